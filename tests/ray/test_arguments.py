@@ -19,20 +19,23 @@ SETTINGS = RayExecutor.create_settings()
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({}, "neither num_workers nor num_hosts is given"),
-        ({"num_workers": 2, "num_hosts": 1}, "num_workers=2 and num_hosts=1 are both given"),
+        ({}, "one of num_workers and num_hosts must be given, got neither"),
+        ({"num_workers": 2, "num_hosts": 1}, "only one of num_workers and num_hosts must be given, got 2 and 1"),
         ({"num_workers": 0}, "num_workers must be an integer of at least 1, got 0"),
         ({"num_workers": 1, "cpus_per_worker": -1}, "cpus_per_worker must be an integer of at least 1, got -1"),
-        ({"num_workers": 1, "gpus_per_worker": 1}, "gpus_per_worker is 1 and use_gpu is False"),
-        ({"num_workers": 1, "max_workers": 2}, "max_workers=2 is for elastic jobs, which min_workers makes"),
-        ({"num_workers": 1, "reset_limit": 2}, "reset_limit=2 is for elastic jobs"),
+        ({"num_workers": 1, "gpus_per_worker": 1}, "use_gpu must be True with gpus_per_worker=1, got False"),
+        (
+            {"num_workers": 1, "max_workers": 2},
+            "max_workers is for elastic jobs, got max_workers=2 without min_workers",
+        ),
+        ({"num_workers": 1, "reset_limit": 2}, "reset_limit is for elastic jobs"),
         (
             {"min_workers": 2, "max_workers": 1},
             "min_workers <= num_workers <= max_workers, got min_workers 2, num_workers 2 and max_workers 1",
         ),
         ({"min_workers": 1, "cooldown_range": (5, 1)}, r"cooldown range must be .* got \(5, 1\)"),
         ({"min_workers": 1, "elastic_timeout": 0}, r"elastic_timeout must be .* got 0"),
-        ({"min_workers": 1, "override_discovery": False}, "override_discovery is False and settings.discovery is None"),
+        ({"min_workers": 1, "override_discovery": False}, "settings.discovery must have a method .*, got None"),
     ],
 )
 def test_arguments_that_do_not_fit(given, said):
@@ -64,9 +67,9 @@ def test_ssh_has_no_effect_and_a_key_is_not_repeated():
 
 
 def test_settings_of_another_kind():
-    with pytest.raises(TypeError, match=r"what RayExecutor.create_settings"):
+    with pytest.raises(TypeError, match=r"must come from RayExecutor.create_settings"):
         RayExecutor(object(), num_workers=1)
-    with pytest.raises(TypeError, match=r"what ElasticRayExecutor.create_settings"):
+    with pytest.raises(TypeError, match=r"must come from ElasticRayExecutor.create_settings"):
         ElasticRayExecutor(object())
 
 
@@ -121,14 +124,14 @@ def test_elastic_workers_do_not_stay():
     executor = RayExecutor(RayExecutor.create_settings(), min_workers=1)
     assert executor.num_workers == 1
     for method in (executor.run_remote, executor.execute_single):
-        with pytest.raises(NotImplementedError, match="come and go: use run or execute"):
+        with pytest.raises(NotImplementedError, match=r"elastic .*: use run or execute"):
             method(len)
 
 
 def test_what_is_no_function():
     with pytest.raises(TypeError, match="fn must be a function, got 3"):
         RayExecutor(SETTINGS, num_workers=1).run(3)
-    with pytest.raises(TypeError, match="worker_fn is 3"):
+    with pytest.raises(TypeError, match="worker_fn must be a function, got 3"):
         ElasticRayExecutor(ElasticRayExecutor.create_settings()).run(3)
 
 
@@ -160,7 +163,7 @@ def test_rank_0_alone_logs(monkeypatch):
         monkeypatch.delenv("HOROVOD_RANK")
         monkeypatch.setenv("HOROVOD_WORKER", "5")  # of an elastic job, which has no rank yet
         ray_logger.log({"loss": 2.5})
-        with pytest.raises(TypeError, match="info_dict is 3"):
+        with pytest.raises(TypeError, match="info_dict must be a dict, got 3"):
             ray_logger.log(3)
     finally:
         ray_logger.configure(None)

@@ -12,7 +12,7 @@ from ray.exceptions import RayActorError
 
 from horovod.common.exceptions import HorovodInternalError, NoPlaceError
 from horovod.ray import calls
-from horovod.ray.calls import Done, Ear, Logged
+from horovod.ray.calls import CallbackListener, CallResult, LogMessage
 from horovod.runner.external_workers.mailbox import Mailbox
 
 SHOWN = """\x1b[36mray::BaseHorovodWorker.execute()\x1b[39m (pid=7, ip=10.0.0.1)
@@ -46,7 +46,7 @@ def test_how_an_actor_has_died_in_few_words():
             "The actor is dead because its worker process has died. Some common causes include: (1) many",
         ]
     )
-    done = Done("", 1, error=RayActorError(error_msg=said))
+    done = CallResult("", 1, error=RayActorError(error_msg=said))
     assert done.died
     assert done.words() == "its process has died: The actor is dead because its worker process has died."
 
@@ -55,18 +55,18 @@ def test_how_an_actor_has_died_in_few_words():
     ("error", "victim"), [(HorovodInternalError("lost"), True), (NoPlaceError("gone"), True), (ValueError("no"), False)]
 )
 def test_who_has_failed_only_because_of_others(error, victim):
-    assert Done("", 0, error=error).victim is victim
+    assert CallResult("", 0, error=error).victim is victim
 
 
 def test_an_error_names_who_where_and_what():
-    error = Done("", 3, error=ValueError("no")).raised("rank 3 on host a", "a", 3)
+    error = CallResult("", 3, error=ValueError("no")).raised("rank 3 on host a", "a", 3)
     assert str(error) == "rank 3 on host a: ValueError: no"
     assert (error.rank, error.host, error.exit_code) == (3, "a", 1)
 
 
 def test_a_callback_that_cannot_be_called():
     with pytest.raises(TypeError, match="callbacks has 3, accepted are callables that take a dict"):
-        calls.Ear([3], None)
+        calls.CallbackListener([3], None)
 
 
 class Actor:
@@ -96,7 +96,7 @@ def ear(monkeypatch):
     monkeypatch.setattr(calls, "Queue", make)
     monkeypatch.setattr(calls.ray, "get_runtime_context", lambda: SimpleNamespace(get_node_id=lambda: "ab" * 28))
     monkeypatch.setattr(calls.ray, "kill", lambda one: one.asked.append("kill"))
-    return Ear([heard.append], box), actor, options, box, heard
+    return CallbackListener([heard.append], box), actor, options, box, heard
 
 
 def test_the_queue_is_on_the_drivers_node(ear):
@@ -108,7 +108,7 @@ def test_the_queue_is_on_the_drivers_node(ear):
 def test_an_ear_listens_until_it_is_closed(ear, caplog):
     made, actor, _, box, _ = ear
     actor.next.set_result({"step": 1})
-    assert box.take(0.0)[0] == [Logged({"step": 1})]
+    assert box.take(0.0)[0] == [LogMessage({"step": 1})]
     made.close()
     actor.next.set_result({"step": 2})  # in Ray's thread; the queue has ended meanwhile
     assert "exception" not in caplog.text
@@ -120,7 +120,7 @@ def test_an_ear_listens_until_it_is_closed(ear, caplog):
 def test_a_queue_that_does_not_answer_does_not_keep_an_ear(ear, monkeypatch):
     made, actor, _, box, heard = ear
     monkeypatch.setattr(calls, "_LATE", 0.2)
-    box.put(Logged({"step": 1}))
+    box.put(LogMessage({"step": 1}))
     begun = time.monotonic()
     made.finish()
     assert time.monotonic() - begun < 5

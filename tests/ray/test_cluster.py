@@ -5,7 +5,7 @@ import pytest
 pytest.importorskip("ray")
 
 from horovod.ray import cluster
-from horovod.ray.cluster import Names
+from horovod.ray.cluster import HostNames
 
 
 def node(number, address="10.0.0.1", host="a", cpus=2.0, alive=True, gpus=0.0):
@@ -21,23 +21,23 @@ def node(number, address="10.0.0.1", host="a", cpus=2.0, alive=True, gpus=0.0):
 
 def test_slots_of_nodes_that_live_and_have_room():
     nodes = [node("1"), node("2", "10.0.0.2", "b", 5.0), node("3", "10.0.0.3", "c", 1.0), node("4", alive=False)]
-    assert cluster.slots(nodes, Names(), 2, 0) == {"10.0.0.1": 1, "10.0.0.2": 2}
+    assert cluster.slots(nodes, HostNames(), 2, 0) == {"10.0.0.1": 1, "10.0.0.2": 2}
 
 
 def test_nodes_that_spell_the_key_otherwise():
     nodes = [node("1"), node("2", "10.0.0.2", "b"), node("3", "10.0.0.3", "c", alive=False)]
     for one in nodes[1:]:
         one["alive"] = one.pop("Alive")
-    assert cluster.slots(nodes, Names(), 1, 0) == {"10.0.0.1": 2, "10.0.0.2": 2}
+    assert cluster.slots(nodes, HostNames(), 1, 0) == {"10.0.0.1": 2, "10.0.0.2": 2}
     assert [cluster.find(nodes, each["NodeName"]) for each in nodes] == ["1" * 28, "2" * 28, None]
 
 
 def test_slots_by_gpus():
-    assert cluster.slots([node("1", cpus=8.0, gpus=3.0), node("2", "10.0.0.2")], Names(), 1, 1) == {"10.0.0.1": 3}
+    assert cluster.slots([node("1", cpus=8.0, gpus=3.0), node("2", "10.0.0.2")], HostNames(), 1, 1) == {"10.0.0.1": 3}
 
 
 def test_nodes_of_one_address_are_told_apart_and_keep_their_names():
-    names = Names()
+    names = HostNames()
     both = cluster.slots([node("1"), node("2")], names, 1, 0)
     assert list(both) == ["10.0.0.1", "10.0.0.1-22222222"]
     assert list(cluster.slots([node("1", alive=False), node("2"), node("3")], names, 1, 0)) == [
@@ -49,7 +49,7 @@ def test_nodes_of_one_address_are_told_apart_and_keep_their_names():
 
 
 def test_a_node_is_looked_for_while_another_one_comes():
-    names = Names()
+    names = HostNames()
     names.of(node("1"))
 
     class Coming:  # as if another thread ran between two steps
@@ -63,7 +63,7 @@ def test_a_node_is_looked_for_while_another_one_comes():
 
 
 def test_nodes_of_one_host_are_one_machine():
-    names = Names()
+    names = HostNames()
     found = cluster.slots([node("1"), node("2"), node("3", "10.0.0.3", "a")], names, 1, 0)
     assert [names.machine(name) for name in found] == ["a", "a", "a#2"]
 

@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("ray")
 
 from horovod.ray import ElasticRayExecutor, members
-from horovod.ray.calls import Logged
+from horovod.ray.calls import LogMessage
 from horovod.ray.members import ElasticJob
 from tests.runner.launching import eventually
 
@@ -40,11 +40,11 @@ def test_forgetting_ends_the_runs_of_other_threads(job):
         eventually(lambda: len(threads_of_runs()) == 2, 10, "both wait for hosts")
         job.forget()
         for run in runs:
-            with pytest.raises(RuntimeError, match=r"shutdown\(\) was called while the job was under way"):
+            with pytest.raises(RuntimeError, match=r"shutdown\(\) was called while the job was running"):
                 run.result(20)
     assert threads_of_runs() == []
     assert job._boxes == {}
-    with pytest.raises(RuntimeError, match=r"call start\(\) before"):
+    with pytest.raises(RuntimeError, match=r"call start\(\) first"):
         job.run(len, None)
 
 
@@ -54,12 +54,12 @@ def test_a_callback_that_runs_the_job_it_belongs_to(job, monkeypatch):
 
         def __init__(self, callbacks, box):
             self.tell = lambda event: callbacks[0](event.value)
-            box.put(Logged({}))
+            box.put(LogMessage({}))
 
         def close(self):
             pass
 
-    monkeypatch.setattr(members, "Ear", Heard)
+    monkeypatch.setattr(members, "CallbackListener", Heard)
     with pytest.raises(RuntimeError, match="a callback has called the executor that waits for it"):
         job.run(len, [lambda _: job.run(len, None)])
     assert threads_of_runs() == []

@@ -27,7 +27,7 @@ def test_the_job_ends_and_names_it(local, monkeypatch):
             executor.run(functions.stops, args=[1])
         assert 3.9 < time.monotonic() - begun < 40
         assert caught.value.rank == 1
-        with pytest.raises(RuntimeError, match=rf"rank 1 .* is not there any more \({STILL}"):
+        with pytest.raises(RuntimeError, match=rf"rank 1 .* is lost \({STILL}"):
             executor.run(functions.ranks)
     finally:
         executor.shutdown()

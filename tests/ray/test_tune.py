@@ -44,7 +44,7 @@ def test_a_study(local, tmp_path):
     [
         ({"num_workers": 0}, "num_workers must be an integer of at least 1, got 0"),
         ({"num_workers": 1, "cpus_per_worker": 0}, "cpus_per_worker is 0"),
-        ({"num_workers": 1, "gpus_per_worker": 1}, "gpus_per_worker is 1 and use_gpu is False"),
+        ({"num_workers": 1, "gpus_per_worker": 1}, "use_gpu must be True with gpus_per_worker=1, got False"),
         ({"num_workers": 1, "timeout_s": 0}, "timeout_s must be a number of seconds"),
     ],
 )
@@ -54,7 +54,7 @@ def test_what_is_wrong_is_named(given, said):
 
 
 def test_what_is_no_function():
-    with pytest.raises(TypeError, match="func is 3"):
+    with pytest.raises(TypeError, match="func must be a function of a trial's config, got 3"):
         trainable(3, 1)
 
 

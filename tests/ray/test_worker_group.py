@@ -13,7 +13,7 @@ from ray.exceptions import ActorHandleNotFoundError, RayActorError
 from ray.util import placement_group_table
 
 from horovod.ray import RayExecutor, worker_group
-from horovod.ray.calls import Gone, Logged
+from horovod.ray.calls import LogMessage, LostWorker
 from horovod.ray.worker_group import WorkerGroup
 from tests.ray import functions
 from tests.ray.refused_assignment import one_that_nobody_gets
@@ -65,7 +65,7 @@ class Actor:
 
 
 class Heard:
-    """Replaces an Ear, without a cluster."""
+    """Replaces a CallbackListener, without a cluster."""
 
     queue = None
 
@@ -86,7 +86,7 @@ class Heard:
 @pytest.fixture
 def staffed(monkeypatch):
     """A worker group of two actors without a cluster."""
-    monkeypatch.setattr(worker_group, "Ear", Heard)
+    monkeypatch.setattr(worker_group, "CallbackListener", Heard)
     made = idle()
     made.workers, made.hosts = [Actor(0), Actor(1)], ["a", "b"]
     yield made
@@ -121,7 +121,7 @@ def number(actor):
 def test_a_callback_that_waits_for_its_own_workers(staffed, nested):
     def logs(actor):
         if actor.number == 0:
-            staffed._box.put(Logged({}))
+            staffed._box.put(LogMessage({}))
         return slow(actor)
 
     with pytest.raises(RuntimeError, match="a callback has called the executor that waits for it"):
@@ -135,7 +135,7 @@ def test_a_callback_that_sends(staffed):
 
     def logs(actor):
         if actor.number == 0:
-            staffed._box.put(Logged({}))
+            staffed._box.put(LogMessage({}))
         return slow(actor)
 
     def send(_):
@@ -202,7 +202,7 @@ def test_a_shutdown_while_another_thread_starts(monkeypatch, during):
     monkeypatch.setattr("horovod.ray.executor.strategy.current_group", lambda use: None)
     monkeypatch.setattr(worker_group.ray, "is_initialized", lambda: True)
     monkeypatch.setattr(worker_group.ray, "kill", lambda worker, no_restart: worker.kill())
-    with threads, pytest.raises(RuntimeError, match=r"shutdown\(\) was called while start\(\) was under way"):
+    with threads, pytest.raises(RuntimeError, match=r"shutdown\(\) was called during start\(\)"):
         within(40, executor.start)
     assert ended[0].result(0) is None
     assert len(actors) == (0 if during == "room" else 2)
@@ -213,7 +213,7 @@ def test_a_shutdown_while_another_thread_starts(monkeypatch, during):
 
 def test_the_end_of_a_worker_while_others_join_is_kept():
     made, answers = idle(), {}
-    made._box.put(Gone(1))
+    made._box.put(LostWorker(1))
     assert made._ask([ref("a"), ref("b")], answers, "did not join the job") == ["a", "b"]
     assert answers == {0: "a", 1: "b"}
     assert made._dead == {1: "its process has ended"}
@@ -267,7 +267,7 @@ def test_a_shutdown_after_that_of_ray(monkeypatch):
 def test_a_callback_that_shuts_down(local):
     executor = RayExecutor(RayExecutor.create_settings(timeout_s=300), num_workers=1)
     executor.start()
-    with pytest.raises(RuntimeError, match=r"nothing after shutdown\(\)"):
+    with pytest.raises(RuntimeError, match=r"do not call this after shutdown\(\)"):
         executor.run(functions.logs, [1, 60.0], callbacks=[lambda told: executor.shutdown()])
 
 
@@ -275,7 +275,7 @@ def test_a_callback_that_shuts_down(local):
 def test_a_shutdown_that_is_interrupted_can_be_finished(local, monkeypatch):
     executor = RayExecutor(RayExecutor.create_settings(timeout_s=300), num_workers=2)
     executor.start()
-    group = executor._workers._room.group
+    group = executor._workers._reservation.group
 
     def interrupted(self):
         raise KeyboardInterrupt

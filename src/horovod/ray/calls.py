@@ -28,7 +28,7 @@ ENDED = "its process has ended"
 
 
 @dataclass(frozen=True)
-class Done:
+class CallResult:
     """End of a call in a worker.
 
     Attributes:
@@ -118,7 +118,7 @@ def _reason(text: str) -> str:
 
 
 @dataclass(frozen=True)
-class Gone:
+class LostWorker:
     """Loss of a worker: its process has ended, or is alive but stopped, which ``still`` then describes."""
 
     number: int
@@ -131,26 +131,26 @@ class Gone:
 
 
 @dataclass(frozen=True)
-class Logged:
+class LogMessage:
     """Call of ``ray_logger.log`` on rank 0. A ``value`` of None marks the end of messages."""
 
     value: Any
 
 
-Event = Done | Gone | Logged
+Event = CallResult | LostWorker | LogMessage
 
 
 def watch(ref: Any, turn: str, number: int, box: Mailbox[Any]) -> None:
-    """Put a ``Done`` into the mailbox when the call ends."""
+    """Put a ``CallResult`` into the mailbox when the call ends."""
 
     def done(future: Future[Any]) -> None:
         error = future.exception()
-        box.put(Done(turn, number, None if error is not None else future.result(), error))
+        box.put(CallResult(turn, number, None if error is not None else future.result(), error))
 
     ref.future().add_done_callback(done)
 
 
-class Ear:
+class CallbackListener:
     """Receiver of the workers' log messages for the callbacks of one ``run``; inactive if there are none."""
 
     def __init__(self, callbacks: Sequence[Callback] | None, box: Mailbox[Any]) -> None:
@@ -158,17 +158,17 @@ class Ear:
 
         Args:
             callbacks: Functions of a dict.
-            box: Mailbox that gets a ``Logged`` for each message.
+            box: Mailbox that gets a ``LogMessage`` for each message.
 
         Raises:
             TypeError: If a callback cannot be called. The message names it.
         """
         if callable(callbacks):
-            raise TypeError(f"callbacks is {callbacks!r}, accepted is a list of callables that take a dict")
+            raise TypeError(f"callbacks must be a list of functions of a dict, got {callbacks!r}")
         self._callbacks = list(callbacks or ())
         for one in self._callbacks:
             if not callable(one):
-                raise TypeError(f"callbacks has {one!r}, accepted are callables that take a dict")
+                raise TypeError(f"callbacks must contain functions of a dict, got {one!r}")
         self._box = box
         self._end = uuid.uuid4().hex
         self.queue = Queue(actor_options=_beside_us()) if self._callbacks else None
@@ -184,13 +184,13 @@ class Ear:
         def heard(future: Future[Any]) -> None:
             if future.exception() is None:  # an exception means that the queue has ended
                 told = future.result()
-                self._box.put(Logged(None if told == self._end else told))
+                self._box.put(LogMessage(None if told == self._end else told))
                 if told != self._end:
                     self._listen()
 
         queue.actor.get.remote().future().add_done_callback(heard)
 
-    def tell(self, event: Logged) -> None:
+    def tell(self, event: LogMessage) -> None:
         """Call the callbacks with the message."""
         if event.value is not None:
             for callback in self._callbacks:
@@ -207,7 +207,7 @@ class Ear:
         until, waits = time.monotonic() + _LATE, True
         while waits and time.monotonic() < until:
             for event in self._box.take(until)[0]:
-                if isinstance(event, Logged):
+                if isinstance(event, LogMessage):
                     self.tell(event)
                     waits = waits and event.value is not None
                 else:

@@ -1,8 +1,11 @@
-"""Queries of Ray's cluster: nodes for workers, and the driver's address; and the driver's side of a job."""
+"""Queries of Ray's cluster: nodes for workers, the driver's address, and hosts for elastic jobs."""
 
 from __future__ import annotations
 
 import os
+import random
+import sys
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
@@ -11,8 +14,11 @@ from ray.util import get_node_ip_address
 
 from horovod.common.network import interfaces
 from horovod.common.store.membership import MembershipControl
+from horovod.ray import settings as given
 from horovod.ray import strategy
+from horovod.runner.base.arguments import integer, seconds
 from horovod.runner.cluster.placement import Machines
+from horovod.runner.elastic.discovery import HostDiscovery
 from horovod.runner.external_workers import workers as external_workers
 from horovod.runner.external_workers.assignment import Assignment, ExternalWorker
 from horovod.runner.external_workers.workers import ExternalWorkers
@@ -43,7 +49,7 @@ def address(nics: Collection[str]) -> str:
         if name in found:
             return found[name].addresses[0].text
     here = interfaces.describe(list(found.values()))
-    raise ValueError(f"nics is {', '.join(nics)}, accepted are interfaces of all hosts, here {here}")
+    raise ValueError(f"nics must name an interface of each host, got {', '.join(nics)}; this host has {here}")
 
 
 def variables(nics: Collection[str]) -> dict[str, str]:
@@ -106,8 +112,8 @@ def assignments(
     return told
 
 
-class Names:
-    """Names of nodes: the node's address, extended by a part of its id if another node has the same address.
+class HostNames:
+    """HostNames of nodes: the node's address, extended by a part of its id if another node has the same address.
 
     A node keeps its name. Does not access the cluster.
     """
@@ -137,12 +143,12 @@ class Names:
         return next((number for number, one in known if one == name), None)
 
 
-def slots(nodes: Sequence[Mapping[str, Any]], names: Names, cpus: int, gpus: int) -> dict[str, int]:
+def slots(nodes: Sequence[Mapping[str, Any]], names: HostNames, cpus: int, gpus: int) -> dict[str, int]:
     """Return how many workers fit on each live node, by name, without nodes on which none fits.
 
     Args:
         nodes: Result of ``ray.nodes()``.
-        names: Names of the nodes.
+        names: HostNames of the nodes.
         cpus: CPUs of a worker.
         gpus: GPUs of a worker.
     """
@@ -159,3 +165,68 @@ def find(nodes: Sequence[Mapping[str, Any]], host: str) -> str | None:
     return next(
         (node["NodeID"] for node in nodes if strategy.lives(node) and host in (node[key] for key in keys)), None
     )
+
+
+# -- host discovery for elastic jobs ---------------------------------------------------------------------------------
+
+
+class RayHostDiscovery(HostDiscovery):
+    """Host discovery whose hosts are the cluster's live nodes, with a slot for each worker that fits on them."""
+
+    def __init__(self, use_gpu: bool = False, cpus_per_slot: int = 1, gpus_per_slot: int = 1) -> None:
+        self._cpus, self._gpus = given.needs("slot", cpus_per_slot, use_gpu, gpus_per_slot if use_gpu else None)
+        self.names = HostNames()
+        """HostNames of the nodes, by which hosts are known."""
+
+    def find_available_hosts_and_slots(self) -> dict[str, int]:
+        """Return the number of slots by host.
+
+        A host's name is the node's address. If several nodes have the same address, all but the first one have a part
+        of their id appended.
+        """
+        return slots(ray.nodes(), self.names, self._cpus, self._gpus)
+
+
+class TestDiscovery(RayHostDiscovery):
+    """Host discovery for tests of elastic programs, which returns a random choice of the cluster's hosts.
+
+    Every ``change_frequency_s`` seconds it chooses from ``min_hosts`` to ``max_hosts`` hosts. Workers on removed hosts
+    are notified, or killed if ``_graceful`` is False.
+    """
+
+    __test__ = False  # for pytest
+
+    def __init__(
+        self,
+        min_hosts: int,
+        max_hosts: int,
+        change_frequency_s: float,
+        use_gpu: bool = False,
+        cpus_per_slot: int = 1,
+        gpus_per_slot: int = 1,
+        verbose: bool = True,
+        _graceful: bool = True,
+    ) -> None:
+        super().__init__(use_gpu, cpus_per_slot, gpus_per_slot)
+        self._least = integer("min_hosts", min_hosts, 1)
+        self._most = integer("max_hosts", max_hosts, self._least)
+        self._every = seconds("change_frequency_s", change_frequency_s, given.LONGEST)
+        self._verbose = verbose
+        self.abrupt = not _graceful
+        self._chosen: list[str] = []
+        self._next = 0.0
+
+    def find_available_hosts_and_slots(self) -> dict[str, int]:
+        """Return the number of slots by host, for the hosts that are chosen at present."""
+        found = super().find_available_hosts_and_slots()
+        if time.monotonic() >= self._next:
+            self._next = time.monotonic() + self._every
+            kept = random.randint(min(self._least, len(found)), min(self._most, len(found)))
+            before = [host for host in self._chosen if host in found]  # keep at least one of these
+            stay = random.sample(before, 1) if before else []
+            others = [host for host in found if host not in stay]
+            chosen = {*stay, *random.sample(others, max(0, kept - len(stay)))}
+            self._chosen = [host for host in found if host in chosen]
+            if self._verbose:
+                print(f"horovod: hosts are now {', '.join(self._chosen)}", file=sys.stderr, flush=True)
+        return {host: found[host] for host in self._chosen if host in found}

@@ -8,7 +8,7 @@ from typing import Any
 
 from horovod.ray import settings as given
 from horovod.ray.calls import Callback
-from horovod.ray.discovery import RayHostDiscovery, TestDiscovery
+from horovod.ray.cluster import RayHostDiscovery, TestDiscovery
 from horovod.ray.members import ElasticJob
 from horovod.ray.settings import Settings
 from horovod.runner.base.arguments import integer, renamed
@@ -45,7 +45,7 @@ class ElasticRayExecutor:
             TypeError: If ``settings`` has the wrong type.
         """
         if not isinstance(settings, Settings):
-            raise TypeError(f"settings is {settings!r}, accepted is what ElasticRayExecutor.create_settings() returns")
+            raise TypeError(f"settings must come from ElasticRayExecutor.create_settings(), got {settings!r}")
         cpus, gpus = given.needs("slot", cpus_per_slot, use_gpu, gpus_per_slot)
         settings = dataclasses.replace(settings)
         if override_discovery:
@@ -95,8 +95,7 @@ class ElasticRayExecutor:
         unknown = sorted(kw.keys() - {"num_proc", "cooldown_range", "discovery", "verbose"})
         if unknown:
             raise TypeError(
-                f"{', '.join(unknown)} is given, accepted beside the named arguments are num_proc, cooldown_range, "
-                "discovery and verbose"
+                f"further arguments must be num_proc, cooldown_range, discovery or verbose, got {', '.join(unknown)}"
             )
         ssh = {"ssh_identity_file": ssh_identity_file, "ssh_str": ssh_str}
         made = given.make(timeout_s, placement_group_timeout_s, nics, ssh)
@@ -129,5 +128,5 @@ class ElasticRayExecutor:
                 the training state. It is a RuntimeError.
         """
         if not callable(worker_fn):
-            raise TypeError(f"worker_fn is {worker_fn!r}, accepted is a function")
+            raise TypeError(f"worker_fn must be a function, got {worker_fn!r}")
         return self._job.run(lambda _: worker_fn(), callbacks)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from horovod.ray.discovery import RayHostDiscovery, TestDiscovery
+from horovod.ray.cluster import RayHostDiscovery, TestDiscovery
 
 __all__ = ["RayHostDiscovery", "TestDiscovery"]
 

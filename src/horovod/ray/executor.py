@@ -9,7 +9,7 @@ from typing import Any
 from horovod.ray import cluster, strategy
 from horovod.ray import settings as given
 from horovod.ray.calls import Callback
-from horovod.ray.discovery import RayHostDiscovery
+from horovod.ray.cluster import RayHostDiscovery
 from horovod.ray.members import ElasticJob
 from horovod.ray.settings import Settings
 from horovod.ray.worker_group import WorkerGroup
@@ -71,7 +71,7 @@ class RayExecutor:
             TypeError: If ``settings`` has the wrong type.
         """
         if not isinstance(settings, Settings):
-            raise TypeError(f"settings is {settings!r}, accepted is what RayExecutor.create_settings() returns")
+            raise TypeError(f"settings must come from RayExecutor.create_settings(), got {settings!r}")
         cpus, gpus = given.needs("worker", cpus_per_worker, use_gpu, gpus_per_worker)
         size = _size(num_workers, num_hosts, num_workers_per_host, min_workers)
         self._settings = settings
@@ -95,7 +95,7 @@ class RayExecutor:
             ("cooldown_range", cooldown_range),
         ):
             if value is not None:
-                raise ValueError(f"{name}={value!r} is for elastic jobs, which min_workers makes")
+                raise ValueError(f"{name} is for elastic jobs, got {name}={value!r} without min_workers")
         if num_workers is None:
             assert num_hosts is not None
             self._plan = strategy.colocated(num_hosts, num_workers_per_host, cpus, gpus)
@@ -164,7 +164,7 @@ class RayExecutor:
             self._job.prepare(variables, made)
             return
         if self._workers is not None:
-            raise RuntimeError("start() was called before; shutdown() comes first")
+            raise RuntimeError("start() was called before; call shutdown() first")
         plan, group = self._plan, strategy.current_group(self._in_current)
         if group is not None:
             plan = strategy.within(group.bundle_specs, len(plan.places), self._cpus, self._gpus)
@@ -239,12 +239,11 @@ class RayExecutor:
     def _require(self, method: str) -> WorkerGroup:
         if self._job is not None:
             raise NotImplementedError(
-                f"{method} is for workers that stay; those of an elastic job (min_workers) come and go: use run or "
-                "execute"
+                f"{method} needs a fixed set of workers, but this job is elastic (min_workers): use run or execute"
             )
         if self._workers is None:
             raise RuntimeError(
-                f"{method} was called without workers: call start() before, and nothing after shutdown()"
+                f"{method} was called without workers: call start() first, and do not call it after shutdown()"
             )
         return self._workers
 
@@ -260,7 +259,7 @@ def _function(
 def _size(workers: int | None, hosts: int | None, per_host: int, least: int | None) -> int:
     """Return the requested number of workers; raise ValueError if it is not clear."""
     if workers is not None and hosts is not None:
-        raise ValueError(f"num_workers={workers!r} and num_hosts={hosts!r} are both given; accepted is one of them")
+        raise ValueError(f"only one of num_workers and num_hosts must be given, got {workers!r} and {hosts!r}")
     if workers is not None:
         return integer("num_workers", workers, 1)
     per_host = integer("num_workers_per_host", per_host, 1)
@@ -268,4 +267,4 @@ def _size(workers: int | None, hosts: int | None, per_host: int, least: int | No
         return integer("num_hosts", hosts, 1) * per_host
     if least is not None:
         return integer("min_workers", least, 1)
-    raise ValueError("neither num_workers nor num_hosts is given; accepted is one of them")
+    raise ValueError("one of num_workers and num_hosts must be given, got neither")

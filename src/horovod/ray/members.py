@@ -22,8 +22,8 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from horovod.common.store.membership import MembershipControl
 from horovod.ray import cluster
-from horovod.ray.calls import Callback, Done, Ear, Gone, Logged, watch
-from horovod.ray.cluster import Names
+from horovod.ray.calls import Callback, CallbackListener, CallResult, LogMessage, LostWorker, watch
+from horovod.ray.cluster import HostNames
 from horovod.ray.settings import Settings
 from horovod.ray.worker import ElasticWorker
 from horovod.runner.external_workers import workers as external_workers
@@ -68,8 +68,8 @@ class ElasticJob:
         self.limits = settings.limits()
         if not callable(getattr(settings.discovery, "find_available_hosts_and_slots", None)):
             raise ValueError(
-                f"override_discovery is False and settings.discovery is {settings.discovery!r}; accepted is an object "
-                "with find_available_hosts_and_slots"
+                "settings.discovery must have a method find_available_hosts_and_slots if override_discovery is False, "
+                f"got {settings.discovery!r}"
             )
         self._settings = settings
         self._options = {"num_cpus": cpus, "num_gpus": gpus, "max_restarts": 0}
@@ -116,7 +116,7 @@ class ElasticJob:
     def _run(self, box: Mailbox[Any], func: Callable[[Any], Any], callbacks: Sequence[Callback] | None) -> list[Any]:
         variables, made = self._variables, self._executable
         if variables is None:
-            raise RuntimeError("there is no job to run in: call start() before, and nothing after shutdown()")
+            raise RuntimeError("there is no job: call start() first, and do not call this after shutdown()")
 
         def work(worker: Any) -> Any:
             worker.start_executable(*made)
@@ -143,12 +143,12 @@ class _Run:
         self._work = ray.put(work)
         self._box = box
         names = getattr(settings.discovery, "names", None)
-        self._names = names if isinstance(names, Names) else Names()
+        self._names = names if isinstance(names, HostNames) else HostNames()
         with contextlib.ExitStack() as at_failure:
             self._front = MembershipControl()
             at_failure.callback(self._front.close)
             self._servers, self._shared = cluster.open_servers(
-                settings.nics, variables, lambda number, still: self._box.put(Gone(number, still)), self._front
+                settings.nics, variables, lambda number, still: self._box.put(LostWorker(number, still)), self._front
             )
             at_failure.callback(self._servers.close)
             self._elastic_job = ExternalElasticJob(
@@ -160,13 +160,13 @@ class _Run:
         self._hosts: set[str] = set()
         self._turns: dict[str, str] = {}  # the method called, by identifier of the call
         self._results: dict[int, Any] = {}
-        self._failed: Done | None = None
-        self._ear: Ear | None = None
+        self._failed: CallResult | None = None
+        self._ear: CallbackListener | None = None
         self._stop = threading.Event()
         self._finder = threading.Thread(target=self._find, name="horovod-ray-nodes", daemon=True)
 
     def go(self, callbacks: Sequence[Callback] | None) -> list[Any]:
-        self._ear = ear = Ear(callbacks, self._box)
+        self._ear = ear = CallbackListener(callbacks, self._box)
         self._finder.start()
         while self._elastic_job.end is None:
             events, ready = self._box.take(self._elastic_job.next_time(), (self._elastic_job.fd,))
@@ -193,19 +193,19 @@ class _Run:
 
     # Events
 
-    def _take(self, event: Any, ear: Ear) -> None:
-        if isinstance(event, Logged):
+    def _take(self, event: Any, ear: CallbackListener) -> None:
+        if isinstance(event, LogMessage):
             ear.tell(event)
         elif isinstance(event, _Found):
             self._take_hosts(event)
-        elif isinstance(event, Gone):
+        elif isinstance(event, LostWorker):
             self._gone(event)
         elif isinstance(event, _Over):
-            raise RuntimeError("shutdown() was called while the job was under way: its workers have been ended")
-        elif isinstance(event, Done):
+            raise RuntimeError("shutdown() was called while the job was running: its workers have been stopped")
+        elif isinstance(event, CallResult):
             self._take_done(event, self._turns.pop(event.turn, ""))
 
-    def _take_done(self, event: Done, what: str) -> None:
+    def _take_done(self, event: CallResult, what: str) -> None:
         if self._elastic_job.alive(event.number):
             if event.error is not None:
                 self._fail(event)
@@ -233,19 +233,19 @@ class _Run:
         self._hosts = set(event.slots)
         self._elastic_job.found(event.slots)
 
-    def _gone(self, event: Gone) -> None:
+    def _gone(self, event: LostWorker) -> None:
         self._joined.discard(event.number)
         if self._elastic_job.alive(event.number):
             self._end(event.number)
             self._elastic_job.exited(event.number, False, event.how)
 
-    def _fail(self, event: Done) -> None:
+    def _fail(self, event: CallResult) -> None:
         if not event.victim and not event.died:
             self._failed = event
         self._end(event.number)
         self._elastic_job.exited(event.number, False, event.words(), event.victim)
 
-    def _assign(self, event: Done) -> None:
+    def _assign(self, event: CallResult) -> None:
         actor, (worker, _, _) = self._actors[event.number], event.value
         machine = self._names.machine(self._elastic_job.roster.hosts[event.number])
         own = external_workers.of_member(event.number, machine, self._settings.elastic_timeout)
@@ -284,7 +284,7 @@ class _Run:
         """Start an actor on the node with this name."""
         node = self._names.node(host) or cluster.find(ray.nodes(), host)
         if node is None:
-            self._box.put(Done("", number, error=RuntimeError(f"Ray has no node that goes by the name {host}")))
+            self._box.put(CallResult("", number, error=RuntimeError(f"Ray has no node that goes by the name {host}")))
             return
         where = NodeAffinitySchedulingStrategy(node, soft=False)
         actor = ray.remote(ElasticWorker).options(scheduling_strategy=where, **self._options).remote()
@@ -296,7 +296,7 @@ class _Run:
         if number in self._actors:
             ray.kill(self._actors[number], no_restart=True)
             if number not in self._joined:  # it has no connection yet whose end would be noticed
-                self._box.put(Gone(number))
+                self._box.put(LostWorker(number))
 
     def say(self, text: str) -> None:
         """Print a message to this program's stderr, if `verbose` is set."""
@@ -312,7 +312,7 @@ class _Run:
 
     def _note(self, event: Any) -> None:
         """Record a worker's end at the end of the run, when no more decisions are made."""
-        if isinstance(event, Gone):
+        if isinstance(event, LostWorker):
             self._joined.discard(event.number)
 
     def close(self) -> None:

@@ -22,7 +22,7 @@ def configure(queue: Any) -> None:
     """
     global _queue
     if queue is not None and not callable(getattr(queue, "put", None)):
-        raise TypeError(f"queue is {queue!r}, accepted is an object with a method put, such as ray.util.queue.Queue")
+        raise TypeError(f"queue must have a method put, as ray.util.queue.Queue has, got {queue!r}")
     _queue = queue
 
 
@@ -36,7 +36,7 @@ def log(info_dict: Mapping[str, Any]) -> None:
         TypeError: If ``info_dict`` is not a mapping.
     """
     if not isinstance(info_dict, Mapping):
-        raise TypeError(f"info_dict is {info_dict!r}, accepted is a dict")
+        raise TypeError(f"info_dict must be a dict, got {info_dict!r}")
     unknown = "" if WORKER in os.environ else "0"  # in an elastic job, before hvd.init()
     if _queue is not None and os.environ.get("HOROVOD_RANK", unknown) == "0":
         _queue.put(dict(info_dict))

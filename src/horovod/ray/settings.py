@@ -16,7 +16,7 @@ LONGEST = 1e7
 """Longest timeout in seconds, which workers accept as HOROVOD_ELASTIC_TIMEOUT."""
 
 STRATEGIES = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
-_NO_SSH = "Ray starts the workers, and no ssh is used: {} has no effect"
+_NO_SSH = "{} has no effect: Ray starts the workers, without ssh"
 
 
 @dataclass
@@ -84,7 +84,7 @@ def make(
         if value is not None:
             warn_user(_NO_SSH.format(f"{name}={value!r}" if name != "ssh_str" else name))
     if strategy not in STRATEGIES:
-        raise ValueError(f"strategy is {strategy!r}, accepted are {', '.join(STRATEGIES)}")
+        raise ValueError(f"strategy must be one of {', '.join(STRATEGIES)}, got {strategy!r}")
     return Settings(
         timeout_s=seconds("timeout_s", timeout_s, LONGEST),
         placement_group_timeout_s=seconds("placement_group_timeout_s", placement_group_timeout_s, LONGEST),
@@ -100,7 +100,9 @@ def needs(of: str, cpus: Any, use_gpu: bool, gpus: Any) -> tuple[int, int]:
         ValueError: If the arguments are invalid or contradictory.
     """
     if not use_gpu and gpus:
-        raise ValueError(f"gpus_per_{of} is {gpus!r} and use_gpu is False; accepted is use_gpu=True, or none of them")
+        raise ValueError(
+            f"use_gpu must be True with gpus_per_{of}={gpus!r}, got False; set use_gpu=True or leave both out"
+        )
     least = 0 if use_gpu else 1
     has = integer(f"cpus_per_{of}", cpus, least)
     return has, 0 if not use_gpu else 1 if gpus is None else integer(f"gpus_per_{of}", gpus, 1)

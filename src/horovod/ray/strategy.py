@@ -21,7 +21,7 @@ Resources = Mapping[str, float]
 
 
 @dataclass(frozen=True)
-class Plan:
+class PlacementPlan:
     """Request to Ray for the workers' resources.
 
     Attributes:
@@ -45,16 +45,16 @@ def resources(cpus: int, gpus: int, workers: int = 1) -> dict[str, float]:
     return {"CPU": float(cpus * workers)} | ({"GPU": float(gpus * workers)} if gpus else {})
 
 
-def colocated(hosts: int, per_host: int, cpus: int, gpus: int) -> Plan:
+def colocated(hosts: int, per_host: int, cpus: int, gpus: int) -> PlacementPlan:
     """Return a plan with ``per_host`` workers on each of ``hosts`` nodes."""
     asked = (
         f"num_hosts={hosts} nodes with room for num_workers_per_host={per_host} workers of {_needs(cpus, gpus)} each"
     )
     places = [host for host in range(hosts) for _ in range(per_host)]
-    return Plan([resources(cpus, gpus, per_host)] * hosts, "STRICT_SPREAD", places, asked)
+    return PlacementPlan([resources(cpus, gpus, per_host)] * hosts, "STRICT_SPREAD", places, asked)
 
 
-def loose(workers: int, cpus: int, gpus: int, strategy: str) -> Plan:
+def loose(workers: int, cpus: int, gpus: int, strategy: str) -> PlacementPlan:
     """Return a plan for a number of workers without a fixed number of nodes.
 
     The strategy PACK uses as few nodes as possible, SPREAD as many as possible. With the prefix STRICT_, the placement
@@ -62,20 +62,20 @@ def loose(workers: int, cpus: int, gpus: int, strategy: str) -> Plan:
     """
     how = "" if strategy == "PACK" else f", {strategy}"
     asked = f"num_workers={workers} workers of {_needs(cpus, gpus)} each{how}"
-    return Plan([resources(cpus, gpus)] * workers, strategy, list(range(workers)), asked)
+    return PlacementPlan([resources(cpus, gpus)] * workers, strategy, list(range(workers)), asked)
 
 
-def within(bundles: Sequence[Resources], workers: int, cpus: int, gpus: int) -> Plan:
+def within(bundles: Sequence[Resources], workers: int, cpus: int, gpus: int) -> PlacementPlan:
     """Return a plan for workers within an existing placement group; raise ValueError if it is too small."""
     asked = f"{workers} workers of {_needs(cpus, gpus)} each"
     room = sum(fitting(bundle, cpus, gpus) for bundle in bundles)
     if room < workers:
         listed = ", ".join(_shown(bundle) for bundle in bundles)
         raise ValueError(
-            f"{asked} were asked for within the current placement group, but its bundles ({listed}) have room for "
-            f"{room}; use_current_placement_group=False asks Ray for others"
+            f"{asked} were requested in the current placement group, but its bundles ({listed}) have room for "
+            f"{room}; use_current_placement_group=False requests others from Ray"
         )
-    return Plan(bundles, "", [-1] * workers, asked)
+    return PlacementPlan(bundles, "", [-1] * workers, asked)
 
 
 def fitting(has: Resources, cpus: int, gpus: int) -> int:
@@ -88,7 +88,7 @@ def _times(bundle: Resources, has: Resources) -> int:
     return min((int(has.get(name, 0.0) // amount) for name, amount in bundle.items() if amount), default=0)
 
 
-def lacking(plan: Plan, nodes: Sequence[Resources]) -> str:
+def lacking(plan: PlacementPlan, nodes: Sequence[Resources]) -> str:
     """Return a message if these nodes could not satisfy the plan even when idle; otherwise an empty string."""
     rooms = [_times(plan.bundles[0], node) for node in nodes]
     if plan.strategy == "STRICT_SPREAD":
@@ -135,7 +135,7 @@ def _shown(has: Resources) -> str:
 
 
 @dataclass(frozen=True)
-class Room:
+class Reservation:
     """Placement group that is ready to use.
 
     Attributes:
@@ -158,7 +158,7 @@ def current_group(use: bool) -> PlacementGroup | None:
     return get_current_placement_group() if use else None
 
 
-def find_room(plan: Plan, group: PlacementGroup | None, timeout: float) -> Room:
+def find_room(plan: PlacementPlan, group: PlacementGroup | None, timeout: float) -> Reservation:
     """Create a placement group, or use the given one, and wait until it is ready.
 
     Args:
@@ -177,20 +177,20 @@ def find_room(plan: Plan, group: PlacementGroup | None, timeout: float) -> Room:
         if group is None:
             remove_placement_group(made)
         raise
-    return Room(made, plan.places, group is None)
+    return Reservation(made, plan.places, group is None)
 
 
-def _wait(plan: Plan, group: PlacementGroup, timeout: float) -> None:
+def _wait(plan: PlacementPlan, group: PlacementGroup, timeout: float) -> None:
     deadline = time.monotonic() + timeout
     ready = [group.ready()]
     if ray.wait(ready, timeout=min(_JOINING, timeout))[0]:
         return
     trouble = lacking(plan, node_resources()) if plan.strategy else ""
     if trouble and not grows():
-        raise ValueError(f"{plan.asked} were asked for, but {trouble}")
+        raise ValueError(f"{plan.asked} were requested, but {trouble}")
     if ray.wait(ready, timeout=max(0.0, deadline - time.monotonic()))[0]:
         return
-    trouble = trouble or f"what is free now is {_shown(ray.available_resources())}, the rest is in use"
+    trouble = trouble or f"{_shown(ray.available_resources())} are free now, the rest is in use"
     raise TimeoutError(
         f"waited {timeout:g} s (placement_group_timeout_s) for {plan.asked}, and Ray had no room for them: {trouble}"
     )

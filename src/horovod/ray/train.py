@@ -145,7 +145,7 @@ class HorovodTrainer(DataParallelTrainer):
             TypeError: If ``horovod_config`` has the wrong type.
         """
         if horovod_config is not None and not isinstance(horovod_config, HorovodConfig):
-            raise TypeError(f"horovod_config is {horovod_config!r}, accepted is a HorovodConfig")
+            raise TypeError(f"horovod_config must be a HorovodConfig, got {horovod_config!r}")
         super().__init__(
             train_loop_per_worker,
             train_loop_config=None if train_loop_config is None else dict(train_loop_config),

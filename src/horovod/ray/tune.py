@@ -52,7 +52,7 @@ def trainable(
         TypeError: If ``func`` is not callable.
     """
     if not callable(func):
-        raise TypeError(f"func is {func!r}, accepted is a function of a trial's config")
+        raise TypeError(f"func must be a function of a trial's config, got {func!r}")
     bundle = strategy.resources(*given.needs("worker", cpus_per_worker, use_gpu, gpus_per_worker))
     size = integer("num_workers", num_workers, 1)
     settings = RayExecutor.create_settings(timeout_s)

@@ -29,7 +29,9 @@ class BaseHorovodWorker:
     def __init__(self, world_rank: int = 0, world_size: int = 1) -> None:
         """Store the provisional rank and size; the final ones come with the assignment (``join``)."""
         if not 0 <= world_rank < world_size:
-            raise ValueError(f"world_rank is {world_rank}, accepted is 0 to {world_size - 1} (world_size {world_size})")
+            raise ValueError(
+                f"world_rank must be from 0 to {world_size - 1} with world_size {world_size}, got {world_rank}"
+            )
         self.world_rank = world_rank
         self.world_size = world_size
 
@@ -76,7 +78,7 @@ class BaseHorovodWorker:
         try:
             value = call()
             if inspect.isgenerator(value):  # Ray would send only its first value
-                raise TypeError("the function has returned a generator, which cannot be sent: return a list")
+                raise TypeError("the function must return a value that can be sent, such as a list, got a generator")
             return value
         except BaseException as error:
             basics.leave(error)

@@ -14,9 +14,9 @@ from ray.exceptions import RayActorError, RayError
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from horovod.ray import cluster, strategy
-from horovod.ray.calls import Callback, Done, Ear, Event, Gone, Logged, watch
+from horovod.ray.calls import Callback, CallbackListener, CallResult, Event, LogMessage, LostWorker, watch
 from horovod.ray.settings import Settings
-from horovod.ray.strategy import Plan, Room
+from horovod.ray.strategy import PlacementPlan, Reservation
 from horovod.ray.worker import BaseHorovodWorker
 from horovod.runner.cluster.placement import place
 from horovod.runner.external_workers import placing
@@ -42,7 +42,7 @@ class WorkerGroup:
         hosts: Their hosts, by rank.
     """
 
-    def __init__(self, settings: Settings, plan: Plan, group: Any, cpus: int, gpus: int) -> None:
+    def __init__(self, settings: Settings, plan: PlacementPlan, group: Any, cpus: int, gpus: int) -> None:
         """Store the arguments without starting anything.
 
         Args:
@@ -58,7 +58,7 @@ class WorkerGroup:
         self._options = {"num_cpus": cpus, "num_gpus": gpus, "max_restarts": 0}
         self.workers: list[Any] = []
         self.hosts: list[str] = []
-        self._room: Room | None = None
+        self._reservation: Reservation | None = None
         self._servers: ExternalWorkers | None = None
         self._box: Mailbox[Event] = Mailbox()
         self._turn = threading.RLock()  # held by the thread that reads the mailbox
@@ -82,25 +82,25 @@ class WorkerGroup:
                 ``shutdown`` meanwhile.
         """
         size = len(self._plan.places)
-        self._room = strategy.find_room(self._plan, self._group, self._settings.placement_group_timeout_s)
+        self._reservation = strategy.find_room(self._plan, self._group, self._settings.placement_group_timeout_s)
         with self._listening():
             # Store what was created, then read `_over`; `shutdown` does both in reverse order, so nothing is missed.
-            self._go_on()
+            self._check_not_shut_down()
             made = [self._actor(number, size) for number in range(size)]
             self.workers = made
-            self._go_on()
+            self._check_not_shut_down()
             told = self._ask([one.describe.remote() for one in made], {}, "did not start")
             self._assign(made, [one for one, _, _ in told], [gpus for _, _, gpus in told], variables)
-            self._go_on()
+            self._check_not_shut_down()
 
-    def _go_on(self) -> None:
+    def _check_not_shut_down(self) -> None:
         if self._over:
-            raise RuntimeError("shutdown() was called while start() was under way: the workers have been ended")
+            raise RuntimeError("shutdown() was called during start(): the workers have been stopped")
 
     def _actor(self, number: int, size: int) -> Any:
-        assert self._room is not None
+        assert self._reservation is not None
         where = PlacementGroupSchedulingStrategy(
-            self._room.group, self._room.places[number], placement_group_capture_child_tasks=False
+            self._reservation.group, self._reservation.places[number], placement_group_capture_child_tasks=False
         )
         return ray.remote(BaseHorovodWorker).options(scheduling_strategy=where, **self._options).remote(number, size)
 
@@ -118,7 +118,7 @@ class WorkerGroup:
         order = [number for number, _ in placed]
         self.workers, self.hosts = [made[number] for number in order], [names[number] for number in order]
         self._servers, shared = cluster.open_servers(
-            self._settings.nics, variables, lambda rank, still: self._box.put(Gone(rank, still))
+            self._settings.nics, variables, lambda rank, still: self._box.put(LostWorker(rank, still))
         )
         slots, owned = [slot for _, slot in placed], [gpus[number] for number in order]
         ranks = [workers[number] for number in order]
@@ -145,22 +145,22 @@ class WorkerGroup:
         for number, ref in enumerate(refs):
             watch(ref, turn, number, self._box)
         while len(answers) < len(refs):
-            failed: list[Done] = []
+            failed: list[CallResult] = []
             for event in self._box.take(deadline)[0]:  # process all of them: others may report lost workers
-                self._bury(event)
-                if isinstance(event, Done) and event.turn == turn:
+                self._mark_lost(event)
+                if isinstance(event, CallResult) and event.turn == turn:
                     if event.error is None:
                         answers[event.number] = event.value
                     else:
                         failed.append(event)
             if failed:
-                self._go_on()  # after `shutdown`, report this as the reason
+                self._check_not_shut_down()  # after `shutdown`, report this as the reason
                 one = failed[0]
                 raise RuntimeError(f"worker {one.number} {trouble}: {one.words()}{_advice(one)}")
             if time.monotonic() >= deadline:
                 late = ", ".join(str(n) for n in range(len(refs)) if n not in answers)
                 raise TimeoutError(
-                    f"of {len(refs)} workers {len(refs) - len(answers)} ({late}) {trouble} within {seconds:g} s "
+                    f"{len(refs) - len(answers)} of {len(refs)} workers ({late}) {trouble} within {seconds:g} s "
                     "(timeout_s of create_settings)"
                 )
         return [answers[number] for number in range(len(refs))]
@@ -178,18 +178,18 @@ class WorkerGroup:
 
     def require(self) -> None:
         """Raise RuntimeError if there are no workers, or one was lost."""
-        self._there()
+        self._require_workers()
         # Another thread that reads the mailbox records losses itself, and a callback must not take the events that the
         # surrounding call waits for.
         if self._listener != threading.get_ident() and self._turn.acquire(blocking=False):
             try:
-                self._catch_up()
+                self._handle_events()
             finally:
                 self._turn.release()
         if self._dead:
             rank, how = next(iter(sorted(self._dead.items())))
             raise RuntimeError(
-                f"rank {rank} on host {self.hosts[rank]} is not there any more ({how}): shutdown() and start() again"
+                f"rank {rank} on host {self.hosts[rank]} is lost ({how}): call shutdown(), then start() again"
             )
 
     @contextlib.contextmanager
@@ -202,24 +202,24 @@ class WorkerGroup:
         me = threading.get_ident()
         if self._listener == me:
             raise RuntimeError(
-                "a callback has called the executor that waits for it: call it when run() or execute() has returned; "
-                "accepted in callbacks are run_remote() and shutdown()"
+                "a callback has called the executor that waits for it: call it after run() or execute() has returned; "
+                "callbacks may call run_remote() and shutdown()"
             )
         with self._turn:
             self._listener = me
             try:
-                self._catch_up()
+                self._handle_events()
                 yield
             finally:
                 self._listener = None
 
-    def _catch_up(self) -> None:
+    def _handle_events(self) -> None:
         for event in self._box.take(0.0)[0]:
-            self._bury(event)
+            self._mark_lost(event)
 
-    def _there(self) -> None:
+    def _require_workers(self) -> None:
         if not self.workers:
-            raise RuntimeError("there are no workers: call start() before, and nothing after shutdown()")
+            raise RuntimeError("there are no workers: call start() first, and do not call this after shutdown()")
 
     def call(self, method: str, *args: Any, callbacks: Sequence[Callback] | None = None) -> list[Any]:
         """Call a method of all workers and return the results, by rank.
@@ -236,7 +236,7 @@ class WorkerGroup:
         """
         with self._listening():
             self.require()
-            ear = Ear(callbacks, self._box)
+            ear = CallbackListener(callbacks, self._box)
             try:
                 if ear.queue is not None:
                     self._gather(dict(enumerate(self.send("set_queue", ear.queue))))
@@ -253,25 +253,25 @@ class WorkerGroup:
             self.require()
             return self._gather({0: getattr(self.workers[0], method).remote(*args)})[0]
 
-    def _gather(self, refs: Mapping[int, Any], ear: Ear | None = None) -> list[Any]:
+    def _gather(self, refs: Mapping[int, Any], ear: CallbackListener | None = None) -> list[Any]:
         """Wait for calls, given as references by rank, and return their results in the order of ranks."""
         turn = uuid.uuid4().hex
-        done: dict[int, Done] = {}
+        done: dict[int, CallResult] = {}
         gone: set[int] = set()
         for rank, ref in refs.items():
             watch(ref, turn, rank, self._box)
         until: float | None = None
         while len(done.keys() | gone) < len(refs) and (until is None or time.monotonic() < until):
             for event in self._box.take(until)[0]:
-                if isinstance(event, Logged):
+                if isinstance(event, LogMessage):
                     if ear is not None:
                         ear.tell(event)
-                    self._there()  # a callback may have shut down the workers
+                    self._require_workers()  # a callback may have shut down the workers
                     continue
-                self._bury(event)
-                if isinstance(event, Gone) and event.number in refs:
+                self._mark_lost(event)
+                if isinstance(event, LostWorker) and event.number in refs:
                     gone.add(event.number)
-                elif isinstance(event, Done) and event.turn == turn:
+                elif isinstance(event, CallResult) and event.turn == turn:
                     done[event.number] = event
                     if event.died:
                         gone.add(event.number)
@@ -279,32 +279,32 @@ class WorkerGroup:
             if failed and until is None:
                 until = time.monotonic() + _GRACE
             if gone - done.keys() and len(done.keys() | gone) == len(refs):
-                self._hear_out(done, gone, turn)
+                self._collect_rest(done, gone, turn)
         if ear is not None:
-            ear.finish(self._bury)
-        if error := self._judge(done, gone):
+            ear.finish(self._mark_lost)
+        if error := self._first_error(done, gone):
             raise error
         return [done[rank].value for rank in sorted(refs)]
 
-    def _hear_out(self, done: dict[int, Done], gone: set[int], turn: str) -> None:
+    def _collect_rest(self, done: dict[int, CallResult], gone: set[int], turn: str) -> None:
         """Wait a moment for Ray's reasons why the lost workers ended."""
         until = time.monotonic() + _DEATH
         while gone - done.keys() and time.monotonic() < until:
             for event in self._box.take(until)[0]:
-                if isinstance(event, Done) and event.turn == turn:
+                if isinstance(event, CallResult) and event.turn == turn:
                     done[event.number] = event
-                self._bury(event)
+                self._mark_lost(event)
 
-    def _bury(self, event: Event) -> None:
-        if isinstance(event, Gone):
+    def _mark_lost(self, event: Event) -> None:
+        if isinstance(event, LostWorker):
             self._dead.setdefault(event.number, event.how)
             if event.still:
                 self._still[event.number] = event.still
                 self._kill(self.workers[event.number])  # otherwise the other ranks would wait for it
-        elif isinstance(event, Done) and event.died and event.number not in self._still:
+        elif isinstance(event, CallResult) and event.died and event.number not in self._still:
             self._dead[event.number] = event.words()
 
-    def _judge(self, done: Mapping[int, Done], gone: set[int]) -> BaseException | None:
+    def _first_error(self, done: Mapping[int, CallResult], gone: set[int]) -> BaseException | None:
         """Return the error of the worker that failed first, or None.
 
         Lost workers come before workers that raised their own exception, and these before all others.
@@ -312,14 +312,14 @@ class WorkerGroup:
         failed = [one for _, one in sorted(done.items()) if one.error is not None]
         for rank in sorted(gone):
             if rank in self._still:
-                return worker_error(f"{self._who(rank)}: {self._still[rank]}", rank, self.hosts[rank])
-            how = done.get(rank) or Done("", rank, error=RayActorError(error_msg="Ray has not said how yet"))
-            return how.raised(self._who(rank), self.hosts[rank], rank)
+                return worker_error(f"{self._describe_rank(rank)}: {self._still[rank]}", rank, self.hosts[rank])
+            how = done.get(rank) or CallResult("", rank, error=RayActorError(error_msg="Ray has not said how yet"))
+            return how.raised(self._describe_rank(rank), self.hosts[rank], rank)
         for one in [*(one for one in failed if not one.victim), *failed]:
-            return one.raised(self._who(one.number), self.hosts[one.number], one.number)
+            return one.raised(self._describe_rank(one.number), self.hosts[one.number], one.number)
         return None
 
-    def _who(self, rank: int) -> str:
+    def _describe_rank(self, rank: int) -> str:
         return f"rank {rank} on host {self.hosts[rank]}" if rank < len(self.hosts) else f"worker {rank}"
 
     # End
@@ -331,7 +331,7 @@ class WorkerGroup:
         """
         self._over = True
         if ray.is_initialized():  # otherwise the workers have ended together with Ray
-            self._dismiss()
+            self._release_workers()
         mine = self._turn.acquire(timeout=_END)  # the thread that holds it returns because its workers are dead
         try:
             self._close(mine)
@@ -347,14 +347,14 @@ class WorkerGroup:
         if ray.is_initialized():
             for worker in self.workers:  # again, because `start` may have created some meanwhile
                 self._kill(worker)
-            if self._room is not None:
-                self._room.give_back()
-        self.workers, self.hosts, self._room, self._servers = [], [], None, None
+            if self._reservation is not None:
+                self._reservation.give_back()
+        self.workers, self.hosts, self._reservation, self._servers = [], [], None, None
         self._joined.clear()
         self._dead.clear()
         self._still.clear()
 
-    def _dismiss(self) -> None:
+    def _release_workers(self) -> None:
         if self._servers is not None and not self._dead:
             with contextlib.suppress(Exception):  # workers may die meanwhile
                 ray.wait([one.leave.remote() for one in self.workers], num_returns=len(self.workers), timeout=_LEAVE)
@@ -370,10 +370,10 @@ class WorkerGroup:
         until = time.monotonic() + _END
         while self._joined.keys() - self._dead.keys() and time.monotonic() < until:
             for event in self._box.take(until)[0]:
-                self._bury(event)
+                self._mark_lost(event)
 
 
-def _advice(event: Done) -> str:
+def _advice(event: CallResult) -> str:
     text = str(event.error)
     if "No module named 'horovod" in text:
         return (
