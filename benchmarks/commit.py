@@ -48,7 +48,9 @@ class Cost:
 def cost(without: Sequence[float], with_commit: Sequence[float], calls: Sequence[float]) -> Cost:
     """Return the cost from the times of pairs of steps and of calls; raise ValueError for fewer than two pairs."""
     if len(without) != len(with_commit) or len(without) < 2:
-        raise ValueError(f"{len(without)} and {len(with_commit)} steps, accepted are equal numbers from 2 on")
+        raise ValueError(
+            f"the numbers of steps must be equal and at least 2, got {len(without)} and {len(with_commit)}"
+        )
     more = [b - a for a, b in zip(without, with_commit, strict=True)]
     low, _, high = statistics.quantiles(more, n=4)
     return Cost(statistics.median(without), statistics.median(calls), statistics.median(more), low, high)

@@ -113,7 +113,7 @@ def main() -> None:
     args = parser.parse_args()
     ways = args.ways.split(",")
     if unknown := [way for way in ways if way not in WAYS]:
-        parser.error(f"--ways: {', '.join(unknown)}; accepted are {', '.join(WAYS)}")
+        parser.error(f"--ways must be of {', '.join(WAYS)}, got {', '.join(unknown)}")
     curves = {}
     for way in ways:
         curves[way] = run(way, args)

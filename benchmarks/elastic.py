@@ -272,7 +272,7 @@ def parts_named(text: str) -> list[str]:
     names = text.split(",")
     for name in names:
         if name not in PARTS:
-            raise argparse.ArgumentTypeError(f"{name!r} is no part; accepted are {', '.join(PARTS)}")
+            raise argparse.ArgumentTypeError(f"must be of {', '.join(PARTS)}, got {name!r}")
     return names
 
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 from elastic_figures import Line, members, parse
+from jobs import free_ports
 
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAM = Path(__file__).with_name("elastic_program.py")
@@ -178,7 +179,7 @@ class Torchft(Job):
     """Job of a lighthouse and of replicas with one process each. An ended replica is restarted only by `again`."""
 
     def __init__(self, folder: Path, count: int) -> None:
-        port = free_port()
+        (port,) = free_ports(1)
         lighthouse = folder / "lighthouse.py"  # a file, because it reads the process's arguments, not Python's
         lighthouse.write_text("from torchft._torchft import lighthouse_main\nlighthouse_main()\n")
         flags = ["--bind", f"127.0.0.1:{port}", "--min_replicas", "1"]
@@ -205,12 +206,6 @@ class Torchft(Job):
             process.kill()
             process.wait(20)
         return super().close()
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 def loopback(count: int, whole: bool = False) -> float:

@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass
 from math import prod
 from pathlib import Path
 
-from cases import MANY, resnet50
+from cases import KIB, MANY, MIB, resnet50, size_label
 
 from horovod.benchmark.engines import EngineColumn, Memory
 from horovod.benchmark.report import grid, microseconds, quantile, slowest
@@ -31,7 +31,6 @@ from horovod.benchmark.standalone.serving import pin
 from horovod.common.basics import HorovodBasics
 from horovod.common.objects import allgather_object
 
-KIB, MIB = 1 << 10, 1 << 20
 SETS = {"many": MANY, "resnet": list(reversed(resnet50()))}  # gradients arrive in reverse order of the layers
 LABELS = {"many": "200 x 4 KiB", "resnet": "ResNet-50 gradients"}
 KINDS = ("burst", "paced", "negotiated")
@@ -48,12 +47,8 @@ class Way:
 
     @property
     def label(self) -> str:
-        size = "off" if self.threshold == 0 else _size(self.threshold)
+        size = "off" if self.threshold == 0 else size_label(self.threshold)
         return f"fusion {size}, window {self.window:g} ms"
-
-
-def _size(nbytes: int) -> str:
-    return f"{nbytes // MIB} MiB" if nbytes >= MIB else f"{nbytes // KIB} KiB"
 
 
 def ways() -> list[Way]:

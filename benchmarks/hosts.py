@@ -44,7 +44,7 @@ def parse_variant(text: str) -> Column:
     name, colon, rest = text.partition(":")
     pairs = [part.partition("=") for part in rest.split(";") if part]
     if not name or not colon or not pairs or not all(key and equals for key, equals, _ in pairs):
-        raise ValueError(f"--variant is {text!r}, accepted is name:VARIABLE=value;VARIABLE=value")
+        raise ValueError(f"--variant must be name:VARIABLE=value;VARIABLE=value, got {text!r}")
     kind = BARE if all(key.startswith("BENCH_") for key, _, _ in pairs) else OURS
     return Column(name, kind, {key: value for key, _, value in pairs})
 

@@ -27,6 +27,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from cases import size_label
+
 ROOT = Path(__file__).resolve().parents[1]
 SIZES = [4, 1 << 10, 1 << 14, 1 << 18, 1 << 20, 1 << 24]
 THROUGH, BARE = "ours through MPI", "mpi4py"
@@ -110,7 +112,7 @@ def work(column: str, options: argparse.Namespace) -> None:
                 call()
             each = (time.perf_counter() - begun) / LEAST
             count = agreed(column, max(LEAST, min(MOST, int(options.seconds / each))))
-            made = times.setdefault(f"{dtype} {title(size)}", [])
+            made = times.setdefault(f"{dtype} {size_label(size)}", [])
             for _ in range(count):
                 begun = time.perf_counter()
                 call()
@@ -123,13 +125,6 @@ def work(column: str, options: argparse.Namespace) -> None:
 
 def sizes_of(options: argparse.Namespace) -> list[int]:
     return [int(size) for size in options.sizes.split(",")]
-
-
-def title(size: int) -> str:
-    for unit, name in ((1 << 20, "MiB"), (1 << 10, "KiB")):
-        if size >= unit and size % unit == 0:
-            return f"{size // unit} {name}"
-    return f"{size} B"
 
 
 def variables(options: argparse.Namespace, column: str) -> dict[str, str]:

@@ -169,7 +169,9 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=5, help="(default %(default)s)")
     args = parser.parse_args()
     if args.workers < 4:
-        parser.error(f"--workers is {args.workers}, accepted is an integer of at least 4: three nodes have some each")
+        parser.error(
+            f"--workers must be an integer of at least 4, for three nodes with workers on each, got {args.workers}"
+        )
     if args.runs:
         start(args.runs, args.workers)
     if args.kills:

@@ -92,7 +92,7 @@ def plain(folder: str, rank: int, ranks: int) -> Iterator[Any]:
 
 def ours(folder: str, rank: int, ranks: int) -> Iterator[Any]:
     from horovod.spark.common.datamodule import ParquetDataModule
-    from horovod.spark.common.existing import open_existing
+    from horovod.spark.common.reader import open_existing
     from horovod.spark.common.store import LocalStore
 
     table = open_existing(LocalStore(folder), folder, {}, False)

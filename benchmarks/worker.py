@@ -19,7 +19,7 @@ def main() -> None:
     parser.add_argument("--socket", required=True)
     parser.add_argument("--no-pin", action="store_true")
     args = parser.parse_args()
-    peer = importlib.import_module(f"peers.{args.peer}").start()
+    peer = importlib.import_module(f"peers.{args.peer}").Peer()
     serve(peer, args.socket, Case, not args.no_pin)
 
 

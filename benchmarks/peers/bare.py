@@ -91,7 +91,3 @@ def take(connection: socket.socket, target: memoryview) -> None:
         if n == 0:
             raise ConnectionError("the previous rank closed its connection")
         target = target[n:]
-
-
-def start() -> Peer:
-    return Peer()

@@ -89,7 +89,3 @@ class Peer:
 
     def stop(self) -> None:
         """Do nothing: the memory is released with its last user."""
-
-
-def start() -> Peer:
-    return Peer()

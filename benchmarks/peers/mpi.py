@@ -37,7 +37,3 @@ class Peer:
 
     def stop(self) -> None:
         """Do nothing: MPI_Finalize runs at exit."""
-
-
-def start() -> Peer:
-    return Peer()

@@ -69,7 +69,3 @@ class Peer:
             compile_for(keras, model, keras.optimizers.SGD(0.01, momentum=0.9))
         batches = data(case.bytes * self._strategy.num_replicas_in_sync)  # the strategy divides it among the ranks
         return lambda: fit(model, batches)
-
-
-def start() -> Peer:
-    return Peer()

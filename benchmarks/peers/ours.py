@@ -71,7 +71,3 @@ class Peer:
         return model, hvd.DistributedOptimizer(
             optimizer, named_parameters=model.named_parameters(), gradient_as_bucket_view=bucket_views
         )
-
-
-def start() -> Peer:
-    return Peer()

@@ -66,7 +66,3 @@ class Peer:
         compile_for(keras, model, hvd_keras.DistributedOptimizer(keras.optimizers.SGD(0.01, momentum=0.9)))
         batches = data(case.bytes)
         return lambda: fit(model, batches)
-
-
-def start() -> Peer:
-    return Peer()

@@ -56,7 +56,3 @@ class Peer:
 
     def _wrap(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[nn.Module, torch.optim.Optimizer]:
         return DistributedDataParallel(model, gradient_as_bucket_view=True), optimizer
-
-
-def start() -> Peer:
-    return Peer()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
@@ -24,7 +23,6 @@ def test_a_wrong_option_is_refused(name: str) -> None:
 
 IN_A_JOB = [sys.executable, "-m", "horovod.runner", "-np", "2", sys.executable]
 MEASURES = {
-    "optimizer": ([*IN_A_JOB, "optimizer.py", "--rounds=1", "--steps=2", "--cases=many"], r"DDP, addition +\|"),
     "price": (
         [*IN_A_JOB, "price.py", "--rounds=1", "--block=0.02", "--background=0.5", "--cases=many", "--no-pin"],
         r"\| a timeline beside it \|",
@@ -49,10 +47,6 @@ MEASURES = {
         [sys.executable, "elastic.py", "--parts=many", "--workers=4"],
         r"\| kill -9 of one of 4 bare processes \| p50 ",
     ),
-    "delay": (
-        [sys.executable, "delay/run.py", "--delay=3000", "--hosts=2", "--sizes=4", "--rounds=1"],
-        r"ours +2 hosts +4 B: +\d+ us .* mean +(2[7-9]\d\d|[3-9]\d{3}|\d{5,}) us",
-    ),
 }
 """The commands of a developer, and parts of their output."""
 
@@ -65,9 +59,5 @@ def test_it_measures(name: str, tmp_path: Path) -> None:
         pytest.importorskip("jax")
     command = [str(FOLDER / word) if word.endswith(".py") else word for word in command]
     done = subprocess.run(command, capture_output=True, text=True, timeout=500, cwd=tmp_path)
-    missing = ("not possible here", "cannot make a network namespace", "delay1: Operation not permitted")
-    if any(text in done.stderr for text in missing):
-        pytest.skip("network namespaces or TUN devices are not allowed here")
     assert done.returncode == 0, done.stderr
     assert re.search(printed, done.stdout), done.stdout
-    assert not [name for name in os.listdir("/sys/class/net") if name.startswith("delay")]
