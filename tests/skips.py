@@ -39,7 +39,7 @@ def parse(text: str) -> list[tuple[re.Pattern[str], str]]:
         if line.strip() and not line.startswith("#"):
             reason, _, remedy = line.partition("  ")
             if not remedy.strip():
-                raise ValueError(f"skips.txt:{number}: {line!r}; accepted is REASON, two spaces, what brings it back")
+                raise ValueError(f"skips.txt:{number} must be REASON, two spaces, what brings it back, got {line!r}")
             known.append((re.compile(reason), remedy.strip()))
     return known
 

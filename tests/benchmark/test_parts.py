@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from horovod import _core
-from horovod.benchmark import cases, model, options, plot, report
+from horovod.benchmark import fitting, options, report
 
 FLAT = [0, 1, 2, 3]
 LOCAL = [0, 0, 0, 0]
@@ -17,31 +17,31 @@ FLOAT32 = 7
 
 
 def test_sizes_are_read_and_shown() -> None:
-    assert [cases.parse_size(text) for text in ("4", "64K", "16 MiB", "8b")] == [4, 65536, 16 << 20, 8]
-    assert [cases.size_label(nbytes) for nbytes in (4, 1536, 256 << 20)] == ["4 B", "1.5 KiB", "256 MiB"]
+    assert [options.parse_size(text) for text in ("4", "64K", "16 MiB", "8b")] == [4, 65536, 16 << 20, 8]
+    assert [options.size_label(nbytes) for nbytes in (4, 1536, 256 << 20)] == ["4 B", "1.5 KiB", "256 MiB"]
 
 
 def test_cases_have_whole_numbers_on_each_rank() -> None:
-    assert [case.bytes for case in cases.make_cases("allreduce", (1, 4, 6, 4096), 3)] == [4, 8, 4096]
-    assert [case.bytes for case in cases.make_cases("alltoall", (4, 4096), 3)] == [12, 4104]
-    assert [case.bytes for case in cases.make_cases("barrier", (4, 8), 3)] == [0]
-    assert all(case.samples >= 4 for case in cases.make_cases("allreduce", cases.FULL, 2))
+    assert [case.bytes for case in options.make_cases("allreduce", (1, 4, 6, 4096), 3)] == [4, 8, 4096]
+    assert [case.bytes for case in options.make_cases("alltoall", (4, 4096), 3)] == [12, 4104]
+    assert [case.bytes for case in options.make_cases("barrier", (4, 8), 3)] == [0]
+    assert all(case.samples >= 4 for case in options.make_cases("allreduce", options.FULL, 2))
 
 
 def test_options() -> None:
     chosen, np = options.parse(["-np", "3", "--collectives", "all", "--sizes", "4,1K", "--peers", "none"])
     assert np == 3
-    assert chosen.collectives == cases.COLLECTIVES
+    assert chosen.collectives == options.COLLECTIVES
     assert (chosen.sizes, chosen.peers, chosen.rounds, chosen.pin) == ((4, 1024), (), 5, True)
     quick, _ = options.parse(["--quick", "--algorithms", "ring, tree"])
-    assert (quick.sizes, quick.rounds, quick.algorithms) == (cases.QUICK, 2, ("ring", "tree"))
+    assert (quick.sizes, quick.rounds, quick.algorithms) == (options.QUICK, 2, ("ring", "tree"))
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--sizes", "4,zero"], "'zero' is not accepted; expected bytes from 1 to 16G"),
-        (["--peers", "nccl"], "'nccl' is not accepted; expected of gloo, mpi, none"),
+        (["--sizes", "4,zero"], "must be bytes from 1 to 16G, as in 4,64K,16M, got 'zero'"),
+        (["--peers", "nccl"], "must have names of gloo, mpi, none, or all, got 'nccl'"),
     ],
 )
 def test_wrong_options_are_named(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -93,20 +93,20 @@ def test_the_fit_finds_the_parameters_that_made_the_times() -> None:
         for collective, algorithm in pairs
         for nbytes in (4096, 1 << 20, 16 << 20)
     ]
-    found = model.fit(measured, FLAT, ("alpha", "beta", "gamma"))
+    found = fitting.fit(measured, FLAT, ("alpha", "beta", "gamma"))
     assert found == pytest.approx({"alpha": 20e-6, "beta": 1e-9, "gamma": 0.2e-9}, rel=1e-6)
 
 
 def test_the_fit_gives_no_negative_times_and_weighs_small_and_large_alike() -> None:
     # The second parameter would be negative; the best nonnegative value is zero.
-    assert model.least_squares([([1.0, 1.0], 1.0), ([1.0, 2.0], 0.5)])[1] == 0.0
-    assert model.least_squares([([1e-9], 1.0), ([0.0], 1.0)]) == pytest.approx([1e9])  # whatever the units
-    assert model.least_squares([([0.0], 1.0)]) == [0.0]  # a parameter that never occurs
+    assert fitting.least_squares([([1.0, 1.0], 1.0), ([1.0, 2.0], 0.5)])[1] == 0.0
+    assert fitting.least_squares([([1e-9], 1.0), ([0.0], 1.0)]) == pytest.approx([1e9])  # whatever the units
+    assert fitting.least_squares([([0.0], 1.0)]) == [0.0]  # a parameter that never occurs
     # One parameter, 1 s and 1000 s, with equal relative errors in opposite directions: in the middle.
-    [value] = model.least_squares([([1.0], 0.9), ([1000.0], 1100.0)])
+    [value] = fitting.least_squares([([1.0], 0.9), ([1000.0], 1100.0)])
     assert 0.97 < value < 1.0
     with pytest.raises(ValueError, match="above 0"):
-        model.least_squares([([1.0], 1.0), ([1.0], 0.0)])
+        fitting.least_squares([([1.0], 1.0), ([1.0], 0.0)])
 
 
 def results() -> list[report.Result]:
@@ -130,7 +130,7 @@ def test_a_table_shows_the_peers_as_multiples_of_ours() -> None:
 
 @pytest.mark.skipif(not importlib.util.find_spec("matplotlib"), reason="needs matplotlib")
 def test_pictures(tmp_path: Path) -> None:
-    told = plot.draw(results(), LABELS, tmp_path / "folder" / "x")
+    told = report.draw(results(), LABELS, tmp_path / "folder" / "x")
     assert told == f"pictures: {tmp_path}/folder/x.png, {tmp_path}/folder/x.svg"
     assert (tmp_path / "folder" / "x.png").read_bytes().startswith(b"\x89PNG")
     assert "<svg" in (tmp_path / "folder" / "x.svg").read_text()

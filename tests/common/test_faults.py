@@ -6,7 +6,7 @@ import time
 import pytest
 
 from horovod.chaos import Event, Kind, plan
-from horovod.chaos.targets import Member, Ranks
+from horovod.chaos.events import Member, Ranks
 from horovod.common import faults as module
 from horovod.common.exceptions import HorovodInternalError
 from horovod.common.faults import Faults, act

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from horovod.chaos import Event, Kind
-from horovod.chaos.targets import Member, Ranks
+from horovod.chaos.events import Member, Ranks
 from horovod.common import faults
 from horovod.common.network.interfaces import Address, Interface
 

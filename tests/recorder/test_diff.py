@@ -124,7 +124,7 @@ def test_rings_that_go_back_to_different_places_and_ranks_without_a_file(tmp_pat
 def test_what_is_no_dump(tmp_path, capsys, text):
     (tmp_path / "recorder.rank0.jsonl").write_text(text)
     assert main(["diff", str(tmp_path)]) == 2
-    assert "recorder.rank0.jsonl is not what a flight recorder writes" in capsys.readouterr().err
+    assert "recorder.rank0.jsonl must be a file of a flight recorder" in capsys.readouterr().err
 
 
 def test_a_line_that_was_cut_is_left_out_and_a_folder_without_files_is_told(tmp_path, capsys):
@@ -174,7 +174,7 @@ def test_a_file_that_somebody_has_made_to_do_harm(tmp_path, capsys, text):
     else:
         path.write_text(text + "\n")
     assert main(["diff", str(tmp_path)]) == 2
-    assert capsys.readouterr().err == f"horovod.recorder: {path} is not what a flight recorder writes\n"
+    assert capsys.readouterr().err == f"horovod.recorder: {path} must be a file of a flight recorder\n"
 
 
 def test_what_a_terminal_would_obey_is_escaped(tmp_path, capsys):

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from horovod.timeline.__main__ import main
-from horovod.timeline.merge import merge
-from horovod.timeline.operations import base_of, operations, to_common
+from horovod.timeline.merge import base_of, merge, operations, to_common
 from horovod.timeline.read import find, read
 from horovod.timeline.summary import render, summarize
 from tests.timeline.traces import Maker
@@ -110,7 +109,7 @@ def test_what_is_missing_is_said(tmp_path, capsys):
     assert "7 events are missing" in out
     assert "\x1b" not in out, "a terminal would obey it"
     assert "b\\x1b[2J" in out
-    assert "how far its clock is from rank 0's is not known" in err
+    assert "the offset of its clock to that of rank 0 is unknown" in err
     # A truncated file is used as far as it goes.
     text = path.read_text()
     path.write_text(text[: text.rindex('"LOST"')])
@@ -207,8 +206,8 @@ def test_events_that_are_meant_to_do_harm(tmp_path, capsys, kind):
         ("[\n1e999\n]", "not a "),
         (None, "not a "),
         ("\x00\xff garbage", "not a trace"),
-        ("{}", "not a trace: accepted is a list of events"),
-        ('[{"ph":"B","pid":1,"ts":1,"name":"x"}]', "does not say which rank's it is"),
+        ("{}", "not a trace: it must be a list of events"),
+        ('[{"ph":"B","pid":1,"ts":1,"name":"x"}]', "not a rank's timeline: it has no rank"),
     ],
 )
 def test_texts_that_are_something_else_or_meant_to_do_harm(tmp_path, capsys, text, words):

@@ -7,7 +7,7 @@ import urllib.parse
 
 import pytest
 
-from horovod.timeline import view
+from horovod.timeline import __main__
 from horovod.timeline.merge import merge
 from horovod.timeline.read import find, read
 from tests.timeline.test_tool import two_ranks
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.heavy
 
 @pytest.fixture
 def served(tmp_path):
-    server, address = view.serve(merge([read(name) for name in find([str(two_ranks(tmp_path))])]))
+    server, address = __main__.serve(merge([read(name) for name in find([str(two_ranks(tmp_path))])]))
     yield urllib.parse.urlsplit(address)
     server.close()
 
@@ -51,13 +51,13 @@ def test_only_who_has_the_token_sees_anything(served):
 
 def test_a_port_that_is_taken_is_an_error(served):
     with pytest.raises(OSError, match="in use"):
-        view.serve([], served.port)
+        __main__.serve([], served.port)
 
 
 def test_without_the_page_advice_is_given(monkeypatch):
-    monkeypatch.setattr(view.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(__main__.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ImportError, match=r"pip install 'horovod\[timeline\]'"):
-        view.page_folder()
+        __main__.page_folder()
 
 
 def test_the_page_shows_it_in_a_browser(served, tmp_path):

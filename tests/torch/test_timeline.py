@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import horovod.torch as hvd
-from horovod.timeline.operations import base_of, by_number, operations, to_common
+from horovod.timeline.merge import base_of, by_number, operations, to_common
 from horovod.timeline.read import find, read
 from horovod.timeline.summary import summarize
 from tests.ranks import on_ranks

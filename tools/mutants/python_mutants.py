@@ -57,7 +57,7 @@ def targets(text: str) -> list[Target]:
     for number, line in enumerate(text.splitlines(), 1):
         words = line.partition("#")[0].split()
         if words and (len(words) < 2 or not words[0].endswith(".py")):
-            raise ValueError(f"line {number}: {line!r}; accepted are a Python file and its tests")
+            raise ValueError(f"line {number} must be a Python file and its tests, got {line!r}")
         if words:
             found.append(Target(words[0], tuple(words[1:])))
     return found

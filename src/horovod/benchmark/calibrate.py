@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from horovod import _core
-from horovod.benchmark.cases import Case
 from horovod.benchmark.engines import EngineColumn
+from horovod.benchmark.options import Case
 from horovod.benchmark.report import quantile, slowest
 from horovod.benchmark.standalone.serving import timed
 from horovod.common.objects import allgather_object, broadcast_object

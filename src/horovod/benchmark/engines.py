@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from horovod import _core
-from horovod.benchmark.cases import Case
+from horovod.benchmark.options import Case
 from horovod.common import dtypes, ops
 from horovod.common.bootstrap import start
 from horovod.common.bootstrap.calibration import World, load

@@ -16,13 +16,11 @@ from typing import Any
 
 from horovod import _core
 from horovod._version import __version__
-from horovod.benchmark import calibrate, plot, report
-from horovod.benchmark.cases import Case, bus_factor, make_cases
+from horovod.benchmark import calibrate, report
 from horovod.benchmark.engines import EngineColumn
 from horovod.benchmark.fitting import FITTED, fit_model
-from horovod.benchmark.jobs import JobError
-from horovod.benchmark.options import Options
-from horovod.benchmark.peers import Gloo, Mpi, gloo_missing, mpi_missing
+from horovod.benchmark.jobs import Gloo, JobError, Mpi, gloo_missing, mpi_missing
+from horovod.benchmark.options import Case, Options, bus_factor, make_cases
 from horovod.benchmark.standalone.serving import pin, timed
 from horovod.common.basics import HorovodBasics
 from horovod.common.bootstrap.calibration import World, store
@@ -84,7 +82,7 @@ class Session:
         names = existing if self._options.algorithms == ("all",) else list(dict.fromkeys(self._options.algorithms))
         for name in names:
             if name not in existing:
-                raise ValueError(f"--algorithms has {name!r}, accepted are {', '.join(existing)}, or all")
+                raise ValueError(f"--algorithms must have {', '.join(existing)}, or all, got {name!r}")
         return names
 
     def _add_algorithm(self, name: str) -> None:
@@ -240,7 +238,7 @@ class Session:
             self._options.json.write_text(text + "\n", encoding="utf-8")
             self.say(f"results: {self._options.json}")
         if self._options.plot:
-            self.say(plot.draw(results, labels, self._options.plot))
+            self.say(report.draw(results, labels, self._options.plot))
 
     def _machine(self) -> dict[str, Any]:
         return {
@@ -274,7 +272,7 @@ class Session:
             gains = {name: {"default": b, "tuned": a} for name, (b, a) in outcome.gains.items()}
             path = store(world, kept, gains, parameters)
         except OSError as error:
-            raise ValueError(f"the sizes cannot be kept: {error}") from None
+            raise ValueError(f"the measured thresholds cannot be saved: {error}") from None
         shown = ", ".join(f"{name} {value}" for name, value in kept.items()) or "the defaults are as good"
         self.say(f"calibrated for {shape}: {shown}\n{path}")
 

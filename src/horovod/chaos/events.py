@@ -1,7 +1,8 @@
-"""Faults that can be injected into a job."""
+"""Faults that can be injected into a job: their description, their target and the report on them. Pure."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -79,3 +80,144 @@ def duration(seconds: float) -> str:
         if seconds >= size:
             return f"{seconds / size:.6g}{unit}"
     return f"{seconds / 0.001:.6g}ms"
+
+
+# -- the report of --chaos-report ------------------------------------------------------------------------------------
+
+AGAIN = "steps that are done again: {}"
+"""Message of a rank after a failure."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Result of one event. Times in seconds on one clock.
+
+    Attributes:
+        event: The event.
+        at: When it was injected.
+        detected: When the launcher or a rank noticed it; None: not yet.
+        recovered: When the next epoch ran; None: not yet.
+    """
+
+    event: Event
+    at: float
+    detected: float | None = None
+    recovered: float | None = None
+
+
+def percentile(values: Sequence[float], part: float) -> float:
+    """Return the smallest of ``values`` that at least the fraction ``part`` (0 to 1) of them do not exceed."""
+    ordered = sorted(values)
+    return ordered[max(0, min(len(ordered) - 1, -int(-part * len(ordered) // 1) - 1))]
+
+
+def lines(outcomes: Sequence[Outcome], again: int | None = None) -> list[str]:
+    """Return lines about the number of events and the times of detection and recovery.
+
+    ``again``: number of repeated steps; None if unknown.
+    """
+    if not outcomes:
+        return ["chaos: no event"]
+    kinds: dict[str, int] = {}
+    for one in outcomes:
+        kinds[one.event.kind.value] = kinds.get(one.event.kind.value, 0) + 1
+    what = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
+    detected = [one.detected - one.at for one in outcomes if one.detected is not None]
+    recovered = [one.recovered - one.at for one in outcomes if one.recovered is not None]
+    events = "1 event" if len(outcomes) == 1 else f"{len(outcomes)} events"
+    made = [f"chaos: {events} ({what}), {len(detected)} detected, {len(recovered)} recovered from"]
+    if again is not None:
+        made.append(f"chaos: {again} {'step' if again == 1 else 'steps'} done again")
+    for name, values in (("detected", detected), ("recovered", recovered)):
+        if values:
+            p50, p99 = percentile(values, 0.5), percentile(values, 0.99)
+            made.append(f"chaos: {name} after p50 {p50:.3f} s, p99 {p99:.3f} s, at most {max(values):.3f} s")
+    return made
+
+
+# -- the target among the existing ranks -----------------------------------------------------------------------------
+
+ON_NETWORKS = frozenset((Kind.SLOW, Kind.CUT))
+"""Kinds that a rank injects into its host's network, not into itself."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """Host and network of a rank.
+
+    ``network``: equal for ranks that share interfaces; ``addresses``: those of the interfaces.
+    """
+
+    host: str
+    network: str = ""
+    addresses: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """Ranks of an epoch, as seen by rank ``own``."""
+
+    own: int
+    members: tuple[Member, ...]
+
+
+def concerns(event: Event, ranks: Ranks) -> bool:
+    """Return True if this rank must act. Rank 0 reports events that no rank can carry out."""
+    if event.kind in ON_NETWORKS:
+        return ranks.own in (acting(event, ranks) or (0,))
+    size = len(ranks.members)
+    return (event.rank if event.pick is None else event.meets(size)) == ranks.own
+
+
+def acting(event: Event, ranks: Ranks) -> tuple[int, ...]:
+    """Return the ranks that act on a network: the first rank of the host to cut, or both ends of the link.
+
+    Empty if ``why_not`` has a reason.
+    """
+    if why_not(event, ranks):
+        return ()
+    return (hosts(ranks).index(host(event, ranks)),) if event.kind is Kind.CUT else link(event, ranks)
+
+
+def why_not(event: Event, ranks: Ranks) -> str:
+    """Return why no rank can inject this network fault; empty if one may be able to."""
+    if event.kind is Kind.CUT:
+        if event.pick is not None and event.lasts is None:
+            return "random faults cut hosts off only where kinds= names it"
+        if event.pick is None and event.host not in hosts(ranks):
+            return f"no rank is on host {event.host}"
+        if len({member.network for member in ranks.members}) == 1:
+            return "all ranks are on one machine, with no network between them"
+        return ""
+    pair = link(event, ranks)
+    if not pair:
+        return "no two ranks have a network between them"
+    for rank in pair:
+        if rank >= len(ranks.members):
+            return f"there is no rank {rank}"
+    one, other = (ranks.members[rank] for rank in pair)
+    if one.network == other.network:
+        return f"ranks {pair[0]} and {pair[1]} are on one machine, with no network between them"
+    return ""
+
+
+def hosts(ranks: Ranks) -> list[str]:
+    """Return the host of each rank."""
+    return [member.host for member in ranks.members]
+
+
+def host(event: Event, ranks: Ranks) -> str:
+    """Return the host that is cut off."""
+    if event.pick is None:
+        return event.host or ""
+    there = list(dict.fromkeys(hosts(ranks)))
+    return there[event.meets(len(there))]
+
+
+def link(event: Event, ranks: Ranks) -> tuple[int, ...]:
+    """Return the two ranks of the link; empty if one was to be picked and there is no link over a network."""
+    if event.pick is None:
+        return event.link or ()
+    there = list(enumerate(member.network for member in ranks.members))
+    pairs = [(one, other) for one, here in there for other, far in there[one + 1 :] if here != far]
+    return pairs[event.meets(len(pairs))] if pairs else ()

@@ -13,12 +13,68 @@ Times are numbers with ms, s, m or h. ``after=12s`` may replace ``step=``. Names
 
 from __future__ import annotations
 
+import math
+import random
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from horovod.chaos.events import Event, Kind
-from horovod.chaos.seeded import CHOICE, Seeded
+
+# -- random events, which depend only on the seed --------------------------------------------------------------------
+
+RANDOM_KINDS = (Kind.KILL, Kind.STOP, Kind.RAISE, Kind.EXIT, Kind.PREEMPT, Kind.CUT)
+CHOICE = (*RANDOM_KINDS, Kind.SLOW)
+"""Kinds that kinds= may contain."""
+# Range of seconds for which a rank is stopped or its host cut off: shorter and longer than heartbeat timeouts.
+STOPPED = (0.5, 30.0)
+DELAYS = (0.001, 0.1)  # range of packet delays in seconds
+_DIGITS = 6  # digits of times and picks, so that the written form of an event is exact
+
+
+@dataclass(frozen=True)
+class Seeded:
+    """Source of pseudorandom events.
+
+    Attributes:
+        seed: Seed of the generator.
+        mtbf: Mean seconds between two events.
+        kinds: Kinds to inject. If empty, any of RANDOM_KINDS; hosts that would be cut off then get no duration and are
+            left alone.
+        until: Seconds after which there are no more events; None: endless.
+    """
+
+    seed: int
+    mtbf: float
+    kinds: tuple[Kind, ...] = ()
+    until: float | None = None
+
+    def events(self) -> Iterator[Event]:
+        """Yield events in order of time; the intervals are exponentially distributed."""
+        drawn = random.Random(self.seed)
+        kinds = self.kinds or RANDOM_KINDS
+        timed = {Kind.STOP, *self.kinds} & {Kind.STOP, Kind.CUT, Kind.SLOW}
+        at = 0.0
+        while True:
+            # The same draws for all kinds, so that another choice of kinds does not shift events.
+            wait, kind, pick, length = (drawn.random() for _ in range(4))
+            at += -math.log(1.0 - wait) * self.mtbf
+            if self.until is not None and at > self.until:
+                return
+            chosen = kinds[min(len(kinds) - 1, int(kind * len(kinds)))]
+            yield Event(
+                chosen,
+                pick=round(pick, _DIGITS),
+                after=round(at, _DIGITS),
+                lasts=_between(STOPPED, length) if chosen in timed else None,
+                by=_between(DELAYS, kind * len(kinds) % 1.0) if chosen is Kind.SLOW else None,
+            )
+
+
+def _between(bounds: tuple[float, float], part: float) -> float:
+    low, high = bounds
+    return round(low * math.pow(high / low, part), _DIGITS)
+
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _TIME = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
@@ -98,24 +154,24 @@ def _entry(entry: str) -> Event | Seeded:
     kind = _SEED if "=" in words[0] else words[0]
     form = _FORMS.get(kind)
     if form is None:
-        raise _wrong(entry, f"{words[0]!r} is none of {', '.join(kind for kind in _FORMS if kind != _SEED)} and seed=")
+        raise _wrong(entry, f"must begin with one of {', '.join(_FORMS)}=, got {words[0]!r}")
     given: dict[str, str] = {}
     for word in words if kind == _SEED else words[1:]:
         name, equals, value = word.partition("=")
         if not equals or not value:
-            raise _wrong(entry, f"{word!r} has not the form name=value")
+            raise _wrong(entry, f"{word!r} must have the form name=value")
         if name in given:
             raise _wrong(entry, f"{name} is given twice")
         given[name] = value
     accepted = [*form.must, *form.may, *(("step", "after") if form.when else ())]
     for name in given:
         if name not in accepted:
-            raise _wrong(entry, f"{name} is not one of {', '.join(accepted)}, which {kind} has")
+            raise _wrong(entry, f"{kind} has {', '.join(accepted)}, got {name}")
     for name in form.must:
         if name not in given:
             raise _wrong(entry, f"{name}= is missing")
     if "step" in given and "after" in given:
-        raise _wrong(entry, "step and after are both given; accepted is one of them")
+        raise _wrong(entry, "step and after are both given; give only one of them")
     if form.when and not {"step", "after"} & given.keys():
         raise _wrong(entry, "step= or after= is missing")
     return _seeded(entry, given) if kind == _SEED else _event(entry, Kind(kind), given)
@@ -124,7 +180,7 @@ def _entry(entry: str) -> Event | Seeded:
 def _event(entry: str, kind: Kind, given: dict[str, str]) -> Event:
     host = given.get("host")
     if host is not None and not _HOST.fullmatch(host):
-        raise _wrong(entry, f"host is {host!r}, accepted is the name of a host")
+        raise _wrong(entry, f"host must be the name of a host, got {host!r}")
     return Event(
         kind,
         rank=_number(entry, "rank", given),
@@ -143,7 +199,7 @@ def _seeded(entry: str, given: dict[str, str]) -> Seeded:
     known = [kind.value for kind in CHOICE]
     for name in names:
         if name not in known:
-            raise _wrong(entry, f"kinds has {name!r}, accepted are {', '.join(known)}")
+            raise _wrong(entry, f"kinds must be of {', '.join(known)}, got {name!r}")
     seed, mtbf = _number(entry, "seed", given), _time(entry, "mtbf", given)
     assert seed is not None
     assert mtbf is not None
@@ -155,7 +211,7 @@ def _number(entry: str, name: str, given: dict[str, str], least: int = 0, most: 
         return None
     text = given[name]
     if not (text.isascii() and text.isdecimal()) or not least <= int(text) <= most:
-        raise _wrong(entry, f"{name} is {text!r}, accepted is an integer of {least} to {most}")
+        raise _wrong(entry, f"{name} must be an integer from {least} to {most}, got {text!r}")
     return int(text)
 
 
@@ -163,7 +219,7 @@ def _time(entry: str, name: str, given: dict[str, str]) -> float | None:
     if name not in given:
         return None
     if (seconds := parse_time(given[name])) <= 0:
-        raise _wrong(entry, f"{name} is {given[name]!r}, accepted is a time above 0, such as 5ms, 3s or 10m")
+        raise _wrong(entry, f"{name} must be a time above 0, such as 5ms, 3s or 10m, got {given[name]!r}")
     return seconds
 
 
@@ -176,7 +232,7 @@ def parse_time(text: str) -> float:
 def _link(entry: str, text: str) -> tuple[int, int]:
     match = re.fullmatch(r"(\d+)-(\d+)", text, re.ASCII)
     if match is None or match[1] == match[2]:
-        raise _wrong(entry, f"link is {text!r}, accepted are two ranks, such as 0-2")
+        raise _wrong(entry, f"link must be two different ranks, such as 0-2, got {text!r}")
     return int(match[1]), int(match[2])
 
 

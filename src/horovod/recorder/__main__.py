@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from horovod.recorder import diff, dumps
+from horovod.recorder import diff
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -21,7 +21,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     one.add_argument("directory", type=Path, help="with the files recorder.rankN.jsonl of the ranks")
     given = parser.parse_args(arguments)
     try:
-        text, parted = diff.compare(dumps.read_folder(given.directory))
+        text, parted = diff.compare(diff.read_folder(given.directory))
     except (OSError, ValueError) as error:
         print(f"horovod.recorder: {error}", file=sys.stderr)
         return 2

@@ -99,7 +99,7 @@ def read(path: str) -> Trace:
     about = next((event.args for event in metadata if event.name == "horovod"), None)
     process = next((event.args for event in metadata if event.name == "process_name" and event.pid == 0), _Args())
     if about is None or None in (about.rank, about.size, about.host, about.start_ns):
-        raise ValueError(f"{path}: not a rank's timeline: it does not say which rank's it is")
+        raise ValueError(f"{path}: not a rank's timeline: it has no rank")
     rank, size, start = about.rank or 0, about.size or 0, about.start_ns or 0
     if not 0 <= rank < size <= MOST_RANKS:
         raise ValueError(f"{path}: not a rank's timeline: it says that it is of rank {rank} of {size}")
@@ -147,7 +147,7 @@ def _events(path: str) -> tuple[list[Event], bool]:
     if isinstance(whole, dict):
         whole = whole.get("traceEvents")
     if not isinstance(whole, list) or not all(isinstance(event, dict) for event in whole):
-        raise ValueError(f"{path}: not a trace: accepted is a list of events")
+        raise ValueError(f"{path}: not a trace: it must be a list of events")
     return whole, False
 
 
@@ -156,7 +156,7 @@ def _whole_lines(path: str, text: str) -> list[Event]:
     events = []
     lines = text.split("\n")
     if lines[0].strip() != "[":
-        raise ValueError(f"{path}: not a trace: accepted is a list of events, as horovod's timelines have it")
+        raise ValueError(f"{path}: not a trace: it must be a list of events, as horovod's timelines are")
     for line in lines[1:]:
         try:
             event = msgspec.json.decode(line.rstrip().rstrip(","))

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from horovod.timeline.merge import Operation, base_of, by_number, operations, to_common
 from horovod.timeline.names import printable
-from horovod.timeline.operations import Operation, base_of, by_number, operations, to_common
 from horovod.timeline.read import Trace
 
 

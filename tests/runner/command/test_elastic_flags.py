@@ -73,8 +73,9 @@ def test_slots_that_only_a_script_needs():
 @pytest.mark.parametrize("elastic", [(), ("--min-np", "1", *SCRIPT)])
 def test_faults_that_nobody_can_read_are_told_before_anything_starts(elastic):
     assert read("-np", "2", *elastic, "--chaos", "kill rank=1 step=5").variables["HOROVOD_CHAOS"]
-    said = r"--chaos \(HOROVOD_CHAOS\) cannot be parsed, got 'kil rank=1': chaos: 'kil rank=1': 'kil' is none of kill,"
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(
+        ValueError, match=r"--chaos \(HOROVOD_CHAOS\) .*: chaos: 'kil rank=1': must begin with one of kill,"
+    ):
         read("-np", "2", *elastic, "--chaos", "kil rank=1")
-    with pytest.raises(ValueError, match=r"'kill rank=-1 step=5': rank is '-1', accepted is an integer of 0 to"):
+    with pytest.raises(ValueError, match=r"'kill rank=-1 step=5': rank must be an integer from 0 to"):
         read("-np", "2", *elastic, environ={"HOROVOD_CHAOS": "kill rank=-1 step=5"})

@@ -6,9 +6,8 @@ import re
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 
-from horovod.chaos.events import HEAD_START, Event, Kind
+from horovod.chaos.events import AGAIN, HEAD_START, Event, Kind, Outcome, lines
 from horovod.chaos.grammar import parse_time
-from horovod.chaos.report import AGAIN, Outcome, lines
 
 _SAID = re.compile(rb"chaos: (\w+)[^\n]*\n")
 _AGAIN = re.compile(AGAIN.format(r"(\d{1,9})").encode() + rb"\n")
