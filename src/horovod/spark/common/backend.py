@@ -132,7 +132,7 @@ class LocalBackend(_Numbered):
         call, size, told = _InEnvironment(fn, {**self._env, **(env or {})}), self.num_processes(), dict(self._kwargs)
         if all(told.get(name) is None for name in (*_PLACES, *_ELASTIC)):
             told["hosts"] = f"localhost:{size}"  # else horovod.run would use the hosts of a training service
-        return horovod.run(call, args=args, kwargs=kwargs, num_proc=size, **told)
+        return list(horovod.run(call, args=args, kwargs=kwargs, num_proc=size, **told))
 
 
 class _InEnvironment:
