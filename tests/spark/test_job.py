@@ -65,7 +65,7 @@ def test_streams_and_variables(tmp_path):
     assert wishes(nics="eth0,lo").nics == ["eth0", "lo"]
     with pytest.raises(TypeError, match=r"stdout must be a text stream, .*, got 'path'"):
         wishes(stdout="path")
-    with open(tmp_path / "out", "wb") as file, pytest.raises(TypeError, match="stdout must be a text stream"):
+    with open(tmp_path / "out", "wb") as file, pytest.raises(TypeError, match="stderr must be a text stream"):
         wishes(stderr=file)
     with pytest.raises(TypeError, match=r"stdout must be a text stream.*, got .*BytesIO"):
         wishes(stdout=io.BytesIO())

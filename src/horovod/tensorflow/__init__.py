@@ -43,7 +43,7 @@ _LAZY = {
     "PartialDistributedGradientTape": "gradient_tape",
     "SyncBatchNormalization": "sync_batch_norm",
     "_DistributedOptimizer": "optimizer",
-    "check_in_sync": "in_sync",
+    "check_in_sync": "functions",
 }
 
 
