@@ -42,7 +42,7 @@ def compared():
         hvd.check_in_sync(model)
     with pytest.raises(OutOfSyncError, match=r"epoch is 0 on rank 0 and 1 on rank 1"):
         hvd.check_in_sync(optimizer, epoch=rank)
-    with pytest.raises(ValueError, match=r"list_iterator is an iterator"):
+    with pytest.raises(ValueError, match=r"list_iterator must be .*, got an iterator"):
         hvd.check_in_sync(iter([1]))
 
     # With the setting, the callback checks: it detects an optimizer that differs on one rank.

@@ -219,7 +219,7 @@ def test_rows_that_are_lost_on_the_way_are_noticed(tmp_path, monkeypatch):
     written = prepare.Written(7, columns, files, (), 61)
     monkeypatch.setattr(prepare, "columns_of", lambda *given: columns)
     monkeypatch.setattr(prepare, "write", lambda *given: written)
-    with pytest.raises(RuntimeError, match=r"61 rows have been written to .*_train_data.7, its files have 60"):
+    with pytest.raises(RuntimeError, match=r"_train_data.7 must have the 61 rows that were written, got 60"):
         made.fit("a DataFrame")
 
 
@@ -331,7 +331,7 @@ def test_two_labels_have_losses_weights_and_metrics_of_their_own(tmp_path):
         ({"loss": None}, "exactly one of loss and loss_constructors must be given, got neither"),
         (
             {"train_minibatch_fn": print, "backward_passes_per_step": 2},
-            "backward_passes_per_step is 2 with a train",
+            "backward_passes_per_step must be 1 with a train",
         ),
         ({"loss": []}, r"loss must be a function of an output and its label, .*, got \[\]"),
         ({"loss_weights": [1, 2]}, "loss_weights must have one number for each of 1 label_cols, got 2"),
