@@ -65,7 +65,7 @@ def test_an_error_names_who_where_and_what():
 
 
 def test_a_callback_that_cannot_be_called():
-    with pytest.raises(TypeError, match="callbacks has 3, accepted are callables that take a dict"):
+    with pytest.raises(TypeError, match="callbacks must contain functions of a dict, got 3"):
         calls.CallbackListener([3], None)
 
 

@@ -76,7 +76,7 @@ def test_find_by_address_or_host():
 
 
 def test_an_interface_that_is_not_there_is_named():
-    with pytest.raises(ValueError, match=r"nics is nothing9, accepted are interfaces of all hosts, here .*lo"):
+    with pytest.raises(ValueError, match=r"nics must name an interface of each host, got nothing9; this host has .*lo"):
         cluster.address(["nothing9"])
 
 

@@ -66,7 +66,7 @@ def test_a_training_with_data_and_checkpoints_goes_on_after_a_failure(local, tmp
 def test_what_is_wrong_is_named():
     with pytest.raises(ValueError, match=r"timeout_s must be .* got 0"):
         HorovodConfig(timeout_s=0)
-    with pytest.raises(TypeError, match="horovod_config is 3, accepted is a HorovodConfig"):
+    with pytest.raises(TypeError, match="horovod_config must be a HorovodConfig, got 3"):
         HorovodTrainer(loop, horovod_config=3)
     assert HorovodConfig(nics="eth0").to_dict() == {"nics": "eth0", "timeout_s": 30.0}
 
