@@ -21,9 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from horovod.chaos import Event, Kind, Plan, plan
 from horovod.chaos import network as said
-from horovod.chaos.events import HEAD_START
-from horovod.chaos.events import AGAIN
-from horovod.chaos.events import ON_NETWORKS, Member, Ranks, concerns, host, link, why_not
+from horovod.chaos.events import AGAIN, HEAD_START, ON_NETWORKS, Member, Ranks, concerns, host, link, why_not
 from horovod.common.exceptions import HorovodInternalError
 from horovod.common.job import Job
 from horovod.common.network import interfaces
