@@ -280,7 +280,9 @@ def make_functions(frontend: Frontend) -> SimpleNamespace:
             ValueError: ``op`` is not supported.
         """
         if isinstance(op, bool) or op not in (Average, SumOp):
-            raise UnsupportedOpError(f"{operation_on_rank(state, 'reducescatter')}: op must be Average or Sum, got {op_name(op)}")
+            raise UnsupportedOpError(
+                f"{operation_on_rank(state, 'reducescatter')}: op must be Average or Sum, got {op_name(op)}"
+            )
         return adapter.reducescatter(value, name, op)
 
     def check_in_sync(
