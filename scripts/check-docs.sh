@@ -8,13 +8,15 @@ import importlib.util, re, sys
 from pathlib import Path
 
 from horovod.common.contract.settings import generate_docs
-from horovod.common.dtypes import generate_header
+from horovod.common import dtypes, ops
 
 bad = []
 if Path("docs/settings.md").read_text() != generate_docs():
     bad.append("docs/settings.md is not current: python -m horovod.common.contract.settings > docs/settings.md")
-if Path("core/base/dtype_table.h").read_text() != generate_header():
-    bad.append("core/base/dtype_table.h is not current: python -m horovod.common.dtypes > core/base/dtype_table.h")
+for table in (dtypes, ops):
+    header = {dtypes: "core/base/dtype_table.h", ops: "core/base/reduce_op_table.h"}[table]
+    if Path(header).read_text() != table.generate_header():
+        bad.append(f"{header} is not current: python -m {table.__name__} > {header}")
 if importlib.util.find_spec("numpy"):
     from tests.conformance.matrix import page
 

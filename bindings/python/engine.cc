@@ -124,7 +124,7 @@ Work submit(PyEngine& self, int kind, nb::str name, uintptr_t in, uintptr_t out,
   q.frontend = code("face", frontend, uint8_t{UINT8_MAX});
   q.name = text(name);
   q.dtype = code("dtype", dtype, DType::bfloat16);
-  q.op = code("op", op, ReduceOp::product);
+  q.op = code("op", op, kLastReduceOp);
   q.wire = code("wire", wire, WireFormat::int8);
   if (residual && q.wire == WireFormat::none) throw nb::value_error("residual must be 0 without a wire format");
   q.root = root;

@@ -99,7 +99,7 @@ Status read(const HvdRequest& given, Request* to) {
   HVD_RETURN_IF_ERROR(known("kind", from.kind, Kind::join, &to->kind));
   HVD_RETURN_IF_ERROR(known("face", from.frontend, uint8_t{UINT8_MAX}, &to->frontend));
   HVD_RETURN_IF_ERROR(known("dtype", from.dtype, DType::bfloat16, &to->dtype));
-  HVD_RETURN_IF_ERROR(known("op", from.op, ReduceOp::product, &to->op));
+  HVD_RETURN_IF_ERROR(known("op", from.op, kLastReduceOp, &to->op));
   HVD_RETURN_IF_ERROR(known("wire", from.wire, WireFormat::int8, &to->wire));
   to->name = to->kind == Kind::join ? "join.noname" : from.name ? from.name : "";
   to->root = from.root;

@@ -114,7 +114,7 @@ void get(Reader& r, Request* q) {
   r.get(&q->name);
   r.get(&q->unnamed);
   r.get(&q->dtype, DType::bfloat16);
-  r.get(&q->op, ReduceOp::product);
+  r.get(&q->op, kLastReduceOp);
   r.get(&q->wire, WireFormat::int8);
   r.get(&q->device, DeviceKind::cuda);
   r.get(&q->across_hosts);
@@ -156,7 +156,7 @@ void get(Reader& r, Response* p) {
   r.get(&p->set);
   r.get(&p->frontend);
   r.get(&p->dtype, DType::bfloat16);
-  r.get(&p->op, ReduceOp::product);
+  r.get(&p->op, kLastReduceOp);
   r.get(&p->wire, WireFormat::int8);
   r.get(&p->device, DeviceKind::cuda);
   r.get(&p->across_hosts);

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "base/dtype_table.h"
+#include "base/reduce_op_table.h"
 
 namespace hvd {
 
@@ -40,13 +41,17 @@ constexpr std::string_view name_of(WireFormat f) {
   return names[static_cast<size_t>(f)];
 }
 
-// Reduce operations. Average is Sum with a divisor (see Scale). The codes are those of the public constants hvd.Average
-// to hvd.Product.
-enum class ReduceOp : uint8_t { average = 0, sum = 1, adasum = 2, min = 3, max = 4, product = 5 };
+// Reduce operations. Average is Sum with a divisor (see Scale). The codes are those of the public constants
+// hvd.Average to hvd.Product (reduce_op_table.h).
+#define HVD_NAME(cpp, name) cpp,
+enum class ReduceOp : uint8_t { HVD_REDUCE_OPS(HVD_NAME) };
+#undef HVD_NAME
 
-constexpr std::string_view name_of(ReduceOp op) {
-  constexpr std::string_view names[6] = {"Average", "Sum", "Adasum", "Min", "Max", "Product"};
-  return names[static_cast<size_t>(op)];
-}
+#define HVD_TEXT(cpp, name) name,
+inline constexpr std::string_view kReduceOpNames[] = {HVD_REDUCE_OPS(HVD_TEXT)};
+#undef HVD_TEXT
+inline constexpr ReduceOp kLastReduceOp = static_cast<ReduceOp>(sizeof kReduceOpNames / sizeof *kReduceOpNames - 1);
+
+constexpr std::string_view name_of(ReduceOp op) { return kReduceOpNames[static_cast<size_t>(op)]; }
 
 }  // namespace hvd

@@ -71,6 +71,11 @@ def test_wire_formats_are_for_sums_of_float32():
         compression.check_wire(wire, np.zeros(1), ops.Sum, "x")
 
 
+def test_reductions_agree_with_the_core():
+    assert (ROOT / "core/base/reduce_op_table.h").read_text() == ops.generate_header()
+    assert [getattr(ops, name) for name in ops.OP_NAMES] == list(range(len(ops.OP_NAMES)))
+
+
 def test_dtype_codes_agree_with_the_core():
     assert (ROOT / "core/base/dtype_table.h").read_text() == dtypes.generate_header()
     assert {name: getattr(dtypes, name.upper()) for name in dtypes.NAMES} == dtypes.CODES
