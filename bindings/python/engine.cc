@@ -246,8 +246,9 @@ void define_engine(nb::module_& m) {
            "device_kind"_a = 0, "device"_a = 0, "stream"_a = 0)
       .def("join", [](PyEngine& self, int frontend) { return submit_special(self, Kind::join, "join.noname", {}, frontend); }, "face"_a = 0)
       .def("add_process_set",
-           [](PyEngine& self, std::vector<int64_t> ranks) { return submit_special(self, Kind::add_set, "", std::move(ranks), 0); },
-           "ranks"_a)
+           [](PyEngine& self, std::vector<int64_t> ranks, const std::string& name) {
+    return submit_special(self, Kind::add_set, name, std::move(ranks), 0);
+  }, "ranks"_a, "name"_a = "")
       .def("remove_process_set", [](PyEngine& self, int id) { return submit_special(self, Kind::remove_set, "", {id}, 0); },
            "process_set"_a)
       .def("allocate",

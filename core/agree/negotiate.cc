@@ -28,6 +28,9 @@ size_t bytes_to_fuse(const Request& like, const Response& r) {
   return bytes * size_of(like.dtype);
 }
 
+// A named request to add a process set comes from the members of the new set only, so the other ranks are not awaited.
+bool by_members(const Request& q) { return q.kind == Kind::add_set && !q.unnamed; }
+
 Status no_such_set(const Request& q) {
   return Status(Code::mismatch,
                 std::string(name_of(q.kind)) + " '" + q.name + "': process set " + std::to_string(q.set) + " no longer exists");
@@ -66,6 +69,7 @@ bool Negotiator::complete(const Key& key, const Pending& p) const {
   const auto set = table_.sets.find(key.set);
   if (set == table_.sets.end()) return true;  // will be decided as an error
   size_t have = p.by_rank.size();
+  if (const Request& like = p.by_rank.front().request; by_members(like)) return have >= like.splits.size();
   if (have >= set->second.size()) return true;
   // A rank that has joined is not waited for.
   for (int rank : joined(key.frontend)) {
@@ -119,6 +123,10 @@ Status Negotiator::check_requests(const std::vector<RankRequest>& by_rank, const
                                         (twice ? " has requested it twice" : " is not in the process set"));
     }
     if (Status s = check_arguments(a.request, members); !s.ok()) return s.with(labels_[a.rank]);
+    if (by_members(a.request) && !std::binary_search(a.request.splits.begin(), a.request.splits.end(), a.rank)) {
+      return Status(Code::mismatch, std::string(name_of(a.request.kind)) + " '" + a.request.name + "': " + labels_[a.rank] +
+                                        " is not one of its ranks " + shape_string(a.request.splits));
+    }
   }
   return {};
 }
@@ -148,7 +156,7 @@ Response Negotiator::decide(const Key& key, Pending& p) {
   }
   r.error = check_requests(p.by_rank, set->second);
   if (!r.error.ok()) return r;
-  const bool short_of_ranks = p.by_rank.size() < set->second.size();
+  const bool short_of_ranks = !by_members(like) && p.by_rank.size() < set->second.size();
   if (short_of_ranks && (r.kind != Kind::allreduce || r.set != 0)) {
     r.error =
         Status(Code::mismatch, std::string(name_of(r.kind)) + " '" + key.name + "' is not possible after " +
@@ -317,13 +325,14 @@ std::vector<std::string> Negotiator::keys() const {
 
 std::vector<Negotiator::Waiting> Negotiator::waiting(double since) const {
   std::vector<Waiting> out;
-  auto add = [&](const Key& key, const std::string& name, double first, std::vector<int> ready) {
+  auto add = [&](const Key& key, const std::string& name, double first, std::vector<int> ready, const Request* like) {
     const auto set = table_.sets.find(key.set);
     if (set == table_.sets.end()) return;
     Waiting w{name, key.set, first, std::move(ready), {}};
     std::sort(w.ready.begin(), w.ready.end());
     const std::vector<int>& left = joined(key.frontend);  // ranks that have joined, which are not waited for
     for (int r : set->second) {
+      if (like && by_members(*like) && !std::binary_search(like->splits.begin(), like->splits.end(), r)) continue;
       if (std::binary_search(w.ready.begin(), w.ready.end(), r) || std::find(left.begin(), left.end(), r) != left.end()) continue;
       w.missing.push_back(r);
     }
@@ -336,7 +345,7 @@ std::vector<Negotiator::Waiting> Negotiator::waiting(double since) const {
     if (p.first > since) continue;
     std::vector<int> ready;
     for (const RankRequest& a : p.by_rank) ready.push_back(a.rank);
-    add(key, key.name, p.first, std::move(ready));
+    add(key, key.name, p.first, std::move(ready), &p.by_rank.front().request);
   }
   for (const auto& [g, group] : groups_) {
     if (group.held.empty() || told.count(g)) continue;
@@ -344,11 +353,11 @@ std::vector<Negotiator::Waiting> Negotiator::waiting(double since) const {
     const double first = pending_.at(key).first;
     if (first > since) continue;
     const std::string part = " (only " + std::to_string(group.held.size()) + " of its " + std::to_string(g.size) + " members)";
-    add(key, "group '" + g.name + "'" + part, first, {});
+    add(key, "group '" + g.name + "'" + part, first, {}, nullptr);
   }
   for (const auto& [frontend, j] : joined_) {
     const double first = std::max(j.last, last_decision_);
-    if (first <= since) add({0, frontend, ""}, "join", first, j.ranks);
+    if (first <= since) add({0, frontend, ""}, "join", first, j.ranks, nullptr);
   }
   return out;
 }

@@ -51,7 +51,8 @@ struct Request {
   double prescale = 1.0;
   double postscale = 1.0;
   std::vector<int64_t> shape;
-  std::vector<int64_t> splits;  // alltoall: rows for each set rank; add_set: the ranks; remove_set: the id
+  // alltoall: rows for each set rank. add_set: the ranks, which alone request it if it has a name. remove_set: the id.
+  std::vector<int64_t> splits;
   std::string group;            // grouped operations: name of the group, and its size below
   uint32_t group_size = 0;
   // Counts the waits of the submitting program. Operations with different fences are never fused, because the program

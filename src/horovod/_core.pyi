@@ -327,10 +327,12 @@ class Engine:
         Other operations of the frontend fail meanwhile.
         """
 
-    def add_process_set(self, ranks: list[int]) -> Work:
-        """Add a process set. All ranks must call it with the same sorted ranks.
+    def add_process_set(self, ranks: list[int], name: str = "") -> Work:
+        """Add a process set, on all ranks.
 
-        It fails on all ranks if their arguments differ, or if the set exists.
+        All ranks must call it with the same sorted ranks. If it has a name, only the members of the set call it, with
+        the same name; the set then becomes known to the other ranks too. It fails on all callers if their arguments
+        differ, or if the set exists.
         """
 
     def remove_process_set(self, process_set: int) -> Work: ...

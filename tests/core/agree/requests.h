@@ -32,6 +32,7 @@ using Names = std::vector<std::string>;
 
 inline Request set_request(Kind kind, std::vector<int64_t> splits, const std::string& name) {
   Request q = request(name, kind, {});
+  q.unnamed = true;
   q.splits = std::move(splits);
   return q;
 }

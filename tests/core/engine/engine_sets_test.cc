@@ -44,6 +44,21 @@ TEST_CASE("while a rank has joined, other operations are refused and allreduce g
   });
 }
 
+TEST_CASE("members add a set while the other ranks do nothing, and during a schedule") {
+  check_ranks(3, {Layout::one_node, crowded()}, [&](Program& p) {
+    if (p.rank != 1) {
+      const uint32_t set = p.add_set({0, 2}, "first");
+      p.equal(p.sum("in it", 1, 1, set), 2, "sum of the members");
+    }
+    for (int step = 0; step < 20; ++step) p.equal(p.sum("step", 1), 3, "all ranks");
+    if (p.rank != 0) {
+      const uint32_t set = p.add_set({1, 2}, "second");
+      p.equal(p.sum("in it", 1, 1, set), 2, "sum of the other members");
+    }
+    p.equal(p.sum("step", 1), 3, "all ranks");
+  });
+}
+
 TEST_CASE("operations that wait in a set that is removed fail") {
   check_ranks(3, {Layout::one_node, crowded()}, [&](Program& p) {
     const uint32_t set = p.add_set({0, 2});

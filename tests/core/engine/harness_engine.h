@@ -181,8 +181,9 @@ class Program {
     wait(*t);
     return static_cast<int>(t->op->sizes.at(0));
   }
-  uint32_t add_set(const std::vector<int>& ranks) {
-    Request q = request(Kind::add_set, "");
+  // With a name, only the members call it.
+  uint32_t add_set(const std::vector<int>& ranks, const std::string& name = "") {
+    Request q = request(Kind::add_set, name);
     q.splits.assign(ranks.begin(), ranks.end());
     TaskPtr t = submit(std::move(q), {});
     wait(*t);
