@@ -55,7 +55,7 @@ KERAS = Frontend("keras", 2)  # Keras on JAX; its other backends use the fronten
 JAX = Frontend("jax", 3)
 MXNET = Frontend("mxnet", 4)
 NUMPY = Frontend("numpy", 5)
-_OTHERS = 255
+_OTHERS = 255  # process groups of torch.distributed use 6 to 254 (horovod.torch.distributed.members)
 
 _known = {face.name: face for face in (TORCH, TENSORFLOW, KERAS, JAX, MXNET, NUMPY)}
 

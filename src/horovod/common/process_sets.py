@@ -214,6 +214,14 @@ def register(process_set: ProcessSet) -> None:
     _registered[process_set.process_set_id] = [process_set]
 
 
+def register_as(ranks: Sequence[int], number: int) -> int:
+    """Record and return the id of a set that the engine has created."""
+    made = ProcessSet(ranks)
+    made.process_set_id = number
+    _registered[number] = [made]
+    return number
+
+
 def find(sought: Sequence[int] | None) -> int | None:
     """Return the id of the registered set with these sorted ranks, or None. The global set is not considered."""
     known = ((number, objects[0].ranks) for number, objects in _registered.items() if number != 0)

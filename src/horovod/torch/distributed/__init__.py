@@ -1,1 +1,30 @@
-"""torch.distributed in Horovod jobs."""
+"""Backend ``hvd`` of torch.distributed: its collectives run on Horovod's engine.
+
+Importing ``horovod.torch`` registers the backend::
+
+    import horovod.torch
+    import torch.distributed as dist
+
+    dist.init_process_group("hvd")
+
+The variables of torch.distributed come from ``horovodrun``, torchrun or another launcher. In a script that calls
+``hvd.init()``, and under launchers that do not set these variables, use ``init_method="hvd://"``.
+"""
+
+import torch.distributed as _dist
+
+__all__ = ["register"]
+
+
+def register() -> None:
+    """Register the backend ``hvd`` and the init method ``hvd://``. Called on import; idempotent."""
+    if not _dist.is_available() or hasattr(_dist.Backend, "HVD"):
+        return
+    from horovod.torch.distributed.groups import create
+    from horovod.torch.distributed.rendezvous import rendezvous
+
+    _dist.Backend.register_backend("hvd", create, extended_api=True, devices=["cpu", "cuda"])
+    _dist.register_rendezvous_handler("hvd", rendezvous)
+
+
+register()

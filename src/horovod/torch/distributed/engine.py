@@ -1,0 +1,167 @@
+"""Submission of operations to the engine, for process groups."""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from horovod._core import KIND_BARRIER, KIND_BROADCAST
+from horovod.common import dtypes
+from horovod.common.basics import HorovodBasics
+from horovod.common.exceptions import HorovodInternalError
+from horovod.common.ops import Sum
+from horovod.common.state import state
+from horovod.torch.ops import devices
+from horovod.torch.ops.tensors import CODES
+
+NAME = "torch.distributed"
+"""Name of the frontend by which process groups take part in the job."""
+
+basics = HorovodBasics(NAME)
+
+_SLICE = 0.5  # s of a wait, between which Python runs signal handlers
+
+
+class Flat:
+    """One-dimensional, dense view or copy of a tensor's values, which the engine can send.
+
+    Attributes:
+        tensor: The values.
+        code: The engine's dtype code.
+        shape: Shape for comparisons between ranks.
+    """
+
+    __slots__ = ("_source", "code", "shape", "tensor")
+
+    def __init__(self, tensor: torch.Tensor, copy: bool = True) -> None:
+        """Create the view. With ``copy=False`` a tensor that is not dense gets an uninitialized one.
+
+        Raises:
+            ValueError: If the tensor is sparse or on an unsupported device.
+        """
+        if tensor.layout is not torch.strided:
+            raise ValueError(f"tensors must be dense, got layout {tensor.layout}")
+        if not tensor.is_cpu and not devices.accepts(tensor):
+            raise ValueError(f"tensors must be {devices.accepted()}, got one on {tensor.device}")
+        dense = tensor.detach()
+        self._source: torch.Tensor | None = None
+        if not dense.is_contiguous() or dense.is_neg() or dense.is_conj():
+            self._source = dense
+            dense = (
+                dense.resolve_conj().resolve_neg().contiguous()
+                if copy
+                else torch.empty(dense.shape, dtype=dense.dtype, device=dense.device)
+            )
+        if dense.is_complex():
+            dense = torch.view_as_real(dense)
+        code = CODES.get(dense.dtype)
+        self.shape = tuple(dense.shape)
+        self.tensor = dense.reshape(-1)
+        if code is None:
+            self.tensor, code = self.tensor.view(torch.uint8), dtypes.UINT8
+            self.shape = (self.tensor.numel(),)
+        self.code = code
+
+    def write(self, values: torch.Tensor | None = None) -> None:
+        """Store ``values``, or the values received in place, in the tensor that this stands for."""
+        if values is not None:
+            self.tensor.copy_(values)
+        if self._source is not None:
+            dense = self.tensor.view(self._source.dtype) if not self._source.is_complex() else self.tensor
+            if self._source.is_complex():
+                dense = torch.view_as_complex(dense.view(*self._source.shape, 2))
+            self._source.copy_(dense.view(self._source.shape))
+
+
+def submit(
+    submitter: Callable[..., Any],
+    kind: int,
+    source: Flat,
+    target: Flat,
+    number: int,
+    *,
+    op: int = Sum,
+    root: int = 0,
+    prescale: float = 1.0,
+    splits: list[int] | None = None,
+    shape: Sequence[int] | None = None,
+    name: str = "",
+) -> Any:
+    """Submit one operation and return its Work.
+
+    Args:
+        submitter: ``Engine.submit`` or ``Engine.run`` with the number of a frontend.
+        kind: KIND_* of horovod._core.
+        source: Values that this rank contributes.
+        target: Memory for the result, on the same device.
+        number: Id of the process set.
+        op: Reduction.
+        root: Rank of the root in the job.
+        prescale: Factor applied before the reduction.
+        splits: Elements for each rank, for an alltoall.
+        shape: Shape; default: one dimension.
+        name: Name; operations without one are matched by order.
+    """
+    tensor, out = source.tensor, target.tensor
+    arguments = (
+        kind,
+        name,
+        tensor.data_ptr(),
+        out.data_ptr(),
+        shape if shape is not None else (tensor.numel(),),
+        source.code,
+        op,
+        root,
+        prescale,
+        1.0,
+        number,
+        splits,
+        "",
+        0,
+    )
+    if tensor.is_cpu and out.is_cpu:
+        return submitter(*arguments)
+    device = tensor.device
+    if out.device != device:
+        raise ValueError(f"input and output must be on one device, got {device} and {out.device}")
+    adapter = devices.ADAPTERS[device.type]
+    stream = adapter.current_stream(device)
+    work = submitter(*arguments, device_kind=adapter.kind, device=device.index or 0, stream=stream)
+    return devices.DeviceWork(work, adapter, device, stream, (tensor, out))
+
+
+def submit_barrier(submitter: Callable[..., Any], number: int) -> Any:
+    """Submit a barrier and return its Work."""
+    return submitter(KIND_BARRIER, "", 0, 0, (), dtypes.UINT8, Sum, 0, 1.0, 1.0, number, None, "", 0)
+
+
+def wait(work: Any, deadline: float) -> bool:
+    """Wait for a Work until a time of the monotonic clock; return False if it is not done then.
+
+    Raises:
+        ValueError, HorovodInternalError: If the operation failed.
+    """
+    while True:
+        left = deadline - time.monotonic()
+        if work.wait(max(0.0, min(left, _SLICE))):
+            return True
+        if left <= 0:
+            return False
+        if state.forked:
+            raise HorovodInternalError("this process was forked from a rank and cannot wait for its operations")
+
+
+def exchange_number(number: int) -> int:
+    """Return rank 0's number on all ranks of the job."""
+    face = state.faces[NAME]
+    value = Flat(torch.tensor([number]))
+    submit(face.run, KIND_BROADCAST, value, value, 0, name=f"{NAME}.store").wait()
+    return int(value.tensor[0])
+
+
+def failure(call: str, group: str, error: object) -> Exception:
+    """Return the exception for a failed call, which names the call and its process group."""
+    kind = getattr(dist, "DistBackendError", RuntimeError)
+    return kind(f"{call} in process group {group}: {error}")

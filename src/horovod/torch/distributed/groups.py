@@ -1,0 +1,53 @@
+"""Creation of process groups of the backend ``hvd``."""
+
+import time
+from typing import Any
+
+from horovod.common.state import state
+from horovod.torch.distributed import engine, members
+from horovod.torch.distributed.process_group import HorovodProcessGroup
+
+
+def create(options: Any, backend_options: Any = None) -> HorovodProcessGroup:
+    """Return a process group, for ``Backend.register_backend``. Only the group's members call it.
+
+    Args:
+        options: c10d's options: store, ranks, timeout and name.
+        backend_options: Must be None.
+
+    Raises:
+        ValueError: If the ranks are not those of the job, or the job cannot be formed.
+        torch.distributed.DistBackendError: If a member is missing, or there are too many groups.
+    """
+    if backend_options is not None:
+        raise ValueError(f"pg_options must be None for backend hvd, got {type(backend_options).__name__}")
+    world = not options.global_ranks_in_group
+    engine.basics.init()
+    job = state.require_job()
+    rank, size = options.group_rank, options.group_size
+    if world and (rank, size) != (job.rank, job.size):
+        raise ValueError(
+            f"rank and world size of the default process group must be those of the Horovod job, {job.rank} and "
+            f"{job.size}, got {rank} and {size}; start the program with horovodrun or torchrun"
+        )
+    ranks = list(range(size)) if world else list(options.global_ranks_in_group)
+    if ranks != sorted(ranks):
+        raise ValueError(f"ranks of a process group must be in ascending order for backend hvd, got {ranks}")
+    name = "default" if world else str(options.group_id)
+    shown = str(ranks) if size <= 8 else f"[{ranks[0]}, {ranks[1]}, ... {ranks[-1]}]"
+    label = f"'{name}' (hvd, ranks {shown})"
+    seconds = options.timeout.total_seconds()
+    known = members.current()
+    try:
+        there = known.set_of(ranks)
+        if not engine.wait(there, time.monotonic() + seconds):
+            raise TimeoutError(f"not all members have created it within {seconds:g} s")
+        # Rank 0 of the group chooses, because other ranks may have created other groups of these ranks first.
+        if rank == 0:
+            number = known.next_number(ranks)
+            options.store.set("number", str(number))
+        else:
+            number = int(options.store.get("number"))
+        return HorovodProcessGroup(options, ranks, label, there.number, number, world)
+    except (ValueError, TimeoutError, RuntimeError) as error:
+        raise engine.failure("creation", label, error) from error

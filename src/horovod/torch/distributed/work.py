@@ -1,0 +1,229 @@
+"""c10d's Work on top of the engine's, and the thread that completes futures."""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+from torch.distributed.distributed_c10d import Work
+
+from horovod.common.exceptions import HorovodInternalError
+from horovod.torch.distributed import engine
+
+_UNSET = timedelta(0)
+
+_abandoned: list[tuple[Sequence[Any], Any]] = []
+"""Operations that the program no longer holds, with the memory that the engine still uses."""
+
+
+class HorovodWork(Work):
+    """Operation of a process group, made of any number of operations of the engine."""
+
+    def __init__(
+        self,
+        call: str,
+        group: Any,
+        works: Sequence[Any],
+        result: list[torch.Tensor],
+        finish: Callable[[], None] | None = None,
+        keep: Any = None,
+        source: int = -1,
+    ) -> None:
+        """Create the work.
+
+        Args:
+            call: Name of the c10d call, for messages.
+            group: Process group, of which ``label`` and ``seconds`` are used.
+            works: Operations of the engine.
+            result: Output tensors.
+            finish: Stores the result in the output tensors; called once, when all works are done.
+            keep: Objects that must stay alive until then.
+            source: Rank in the group that a receive was from.
+        """
+        super().__init__()
+        self._call, self._label = call, group.label
+        self._works, self._result, self._finish, self._keep = tuple(works), result, finish, keep
+        self._source = source
+        self._seconds = group.seconds
+        self._deadline = time.monotonic() + group.seconds
+        self._lock = threading.Lock()
+        self._over = False
+        self._error: Exception | None = None
+        self._future: Any = None
+
+    def wait(self, timeout: timedelta = _UNSET) -> bool:
+        """Wait for the operation and return True.
+
+        Args:
+            timeout: Default: what remains of the group's timeout, which counts from the call.
+
+        Raises:
+            torch.distributed.DistBackendError: If the operation failed or the timeout has passed.
+        """
+        seconds = timeout.total_seconds() if timeout > _UNSET else self._seconds
+        deadline = time.monotonic() + seconds if timeout > _UNSET else self._deadline
+        if not self._advance(deadline):
+            self._time_out(seconds)
+        if self._error is not None:
+            raise self._error
+        return True
+
+    def is_completed(self) -> bool:
+        """Return True if the operation is over, successfully or not."""
+        return self._over or (all(work.done() for work in self._works) and self._advance(time.monotonic() + 1.0))
+
+    def is_success(self) -> bool:
+        """Return True if the operation has succeeded."""
+        return self.is_completed() and self._error is None
+
+    def exception(self) -> Exception | None:
+        """Return the error of a failed operation, or None."""
+        return self._error
+
+    def result(self) -> list[torch.Tensor]:
+        """Return the output tensors."""
+        return self._result
+
+    def source_rank(self) -> int:
+        """Return the rank in the group that a receive was from."""
+        return self._source
+
+    _source_rank = source_rank
+
+    def synchronize(self) -> None:
+        """Wait for the operation."""
+        self.wait()
+
+    def get_future(self) -> Any:
+        """Return a future whose value is the list of output tensors."""
+        with self._lock:
+            if self._future is None:
+                places = [one.device for one in self._result[:1] if not one.is_cpu]
+                self._future = torch.futures.Future(devices=places)
+                if self._over:
+                    self._settle()
+                else:
+                    _completer.watch(self)
+            return self._future
+
+    def poll(self, seconds: float) -> bool:
+        """Wait for at most ``seconds``; return True if the operation is over, also by its timeout."""
+        if self._advance(min(self._deadline, time.monotonic() + seconds)):
+            return True
+        if time.monotonic() < self._deadline:
+            return False
+        self._time_out(self._seconds)
+        return True
+
+    def as_operation(self) -> "_Part":
+        """Return this work as an operation that another work consists of."""
+        return _Part(self)
+
+    def __del__(self) -> None:
+        if not getattr(self, "_over", True):
+            _abandon(self._works, (self._keep, self._result))
+
+    def _advance(self, deadline: float) -> bool:
+        """Wait until ``deadline``; return True if the operation is over."""
+        if self._over:
+            return True
+        error: Exception | None = None
+        try:
+            for work in self._works:
+                if not engine.wait(work, deadline):
+                    return False
+        except (ValueError, HorovodInternalError) as why:
+            error = engine.failure(self._call, self._label, why)
+            error.__cause__ = why
+        self._end(error)
+        return True
+
+    def _time_out(self, seconds: float) -> None:
+        why = (
+            f"timed out after {seconds:g} s; the other ranks may not have made this call, or may be in another one. "
+            "horovodrun --explain shows what each rank does"
+        )
+        _abandon(self._works, (self._keep, self._result))
+        self._end(engine.failure(self._call, self._label, why))
+
+    def _end(self, error: Exception | None) -> None:
+        with self._lock:
+            if self._over:
+                return
+            if error is None and self._finish is not None:
+                try:
+                    self._finish()
+                except (ValueError, RuntimeError) as why:
+                    error = engine.failure(self._call, self._label, why)
+            self._error, self._over = error, True
+            self._works = ()
+            self._keep = self._finish = None
+            self._settle()
+
+    def _settle(self) -> None:
+        if self._future is None or self._future.done():
+            return
+        if self._error is None:
+            self._future.set_result(self._result)
+        else:
+            self._future.set_exception(self._error)
+
+
+class _Part:
+    """Work of c10d with the methods of the engine's."""
+
+    def __init__(self, work: HorovodWork) -> None:
+        self._work = work
+
+    def wait(self, timeout: float = -1.0) -> bool:
+        work = self._work
+        if not work._advance(time.monotonic() + timeout):
+            return False
+        if work._error is not None:
+            raise ValueError(str(work._error))
+        return True
+
+    def done(self) -> bool:
+        return self._work.is_completed()
+
+
+def _abandon(works: Sequence[Any], keep: Any) -> None:
+    """Keep the memory of operations alive until the engine has finished with it."""
+    _abandoned[:] = [one for one in _abandoned if not all(work.done() for work in one[0])]
+    if not all(work.done() for work in works):
+        _abandoned.append((works, keep))
+
+
+class _Completer:
+    """Thread that waits for operations whose futures are used, such as the buckets of DistributedDataParallel."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._watched: list[Any] = []
+        self._thread: threading.Thread | None = None
+
+    def watch(self, one: Any) -> None:
+        """Call ``one.poll(seconds)`` until it returns True."""
+        with self._changed:
+            self._watched.append(one)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="horovod-torch-distributed", daemon=True)
+                self._thread.start()
+            self._changed.notify()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                while not self._watched:
+                    self._changed.wait()
+                watched = list(self._watched)
+            # The first one blocks, and runs the engine's progress loop; operations mostly end in order.
+            over = [one for index, one in enumerate(watched) if one.poll(0.0 if index else 0.005)]
+            with self._changed:
+                self._watched = [one for one in self._watched if one not in over]
+
+
+_completer = _Completer()
+watch = _completer.watch

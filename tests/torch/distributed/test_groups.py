@@ -1,0 +1,95 @@
+"""Groups: members only, nested, overlapping, destroyed and created again; errors and timeouts."""
+
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import horovod.torch as hvd
+from tests.ranks import on_ranks
+from tests.torch.distributed.programs import default_group
+
+
+def total(group=None):
+    got = torch.tensor([float(hvd.rank())])
+    dist.all_reduce(got, group=group)
+    return got.item()
+
+
+@on_ranks(3)
+def test_groups_of_some_ranks():
+    for _ in range(2):  # again after destroy_process_group
+        with default_group():
+            rank = hvd.rank()
+            first, second = dist.new_group([0, 1]), dist.new_group([1, 2])
+            if rank != 1:  # no call on rank 1
+                members = dist.new_group([0, 2], use_local_synchronization=True)
+                assert total(members) == 2.0
+                assert dist.get_process_group_ranks(members) == [0, 2]
+                dist.destroy_process_group(members)
+            again = dist.new_group([0, 1])
+            if rank < 2:
+                assert [total(first), total(again), total(first)] == [1.0] * 3
+            if rank > 0:
+                assert total(second) == 3.0
+            assert total() == 3.0
+            assert hvd.allreduce(torch.ones(1), op=hvd.Sum).item() == 3.0
+            dist.barrier()
+
+
+@on_ranks(2)
+def test_errors_name_call_and_group():
+    with default_group():
+        rank = hvd.rank()
+        named = r"all_reduce in process group 'default' \(hvd, ranks \[0, 1\]\): "
+        with pytest.raises(ValueError, match=named + "ReduceOp AVG needs floating-point"):
+            dist.all_reduce(torch.ones(2, dtype=torch.int32), dist.ReduceOp.AVG)
+        with pytest.raises(ValueError, match=r"all_reduce .*BOR needs integer or bool tensors, got float32"):
+            dist.all_reduce(torch.ones(2), dist.ReduceOp.BOR)
+        with pytest.raises(ValueError, match="dense"):
+            dist.all_reduce(torch.ones(2, 2).to_sparse())
+        with pytest.raises(dist.DistBackendError, match=named + r".*shape: \[1\] on rank 0"):
+            dist.all_reduce(torch.ones(1 + rank))
+        outputs = [torch.empty(2 - rank), torch.empty(2 - rank)]
+        with pytest.raises(dist.DistBackendError, match="must have room for"):
+            dist.all_gather(outputs, torch.ones(1 + rank))
+        assert total() == 1.0
+
+
+@on_ranks(2)
+def test_another_call_and_a_missing_rank():
+    with default_group(seconds=0.5):
+        if hvd.rank() == 0:
+            with pytest.raises(dist.DistBackendError, match=r"all_reduce in .*'default' .*timed out after 0.5"):
+                dist.all_reduce(torch.ones(1))
+            with pytest.raises(dist.DistBackendError, match=r"ranks \[1\] have not reached it"):
+                dist.group.WORLD.monitored_barrier(timedelta(seconds=0.2))
+    hvd.barrier()
+
+
+@pytest.mark.heavy
+@on_ranks(2)
+def test_unlike_calls():
+    calls = [lambda: dist.all_reduce(torch.ones(1)), lambda: dist.broadcast(torch.ones(1), 0)]
+    with default_group(), pytest.raises(dist.DistBackendError, match="ranks disagree about the operation"):
+        calls[hvd.rank()]()
+
+
+@on_ranks(2)
+def test_futures_and_abandoned_operations():
+    with default_group():
+        for _ in range(10):
+            dist.all_reduce(torch.ones(1000), async_op=True)  # the program does not keep the work
+        work = dist.all_reduce(torch.ones(2), async_op=True)
+        assert work.get_future().then(lambda one: one.value()[0].sum().item()).wait() == 4.0
+        assert work.is_completed()
+        assert work.is_success()
+        dist.barrier()
+
+
+def test_ranks_must_be_those_of_the_job(single):
+    store = dist.HashStore()
+    with pytest.raises(ValueError, match="must be those of the Horovod job, 0 and 1, got 0 and 2"):
+        dist.init_process_group("hvd", store=store, rank=0, world_size=2)
+    assert not dist.is_initialized()
