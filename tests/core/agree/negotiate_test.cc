@@ -146,17 +146,17 @@ TEST_CASE("a named request to add a process set waits for the members of the new
   Negotiator n(4, labels(4));
   Request set = set_request(Kind::add_set, {1, 3}, "pair");
   set.unnamed = false;
-  n.announce(3, set, 1);
+  n.add_request(3, set, 1);
   CHECK(n.take_ready().empty());
   REQUIRE(n.waiting(1).size() == 1);
   CHECK(n.waiting(1)[0].missing == std::vector<int>{1});
-  n.announce(1, set, 2);
+  n.add_request(1, set, 2);
   auto ready = n.take_ready();
   REQUIRE(ready.size() == 1);
   CHECK(ready[0].response.error.ok());
   CHECK(ready[0].response.sizes == std::vector<int64_t>{1, 1, 1, 3});
-  n.announce(0, set, 3);
-  n.announce(1, set, 3);
+  n.add_request(0, set, 3);
+  n.add_request(1, set, 3);
   CHECK(contains(n.take_ready().at(0).response.error.message(), "rank 0 on host0 is not one of its ranks [1, 3]"));
 }
 

@@ -14,7 +14,7 @@ from horovod.common.state import state
 from horovod.torch.distributed.work import watch
 
 FIRST, LAST = 6, 252
-"""Numbers of frontends for process groups; those below are in ``horovod.common.faces``."""
+"""Numbers of frontends for process groups; those below are in ``horovod.common.frontends``."""
 
 UPWARDS, DOWNWARDS = 253, 254
 """Numbers of frontends for messages to higher and to lower ranks."""
