@@ -387,6 +387,28 @@ def test_arrays():
         arrays.Gossip([np.zeros((2, 3)).T])
 
 
+@pytest.mark.heavy
+@pytest.mark.parametrize("mode", ["async", "easgd"])
+@on_ranks(2, **DYNAMIC)
+def test_arrays_on_a_parameter_server(mode):
+    from horovod.strategies import arrays
+
+    def update(values, gradient):
+        values -= 0.5 * gradient
+
+    values = [np.zeros((2, 3), np.float32), np.zeros(3, np.float64)]
+    one = arrays.ParameterServer(values, update, mode=mode, rate=0.5, wire="fp16")
+    if not one.serve():
+        for _ in range(2):
+            if mode == "easgd":
+                one.before_step()
+                for array in values:
+                    array += 1  # 1: the center moves to 0.5, the worker too; 1.5: both to 1
+            one.step([np.full((2, 3), -1.0), np.full(3, -1.0)])
+        one.finish()
+    assert all((array == 1).all() for array in values)
+
+
 @pytest.mark.parametrize("nesterov", [True, False])
 def test_outer_momentum_is_that_of_pytorch(nesterov):
     theirs = torch.nn.Parameter(torch.ones(4, dtype=torch.float64))

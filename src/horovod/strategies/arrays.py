@@ -11,7 +11,7 @@ Example::
         strategy.after_step()
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,8 @@ from horovod.strategies.gossip import GossipRounds
 from horovod.strategies.graphs import Graph
 from horovod.strategies.rounds import Rounds
 from horovod.strategies.rules import AVERAGING, OuterSGD, Schedule
+from horovod.strategies.server import Store
+from horovod.strategies.serving import Serving
 from horovod.strategies.vector import Vector
 
 
@@ -112,3 +114,64 @@ class Gossip(GossipRounds):
         process_set: ProcessSet = global_process_set,
     ) -> None:
         super().__init__(ArrayVector(arrays), graph, push_sum, every, average_every, wire, process_set)
+
+
+class ParameterServer(Serving):
+    """Let the last ranks hold NumPy arrays with which the others train; see ``horovod.torch.ParameterServer``.
+
+    Args:
+        arrays: The trained arrays.
+        update: Function of (values, gradient) that updates a slice of the parameters, a flat array, in place. Servers
+            call it. Ignored in mode "easgd".
+        servers, mode, staleness, every, rate, damping, wire, timeout: As for ``horovod.torch.ParameterServer``.
+    """
+
+    def __init__(
+        self,
+        arrays: Sequence[Any],
+        update: Callable[[Any, Any], None] | None = None,
+        servers: int = 1,
+        mode: str = "sync",
+        staleness: int | None = None,
+        *,
+        every: int = 1,
+        rate: float | None = None,
+        damping: bool = False,
+        wire: str | None = None,
+        timeout: float = 600.0,
+    ) -> None:
+        if not callable(update) and mode != "easgd":
+            raise ValueError(f"update must be a function in mode {mode!r}, got {update!r}")
+        vector = ArrayVector(arrays)
+
+        def store(start: int, stop: int) -> Store:
+            return Store(vector.read(start, stop), lambda values, gradient, _: update and update(values, gradient))
+
+        super().__init__(vector, store, servers, mode, staleness, every, rate, damping, wire, timeout)
+
+    def before_step(self) -> None:
+        """Prepare for a local update in mode "easgd". The first call makes all ranks equal."""
+        self.start()
+
+    def step(self, gradients: Sequence[Any] = ()) -> None:
+        """Exchange with the servers.
+
+        Args:
+            gradients: Gradients of the arrays; None where an array has none. Mode "easgd" ignores them: call
+                ``before_step``, update the arrays, then call this.
+
+        Raises:
+            HorovodInternalError: A rank was lost, or a server has failed.
+        """
+        self.start()
+        if self.mode == "easgd":
+            self.step_apart()
+        else:
+            self.step_with([None if one is None else np.asarray(one).reshape(-1) for one in gradients])
+
+    def serve(self) -> bool:  # type: ignore[override]
+        """On a server, serve until all workers are done, and return True; on a worker, return False at once."""
+        if hvd.rank() in self.roles().workers:
+            return False
+        super().serve()
+        return True

@@ -150,6 +150,18 @@ class Serving:
         self._broadcast(pulls, "pull")
         return replies
 
+    def step_with(self, gradients: Sequence[Any]) -> None:
+        """Send this worker's gradients, flat arrays or None, and take over the parameters that the servers reply."""
+        gather = self.vector.gather
+        self.vector.write(self.exchange(lambda start, stop: gather(gradients, start, stop)))
+        self.steps += 1
+
+    def step_apart(self) -> None:
+        """Count a local step in mode "easgd", and exchange parameters after every ``every`` of them."""
+        self.steps += 1
+        if self.steps % self.every == 0:
+            self.vector.write(self.vector.read() - self.exchange(self.vector.read))
+
     def _broadcast(self, messages: Sequence[tuple[int, Any, int]], what: str) -> None:
         """Exchange (server, memory, root) with all servers at the same time."""
         hvd, me = self.vector.hvd, self.vector.hvd.rank()

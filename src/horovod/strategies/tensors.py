@@ -155,22 +155,16 @@ class _Served(_Wrapped):
         """
         strategy: Serving = self.strategy
         strategy.start()
-        vector = strategy.vector
         if strategy.mode == "easgd":
             loss = super(_Wrapped, self).step() if closure is None else super(_Wrapped, self).step(closure)  # type: ignore[misc]
-            strategy.steps += 1
-            if strategy.steps % strategy.every == 0:
-                move = strategy.exchange(vector.read)
-                vector.write(vector.read() - move)
+            strategy.step_apart()
         else:
             loss = None
             if closure is not None:
                 with torch.enable_grad():
                     loss = closure()
             self._hooks("_optimizer_step_pre_hooks")
-            gradients = vector.gradients()
-            vector.write(strategy.exchange(lambda start, stop: vector.gather(gradients, start, stop)))
-            strategy.steps += 1
+            strategy.step_with(strategy.vector.gradients())
             self._hooks("_optimizer_step_post_hooks")
         marks.optimizer(self)
         return loss
