@@ -17,12 +17,11 @@ from horovod.common.store.membership import MembershipControl
 from horovod.ray import settings as given
 from horovod.ray import strategy
 from horovod.runner.base.arguments import integer, seconds
-from horovod.runner.cluster.placement import Machines
 from horovod.runner.elastic.discovery import HostDiscovery
 from horovod.runner.external_workers import workers as external_workers
 from horovod.runner.external_workers.assignment import Assignment, ExternalWorker
 from horovod.runner.external_workers.workers import ExternalWorkers
-from horovod.runner.plan.hosts import Slot
+from horovod.runner.plan.hosts import Machines, Slot
 
 
 def require() -> None:

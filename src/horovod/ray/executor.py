@@ -13,8 +13,7 @@ from horovod.ray.cluster import RayHostDiscovery
 from horovod.ray.members import ElasticJob
 from horovod.ray.settings import Settings
 from horovod.ray.worker_group import WorkerGroup
-from horovod.runner.base.arguments import integer
-from horovod.runner.base.names import ARGUMENTS
+from horovod.runner.base.arguments import ARGUMENTS, integer
 from horovod.runner.function import package
 
 _NAMES = dataclasses.replace(ARGUMENTS, start="num_workers", least="min_workers", most="max_workers")

@@ -7,10 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from horovod.common.contract.log import warn_user
-from horovod.runner.base.arguments import integer, interfaces, seconds
-from horovod.runner.base.names import ARGUMENTS, Names
-from horovod.runner.elastic.cooldown import check_range
-from horovod.runner.elastic.limits import Limits
+from horovod.runner.base.arguments import ARGUMENTS, Names, integer, interfaces, seconds
+from horovod.runner.elastic.limits import Limits, check_range
 
 LONGEST = 1e7
 """Longest timeout in seconds, which workers accept as HOROVOD_ELASTIC_TIMEOUT."""

@@ -21,7 +21,7 @@ from horovod.common import basics
 from horovod.ray import cluster
 from horovod.ray import settings as given
 from horovod.ray.worker import described, raylet
-from horovod.runner.external_workers import assignment, placing
+from horovod.runner.external_workers import assignment
 from horovod.runner.external_workers.assignment import Assignment
 from horovod.runner.external_workers.workers import ExternalWorkers
 
@@ -78,13 +78,13 @@ class HorovodBackend(Backend):
         settings = given.make(backend_config.timeout_s, nics=backend_config.nics)
         told = worker_group.execute(described)
         workers, gpus = [one for one, _, _ in told], [own for _, _, own in told]
-        if trouble := placing.misfit(workers):
+        if trouble := assignment.misfit(workers):
             raise RuntimeError(trouble)
         made, shared = cluster.open_servers(
             settings.nics, {}, lambda rank, still: _gone(worker_group, rank) if still else None
         )
         self._servers = made
-        slots = placing.slots(placing.hosts(workers))
+        slots = assignment.slots(assignment.hosts(workers))
         worker_group.execute(_join, cluster.assignments(made, slots, workers, gpus, shared, settings.timeout_s))
 
     def on_shutdown(self, worker_group: Any, backend_config: HorovodConfig) -> None:

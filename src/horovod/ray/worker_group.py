@@ -18,12 +18,12 @@ from horovod.ray.calls import Callback, CallbackListener, CallResult, Event, Log
 from horovod.ray.settings import Settings
 from horovod.ray.strategy import PlacementPlan, Reservation
 from horovod.ray.worker import BaseHorovodWorker
-from horovod.runner.cluster.placement import place
-from horovod.runner.external_workers import placing
+from horovod.runner.external_workers import assignment as placing
 from horovod.runner.external_workers.assignment import ExternalWorker
 from horovod.runner.external_workers.mailbox import Mailbox
 from horovod.runner.external_workers.workers import ExternalWorkers
 from horovod.runner.function.worker_error import worker_error
+from horovod.runner.plan.hosts import place
 
 _GRACE = 5.0  # seconds for the other ranks to notice that one has failed
 _LATE = 5.0  # seconds added to the timeout of workers, so that they report their errors first

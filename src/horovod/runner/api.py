@@ -8,17 +8,16 @@ from typing import Any
 
 from horovod.common.contract import boot
 from horovod.runner.base import signals
-from horovod.runner.base.arguments import integer, renamed
-from horovod.runner.base.names import HOROVOD_RUN
+from horovod.runner.base.arguments import HOROVOD_RUN, integer, renamed
 from horovod.runner.command import cli, elastic_flags
 from horovod.runner.external_launchers import mpi_function
 from horovod.runner.function import package as function_package
-from horovod.runner.function import results
-from horovod.runner.job import debugging
+from horovod.runner.function import worker_error
+from horovod.runner.job import terminal
 from horovod.runner.job.job import Job
-from horovod.runner.output.stream_output import standard_output
+from horovod.runner.output.output import standard_output
+from horovod.runner.plan import allocations
 from horovod.runner.plan import hosts as host_lists
-from horovod.runner.plan import slurm
 from horovod.runner.plan.settings import ElasticSettings, LaunchSettings, mpi_options
 
 
@@ -145,12 +144,12 @@ def run(
         if use_mpi:
             result = mpi_function.run(settings, environ, payload, standard_output(), queue)
         else:
-            with debugging.terminal_restored(settings.debug_rank):
+            with terminal.terminal_restored(settings.debug_rank):
                 job = Job(settings, environ, signals=queue, payload=payload, results=True, output=standard_output())
                 result = job.run()
     if elastic is None:
-        return results.by_rank(result, {slot.rank: slot.hostname for slot in assigned})
-    return results.of_elastic(result, elastic.least)
+        return worker_error.by_rank(result, {slot.rank: slot.hostname for slot in assigned})
+    return worker_error.of_elastic(result, elastic.least)
 
 
 # The notebook kernel's variables are wrong in its workers, whose figures cannot appear in the notebook cell.
@@ -196,7 +195,7 @@ def _elastic(
         script=script,
         given=[] if script is not None else _hosts(size, names, hostfile),
         names=HOROVOD_RUN,
-        nodes=None if (script, names, hostfile) != (None, None, None) else slurm.allocation(os.environ),
+        nodes=None if (script, names, hostfile) != (None, None, None) else allocations.allocation(os.environ),
     )
 
 

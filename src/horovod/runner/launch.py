@@ -16,11 +16,11 @@ from horovod.common.contract.reasons import PIPE as REPORT_PIPE
 from horovod.runner.base.errors import AgentError, LaunchError
 from horovod.runner.base.job_result import JobResult
 from horovod.runner.base.signals import SignalQueue, given_back
-from horovod.runner.command import cli, help, spelling
-from horovod.runner.job import debugging
+from horovod.runner.command import cli, command_line, help
+from horovod.runner.job import terminal
 from horovod.runner.job.job import Job
 from horovod.runner.job.policy import LAST_WORDS
-from horovod.runner.job.stdin import StdinSource
+from horovod.runner.job.terminal import StdinSource
 from horovod.runner.job.watch import wait_for
 from horovod.runner.output.output import OutputQueue
 
@@ -159,7 +159,7 @@ def _started(
     if told is not None:
         return told
     command = namespace.command
-    if refusal := spelling.refusal_of_script(namespace.words, [] if namespace.benchmark else command):
+    if refusal := command_line.refusal_of_script(namespace.words, [] if namespace.benchmark else command):
         raise LaunchError(refusal)
     if namespace.jsrun or os.environ.get("LSB_JOBID"):
         from horovod.runner.external_launchers import jsrun
@@ -168,8 +168,8 @@ def _started(
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         settings = cli.settings(namespace, command, os.environ)
-    if settings.in_this_directory and (missing := spelling.missing_script(settings.command)):
-        raise LaunchError(f"there is no file {missing!r}, which Python is to run{spelling.near_file(missing)}")
+    if settings.in_this_directory and (missing := command_line.missing_script(settings.command)):
+        raise LaunchError(f"there is no file {missing!r}, which Python is to run{command_line.near_file(missing)}")
     for warning in caught:
         _say(f"warning: {warning.message}")
     if outer := _outer_job(os.environ):
@@ -184,7 +184,7 @@ def _started(
 
         return mpi.run_job(settings, os.environ, signals)
     stdin = StdinSource() if has_stdin else None
-    with debugging.terminal_restored(settings.debug_rank):
+    with terminal.terminal_restored(settings.debug_rank):
         return Job(settings, os.environ, stdin=stdin, signals=signals).run()
 
 

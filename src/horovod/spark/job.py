@@ -19,8 +19,7 @@ from typing import Any
 
 from horovod.common.contract.settings import BY_NAME
 from horovod.runner import cluster
-from horovod.runner.base.arguments import integer, interfaces, renamed, seconds
-from horovod.runner.base.names import ARGUMENTS
+from horovod.runner.base.arguments import ARGUMENTS, integer, interfaces, renamed, seconds
 from horovod.runner.cluster import Call, Gathering, Wishes, run_fixed
 from horovod.runner.function.worker_error import WorkerError, worker_error
 from horovod.runner.plan.settings import ElasticSettings

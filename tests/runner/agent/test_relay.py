@@ -11,7 +11,7 @@ from horovod.runner.agent.relay import Streams
 from horovod.runner.job import store_relay
 from horovod.runner.job.store_relay import StoreRelay
 from horovod.runner.protocol.messages import StreamData, StreamEnd, StreamOpen
-from horovod.runner.remote.agents import Agent
+from horovod.runner.remote.connections import Agent
 
 
 def test_an_agent_accepts_few_more_than_its_workers():

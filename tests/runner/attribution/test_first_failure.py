@@ -3,7 +3,7 @@ import signal
 import pytest
 
 from horovod.runner.attribution.first_failure import RankEnd, exception_in_brackets, find_exception, has_culprit, judge
-from horovod.runner.base.exit_status import describe_status
+from horovod.runner.base.job_result import describe_status
 
 TRACE = 'Traceback (most recent call last):\n  File "a.py", line 2, in f\n    g()\n'
 OWN = "loading\n" + TRACE + "ValueError: bad\nbatch\n"

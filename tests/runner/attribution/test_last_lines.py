@@ -1,7 +1,7 @@
 import signal
 
 from horovod.runner.attribution.first_failure import RankEnd, judge
-from horovod.runner.attribution.last_lines import last_lines
+from horovod.runner.attribution.tracebacks import last_lines
 
 BAR = "loading\n\r  1%|#\r  2%|##\r\x1b[31m  3%|###\x1b[0m"
 

@@ -9,7 +9,7 @@ import horovod
 from horovod.runner.attribution import first_failure
 from horovod.runner.attribution.first_failure import RankEnd
 from horovod.runner.attribution.tracebacks import MOST, shortened
-from horovod.runner.output.farewells import DELAY, LONG_DELAY, Farewells
+from horovod.runner.output.repeats import LONG_DELAY, TRACEBACK_DELAY, Farewells
 from tests.runner.launching import run_job
 
 LIB = "/venv/lib/python3.11/site-packages"
@@ -95,10 +95,10 @@ def test_the_same_traceback_of_several_ranks_is_shown_once():
     assert farewells.add(2, block(b"E: rank 1 in flight on rank 2\n"), 0.1) == []
     assert farewells.add(1, block(b"ValueError: other\n"), 0.2) == []
     assert farewells.add(3, [b"word\n"], 0.2) == [b"word\n"]
-    assert farewells.next_due() == DELAY
+    assert farewells.next_due() == TRACEBACK_DELAY
     assert farewells.take(0.5) == []
     header, code, _ = block(b"")
-    assert farewells.take(DELAY) == [
+    assert farewells.take(TRACEBACK_DELAY) == [
         ([0, 2], header),
         ([0, 2], code),
         ([0], b"E: rank 1 in flight on rank 0\n"),
@@ -118,7 +118,7 @@ def test_a_traceback_of_a_victim_is_shown_without_frames_of_libraries():
         assert farewells.add(rank, [header, code, *library, message, b"later \xff"], 0.0) == []
     own = [*block(b"")[:2], *library, b"ValueError: the cause\n"]
     assert farewells.add(1, own, 0.0) == []
-    shown = farewells.take(DELAY)
+    shown = farewells.take(TRACEBACK_DELAY)
     header, code, _ = block(b"")
     assert shown == [
         ([0, 2], header),

@@ -1,4 +1,4 @@
-from horovod.runner.cluster.placement import Machines, place
+from horovod.runner.plan.hosts import Machines, place
 
 
 def test_ranks_of_a_machine_follow_one_another_and_number_0_is_rank_0():

@@ -1,4 +1,4 @@
-from horovod.runner.cluster.source import ArrivalSource
+from horovod.runner.cluster.jobs import ArrivalSource
 from horovod.runner.remote import arrived
 
 

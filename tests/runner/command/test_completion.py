@@ -162,7 +162,7 @@ def test_zsh_is_told_what_excludes_what_and_what_a_value_is(scripts):
         "'(--autotune --no-autotune)--no-autotune[search for the best settings while training]'",
         "'(--config-file)--config-file=[YAML file with settings]:FILE:_files'",
         "'*--network-interface=[a network interface to use]:",
-        "'(--log-level)--log-level=[least severity that is logged, on stderr]:LEVEL:(TRACE DEBUG ",
+        "'(--log-level)--log-level=[minimum severity of messages that are logged on stderr]:LEVEL:(TRACE DEBUG ",
         "with HOROVOD_* and what every program needs]:PATTERN,...: '",
         "do not pass from the launcher'\\''s environment",
     ):

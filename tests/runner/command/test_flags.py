@@ -192,7 +192,7 @@ def test_help_shows_defaults_and_choices():
     for shown in (
         "--cycle-time-ms F maximum time, in ms, for which operations are held to batch them (default 1)",
         "(default 128)",
-        "--log-level LEVEL least severity that is logged, on stderr (default warning): TRACE, DEBUG",
+        "--log-level LEVEL minimum severity of messages that are logged on stderr (default warning): TRACE, DEBUG",
         "--[no-]autotune",
     ):
         assert shown in words

@@ -7,7 +7,7 @@ import pytest
 
 from horovod.runner import launch
 from horovod.runner.base.errors import LaunchError
-from horovod.runner.command import cli, spelling
+from horovod.runner.command import cli, command_line
 from tests.runner.launching import python, run_job
 
 
@@ -55,7 +55,7 @@ def test_the_number_of_processes_behind_the_command(number, capfd):
     said = refused(capfd, *python("print('ran')"), *number)
     assert f"error: {' '.join(number)} must precede the command" in said
     # The option may belong to the program itself.
-    assert spelling.moved_number(["train.py", "-n", "relu"]) == ""
+    assert command_line.moved_number(["train.py", "-n", "relu"]) == ""
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_a_file_that_python_is_to_run(command, missing, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").touch()
     (tmp_path / "folder").mkdir()
-    assert spelling.missing_script(command) == missing
+    assert command_line.missing_script(command) == missing
 
 
 def test_a_file_that_does_not_exist_starts_nothing(tmp_path, monkeypatch, capfd):
@@ -100,14 +100,14 @@ def test_a_script_is_no_command(tmp_path, monkeypatch, capfd):
     assert "did you mean `horovodrun -np 1 A=1 python train.py`?" in said
     # Commands that the shell cannot start either, and one that it can.
     os.chmod("train.py", 0o755)
-    assert "only searched for on PATH" in spelling.refusal_of_script(["-np", "1", "train.py"], ["train.py"])
-    assert "#!" in spelling.refusal_of_script(["-np", "1", "./train.py"], ["./train.py"])
+    assert "only searched for on PATH" in command_line.refusal_of_script(["-np", "1", "train.py"], ["train.py"])
+    assert "#!" in command_line.refusal_of_script(["-np", "1", "./train.py"], ["./train.py"])
     (tmp_path / "train.py").write_text("#!/usr/bin/env python\n")
-    assert spelling.refusal_of_script(["-np", "1", "./train.py"], ["./train.py"]) == ""
+    assert command_line.refusal_of_script(["-np", "1", "./train.py"], ["./train.py"]) == ""
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    assert spelling.refusal_of_script(["-np", "1", "train.py"], ["train.py"]) == ""
+    assert command_line.refusal_of_script(["-np", "1", "train.py"], ["train.py"]) == ""
     # A program missing here may exist on other hosts; if it is missing there, the error says what to write.
-    assert spelling.refusal_of_script(["-np", "1", "other.py"], ["other.py"]) == ""
-    assert spelling.refusal_of_script(["-np", "1"], []) == ""
+    assert command_line.refusal_of_script(["-np", "1", "other.py"], ["other.py"]) == ""
+    assert command_line.refusal_of_script(["-np", "1"], []) == ""
     missing = run_job(["-np", "1", "other.py"], cwd=tmp_path)
     assert (missing.code, "is started as `python other.py`" in missing.err) == (127, True)

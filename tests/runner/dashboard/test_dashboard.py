@@ -6,7 +6,7 @@ import pytest
 
 from horovod.runner.base.errors import LaunchError
 from horovod.runner.command import cli
-from horovod.runner.dashboard.opening import open_sink
+from horovod.runner.dashboard import open_sink
 from horovod.runner.dashboard.sink import DashboardSink
 from horovod.runner.plan.environment import job_environment
 from horovod.runner.plan.settings import LaunchSettings

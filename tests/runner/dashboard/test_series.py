@@ -1,6 +1,6 @@
 """Time series."""
 
-from horovod.runner.dashboard.series import POINTS, Series
+from horovod.runner.dashboard.history import POINTS, Series
 
 
 def test_points_of_one_stretch_are_averaged_and_gaps_stay():

@@ -1,6 +1,6 @@
 """The last lines of a rank: any output is bounded and becomes valid text."""
 
-from horovod.runner.dashboard.tails import CUT, Tail, text
+from horovod.runner.dashboard.history import CUT, Tail, text
 
 
 def lines(tail):

@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from horovod.common.devices.nvml import Survey
-from horovod.runner.doctor import container, container_findings, device_findings, table
+from horovod.runner.doctor import container, table
+from horovod.runner.doctor import devices as device_findings
 from horovod.runner.doctor.report import WARN, ContainerReport, DeviceReport, Diagnosis, MpiReport
 from tests.common.contract.test_cgroups import V2, tree
 from tests.runner.doctor.test_devices import GPUS, PORT, SURVEY
@@ -27,7 +28,7 @@ def found(*reports, slots=2):
     answers = [
         answer(name, rank, slots, report) for rank, (name, report) in enumerate(zip("ab", reports, strict=False))
     ]
-    return [one for check in container_findings.CHECKS for one in bad(answers, check)]
+    return [one for check in container.CHECKS for one in bad(answers, check)]
 
 
 SMALL = "/dev/shm has 64 MiB left of 64, for "
@@ -70,7 +71,7 @@ def test_one_rank_has_enough_for_one():
 
 
 def test_the_advice_grows_with_the_ranks():
-    (finding,) = container_findings.shared_memory([answer(slots=12, report=inside(64 * MIB, shm=64 * MIB))])
+    (finding,) = container.shared_memory([answer(slots=12, report=inside(64 * MIB, shm=64 * MIB))])
     assert "--shm-size=3g" in finding.advice
 
 
@@ -99,7 +100,7 @@ def test_cuda_ipc_is_spoken_of_where_there_are_gpus(gpus, spaces, spoken_of):
     devices = DeviceReport(msgspec.structs.replace(SURVEY, gpus=gpus))
     reports = [inside(machine="m", spaces=each, devices=devices) for each in (SPACES, spaces)]
     answers = [answer("a", 0, 1, reports[0]), answer("b", 1, 1, reports[1])]
-    (finding,) = container_findings.neighbours(answers)
+    (finding,) = container.neighbours(answers)
     assert ("--ipc=host" in finding.advice) is spoken_of
 
 

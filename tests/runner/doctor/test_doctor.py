@@ -16,7 +16,7 @@ from horovod._version import __version__
 from horovod.common.devices.nvml import Gpu, Survey
 from horovod.common.network.connecting import Listeners
 from horovod.common.network.interfaces import Address, Endpoint, Interface
-from horovod.runner.doctor import findings, host, pairs, table
+from horovod.runner.doctor import findings, host, probe, table
 from horovod.runner.doctor.report import (
     FAIL,
     OK,
@@ -264,13 +264,13 @@ def test_the_table():
 
 @pytest.mark.parametrize("count", [2, 3, 4, 5, 8, 9])
 def test_rounds_are_pairs_that_do_not_disturb_each_other(count):
-    every = pairs.rounds(count, 100)
+    every = probe.rounds(count, 100)
     for round_ in every:
         ranks = [rank for pair in round_ for rank in pair]
         assert len(set(ranks)) == len(ranks)
     flat = sorted(pair for round_ in every for pair in round_)
     assert flat == [(i, j) for i in range(count) for j in range(i + 1, count)]
-    assert len(pairs.rounds(count, 2)) == min(2, count - 1 + count % 2)
+    assert len(probe.rounds(count, 2)) == min(2, count - 1 + count % 2)
 
 
 def test_this_host_is_examined():
@@ -301,13 +301,13 @@ KEY = b"k" * 32
 @pytest.fixture
 def server():
     made = Listeners([Endpoint("lo", "127.0.0.1", 8)], 16)
-    server = pairs.Server(made, KEY, 1)
+    server = probe.Server(made, KEY, 1)
     yield made.endpoints[0]
     server.close()
 
 
 def test_a_pair_is_measured(server):
-    found = pairs.measure(server, KEY, 0, 1)
+    found = probe.measure(server, KEY, 0, 1)
     assert found.error == ""
     assert 0 < found.round_trip_us < 1e6
     assert found.gigabits > 0.001
@@ -316,38 +316,38 @@ def test_a_pair_is_measured(server):
 
 def test_silent_strangers_do_not_keep_ranks_out(server):
     with contextlib.ExitStack() as strangers:
-        for _ in range(pairs._MOST + 20):
+        for _ in range(probe._MOST + 20):
             strangers.enter_context(socket.create_connection((server.address, server.port), timeout=20))
-        assert pairs.try_all([(1, server)], KEY, 0)[0].outcome == ""
+        assert probe.try_all([(1, server)], KEY, 0)[0].outcome == ""
 
 
 def test_addresses_are_tried_and_told_apart(server):
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         nobody = Endpoint("eth1", "127.0.0.1", 8, closed.getsockname()[1])
-        found = pairs.try_all([(1, server), (1, nobody), (2, server)], KEY, 0)
-        stranger = pairs.try_all([(1, server)], b"x" * 32, 0)
+        found = probe.try_all([(1, server), (1, nobody), (2, server)], KEY, 0)
+        stranger = probe.try_all([(1, server)], b"x" * 32, 0)
     assert [each.outcome for each in found] == ["", "refused", "another process answers"]
     assert stranger[0].outcome == "another process answers"
-    assert pairs.measure(nobody, KEY, 0, 1).error == "connecting: refused"
+    assert probe.measure(nobody, KEY, 0, 1).error == "connecting: refused"
 
 
 def test_a_stream_that_stalls_is_named(monkeypatch):
     """Small packets pass, large ones do not, as with a wrong MTU: the peer echoes and then stops reading."""
-    monkeypatch.setattr(pairs, "STALL_SECONDS", 3)
-    monkeypatch.setattr(pairs, "STREAM_SECONDS", 60)
+    monkeypatch.setattr(probe, "STALL_SECONDS", 3)
+    monkeypatch.setattr(probe, "STREAM_SECONDS", 60)
     stop = threading.Event()
 
     def only_echo(sock):
-        for _ in range(pairs.ECHOES):
-            pairs._receive(sock, 1)
+        for _ in range(probe.ECHOES):
+            probe._receive(sock, 1)
             sock.sendall(b"!")
         stop.wait(90)
 
-    monkeypatch.setattr(pairs, "serve_measurement", only_echo)
+    monkeypatch.setattr(probe, "serve_measurement", only_echo)
     made = Listeners([Endpoint("lo", "127.0.0.1", 8)], 16)
-    server = pairs.Server(made, KEY, 1)
-    assert pairs.measure(made.endpoints[0], KEY, 0, 1).error == "a stream of large packets: no answer"
+    server = probe.Server(made, KEY, 1)
+    assert probe.measure(made.endpoints[0], KEY, 0, 1).error == "a stream of large packets: no answer"
     stop.set()
     server.close()
 

@@ -13,11 +13,9 @@ from pathlib import Path
 from horovod.common.contract.worker_env import WorkerEnv, make_key, make_key_fd
 from horovod.common.store.membership import MembershipControl
 from horovod.common.store.server import StoreServer
-from horovod.runner.elastic.actions import End, Kill, Say, Spawn
-from horovod.runner.elastic.cooldown import Blacklist
-from horovod.runner.elastic.limits import Limits
+from horovod.runner.elastic.actions import End, Kill, Phase, Say, Spawn
+from horovod.runner.elastic.limits import Blacklist, Limits
 from horovod.runner.elastic.membership import Membership
-from horovod.runner.elastic.phases import Phase
 from horovod.runner.job.membership_server import MembershipServer
 
 ROOT = Path(__file__).resolve().parents[3]

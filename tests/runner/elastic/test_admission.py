@@ -1,8 +1,8 @@
 """When new workers are admitted, and when members are notified of them."""
 
 from horovod.common.contract.membership import HostUpdateResult
+from horovod.runner.elastic.actions import TOGETHER
 from horovod.runner.elastic.admission import Admission
-from horovod.runner.elastic.phases import TOGETHER
 from horovod.runner.elastic.workers import Worker
 
 NEW, OLD = Worker(1, "a", "a"), Worker(0, "a", "a", survivor=True)

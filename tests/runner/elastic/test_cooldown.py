@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horovod.runner.elastic.cooldown import Blacklist, check_range
+from horovod.runner.elastic.limits import Blacklist, check_range
 
 
 def test_without_a_range_it_is_for_ever():

@@ -9,11 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from horovod.common.contract.membership import HostUpdateResult
-from horovod.runner.base.names import FLAGS, HOROVOD_RUN
+from horovod.runner.base.arguments import FLAGS, HOROVOD_RUN
 from horovod.runner.elastic import script as script_module
 from horovod.runner.elastic.discovery import FixedHosts, HostDiscoveryScript, HostManager, HostState, check_fixed
-from horovod.runner.elastic.host_lines import parse
-from horovod.runner.elastic.script import ScriptRun
+from horovod.runner.elastic.script import ScriptRun, parse
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from horovod.runner.base.names import HOROVOD_RUN
+from horovod.runner.base.arguments import HOROVOD_RUN
 from horovod.runner.elastic.finder import EVERY, Finder, Found, NotFound
 from tests.runner.launching import executable
 

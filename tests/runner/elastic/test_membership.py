@@ -1,11 +1,23 @@
 """Membership of an elastic job: scenarios."""
 
 from horovod.common.contract.membership import HostUpdateResult
-from horovod.runner.elastic.actions import Abandon, Break, Dismiss, Form, Kill, Notify, Say, Spawn
-from horovod.runner.elastic.cooldown import Blacklist
-from horovod.runner.elastic.limits import Limits
+from horovod.runner.elastic.actions import (
+    ACCUSED,
+    CERTAIN,
+    LEAVING,
+    TOGETHER,
+    Abandon,
+    Break,
+    Dismiss,
+    Form,
+    Kill,
+    Notify,
+    Phase,
+    Say,
+    Spawn,
+)
+from horovod.runner.elastic.limits import Blacklist, Limits
 from horovod.runner.elastic.membership import Membership
-from horovod.runner.elastic.phases import ACCUSED, CERTAIN, LEAVING, TOGETHER, Phase
 from horovod.runner.elastic.workers import Workers
 from tests.runner.elastic.world import World, of, started
 

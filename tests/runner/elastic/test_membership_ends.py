@@ -2,9 +2,8 @@
 
 import pytest
 
-from horovod.runner.elastic.actions import Break, Dismiss, Kill, Notify, Spawn
+from horovod.runner.elastic.actions import TOGETHER, TORN_DOWN, Break, Dismiss, Kill, Notify, Phase, Spawn
 from horovod.runner.elastic.limits import Limits
-from horovod.runner.elastic.phases import TOGETHER, TORN_DOWN, Phase
 from tests.runner.elastic.world import World, of, started
 
 

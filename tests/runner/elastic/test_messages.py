@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from horovod.runner.base import names
+from horovod.runner.base import arguments
 from horovod.runner.elastic.actions import Kill
 from horovod.runner.elastic.discovery import check_fixed
 from horovod.runner.elastic.limits import Limits
 from tests.runner.elastic.world import World, of, started
 
-KINDS = [names.FLAGS, names.HOROVOD_RUN, names.ARGUMENTS]
+KINDS = [arguments.FLAGS, arguments.HOROVOD_RUN, arguments.ARGUMENTS]
 
 
 def sentences(called):
@@ -40,15 +40,15 @@ def sentences(called):
 
 
 def test_what_a_job_says_until_it_ends():
-    text = sentences(names.FLAGS)
+    text = sentences(arguments.FLAGS)
     for flag in ("--min-np", "--elastic-timeout", "--reset-limit", "--blacklist-cooldown-range"):
         assert flag in text
-    for called in (names.HOROVOD_RUN, names.ARGUMENTS):
+    for called in (arguments.HOROVOD_RUN, arguments.ARGUMENTS):
         text = sentences(called)
         for name in (called.least, called.timeout, called.resets, called.cooldown):
             assert name in text
         assert "--" not in text
-    text = sentences(replace(names.ARGUMENTS, cooldown=""))
+    text = sentences(replace(arguments.ARGUMENTS, cooldown=""))
     assert "get no new ones: 2 are there" in text
     assert "()" not in text
 
@@ -58,8 +58,8 @@ def test_a_sentence_names_what_the_caller_can_set():
         for called in KINDS:
             with pytest.raises(ValueError, match=rf"{getattr(called, argument)} (must be .* got )?-?\d") as caught:
                 Limits(*wrong, names=called)
-            assert called is names.FLAGS or "--" not in str(caught.value)
+            assert called is arguments.FLAGS or "--" not in str(caught.value)
     with pytest.raises(ValueError, match=r"elastic_timeout must be .*, got 0"):
-        Limits(2, 1, timeout=0, names=names.ARGUMENTS)
+        Limits(2, 1, timeout=0, names=arguments.ARGUMENTS)
     with pytest.raises(ValueError, match=r"\(min_num_proc\) must have .* got 1; with host_discovery_script one host"):
-        check_fixed({"a": 4}, names.HOROVOD_RUN)
+        check_fixed({"a": 4}, arguments.HOROVOD_RUN)

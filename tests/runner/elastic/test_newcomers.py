@@ -2,7 +2,7 @@
 
 from horovod import __version__
 from horovod.common.contract.membership import Facts, encode
-from horovod.runner.elastic.newcomers import AdmissionResult, Newcomers
+from horovod.runner.elastic.admission import AdmissionResult, Newcomers
 
 JOB = Facts("1.2.0", "3.11", "train.py", "aa")
 

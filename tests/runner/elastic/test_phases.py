@@ -1,6 +1,6 @@
 """Deadlines in an elastic job if the launcher itself is stopped."""
 
-from horovod.runner.elastic.phases import STOOD_STILL, Standstill
+from horovod.runner.elastic.actions import STOOD_STILL, Standstill
 
 
 def test_a_loop_that_goes_on_much_later_than_it_wished_has_stood_still():

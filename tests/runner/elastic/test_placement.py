@@ -1,6 +1,6 @@
 """Assignment of ranks to workers in the next epoch."""
 
-from horovod.runner.elastic.placement import Candidate, foreseen
+from horovod.runner.elastic.workers import Candidate, foreseen
 
 
 def test_a_place_is_foreseen_when_a_worker_is_started():

@@ -7,7 +7,7 @@ from hypothesis import Phase as Step
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from horovod.runner.elastic.phases import Phase
+from horovod.runner.elastic.actions import Phase
 from tests.runner.elastic.world import World
 
 # A short version for test runs; set ELASTIC_EXAMPLES=20000 for a longer one.

@@ -2,12 +2,10 @@
 
 from dataclasses import dataclass
 
-from horovod.runner.base.names import FLAGS, Names
-from horovod.runner.elastic.actions import Action, Break, Dismiss, End, Form, Kill, Notify, Say, Spawn
-from horovod.runner.elastic.cooldown import Blacklist
-from horovod.runner.elastic.limits import Limits
+from horovod.runner.base.arguments import FLAGS, Names
+from horovod.runner.elastic.actions import Action, Break, Dismiss, End, Form, Kill, Notify, Phase, Say, Spawn
+from horovod.runner.elastic.limits import Blacklist, Limits
 from horovod.runner.elastic.membership import Membership
-from horovod.runner.elastic.phases import Phase
 from horovod.runner.plan.hosts import Slot
 
 

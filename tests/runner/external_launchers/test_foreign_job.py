@@ -6,7 +6,7 @@ import time
 from horovod.runner.external_launchers import foreign_job
 from horovod.runner.job.policy import Policy
 from horovod.runner.job.watch import Watch
-from horovod.runner.output.screen import Screen
+from horovod.runner.output.display import Screen
 from horovod.runner.plan.hosts import Host, assign
 from horovod.runner.plan.settings import LaunchSettings
 

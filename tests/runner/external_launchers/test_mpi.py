@@ -10,7 +10,7 @@ from horovod.runner.attribution.endings import Endings
 from horovod.runner.base.errors import LaunchError
 from horovod.runner.command import cli
 from horovod.runner.external_launchers import foreign_job, jsrun, mpi, mpi_output
-from horovod.runner.external_launchers.mpi_command import Flavour, build, exported, recognise
+from horovod.runner.external_launchers.mpi import Flavour, build, exported, recognise
 from horovod.runner.plan.hosts import Host, assign
 from horovod.runner.plan.settings import MpiOptions, mpi_options
 from tests.runner.external_launchers.fakes import LSF, fake

@@ -15,7 +15,7 @@ import cloudpickle
 import pytest
 
 from horovod.common.store.messages import curve_pair
-from horovod.runner.external_workers import assignment, lifeline, placing, workers
+from horovod.runner.external_workers import assignment, liveness, workers
 from horovod.runner.external_workers.workers import ExternalWorkers
 from tests.runner.external_workers.worker_processes import WorkerProcesses
 
@@ -52,7 +52,7 @@ def job():
 def join_all(made, servers, count, seconds=10.0):
     processes = [made.add() for _ in range(count)]
     told = [made.ask(one, describe) for one in processes]
-    for slot in placing.slots(placing.hosts(told)):
+    for slot in assignment.slots(assignment.hosts(told)):
         order = servers.assign(slot.rank, told[slot.rank], workers.of_slot(slot), seconds)
         made.ask(processes[slot.rank], lambda order=order: assignment.join(order))
     return processes
@@ -156,7 +156,7 @@ def test_it_ends_with_the_process_that_it_cannot_be_without(job):
     try:
         process = made.add()
         told = made.ask(process, describe)
-        (slot,) = placing.slots(["a"])
+        (slot,) = assignment.slots(["a"])
         order = servers.assign(0, told, workers.of_slot(slot), 10.0)
         pid = keeper.pid
         made.ask(process, lambda: assignment.join(order, {pid: "its keeper"}))
@@ -240,8 +240,8 @@ def test_strangers_at_the_line_are_dropped_and_members_served(job):
 
 
 def test_silent_strangers_do_not_keep_members_out(job, monkeypatch):
-    monkeypatch.setattr(lifeline, "_UNAUTHENTICATED", 4)
-    monkeypatch.setattr(lifeline, "_HANDSHAKE", 1000.0)
+    monkeypatch.setattr(liveness, "_UNAUTHENTICATED", 4)
+    monkeypatch.setattr(liveness, "_HANDSHAKE", 1000.0)
     made, servers, gone = job
     process = made.add()
     order = servers.assign(0, made.ask(process, describe), {}, 20.0)

@@ -9,8 +9,8 @@ import zmq
 
 from horovod.common.contract.worker_env import make_key
 from horovod.common.store.sockets import listen
-from horovod.runner.external_workers import pulse
-from horovod.runner.external_workers.lifeline import LivenessServer
+from horovod.runner.external_workers import liveness
+from horovod.runner.external_workers.liveness import LivenessServer
 
 
 def eventfds():
@@ -33,9 +33,9 @@ def test_lines_that_cannot_begin_leave_nothing_open():
 
 
 def test_signs_of_life_end_within_their_time(monkeypatch):
-    monkeypatch.setattr(pulse, "_CLOSE", 0.5)
+    monkeypatch.setattr(liveness, "_CLOSE", 0.5)
     with listen("127.0.0.1") as deaf:
-        answering = pulse.HeartbeatClient("127.0.0.1", deaf.getsockname()[1], make_key(), 0)
+        answering = liveness.HeartbeatClient("127.0.0.1", deaf.getsockname()[1], make_key(), 0)
         held = answering._context.socket(zmq.DEALER)  # the context does not end while it is open
         begun = time.monotonic()
         answering.close()

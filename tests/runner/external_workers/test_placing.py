@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from horovod.runner.external_workers import placing
+from horovod.runner.external_workers import assignment
 from horovod.runner.external_workers.assignment import ExternalWorker
 
 
@@ -14,11 +14,11 @@ def worker(name, machine="m", **other):
 
 def test_hosts_of_one_name_are_told_apart_by_their_machines():
     given = [worker("a", "1"), worker("a", "2"), worker("b", "3"), worker("a", "1")]
-    assert placing.hosts(given) == ["a", "a#2", "b", "a"]
+    assert assignment.hosts(given) == ["a", "a#2", "b", "a"]
 
 
 def test_slots_are_in_the_order_of_ranks():
-    slots = placing.slots(["a", "b", "a"])
+    slots = assignment.slots(["a", "b", "a"])
     assert [dataclasses.astuple(one)[:7] for one in slots] == [
         (0, 3, 0, 2, 0, 2, "a"),
         (1, 3, 0, 1, 1, 2, "b"),
@@ -27,16 +27,16 @@ def test_slots_are_in_the_order_of_ranks():
 
 
 def test_workers_of_one_kind_fit():
-    assert placing.misfit([worker("a"), worker("b")], "1.0") == ""
+    assert assignment.misfit([worker("a"), worker("b")], "1.0") == ""
 
 
 def test_another_version_is_named_with_both():
-    text = placing.misfit([worker("a"), worker("b", pid=7, version="2.0")], "1.0")
+    text = assignment.misfit([worker("a"), worker("b", pid=7, version="2.0")], "1.0")
     assert "worker 1 (host b, pid 7) has horovod 2.0" in text
     assert "the driver has 1.0" in text
 
 
 def test_another_python_is_named_with_both():
-    text = placing.misfit([worker("a"), worker("b", python="3.12")], "1.0")
+    text = assignment.misfit([worker("a"), worker("b", python="3.12")], "1.0")
     assert "worker 1" in text
     assert "Python 3.12, worker 0 has 3.11" in text

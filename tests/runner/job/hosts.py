@@ -3,7 +3,7 @@
 import time
 
 from horovod.runner.job.host_agents import HostAgents
-from horovod.runner.protocol import facts
+from horovod.runner.protocol import messages
 from horovod.runner.protocol.messages import (
     MAGIC,
     FrameReader,
@@ -34,7 +34,7 @@ class Connection:
         self._ends = False
 
     def hello(self):
-        self._data += MAGIC + frame(Hello(facts.gather()))
+        self._data += MAGIC + frame(Hello(messages.gather()))
 
     def report(self, *reports: Report):
         self._data += b"".join(map(frame, reports))

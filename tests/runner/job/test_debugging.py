@@ -7,7 +7,7 @@ import pytest
 from horovod.common.contract.settings import Settings, for_debugging
 from horovod.runner.base.errors import LaunchError
 from horovod.runner.command import cli
-from horovod.runner.job import debugging
+from horovod.runner.job import terminal as debugging
 from horovod.runner.plan import hosts
 from tests.runner.launching import run_job
 from tests.runner.output.test_terminal import LAUNCH, terminal

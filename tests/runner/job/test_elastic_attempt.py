@@ -5,14 +5,14 @@ import threading
 import time
 
 from horovod.common.store.client import StoreClient
+from horovod.runner.elastic.actions import CERTAIN
 from horovod.runner.elastic.finder import Finder
-from horovod.runner.elastic.phases import CERTAIN
 from horovod.runner.job.elastic_attempt import ElasticAttempt
 from horovod.runner.job.host_agents import HostLost, NeverStarted
 from horovod.runner.job.policy import Policy
 from horovod.runner.job.roster import Roster
 from horovod.runner.job.watch import Watch, wait_for
-from horovod.runner.output.screen import Screen
+from horovod.runner.output.display import Screen
 from horovod.runner.plan.settings import ElasticSettings, LaunchSettings
 from horovod.runner.remote import ssh
 from horovod.runner.remote.fleet import Fleet

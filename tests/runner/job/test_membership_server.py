@@ -6,10 +6,9 @@ from horovod.common.store.membership import MembershipControl
 from horovod.common.store.messages import Come, Exchange, Get
 from horovod.common.store.table import Table
 from horovod.runner.elastic.actions import Form, Say
-from horovod.runner.elastic.cooldown import Blacklist
-from horovod.runner.elastic.limits import Limits
+from horovod.runner.elastic.admission import Newcomers
+from horovod.runner.elastic.limits import Blacklist, Limits
 from horovod.runner.elastic.membership import Membership
-from horovod.runner.elastic.newcomers import Newcomers
 from horovod.runner.job.membership_server import MembershipServer
 from horovod.runner.plan.hosts import Slot
 

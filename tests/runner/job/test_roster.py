@@ -1,7 +1,7 @@
 """Identities of the workers of an elastic job."""
 
 from horovod.runner.attribution.first_failure import RankEnd
-from horovod.runner.elastic.placement import Candidate, places
+from horovod.runner.elastic.workers import Candidate, places
 from horovod.runner.job.roster import Roster
 
 

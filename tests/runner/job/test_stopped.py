@@ -1,6 +1,6 @@
 """Stopped workers, and when they have been stopped for too long."""
 
-from horovod.runner.job.stopped import StoppedWorkers
+from horovod.runner.job.roster import StoppedWorkers
 
 
 def test_who_is_stopped_for_too_long_is_told_once_in_every_timeout():

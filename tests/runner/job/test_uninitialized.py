@@ -4,7 +4,7 @@ import shlex
 
 import pytest
 
-from horovod.runner.job.uninitialized import FIRST_LOOK, UninitializedJobCheck, runs_python
+from horovod.runner.job.progress import FIRST_LOOK, UninitializedJobCheck, runs_python
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ from horovod.runner.base.errors import LaunchError
 from horovod.runner.job.job import Job
 from horovod.runner.job.policy import Policy
 from horovod.runner.job.watch import Watch, wait_for
+from horovod.runner.output.display import Screen
 from horovod.runner.output.output import OutputQueue
-from horovod.runner.output.screen import Screen
 from horovod.runner.plan.hosts import Host, assign
 from horovod.runner.plan.settings import LaunchSettings
 

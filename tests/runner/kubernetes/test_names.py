@@ -1,31 +1,31 @@
 import pytest
 
-from horovod.runner.kubernetes import names
+from horovod.runner.kubernetes import values
 
 
-@pytest.mark.parametrize("text", ["a", "train", "train-2", "x" * names.LONGEST])
+@pytest.mark.parametrize("text", ["a", "train", "train-2", "x" * values.LONGEST])
 def test_names_of_jobs(text):
-    assert names.job_name(text) == text
+    assert values.job_name(text) == text
 
 
 @pytest.mark.parametrize(
-    "text", ["", "Train", "2train", "train-", "-t", "a.b", "a_b", "x" * (names.LONGEST + 1), "a\n"]
+    "text", ["", "Train", "2train", "train-", "-t", "a.b", "a_b", "x" * (values.LONGEST + 1), "a\n"]
 )
 def test_what_is_no_name_of_a_job(text):
     with pytest.raises(ValueError):
-        names.job_name(text)
+        values.job_name(text)
 
 
 @pytest.mark.parametrize(("text", "value"), [("2", 2), ("500m", 0.5), ("1.5", 1.5), ("16Gi", 2**34), ("2k", 2000)])
 def test_quantities(text, value):
-    assert names.quantity(text) == text
-    assert names.amount(text) == value
+    assert values.quantity(text) == text
+    assert values.amount(text) == value
 
 
 @pytest.mark.parametrize("text", ["", "0", "-1", "2GB", "2 Gi", "Gi", "1e3x"])
 def test_what_is_no_quantity(text):
     with pytest.raises(ValueError):
-        names.quantity(text)
+        values.quantity(text)
 
 
 @pytest.mark.parametrize(
@@ -40,28 +40,33 @@ def test_what_is_no_quantity(text):
     ],
 )  # fmt: skip
 def test_tolerations(text, made):
-    assert names.toleration(text) == made
+    assert values.toleration(text) == made
 
 
 @pytest.mark.parametrize("text", ["", ":NoSchedule", "gpu:Never", "*=1", "a b"])
 def test_what_is_no_toleration(text):
     with pytest.raises(ValueError):
-        names.toleration(text)
+        values.toleration(text)
 
 
 def test_labels_annotations_variables_and_devices():
-    assert names.pair("team=ml") == ("team", "ml")
-    assert names.annotation("example.com/note=any text, really") == ("example.com/note", "any text, really")
-    assert names.variable("A=b=c") == ("A", "b=c")
-    assert names.variable("A") == ("A", None)
-    assert names.resource("nvidia.com/gpu") == "nvidia.com/gpu"
-    for check, text in [(names.pair, "team"), (names.pair, "a=b c"), (names.variable, "1A=2"), (names.resource, "gpu")]:
+    assert values.pair("team=ml") == ("team", "ml")
+    assert values.annotation("example.com/note=any text, really") == ("example.com/note", "any text, really")
+    assert values.variable("A=b=c") == ("A", "b=c")
+    assert values.variable("A") == ("A", None)
+    assert values.resource("nvidia.com/gpu") == "nvidia.com/gpu"
+    for check, text in [
+        (values.pair, "team"),
+        (values.pair, "a=b c"),
+        (values.variable, "1A=2"),
+        (values.resource, "gpu"),
+    ]:
         with pytest.raises(ValueError):
             check(text)
 
 
 def test_namespaces_have_no_dots():
-    assert names.namespace("team-a") == "team-a"
+    assert values.namespace("team-a") == "team-a"
     for text in ("team.a", "Team", "", "x" * 64):
         with pytest.raises(ValueError):
-            names.namespace(text)
+            values.namespace(text)

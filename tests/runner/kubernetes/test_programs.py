@@ -15,7 +15,7 @@ from horovod.common.contract import boot
 from horovod.runner.base.errors import LaunchError
 from horovod.runner.cluster import Gathering
 from horovod.runner.kubernetes import launcher, worker
-from horovod.runner.kubernetes.token import make_token, token_key
+from horovod.runner.kubernetes.values import make_token, token_key
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -5,9 +5,9 @@ import re
 import pytest
 
 from horovod.runner.base.errors import LaunchError
-from horovod.runner.kubernetes import flags, help
+from horovod.runner.kubernetes import flags
 from horovod.runner.kubernetes.request import from_command_line
-from horovod.runner.kubernetes.volumes import Volume, parse
+from horovod.runner.kubernetes.values import Volume, parse
 
 
 def asked(*words, environ=()):
@@ -130,7 +130,7 @@ def test_what_is_no_volume(text):
 
 
 def test_help_names_every_flag():
-    text = help.text()
+    text = flags.text()
     for flag in flags.FLAGS:
         assert flag.names[0] in text
     assert max(map(len, text.splitlines())) <= 100

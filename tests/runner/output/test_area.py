@@ -4,10 +4,9 @@ import os
 
 import pytest
 
-from horovod.runner.output.area import ERASE, FRAME, Area, Bars
-from horovod.runner.output.output import DRAW_LIMIT, OutputQueue
+from horovod.runner.output.bars import ERASE, FRAME, Area, Bars
+from horovod.runner.output.output import DRAW_LIMIT, OutputQueue, StreamOutput
 from horovod.runner.output.row import Row
-from horovod.runner.output.stream_output import StreamOutput
 from tests.runner.output.sinks import Kept
 
 OUT, ERR = 1, 2

@@ -5,9 +5,8 @@ import re
 
 import pytest
 
-from horovod.runner.output.bars import LOG_INTERVAL
-from horovod.runner.output.canvas import HOLD
-from horovod.runner.output.display import Display
+from horovod.runner.output.display import LOG_INTERVAL, Display
+from horovod.runner.output.terminal import HOLD
 from tests.runner.output.sinks import Kept
 
 OUT, ERR = 1, 2

@@ -4,13 +4,9 @@ import random
 
 import pytest
 
-from horovod.runner.output import canvas
-from horovod.runner.output.canvas import HOLD, ROWS_LIMIT, Canvas
-from horovod.runner.output.colours import Colours
-from horovod.runner.output.lines import LINE_LIMIT
-from horovod.runner.output.row import ROW_LIMIT
-from horovod.runner.output.stream_text import StreamText
-from horovod.runner.output.width import cells_of, columns_of, cut
+from horovod.runner.output import terminal
+from horovod.runner.output.row import ROW_LIMIT, Colours, cells_of, columns_of, cut
+from horovod.runner.output.terminal import HOLD, LINE_LIMIT, ROWS_LIMIT, Canvas, StreamText
 
 UP = "\x1b[A"
 RED = "\x1b[31mred\x1b[0m"
@@ -94,7 +90,7 @@ def test_memory_is_bounded():
         made.feed("\r" + "bar\n" + UP * 2, 0.0)
     assert len(made._rows) <= ROWS_LIMIT
     made.feed("\x1b[" + "1" * 100_000, 0.0)
-    assert len(made._torn) <= canvas._TORN_LIMIT
+    assert len(made._torn) <= terminal._TORN_LIMIT
     assert LINE_LIMIT > ROW_LIMIT
     long = "y" * (3 * ROW_LIMIT)
     assert Canvas(Colours()).feed(long + "\n", 0.0) == [long.encode() + b"\n"]  # text that is not overwritten stays

@@ -3,9 +3,9 @@ import random
 import pytest
 
 from horovod.common.contract.reasons import rank_ranges
-from horovod.runner.output import collapse
-from horovod.runner.output.collapse import Collapser
+from horovod.runner.output import repeats
 from horovod.runner.output.display import Display
+from horovod.runner.output.repeats import Collapser
 from tests.runner.output.test_output import Shown
 
 
@@ -16,7 +16,7 @@ def shown_of(size, *written, hosts=None, **options):
     for rank, stream, text in written:
         display.show(rank, stream, text, 0.0)
     at_once = shown.take().decode()
-    display.tick(collapse.DELAY)
+    display.tick(repeats.DELAY)
     return at_once, shown.take().decode()
 
 
@@ -93,7 +93,7 @@ def test_nobody_waits_for_a_rank_that_has_ended():
     display.show(0, 1, b"a", 0.0)
     display.finish(0, 0.0)
     display.show(2, 1, b"a\n", 0.0)
-    assert display.next_due() == collapse.DELAY
+    assert display.next_due() == repeats.DELAY
     assert shown.take() == b""
     display.finish(1, 0.0)
     assert shown.take() == b"[0,2]<stdout>:a\n"
@@ -105,16 +105,16 @@ def test_a_line_waits_no_longer_than_the_delay():
     collapser = Collapser(range(2))
     collapser.add(0, 1, b"first\n", 1.0)
     collapser.add(0, 1, b"second\n", 1.2)
-    assert collapser.next_due() == 1.0 + collapse.DELAY
-    assert [group.line for group in collapser.take(1.1 + collapse.DELAY)] == [b"first\n"]
-    assert collapser.next_due() == 1.2 + collapse.DELAY
+    assert collapser.next_due() == 1.0 + repeats.DELAY
+    assert [group.line for group in collapser.take(1.1 + repeats.DELAY)] == [b"first\n"]
+    assert collapser.next_due() == 1.2 + repeats.DELAY
     assert [group.line for group in collapser.take_all()] == [b"second\n"]
     assert collapser.next_due() is None
 
 
 def test_little_is_held(monkeypatch):
-    monkeypatch.setattr(collapse, "HELD_LIMIT", 1000)
-    monkeypatch.setattr(collapse, "GROUP_LIMIT", 50)
+    monkeypatch.setattr(repeats, "HELD_LIMIT", 1000)
+    monkeypatch.setattr(repeats, "GROUP_LIMIT", 50)
     for line in (b"%0300d\n", b"%d\n"):
         collapser = Collapser(range(2))
         waiting = 0
@@ -132,8 +132,8 @@ def test_little_is_held(monkeypatch):
     assert [int(group.line) for group in collapser.take(0.0)] == [1]
     collapser.add(0, 1, b"%0150d\n" % 4, 9.0)
     assert collapser.take(0.0) == []
-    assert [int(group.line) for group in collapser.take(collapse.DELAY)] == [2, 3]  # due lines
-    assert collapser.take(collapse.DELAY) == []
+    assert [int(group.line) for group in collapser.take(repeats.DELAY)] == [2, 3]  # due lines
+    assert collapser.take(repeats.DELAY) == []
 
 
 def test_every_rank_gets_its_lines_in_their_order():

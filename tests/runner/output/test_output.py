@@ -7,11 +7,12 @@ import signal
 
 import pytest
 
-from horovod.runner.output import canvas, lines
-from horovod.runner.output.colours import Colours
+from horovod.runner.output import terminal as canvas
+from horovod.runner.output import terminal as lines
 from horovod.runner.output.display import Display
 from horovod.runner.output.output import OutputQueue
 from horovod.runner.output.rank_files import RankFileError, RankFiles
+from horovod.runner.output.row import Colours
 
 
 class Shown:
@@ -254,7 +255,7 @@ PREPARED = {
     ),
     "another name of a file": (
         lambda logs, mine: ((logs / "rank.1").mkdir(), (logs / "rank.1/stdout").hardlink_to(mine)),
-        "rank.1/stdout: something else",
+        "rank.1/stdout: it must be a plain file",
     ),
     "a pipe": (
         lambda logs, mine: ((logs / "rank.1").mkdir(), os.mkfifo(logs / "rank.1/stdout")),

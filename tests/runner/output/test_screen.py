@@ -2,8 +2,8 @@
 
 import pytest
 
+from horovod.runner.output.display import Screen
 from horovod.runner.output.rank_files import RankFileError
-from horovod.runner.output.screen import Screen
 from horovod.runner.plan.settings import ElasticSettings, LaunchSettings
 from horovod.runner.protocol.messages import Output
 from tests.runner.output.sinks import Kept

@@ -15,11 +15,11 @@ import time
 import pyte
 import pytest
 
-from horovod.runner.output.area import MARGIN
-from horovod.runner.output.canvas import HOLD, Canvas
-from horovod.runner.output.colours import Colours
+from horovod.runner.output.bars import MARGIN
 from horovod.runner.output.display import Display
 from horovod.runner.output.output import OutputSink
+from horovod.runner.output.row import Colours
+from horovod.runner.output.terminal import HOLD, Canvas
 from tests.runner.launching import MARK, marked_environment, processes_with
 
 OUT, ERR = 1, 2

@@ -8,8 +8,8 @@ from horovod.runner import api
 from horovod.runner.base.errors import LaunchError
 from horovod.runner.command import cli
 from horovod.runner.doctor import doctor
-from horovod.runner.plan import clouds
-from horovod.runner.plan.clouds import Machines, machines
+from horovod.runner.plan import allocations
+from horovod.runner.plan.allocations import Machines, machines
 from horovod.runner.plan.hosts import Host
 
 CONFIG = {
@@ -161,7 +161,7 @@ def test_horovodrun_takes_them_where_no_hosts_are_given(capsys, tmp_path, monkey
     assert capsys.readouterr().err == ""
     path = tmp_path / "resourceconfig.json"
     path.write_text(json.dumps(CONFIG))
-    monkeypatch.setattr(clouds, "SAGEMAKER_FILE", str(path))
+    monkeypatch.setattr(allocations, "SAGEMAKER_FILE", str(path))
     assert [slot.hostname for slot in settings("-np", "2", environ={}).slots] == ["algo-1", "algo-2"]
 
 

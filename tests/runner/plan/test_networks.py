@@ -1,7 +1,7 @@
 """The network that the hosts of a job share."""
 
 from horovod.common.network.interfaces import Address, Interface
-from horovod.runner.plan.networks import common_addresses, common_interfaces
+from horovod.runner.plan.hosts import common_addresses, common_interfaces
 
 
 def interface(name, *addresses, speed=1000, physical=True, up=True, loopback=False):

@@ -5,17 +5,17 @@ import select
 import threading
 import time
 
-from horovod.runner.remote.locality import Locality
+from horovod.runner.remote.routes import Locality
 
 
 def test_answers_come_when_they_are_known_and_nobody_waits_for_the_others(monkeypatch):
     slow = threading.Event()
     asked = []
     monkeypatch.setattr(
-        "horovod.runner.remote.locality.hosts.is_local",
+        "horovod.runner.remote.routes.hosts.is_local",
         lambda name: name == "here" or (name == "slow" and slow.wait(60)),
     )
-    monkeypatch.setattr("horovod.runner.remote.locality.ssh.ask_rules", asked.extend)
+    monkeypatch.setattr("horovod.runner.remote.routes.ssh.ask_rules", asked.extend)
     before = len(os.listdir("/proc/self/fd"))
     locality = Locality(asks_ssh=True)
     assert locality.answers() == {}

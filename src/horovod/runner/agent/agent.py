@@ -17,17 +17,19 @@ import select
 import signal
 import sys
 import time
+from collections.abc import Collection, Mapping
 from types import FrameType
 
+import msgspec
+
 from horovod.common.contract.descriptors import MemoryFileError
-from horovod.runner.agent.gpus import with_gpus
 from horovod.runner.agent.relay import EACH_LASTING, Streams
 from horovod.runner.agent.state import GIVE_UP, TERM_GRACE, HostPhase, HostState
 from horovod.runner.agent.workers import WorkerTable
 from horovod.runner.base import linux
 from horovod.runner.base.errors import AgentError
 from horovod.runner.base.signals import WARNING
-from horovod.runner.protocol import facts
+from horovod.runner.protocol import messages
 from horovod.runner.protocol.messages import (
     Alive,
     Finished,
@@ -51,6 +53,49 @@ from horovod.runner.protocol.messages import (
     Watch,
     Worker,
 )
+
+# `--gpus-per-worker` and `--gpu-affinity`: the agent assigns its host's GPUs, and the CPUs near them, to workers.
+
+
+def with_gpus(job: StartJob, environ: Mapping[str, str], allowed: Collection[int]) -> StartJob:
+    """Return the orders with each worker's GPUs and CPUs added, if the job asks for that.
+
+    Args:
+        job: Orders of the launcher.
+        environ: Environment of the agent; its CUDA_VISIBLE_DEVICES limits the GPUs to assign.
+        allowed: CPUs that may be used.
+
+    Raises:
+        AgentError: There are too few GPUs, or the CPUs near them are not known.
+    """
+    if not job.gpus_per_worker and not job.gpu_affinity:
+        return job
+    # Loaded here because only jobs that assign GPUs need it.
+    from horovod.common.devices import affinity, nvml, visible
+
+    survey = nvml.survey()
+    workers, count = job.workers, len(job.workers)
+    try:
+        if job.gpus_per_worker:
+            given = visible.cut(environ, survey, count, job.gpus_per_worker)
+            workers = [
+                msgspec.structs.replace(worker, environment=[*worker.environment, *_encoded(own)])
+                for worker, own in zip(workers, given, strict=True)
+            ]
+        if job.gpu_affinity:
+            gpus = visible.of_workers(environ, survey, count, job.gpus_per_worker)
+            cpus = [affinity.binding(own, allowed) for own in gpus]
+            workers = [msgspec.structs.replace(worker, cpus=own) for worker, own in zip(workers, cpus, strict=True)]
+    except visible.VisibleError as error:
+        raise AgentError(str(error)) from None
+    except affinity.AffinityError as error:
+        raise AgentError(f"--gpu-affinity: {error}") from None
+    return msgspec.structs.replace(job, workers=workers)
+
+
+def _encoded(variables: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
+    return [(os.fsencode(name), os.fsencode(value)) for name, value in variables.items()]
+
 
 TICK = 0.05  # s between scans of the process tree while stopping
 OUTPUT_LIMIT = 4 << 20  # bytes queued for the launcher above which the workers' pipes are not read
@@ -84,7 +129,7 @@ class Agent:
     def run(self) -> int:
         """Serve one job to its end. Returns the agent's exit code: 0 unless an order failed."""
         code = 0
-        self._writer.send(Hello(facts.gather()))
+        self._writer.send(Hello(messages.gather()))
         while True:
             self._wait()
             try:

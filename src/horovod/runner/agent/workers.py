@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from horovod.common.contract import reasons
 from horovod.common.contract.reasons import PIPE
 from horovod.common.contract.worker_env import make_key_fd, path_of_descriptor
-from horovod.runner.agent.ranks import ranks_of
-from horovod.runner.agent.report_pipe import ReportPipe
+from horovod.runner.agent.ranks import ReportPipe, ranks_of
 from horovod.runner.base import linux
 from horovod.runner.plan.environment import of_agent, of_host
 from horovod.runner.protocol.messages import (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from horovod.common.contract.log import warn_user
@@ -44,3 +45,68 @@ def renamed(old: str, new: str, value: Any) -> None:
     """Issue a DeprecationWarning if an argument was given by its old name, that is, if `value` is not None."""
     if value is not None:
         warn_user(f"{old} is deprecated: use {new}", DeprecationWarning)
+
+
+# Names of settings in messages: flags of horovodrun, or arguments of a function that starts jobs. Pure.
+
+
+@dataclass(frozen=True)
+class Names:
+    """Names by which the caller of a job sets its values; empty where the caller cannot set one.
+
+    Attributes:
+        start: Number of workers at the start.
+        least: Fewest workers.
+        most: Most workers.
+        resets: How often the members may change.
+        timeout: Seconds without enough workers.
+        cooldown: Range of seconds for which a failed host is barred.
+        start_timeout: Seconds for the start.
+        script: Discovery script.
+        slots: Slots of hosts for which the script prints none.
+    """
+
+    start: str
+    least: str
+    most: str
+    resets: str
+    timeout: str
+    cooldown: str
+    start_timeout: str
+    script: str
+    slots: str
+
+
+FLAGS = Names(
+    "-np",
+    "--min-np",
+    "--max-np",
+    "--reset-limit",
+    "--elastic-timeout",
+    "--blacklist-cooldown-range",
+    "--start-timeout",
+    "--host-discovery-script",
+    "--slots-per-host",
+)
+ARGUMENTS = Names(
+    "num_proc",
+    "min_num_proc",
+    "max_num_proc",
+    "reset_limit",
+    "elastic_timeout",
+    "cooldown_range",
+    "HOROVOD_START_TIMEOUT",
+    "",
+    "",
+)
+"""Names in functions that start jobs on a cluster."""
+HOROVOD_RUN = replace(
+    ARGUMENTS,
+    timeout="HOROVOD_ELASTIC_TIMEOUT",
+    start_timeout="start_timeout",
+    script="host_discovery_script",
+    slots="slots",
+)
+"""Names of the arguments of `horovod.run`."""
+DISCOVERY = replace(ARGUMENTS, script="discovery_script", slots="slots")
+"""Names in `HostDiscoveryScript`."""

@@ -173,3 +173,9 @@ def memory_file(name: str, content: bytes, sealed: bool) -> int:
             fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
         )
     return fd
+
+
+# Defaults of container runtimes.
+
+SHM_DEFAULT = 64 << 20
+"""Bytes of /dev/shm that Docker, Podman and Kubernetes provide by default. NCCL and data loaders soon fill them."""

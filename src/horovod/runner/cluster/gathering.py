@@ -18,8 +18,8 @@ from horovod.common.network.interfaces import network_identity, parse_ports, sca
 from horovod.common.security.auth import Acceptor, AuthError
 from horovod.common.security.channel import Channel, Talk
 from horovod.runner.cluster import ticket as tickets
-from horovod.runner.cluster.placement import Machines
 from horovod.runner.cluster.ticket import Answer, Arrival, Ticket
+from horovod.runner.plan.hosts import Machines
 from horovod.runner.remote.arrived import ArrivedConnection
 
 _MOST = 256  # maximum connections being authenticated; others wait in the backlog

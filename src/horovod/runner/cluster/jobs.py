@@ -4,28 +4,98 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from horovod.common.contract import boot
+from horovod.runner.base.arguments import ARGUMENTS, Names
 from horovod.runner.base.job_result import JobResult
-from horovod.runner.base.names import ARGUMENTS, Names
 from horovod.runner.base.signals import SignalQueue, interrupts
-from horovod.runner.cluster import placement
 from horovod.runner.cluster.gathering import Arrived, Gathering
-from horovod.runner.cluster.source import ArrivalSource
 from horovod.runner.command import cli
-from horovod.runner.function import package, results
+from horovod.runner.elastic.finder import Found, NotFound
+from horovod.runner.function import package, worker_error
 from horovod.runner.job.job import Job
-from horovod.runner.output.output import OutputSink
-from horovod.runner.output.stream_output import StreamOutput, standard_output
+from horovod.runner.output.output import OutputSink, StreamOutput, standard_output
+from horovod.runner.plan import hosts
 from horovod.runner.plan.hosts import Slot
 from horovod.runner.plan.settings import ElasticSettings, LaunchSettings
 from horovod.runner.remote import arrived, ssh
-from horovod.runner.remote.agents import Agent
+from horovod.runner.remote.connections import Agent
 from horovod.runner.remote.fleet import Fleet
+
+# Hosts of an elastic job whose agents connect: each is a slot gained, each that disconnects a slot lost.
+
+
+class ArrivalSource:
+    """`Source` whose hosts are the names of connected agents.
+
+    Args:
+        gathering: Server to which the agents connect.
+        way: Takes the connections.
+        most: Maximum number of agents at a time.
+    """
+
+    def __init__(self, gathering: Gathering, way: arrived.Arrived, most: int) -> None:
+        self._gathering = gathering
+        self._most = most
+        self._way = way
+        self._here: dict[str, Arrived] = {}
+        self._machines: dict[str, str] = {}
+        self._changed = True
+        self._over = False
+        self._told = False
+
+    def add(self, each: Arrived) -> None:
+        """Add an agent that the gathering has admitted."""
+        self._here[each.name] = each
+        self._machines[each.name] = each.machine
+        self._way.add(each.name, each.connection)
+        self._changed = True
+
+    def events(self) -> dict[int, int]:
+        if self._over:
+            return {}
+        # Connections that are not in use yet are watched by no other object.
+        idle = [self._here[name].connection for name in self._way.waiting if name in self._here]
+        return {self._gathering.fd: select.POLLIN, **{each.fd: select.POLLRDHUP for each in idle if each.fd >= 0}}
+
+    def next_time(self) -> float | None:
+        return 0.0 if self._changed and not self._over else None
+
+    def look(self, now: float) -> Found | NotFound | None:
+        if self._over:
+            return None
+        new, news, trouble = self._gathering.take()
+        for each in new:
+            self.add(each)
+        for name in [name for name in self._way.waiting if name in self._here and self._here[name].connection.gone]:
+            self.lost(name)
+        if trouble is not None and not self._told:
+            self._told = True  # report it once; the connected agents continue
+            news = [*news, str(trouble)]
+        if news:
+            return NotFound("\n".join(news), first=False)
+        if not self._changed:
+            return None
+        self._changed = False
+        return Found(dict.fromkeys(self._here, 1), certain=True, complete=len(self._here) >= self._most)
+
+    def lost(self, host: str) -> None:
+        if self._here.pop(host, None) is not None:
+            self._way.drop(host)
+            self._changed = True
+
+    def machine_of(self, host: str) -> str:
+        return self._machines[host]
+
+    def close(self) -> None:
+        self._over = True
+        self._gathering.close()
+        self._way.close()
 
 
 class Call:
@@ -90,13 +160,13 @@ def run_fixed(gathering: Gathering, call: Call, num_proc: int, wishes: Wishes) -
     try:
         gathering.close()
         by_number = {each.number: each for each in here[:num_proc]}
-        placed = placement.place({number: each.machine for number, each in by_number.items()})
+        placed = hosts.place({number: each.machine for number, each in by_number.items()})
         settings, environ = _settings(wishes, [slot for _, slot in placed], None)
         way = arrived.Arrived()
         agents = [_agent(by_number[number], slot, way) for number, slot in placed]
         fleet = _fleet(agents, settings, way)
         result = _run(call, wishes, settings, environ, fleet)
-        return results.by_rank(result, {slot.rank: slot.hostname for _, slot in placed})
+        return worker_error.by_rank(result, {slot.rank: slot.hostname for _, slot in placed})
     finally:
         for each in here:
             each.connection.kill()
@@ -121,7 +191,7 @@ def run_elastic(gathering: Gathering, call: Call, elastic: ElasticSettings, wish
         result = _run(call, wishes, settings, environ, fleet, source)
     finally:
         source.close()
-    return results.of_elastic(result, elastic.least)
+    return worker_error.of_elastic(result, elastic.least)
 
 
 def run_command(
@@ -158,7 +228,7 @@ def run_command(
     try:
         gathering.close()
         by_number = {each.number: each for each in here[: settings.size]}
-        placed = placement.place({number: each.machine for number, each in by_number.items()})
+        placed = hosts.place({number: each.machine for number, each in by_number.items()})
         settings = replace(settings, slots=[slot for _, slot in placed])
         fleet = _fleet([_agent(by_number[number], slot, way) for number, slot in placed], settings, way)
         return Job(settings, environ, signals=take_signals(), fleet=fleet).run()

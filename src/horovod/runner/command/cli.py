@@ -17,11 +17,11 @@ from horovod.common.contract.notices import misspelt_sentences, notices, sentenc
 from horovod.common.contract.setting import is_off
 from horovod.common.contract.settings import BY_NAME, Settings
 from horovod.runner.base.errors import LaunchError
-from horovod.runner.command import command_line, config_file, elastic_flags, help, spelling
+from horovod.runner.command import command_line, config_file, elastic_flags, help
 from horovod.runner.command.config_file import Config
 from horovod.runner.command.flags import FLAGS, GROUPS, Flag
-from horovod.runner.job import debugging
-from horovod.runner.plan import clouds, environment, hosts
+from horovod.runner.job import terminal
+from horovod.runner.plan import allocations, environment, hosts
 from horovod.runner.plan.hosts import Slot
 from horovod.runner.plan.settings import LaunchSettings, MpiOptions, mpi_options
 
@@ -107,7 +107,7 @@ def settings(namespace: argparse.Namespace, command: list[str], environ: Mapping
             setattr(namespace, config.controller, True)
     if namespace.num_proc is None:
         example = "`horovodrun -np 2 python train.py`"
-        if moved := spelling.moved_number(command):
+        if moved := command_line.moved_number(command):
             raise LaunchError(
                 f"{moved} must precede the command, got it after the command's first word; put flags first, as in "
                 f"{example}"
@@ -116,7 +116,7 @@ def settings(namespace: argparse.Namespace, command: list[str], environ: Mapping
     if namespace.benchmark:
         command = [*boot.arguments("horovod.benchmark.__main__"), *command]
     else:
-        for text in misspelt_sentences(spelling.assigned(command)):
+        for text in misspelt_sentences(command_line.assigned(command)):
             warn_user(text)
         command = command_line.through_env(command)
     if not command:
@@ -190,7 +190,7 @@ def with_variables(settings: LaunchSettings, environ: Mapping[str, str]) -> Laun
         ssh_fanout=checked.integer("HOROVOD_SSH_FANOUT"),
         debug_rank=None
         if settings.elastic is not None
-        else debugging.check(checked.integer("HOROVOD_DEBUG_RANK"), settings.slots),
+        else terminal.check(checked.integer("HOROVOD_DEBUG_RANK"), settings.slots),
         dashboard=checked.integer("HOROVOD_DASHBOARD_PORT") if checked.flag("HOROVOD_DASHBOARD") else None,
         heartbeat_timeout=checked.number("HOROVOD_HEARTBEAT_TIMEOUT"),
         grace=checked.number("HOROVOD_GRACE_SECONDS"),
@@ -305,17 +305,17 @@ def chosen_hosts(namespace: argparse.Namespace, environ: Mapping[str, str], tell
     return hosts_of_service(namespace.num_proc or 1, environ, tell)
 
 
-def machines_of_service(environ: Mapping[str, str]) -> clouds.Machines | None:
+def machines_of_service(environ: Mapping[str, str]) -> allocations.Machines | None:
     """Return the machines that the training service lists in this container, None as for `clouds.machines`.
 
     Raises:
         LaunchError: The list cannot be read.
     """
     try:
-        config = Path(clouds.SAGEMAKER_FILE).read_text(encoding="utf-8")
+        config = Path(allocations.SAGEMAKER_FILE).read_text(encoding="utf-8")
     except OSError:
         config = None
-    return clouds.machines(environ, config)
+    return allocations.machines(environ, config)
 
 
 def hosts_of_service(size: int, environ: Mapping[str, str], tell: bool = True) -> list[hosts.Host]:

@@ -5,11 +5,179 @@ argparse would interpret words of the command as flags of horovodrun.
 
 from __future__ import annotations
 
+import os
+import re
+import shlex
+import shutil
 from collections.abc import Mapping, Sequence
 
 from horovod.runner.base.errors import LaunchError
-from horovod.runner.command import spelling
 from horovod.runner.command.flags import FLAGS, Flag
+
+# Suggestions for unknown flags and for commands that cannot be started.
+
+# Flags of other launchers, without their dashes: what to use here instead.
+_ALL = "use -np N, the number of processes in all (-H host:N,... says how many on which host)"
+_HOSTS = "use -H host:N,... or --hostfile FILE, which name the hosts"
+_PASSED = "the environment is passed on by itself (--env-allow and --env-deny limit that)"
+_MEET = "ranks find one another by themselves"
+_GPUS = "did you mean --gpus-per-worker N? Without it all workers of a host see all its GPUs"
+ELSEWHERE = {
+    "nproc-per-node": _ALL,  # torchrun
+    "nproc": _ALL,
+    "node-rank": _MEET,
+    "rdzv-endpoint": _MEET,
+    "nnodes": _HOSTS,
+    "master-addr": _MEET,
+    "master-port": _MEET,
+    "num-processes": _ALL,  # accelerate
+    "num-gpus": _ALL,  # deepspeed
+    "gpus": _ALL,
+    "gpus-per-task": _GPUS,  # srun
+    "gpus-per-node": _GPUS,
+    "gpu-bind": "did you mean --gpus-per-worker N, or --gpu-affinity for the CPUs near them?",
+    "output-dir": "did you mean --output-filename DIR?",
+    "ntasks": _ALL,  # srun
+    "ntasks-per-node": _ALL,
+    "nodes": _HOSTS,
+    "ppn": _ALL,  # mpiexec
+    "machinefile": _HOSTS,
+    "genvlist": _PASSED,
+    "x": _PASSED,  # mpirun -x NAME
+}
+_NUMBER = re.compile(r"(-np|-n|--num-proc=)\d+")
+_PYTHON = re.compile(r"(i?python|pypy)[\d.]*t?")
+_PLAIN_OPTION = re.compile(r"-[bBdEiIOPqsSuvx]+|-[WX].*")
+_ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
+
+
+def spellings() -> tuple[list[str], list[str]]:
+    """Return all names of flags, and the one-letter names that may be joined with their value (`-p22`)."""
+    names = ["-h", "--help"]
+    letters = []
+    for flag in FLAGS:
+        names += flag.names
+        letters += [name for name in flag.names if len(name) == 2 and flag.value]
+        names += ["--no-" + name[2:] for name in flag.names if flag.no]
+    return names, letters
+
+
+def is_flag(word: str) -> bool:
+    """Return True for a flag alone, one with =value, or a one-letter flag joined with its value."""
+    names, letters = spellings()
+    if word.partition("=")[0] in names:
+        return True
+    return word[:2] in letters and (word[:2] != "-n" or word[2:].isdecimal())  # -np4 is not -n with value p4
+
+
+def advice(word: str) -> str:
+    """Return a clause that suggests what to write instead of an unknown flag, or an empty string."""
+    given = word.partition("=")[0]
+    bare = given.lstrip("-").replace("_", "-").lower()
+    if bare in ELSEWHERE:
+        return ELSEWHERE[bare]
+    near = _near(given, bare)
+    return f"did you mean {near}?" if near else ""
+
+
+def _near(given: str, bare: str) -> str:
+    names, _ = spellings()
+    same = [name for name in names if name.lstrip("-") == bare]  # differs in its dashes only
+    if same:
+        return same[0]
+    import difflib  # loaded only for advice
+
+    near = difflib.get_close_matches("--" + bare if given.startswith("--") else given, names, 1, 0.7)
+    return near[0] if near else ""
+
+
+def without_assignments(command: Sequence[str]) -> list[str]:
+    """Return the command without the `NAME=value` words before it."""
+    count = next((i for i, word in enumerate(command) if not _ASSIGNMENT.match(word)), len(command))
+    return list(command[count:])
+
+
+def assigned(command: Sequence[str]) -> list[str]:
+    """Return the names of the variables that are set before the command."""
+    count = len(command) - len(without_assignments(command))
+    return [word.partition("=")[0] for word in command[:count]]
+
+
+def moved_number(command: Sequence[str]) -> str:
+    """Return -np with its value if it stands after the command's first word, else an empty string."""
+    for index, word in enumerate(command[1:], 1):
+        if word in ("-np", "-n", "--num-proc") and "".join(command[index + 1 : index + 2]).isdecimal():
+            return f"{word} {command[index + 1]}"
+        if _NUMBER.fullmatch(word):
+            return word
+    return ""
+
+
+def missing_script(command: Sequence[str]) -> str:
+    """Return the script that Python is to run if it does not exist on this machine.
+
+    Returns:
+        Path of the script; empty if it exists, or if the command does not tell which file is run.
+    """
+    program = without_assignments(command[1:] if command[:1] == ["env"] else command)
+    if not program or not _PYTHON.fullmatch(os.path.basename(program[0])):
+        return ""
+    index = 1
+    while index < len(program) and program[index].startswith("-"):
+        if not _PLAIN_OPTION.fullmatch(program[index]):  # -c, -m, or an unknown option
+            return ""
+        index += 2 if program[index] in ("-W", "-X") else 1
+    return program[index] if index < len(program) and not os.path.exists(program[index]) else ""
+
+
+def near_file(path: str) -> str:
+    """Return a clause that suggests a file in the same folder with a similar name, or an empty string."""
+    import difflib  # loaded only for advice
+
+    folder, name = os.path.split(path)
+    try:
+        near = difflib.get_close_matches(name, os.listdir(folder or "."), 1, 0.75)
+    except OSError:
+        return ""
+    return f"; did you mean {os.path.join(folder, near[0])}?" if near else ""
+
+
+def refusal_of_script(arguments: Sequence[str], command: Sequence[str]) -> str:
+    """Return why a Python script cannot be started as a command, and the command line that starts it.
+
+    Args:
+        arguments: The whole command line, which ends with `command`.
+        command: The command and its arguments.
+
+    Returns:
+        The message; empty if the script can be started or the command is not a Python script.
+    """
+    program = without_assignments(command)
+    name = program[0] if program else ""
+    if not name.endswith((".py", ".pyw")):
+        return ""
+    if "/" not in name and shutil.which(name) is not None:
+        return ""
+    reason = _reason(name)
+    if not reason:
+        return ""
+    python = "python" if shutil.which("python") or not shutil.which("python3") else "python3"
+    before = list(arguments[: len(arguments) - len(program)])
+    return f"{name}: {reason}; did you mean `{shlex.join(['horovodrun', *before, python, *program])}`?"
+
+
+def _reason(name: str) -> str:
+    if not os.path.isfile(name):
+        return ""  # it may exist on other hosts
+    if not os.access(name, os.X_OK):
+        return "this script is not executable"
+    if "/" not in name:
+        return "a command without a directory is only searched for on PATH"
+    try:
+        with open(name, "rb") as file:
+            return "" if file.read(2) == b"#!" else "it does not begin with `#!`, so it cannot be run as a command"
+    except OSError:
+        return ""
 
 
 def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -38,7 +206,7 @@ def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
 def in_full(word: str) -> str:
     """Return the full name of a flag, which may be abbreviated to an unambiguous prefix. Raises LaunchError."""
-    if spelling.is_flag(word):
+    if is_flag(word):
         return word
     given, equals, value = word.partition("=")
     found = _beginning_with(given) if given.startswith("--") else {}
@@ -47,7 +215,7 @@ def in_full(word: str) -> str:
     if found:
         names = sorted(found)
         raise LaunchError(f"{given} is ambiguous: it could be {', '.join(names[:-1])} or {names[-1]}")
-    clause = spelling.advice(word)
+    clause = advice(word)
     raise LaunchError(f"unknown flag {given}{f'; {clause}' if clause else ''}")
 
 
@@ -62,5 +230,5 @@ def _beginning_with(given: str) -> Mapping[str, tuple[Flag | None, bool]]:
 
 def through_env(command: Sequence[str]) -> list[str]:
     """Return the command, started by `env` if `NAME=value` words precede it; empty if there are only such words."""
-    bare = spelling.without_assignments(command)
+    bare = without_assignments(command)
     return ["env", *command] if bare and len(bare) < len(command) else bare

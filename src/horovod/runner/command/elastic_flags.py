@@ -9,9 +9,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from horovod.common.contract.settings import Settings
+from horovod.runner.base.arguments import FLAGS, Names
 from horovod.runner.base.errors import LaunchError
-from horovod.runner.base.names import FLAGS, Names
-from horovod.runner.plan import hosts, slurm
+from horovod.runner.plan import allocations, hosts
 from horovod.runner.plan.settings import ElasticSettings, LaunchSettings
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def of_flags(
                 f"an elastic job (--min-np, --host-discovery-script) needs the controller --gloo, got --{controller}"
                 f": {'mpirun' if controller == 'mpi' else controller} cannot start and end single processes"
             )
-    nodes = slurm.allocation(environ) if script is None and not given else None
+    nodes = allocations.allocation(environ) if script is None and not given else None
     if script is None and nodes is None and namespace.slots_per_host is not None:
         warnings.warn("--slots-per-host has no effect without --host-discovery-script", stacklevel=2)
     cooldown = namespace.blacklist_cooldown_range
@@ -90,7 +90,7 @@ def make_settings(
     cooldown: tuple[float, float] | None,
     script: str | None,
     given: Sequence[hosts.Host],
-    nodes: slurm.Allocation | None = None,
+    nodes: allocations.Allocation | None = None,
     names: Names = FLAGS,
 ) -> ElasticSettings:
     """Check the values together and return the settings of an elastic job.
@@ -111,9 +111,8 @@ def make_settings(
         LaunchError: A value is not accepted.
     """
     # Loaded here because only elastic jobs need it.
-    from horovod.runner.elastic.cooldown import check_range
     from horovod.runner.elastic.discovery import check_fixed
-    from horovod.runner.elastic.limits import Limits
+    from horovod.runner.elastic.limits import Limits, check_range
 
     try:
         limits = Limits(start, start if least is None else least, most, resets, names=names)

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from horovod.common.contract import live, reasons
-from horovod.runner.dashboard.series import Series
-from horovod.runner.dashboard.tails import Line, Tail, text
+from horovod.runner.dashboard.history import Line, Series, Tail, text
 from horovod.runner.plan.hosts import Slot
 
 LINES = 100  # lines kept of a rank, fewer where there are many ranks

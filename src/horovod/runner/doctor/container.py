@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from horovod.common.contract import cgroups
-from horovod.runner.doctor.report import ContainerReport
+from horovod.runner.base.linux import SHM_DEFAULT
+from horovod.runner.doctor.report import OK, WARN, ContainerReport, Finding, HostAnswer, HostReport
 
 SHM = "dev/shm"
 SPACES = ("ipc", "mnt", "pid")
@@ -81,3 +82,121 @@ def _spaces(root: str) -> dict[str, str]:
         except OSError:
             continue
     return found
+
+
+# Findings about hosts' containers. Pure, like `findings`. There are none about hosts that are not containers.
+
+SHM_EACH = SHM_DEFAULT  # minimum bytes for the data loaders of a rank
+SHM_GOOD = 256 << 20  # bytes recommended for each rank
+MEMORY_EACH = 300 << 20  # bytes of a rank that has imported PyTorch and holds no data yet
+TASKS_EACH = 128  # threads and processes of a rank: thread pools of the framework, data loaders
+_GIB = 1 << 30
+
+
+def is_scarce(answer: HostAnswer, report: HostReport) -> bool:
+    """Return True if too little is left in /dev/shm for the data loaders of this host's ranks."""
+    return 0 <= report.shm_free <= answer.slots * SHM_EACH
+
+
+def shared_memory(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
+    """Check /dev/shm for other programs. Horovod's shared memory is unnamed and limited only by the total memory."""
+    for answer, report in _reports(answers):
+        size = f"{max(1, -(-answer.slots * SHM_GOOD // _GIB))}g"
+        if report.container.shm_error:
+            yield Finding(
+                WARN,
+                "shared memory",
+                answer.host,
+                f"programs can put nothing into /dev/shm: {report.container.shm_error}",
+                "horovod does not, but workers of PyTorch's DataLoader, multiprocessing, NCCL and MPIs do: mount a "
+                f"tmpfs there that can be written (`docker run --shm-size={size}`)",
+            )
+        elif is_scarce(answer, report):
+            ranks = "one rank" if answer.slots == 1 else f"{answer.slots} ranks"
+            yield Finding(
+                WARN,
+                "shared memory",
+                answer.host,
+                f"/dev/shm has {report.shm_free >> 20} MiB left of {report.container.shm >> 20}, for {ranks}",
+                "horovod does not use it, but workers of PyTorch's DataLoader do, and fail when it is full: "
+                f"`docker run --shm-size={size}`, or in Kubernetes a volume of medium Memory there",
+            )
+        else:
+            yield Finding(OK, "shared memory", answer.host, "/dev/shm is there")
+
+
+def memory_limit(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
+    """Check that the container's memory limit leaves room for the ranks."""
+    for answer, report in _reports(answers):
+        if report.container.memory_limit < 0:
+            continue
+        limit = f"{report.memory_available >> 20} MiB are free of the {report.container.memory_limit >> 20} MiB"
+        if report.memory_available < answer.slots * MEMORY_EACH:
+            yield Finding(
+                WARN,
+                "memory",
+                answer.host,
+                f"{limit} that the container may take, for {answer.slots} ranks",
+                f"a rank with PyTorch takes about {MEMORY_EACH >> 20} MiB before it holds any data, and the kernel "
+                "kills what goes beyond: `docker run --memory`, in Kubernetes limits.memory, in Slurm --mem",
+            )
+        else:
+            yield Finding(OK, "memory", answer.host, f"{limit} of the container")
+
+
+def tasks(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
+    """Check the container's limit of processes and threads."""
+    for answer, report in _reports(answers):
+        if 0 <= report.container.tasks_free < answer.slots * TASKS_EACH:
+            yield Finding(
+                WARN,
+                "limits",
+                answer.host,
+                f"{report.container.tasks_free} processes and threads are left of the container's "
+                f"{report.container.tasks_limit}, for {answer.slots} ranks; frameworks start many",
+                "`docker run --pids-limit=4096`, in Kubernetes podPidsLimit of the kubelet",
+            )
+
+
+def neighbours(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
+    """Warn about containers on the same machine, which count as hosts and do not share memory."""
+    machines: dict[str, list[tuple[HostAnswer, HostReport]]] = {}
+    for answer, report in _reports(answers):
+        if report.container.machine:
+            machines.setdefault(report.container.machine, []).append((answer, report))
+    for found in machines.values():
+        if len({report.container.spaces.get("mnt", "") for _, report in found}) < 2:
+            continue
+        names = ", ".join(answer.host for answer, _ in found[:8])
+        advice = "one container with the ranks of all of them lets these share memory"
+        if all(report.devices.survey.gpus for _, report in found) and _apart(found):
+            advice += "; GPUs of different containers reach each other's memory (CUDA IPC) only with --ipc=host and "
+            advice += "--pid=host for each"
+        yield Finding(
+            WARN, "containers", "", f"{names} are containers of one machine, whose ranks talk by TCP only", advice
+        )
+
+
+def _apart(found: Sequence[tuple[HostAnswer, HostReport]]) -> bool:
+    """Return True unless the containers share both the IPC and the pid namespace."""
+    return any(len({report.container.spaces.get(name, "") for _, report in found}) > 1 for name in ("ipc", "pid"))
+
+
+def shown(report: HostReport) -> str:
+    """Return the table's cell; "-" without container and limits."""
+    container = report.container
+    parts = [container.kind] if container.kind else []
+    if container.memory_limit >= 0:
+        parts.append(f"memory {container.memory_limit >> 20} MiB")
+    if container.tasks_limit >= 0:
+        parts.append(f"{container.tasks_limit} tasks")
+    return ", ".join(parts) or "-"
+
+
+def _reports(answers: Sequence[HostAnswer]) -> Iterator[tuple[HostAnswer, HostReport]]:
+    for answer in answers:
+        if answer.report is not None:
+            yield answer, answer.report
+
+
+CHECKS = (shared_memory, memory_limit, tasks, neighbours)

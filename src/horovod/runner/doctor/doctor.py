@@ -33,7 +33,7 @@ from horovod.runner.plan import hosts
 from horovod.runner.plan.hosts import Slot
 from horovod.runner.plan.settings import LaunchSettings
 from horovod.runner.protocol.messages import Report
-from horovod.runner.remote.agents import Agent
+from horovod.runner.remote.connections import Agent
 from horovod.runner.remote.fleet import Fleet, Trouble
 
 END_SECONDS = 5.0

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from horovod.common.network.interfaces import parse_names
 from horovod.runner.base.frameworks import usable
-from horovod.runner.doctor import container_findings, device_findings, mpi
+from horovod.runner.doctor import container, devices, mpi
 from horovod.runner.doctor.report import FAIL, OK, WARN, Finding, HostAnswer, HostReport, Measured
 
 SLOW_CONNECT = 5.0  # s
@@ -325,7 +325,7 @@ CHECKS: tuple[Check, ...] = (
     interfaces,
     reachability,
     speeds,
-    *container_findings.CHECKS,
-    *device_findings.CHECKS,
+    *container.CHECKS,
+    *devices.CHECKS,
     mpi.check,
 )

@@ -6,9 +6,15 @@ Environment, limits and cores of this process are those of a training script.
 from __future__ import annotations
 
 import os
+import socket
+import struct
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 
+from horovod._bounded_server import BoundedServer
 from horovod.common.contract.worker_env import WorkerEnv
 from horovod.common.network.connecting import Listeners
 from horovod.common.network.interfaces import (
@@ -20,11 +26,172 @@ from horovod.common.network.interfaces import (
     to_listen,
     to_try,
 )
-from horovod.common.security.auth import derive_key
+from horovod.common.security.auth import AuthError, Place, accept, connect, derive_key
 from horovod.common.store.client import StoreClient, StoreError
 from horovod.runner.agent.workers import RESULT_FD
-from horovod.runner.doctor import host, pairs
+from horovod.runner.doctor import host
 from horovod.runner.doctor.report import HostReport, Measured, Tried
+
+# Network checks between two hosts: which addresses lead to the right rank, latency and throughput.
+#
+# Every connection begins with the handshake of the job's own links (common/security/auth.py), so only ranks of this job
+# take part.
+
+REACH, MEASURE = 100, 101  # purposes of connections; those of links are smaller numbers
+EPOCH = 1
+REACH_SECONDS = 2.0  # s until an address is given up; the job's links try others after a quarter of a second
+ANSWER_SECONDS = 10.0  # s for the handshake of a peer that has accepted the connection, since it may be busy
+STALL_SECONDS = 10.0  # s without progress of a measurement
+ECHOES = 100
+STREAM_SECONDS = 0.3
+PIECE = 256 << 10
+_COUNTED = struct.Struct("!Qd")  # bytes, seconds
+_THREADS = 32
+_MOST = 4 * _THREADS  # maximum connections to a listener
+_GRACE = 1.0  # s that each connection has for its handshake, however many come
+
+
+def rounds(count: int, most: int) -> list[list[tuple[int, int]]]:
+    """Return rounds in which ranks 0 to count - 1 meet in disjoint pairs (i, j) with i < j.
+
+    There are at most `most` rounds; if that is enough, all pairs meet (the circle method of tournaments).
+    """
+    ring = list(range(count)) if count % 2 == 0 else [*range(count), -1]
+    made = []
+    for _ in range(min(most, len(ring) - 1)):
+        half = len(ring) // 2
+        pairs = zip(ring[:half], reversed(ring[half:]), strict=True)
+        made.append([(min(pair), max(pair)) for pair in pairs if -1 not in pair])
+        ring = [ring[0], ring[-1], *ring[1:-1]]
+    return made
+
+
+class Server:
+    """Server for the other ranks, on all listeners, until it is closed."""
+
+    def __init__(self, listeners: Listeners, key: bytes, rank: int) -> None:
+        self._listeners = listeners
+        self._key = key
+        self._rank = rank
+        self._servers = [
+            BoundedServer(sock, self._answer, _MOST, ANSWER_SECONDS, "hvd-doctor", _GRACE) for sock in listeners.tcp
+        ]
+
+    def _answer(self, sock: socket.socket, _client: object, server: BoundedServer) -> None:
+        place = accept(sock, self._key, EPOCH, self._rank, ANSWER_SECONDS)
+        server.heard(sock)
+        if place.purpose == MEASURE:
+            serve_measurement(sock)
+
+    def close(self) -> None:
+        """Stop serving and close the listeners."""
+        for server in self._servers:
+            server.close()
+        self._listeners.close()
+
+
+def dial(endpoint: Endpoint, key: bytes, purpose: int, rank: int, peer: int) -> socket.socket:
+    """Return an authenticated connection. Raises OSError or AuthError."""
+    sock = socket.create_connection((endpoint.address, endpoint.port), timeout=REACH_SECONDS)
+    try:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connect(sock, key, Place(purpose, EPOCH, rank, peer), ANSWER_SECONDS)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def try_all(targets: Sequence[tuple[int, Endpoint]], key: bytes, rank: int) -> list[Tried]:
+    """Try every (peer, endpoint) in parallel and return the results in the same order."""
+
+    def one(target: tuple[int, Endpoint]) -> Tried:
+        peer, endpoint = target
+        try:
+            dial(endpoint, key, REACH, rank, peer).close()
+            outcome = ""
+        except (OSError, AuthError) as error:
+            outcome = describe(error)
+        return Tried(peer, endpoint.address, endpoint.interface, outcome)
+
+    with ThreadPoolExecutor(_THREADS) as pool:
+        return list(pool.map(one, targets))
+
+
+def describe(error: Exception) -> str:
+    """Return a few words on why a connection failed."""
+    if isinstance(error, AuthError):
+        return "another process answers"
+    if isinstance(error, ConnectionRefusedError):
+        return "refused"
+    if isinstance(error, TimeoutError):
+        return "no answer"
+    return str(getattr(error, "strerror", None) or error).lower()
+
+
+def measure(endpoint: Endpoint, key: bytes, rank: int, peer: int) -> Measured:
+    """Measure the median round trip of small messages, then the throughput of one stream for `STREAM_SECONDS`."""
+    stage = "connecting"
+    try:
+        with dial(endpoint, key, MEASURE, rank, peer) as sock:
+            sock.settimeout(STALL_SECONDS)
+            stage = "small messages"
+            round_trip = _echo(sock)
+            stage = "a stream of large packets"
+            return Measured(
+                peer, endpoint.address, endpoint.interface, round_trip_us=round_trip * 1e6, gigabits=_stream(sock)
+            )
+    except (OSError, AuthError) as error:
+        text = f"{stage}: {describe(error)}"
+        return Measured(peer, endpoint.address, endpoint.interface, error=text)
+
+
+def _echo(sock: socket.socket) -> float:
+    taken = []
+    for _ in range(ECHOES):
+        begin = time.perf_counter()
+        sock.sendall(b"?")
+        _receive(sock, 1)
+        taken.append(time.perf_counter() - begin)
+    return sorted(taken)[len(taken) // 2]
+
+
+def _stream(sock: socket.socket) -> float:
+    """Return gigabits per second, as counted by the receiver."""
+    piece = memoryview(bytearray(PIECE))
+    end = time.perf_counter() + STREAM_SECONDS
+    while time.perf_counter() < end:
+        rest = piece
+        while rest:
+            rest = rest[sock.send(rest) :]  # not sendall, whose timeout covers all of the data
+    sock.shutdown(socket.SHUT_WR)
+    count, seconds = _COUNTED.unpack(_receive(sock, _COUNTED.size))
+    return float(count * 8 / max(seconds, 1e-9) / 1e9)
+
+
+def serve_measurement(sock: socket.socket) -> None:
+    """Serve the other side of `measure`."""
+    sock.settimeout(STALL_SECONDS)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    for _ in range(ECHOES):
+        _receive(sock, 1)
+        sock.sendall(b"!")
+    buffer = bytearray(PIECE)
+    count, begin = sock.recv_into(buffer), time.perf_counter()
+    while got := sock.recv_into(buffer):
+        count += got
+    sock.sendall(_COUNTED.pack(count, time.perf_counter() - begin))
+
+
+def _receive(sock: socket.socket, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        piece = sock.recv(size - len(data))
+        if not piece:
+            raise ConnectionError(0, "the other side hung up")
+        data += piece
+    return data
+
 
 ROUNDS = 7  # rounds of measurements between pairs; enough for all pairs of up to 8 hosts
 MEET_SECONDS = 30.0
@@ -59,7 +226,7 @@ def _with_network(report: HostReport, env: WorkerEnv) -> HostReport:
     ports = parse_ports(os.environ.get("HOROVOD_PORT_RANGE", "").strip())
     # Check all interfaces, even if the user has selected one, because another may be the solution.
     listeners = Listeners(to_listen(report.interfaces, "", alone=False), 64, ports)
-    server = pairs.Server(listeners, key, env.rank)
+    server = Server(listeners, key, env.rank)
     try:
         with StoreClient(job_key, env.rendezvous_addr, env.rendezvous_port) as store:
             mine = msgspec.msgpack.encode(_Meeting(network_identity(), listeners.endpoints))
@@ -69,7 +236,7 @@ def _with_network(report: HostReport, env: WorkerEnv) -> HostReport:
             _, values = store.exchange("tried", env.rank, env.size, msgspec.msgpack.encode(tried), MEET_SECONDS)
             everybodys = [msgspec.msgpack.decode(value, type=list[Tried]) for value in values]
             measured = []
-            for number, round_ in enumerate(pairs.rounds(env.size, ROUNDS)):
+            for number, round_ in enumerate(rounds(env.size, ROUNDS)):
                 for pair in round_:
                     if env.rank in pair:
                         measured += _measure(pair, env.rank, peers, everybodys, key)
@@ -87,7 +254,7 @@ def _try(peers: list[_Meeting], key: bytes, rank: int) -> list[Tried]:
         if number != rank
         for endpoint in to_try(mine.endpoints, peer.endpoints, peer.network == mine.network, source_address)
     ]
-    return pairs.try_all(targets, key, rank)
+    return try_all(targets, key, rank)
 
 
 def _measure(
@@ -100,7 +267,7 @@ def _measure(
         good.sort(key=lambda each: bool(wanted) and each.interface not in wanted)
         if good:
             endpoint = next(each for each in peers[target].endpoints if each.address == good[0].address)
-            return [pairs.measure(endpoint, key, rank, target)] if source == rank else []
+            return [measure(endpoint, key, rank, target)] if source == rank else []
     return []
 
 

@@ -5,10 +5,13 @@ Pure: times are arguments (monotonic, s).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
-from horovod.common.contract.membership import HostUpdateResult
-from horovod.runner.elastic.phases import TOGETHER
+from horovod._version import __version__
+from horovod.common.contract.membership import Facts, HostUpdateResult, decode_facts
+from horovod.common.contract.settings import BY_NAME
+from horovod.runner.elastic.actions import TOGETHER
 from horovod.runner.elastic.workers import Worker
 
 
@@ -62,3 +65,71 @@ class Admission:
     def postpone(self, seconds: float) -> None:
         """Extend all deadlines by the seconds during which the launcher did not run."""
         self._ready_since = None if self._ready_since is None else self._ready_since + seconds
+
+
+# Which new workers may join an elastic job, by the facts that they report. Pure.
+#
+# Ranks with other versions of horovod could misunderstand each other, and state from another Python may not be
+# readable. Another version of the program would train with different mathematics unnoticed. Where hosts are updated
+# one by one on purpose, the user can allow that, and it is only a warning.
+
+_CODE = "HOROVOD_ELASTIC_CODE"
+
+
+class AdmissionResult(NamedTuple):
+    """Decision about a worker: `refusal` is why it may not join, `warning` what to report; empty for nothing."""
+
+    refusal: str = ""
+    warning: str = ""
+
+
+class Newcomers:
+    """Admission check of new workers.
+
+    The first worker determines the job's Python and program.
+
+    Args:
+        same_code: Refuse a worker whose program differs; False with HOROVOD_ELASTIC_CODE=any.
+        version: Version of horovod; default the launcher's.
+    """
+
+    def __init__(self, same_code: bool = True, version: str = __version__) -> None:
+        self._same_code = same_code
+        self._version = version
+        self._job: Facts | None = None  # facts of the first worker
+
+    @classmethod
+    def wanted(cls, environ: Mapping[str, str]) -> Newcomers:
+        """Return the check that these variables ask for. Raises ValueError naming what is accepted."""
+        return cls(BY_NAME[_CODE].parse(environ.get(_CODE, "")) != "any")
+
+    def judge(self, told: bytes) -> AdmissionResult:
+        """Return the decision about a worker that reports these facts (encoded `Facts`) on its first request."""
+        try:
+            facts = decode_facts(told)
+        except ValueError:
+            return AdmissionResult(
+                "what it says of itself cannot be read: it has another version of horovod than the launcher"
+            )
+        if facts.version != self._version:
+            return _differs("horovod", facts.version, "launcher has", self._version)
+        if self._job is None:
+            self._job = facts
+        job = self._job
+        if facts.python != job.python:
+            return _differs("Python", facts.python, "job's workers have", job.python)
+        if facts.code == job.code:
+            return AdmissionResult()
+        if facts.program == job.program:
+            differs = f"its copy of {facts.program} differs from the one that the job runs"
+        else:
+            differs = f"its program is {facts.program or 'no file'}, but the job's is {job.program or 'no file'}"
+        if self._same_code:
+            return AdmissionResult(
+                f"{differs}; install the same on all hosts, or let it in by HOROVOD_ELASTIC_CODE=any"
+            )
+        return AdmissionResult(warning=f"{differs}, which HOROVOD_ELASTIC_CODE=any allows")
+
+
+def _differs(what: str, its: str, others: str, theirs: str) -> AdmissionResult:
+    return AdmissionResult(f"it has {what} {its}, but the {others} {what} {theirs}; install the same on all hosts")

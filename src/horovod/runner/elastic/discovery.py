@@ -10,8 +10,8 @@ import time
 from collections.abc import Mapping, Sequence
 
 from horovod.common.contract.membership import HostUpdateResult
-from horovod.runner.base.names import DISCOVERY, FLAGS, Names
-from horovod.runner.elastic.cooldown import LONGEST, SHORTEST, Blacklist, check_range
+from horovod.runner.base.arguments import DISCOVERY, FLAGS, Names
+from horovod.runner.elastic.limits import LONGEST, SHORTEST, Blacklist, check_range
 from horovod.runner.elastic.script import ScriptRun
 
 DEFAULT_COOLDOWN_LOWER_LIMIT_SECONDS = SHORTEST

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from horovod.runner.base.arguments import FLAGS, Names
 from horovod.runner.base.errors import LaunchError
-from horovod.runner.base.names import FLAGS, Names
 from horovod.runner.elastic.script import ScriptRun
 
 EVERY = 1.0  # s from the end of one run of the script to the start of the next

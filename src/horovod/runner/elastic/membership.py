@@ -17,12 +17,25 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 
-from horovod.runner.elastic import messages, placement
-from horovod.runner.elastic.actions import Abandon, Action, Break, Dismiss, End, Form, Kill, Notify, Say, Spawn
+from horovod.runner.elastic import messages, workers
+from horovod.runner.elastic.actions import (
+    ACCUSED,
+    CERTAIN,
+    LEAVING,
+    Abandon,
+    Action,
+    Break,
+    Dismiss,
+    End,
+    Form,
+    Kill,
+    Notify,
+    Phase,
+    Say,
+    Spawn,
+)
 from horovod.runner.elastic.admission import Admission
-from horovod.runner.elastic.cooldown import Blacklist
-from horovod.runner.elastic.limits import Limits, Resets
-from horovod.runner.elastic.phases import ACCUSED, CERTAIN, LEAVING, Phase
+from horovod.runner.elastic.limits import Blacklist, Limits, Resets
 from horovod.runner.elastic.workers import Life, MachineOf, Worker, Workers, candidates
 
 
@@ -329,7 +342,7 @@ class Membership:
         if self._resets.used_up and self.workers.survivors >= self.limits.least:
             return  # a new worker could only end the job
         room = None if self.limits.most is None else max(0, self.limits.most - self.workers.staying)
-        for host in placement.free_slots(usable, self.workers.taken())[:room]:
+        for host in workers.free_slots(usable, self.workers.taken())[:room]:
             self._out.append(Spawn(self.workers.add(host, self.epoch == 0).number, host))
 
     def _go_on(self, now: float) -> None:
@@ -385,7 +398,7 @@ class Membership:
         """Return the time from which on too few workers are present or starting, and too few slots remain."""
         if waiting >= self._needed or self.workers.of(Life.STARTING, Life.WORKING, Life.ENDING, Life.KILLED):
             return math.inf
-        free = placement.free_slots(self._blacklist.usable(self._slots, now), self.workers.taken())
+        free = workers.free_slots(self._blacklist.usable(self._slots, now), self.workers.taken())
         full = self._complete and waiting + len(free) < self._needed
         return self._blacklist.closes_at(self._slots, full, now)
 
@@ -399,8 +412,8 @@ class Membership:
     def _form(self, waiting: list[Worker]) -> None:
         if self._ran and self._resets.used_up and self._last_members <= {worker.number for worker in waiting}:
             waiting = [worker for worker in waiting if worker.number in self._last_members]  # keep the members
-        ordered = placement.choose(candidates(waiting), self.limits.most, self.workers.machines(self._slots))
-        places = placement.places(ordered)
+        ordered = workers.choose(candidates(waiting), self.limits.most, self.workers.machines(self._slots))
+        places = workers.places(ordered)
         if self._ran and places.keys() != self._last_members:
             if self._resets.used_up:
                 return self._end(False, messages.too_many_changes(self._resets.done, self._names))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from horovod.runner.base.names import Names
+from horovod.runner.base.arguments import Names
 from horovod.runner.elastic.workers import Life, Worker, Workers
 
 

@@ -12,7 +12,7 @@ import sys
 
 from horovod.common.contract import boot
 from horovod.runner.base.errors import LaunchError
-from horovod.runner.plan import slurm
+from horovod.runner.plan import allocations
 
 EVERY = 5.0  # s between two runs, because each puts load on a controller that all users share
 SECONDS = 4.0  # time limit of each of two queries, so that both fit into a discovery script's time limit
@@ -29,16 +29,16 @@ def command(each: int | None) -> list[str]:
 
 def main() -> int:
     """Print the nodes and return the exit code."""
-    given = slurm.allocation(os.environ)
+    given = allocations.allocation(os.environ)
     try:
         if given is None:
             raise LaunchError("SLURM_JOB_ID must be set: this is not a Slurm allocation")
-        nodes = slurm.nodes_of(ask("squeue", "-h", "-j", given.job, "-o", "%T|%N"), given.job)
-        found = slurm.usable(ask("sinfo", "-h", "-N", "-n", ",".join(nodes), "-o", "%N|%T"), nodes)
+        nodes = allocations.nodes_of(ask("squeue", "-h", "-j", given.job, "-o", "%T|%N"), given.job)
+        found = allocations.usable(ask("sinfo", "-h", "-N", "-n", ",".join(nodes), "-o", "%N|%T"), nodes)
     except LaunchError as error:
         print(error, file=sys.stderr)
         return 1
-    print(end=slurm.lines(found, given.slots, int(sys.argv[1]) if len(sys.argv) > 1 else None))
+    print(end=allocations.lines(found, given.slots, int(sys.argv[1]) if len(sys.argv) > 1 else None))
     return 0
 
 

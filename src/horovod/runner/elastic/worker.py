@@ -2,11 +2,130 @@
 
 from __future__ import annotations
 
+import hmac
+import socket
+import struct
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from horovod._bounded_server import BoundedServer
 from horovod.common.contract.membership import HostUpdateResult
 from horovod.common.elastic.updates import WorkerNotificationManager
-from horovod.runner.elastic.notifications import WorkerNotificationClient, WorkerNotificationService
+from horovod.common.network.interfaces import scan
+from horovod.common.security.auth import AuthError, Place, accept, connect, derive_key
+
+__all__ = [
+    "HOROVOD_GLOO_IFACE",
+    "HOROVOD_GLOO_RENDEZVOUS_ADDR",
+    "HOROVOD_GLOO_RENDEZVOUS_PORT",
+    "HOROVOD_HOSTNAME",
+    "HOROVOD_LOCAL_RANK",
+    "HostUpdateResult",
+    "HostsUpdatedRequest",
+    "WorkerNotificationClient",
+    "WorkerNotificationManager",
+    "WorkerNotificationService",
+]
+
+# Notifications about changed hosts from a program that is itself a launcher to a worker.
+#
+# Each one uses a new connection, on which both ends prove that they hold the key. Workers of `horovodrun` are notified
+# through the job's store and need no port for it.
+
+_PURPOSE = 100  # identifies these connections
+_NEWS = struct.Struct("<dB")  # timestamp, result
+_MAC = 32
+_SECONDS = 10.0  # maximum duration of a connection
+_DONE = b"k"
+
+Addresses = Mapping[str, Sequence[tuple[str, int]]]
+"""(address, port) by network interface."""
+
+
+class WorkerNotificationService:
+    """Server for notifications, which it passes to `manager`, until `shutdown`.
+
+    Args:
+        key: 32 bytes, or any number of them.
+        nic: Network interface to listen on; None for loopback.
+        manager: Gets the notifications.
+
+    Raises:
+        ValueError: There is no such interface.
+    """
+
+    def __init__(self, key: bytes, nic: str | None, manager: WorkerNotificationManager) -> None:
+        self._key = derive_key(bytes(key), "notifications")
+        self._manager = manager
+        self._nic = nic if nic is not None else "lo"
+        found = {each.name: [address.text for address in each.addresses] for each in scan()}
+        if not found.get(self._nic):
+            raise ValueError(f"nic must be one of {', '.join(sorted(found))}, got {nic!r}")
+        self._server = BoundedServer((found[self._nic][0], 0), self._serve, patience=_SECONDS, name="hvd-notifications")
+
+    def addresses(self) -> dict[str, list[tuple[str, int]]]:
+        """Return the addresses for clients."""
+        host, port = self._server.server_address[:2]
+        return {self._nic: [(host, port)]}
+
+    def shutdown(self) -> None:
+        """Stop listening. Idempotent."""
+        self._server.close()
+
+    def _serve(self, peer: socket.socket, _client: object, server: BoundedServer) -> None:
+        if accept(peer, self._key, 0, 0, _SECONDS).purpose != _PURPOSE:
+            return
+        peer.settimeout(_SECONDS)
+        told = b""
+        while len(told) < _NEWS.size + _MAC:
+            data = peer.recv(_NEWS.size + _MAC - len(told))
+            if not data:
+                return
+            told += data
+        server.heard(peer)
+        news, mac = told[: _NEWS.size], told[_NEWS.size :]
+        if not hmac.compare_digest(mac, hmac.digest(self._key, news, "sha256")):
+            return
+        timestamp, result = _NEWS.unpack(news)
+        self._manager.handle_hosts_updated(timestamp, HostUpdateResult(result))
+        peer.sendall(_DONE)
+
+
+class WorkerNotificationClient:
+    """Client of a `WorkerNotificationService`.
+
+    Args:
+        addresses: Addresses of the service.
+        key: Key of the service.
+        verbose: Accepted for compatibility.
+        match_intf: Accepted for compatibility.
+    """
+
+    def __init__(self, addresses: Addresses, key: bytes, verbose: int, match_intf: bool = False) -> None:
+        del verbose, match_intf
+        self._places = [place for places in addresses.values() for place in places]
+        self._key = derive_key(bytes(key), "notifications")
+        if not self._places:
+            raise ValueError(f"addresses must have at least one address, got {dict(addresses)!r}")
+
+    def notify_hosts_updated(self, timestamp: float, update_res: HostUpdateResult) -> None:
+        """Notify the worker and wait for its answer. Raises ConnectionError naming the addresses when none answers."""
+        why = ""
+        for host, port in self._places:
+            try:
+                with socket.create_connection((host, port), _SECONDS) as peer:
+                    connect(peer, self._key, Place(_PURPOSE, 0, 1, 0), _SECONDS)
+                    news = _NEWS.pack(timestamp, int(update_res))
+                    peer.settimeout(_SECONDS)
+                    peer.sendall(news + hmac.digest(self._key, news, "sha256"))
+                    if peer.recv(1) == _DONE:
+                        return
+                    why = "it hung up"
+            except (AuthError, OSError) as error:
+                why = str(error)
+        tried = ", ".join(f"{host}:{port}" for host, port in self._places)
+        raise ConnectionError(f"no worker could be told of changed hosts at {tried}: {why}")
+
 
 HOROVOD_GLOO_RENDEZVOUS_ADDR = "HOROVOD_GLOO_RENDEZVOUS_ADDR"
 HOROVOD_GLOO_RENDEZVOUS_PORT = "HOROVOD_GLOO_RENDEZVOUS_PORT"
@@ -21,17 +140,3 @@ class HostsUpdatedRequest:
 
     timestamp: float
     res: HostUpdateResult = HostUpdateResult.no_update
-
-
-__all__ = [
-    "HOROVOD_GLOO_IFACE",
-    "HOROVOD_GLOO_RENDEZVOUS_ADDR",
-    "HOROVOD_GLOO_RENDEZVOUS_PORT",
-    "HOROVOD_HOSTNAME",
-    "HOROVOD_LOCAL_RANK",
-    "HostUpdateResult",
-    "HostsUpdatedRequest",
-    "WorkerNotificationClient",
-    "WorkerNotificationManager",
-    "WorkerNotificationService",
-]

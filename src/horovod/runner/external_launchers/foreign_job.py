@@ -10,22 +10,20 @@ import time
 from collections.abc import Iterable, Mapping
 
 from horovod.common.contract.reasons import PIPE
-from horovod.runner.agent.ranks import ranks_of
-from horovod.runner.agent.report_pipe import ReportPipe
+from horovod.runner.agent.ranks import ReportPipe, ranks_of
 from horovod.runner.attribution.endings import Endings
 from horovod.runner.attribution.first_failure import TAIL_LIMIT
 from horovod.runner.base import linux
-from horovod.runner.base.exit_status import describe_status
-from horovod.runner.base.job_result import JobResult
+from horovod.runner.base.job_result import JobResult, describe_status
 from horovod.runner.base.signals import SignalQueue
-from horovod.runner.dashboard.opening import open_sink
+from horovod.runner.dashboard import open_sink
 from horovod.runner.dashboard.sink import DashboardSink
 from horovod.runner.external_launchers import mpi_output
 from horovod.runner.job.policy import TERM_GRACE, Policy
 from horovod.runner.job.watch import Watch
+from horovod.runner.output.display import Screen
 from horovod.runner.output.output import OutputSink
 from horovod.runner.output.rank_files import RankFileError
-from horovod.runner.output.screen import Screen
 from horovod.runner.plan import hosts
 from horovod.runner.plan.settings import LaunchSettings
 from horovod.runner.protocol.messages import Output

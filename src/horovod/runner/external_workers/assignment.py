@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import platform
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import zmq
@@ -23,7 +23,10 @@ from horovod.common.key_exchange import curve_exchange
 from horovod.common.network import interfaces
 from horovod.common.network.connecting import free_port
 from horovod.common.security.auth import AuthError
-from horovod.runner.external_workers.lifeline import LivenessAddress, LivenessConnection
+from horovod.runner.elastic import workers as placement
+from horovod.runner.elastic.workers import Candidate
+from horovod.runner.external_workers.liveness import LivenessAddress, LivenessConnection
+from horovod.runner.plan.hosts import Machines, Slot
 
 
 class AssignmentError(RuntimeError):
@@ -164,3 +167,29 @@ def leave() -> None:
             else:
                 os.environ[name] = value
         os.close(taken.fd)
+
+
+# Hosts of external workers, and whether the workers fit together. Pure. Ranks: ``runner.cluster.placement``.
+
+
+def hosts(workers: Sequence[ExternalWorker]) -> list[str]:
+    """Return a name for each worker's host, equal for those on the same machine."""
+    machines = Machines()
+    return [machines.name(one.machine, one.name) for one in workers]
+
+
+def slots(names: Sequence[str]) -> list[Slot]:
+    """Return the slots of ranks on these hosts, given in rank order."""
+    places = placement.places([Candidate(rank, name) for rank, name in enumerate(names)])
+    return [places[rank] for rank in range(len(names))]
+
+
+def misfit(workers: Sequence[ExternalWorker], version: str = __version__) -> str:
+    """Return why these workers cannot form one job, or an empty string. `version` is the driver's horovod version."""
+    for index, one in enumerate(workers):
+        who = f"worker {index} (host {one.name}, pid {one.pid})"
+        if one.version != version:
+            return f"{who} has horovod {one.version}, the driver has {version}; install the same on all hosts"
+        if one.python != workers[0].python:
+            return f"{who} has Python {one.python}, worker 0 has {workers[0].python}; install the same on all hosts"
+    return ""

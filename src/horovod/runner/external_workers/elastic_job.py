@@ -10,12 +10,10 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from horovod.common.store.membership import MembershipControl
-from horovod.runner.elastic.actions import Abandon, Action, End, Form, Kill, Say, Spawn
-from horovod.runner.elastic.cooldown import Blacklist
-from horovod.runner.elastic.limits import Limits
+from horovod.runner.elastic.actions import Abandon, Action, End, Form, Kill, Say, Spawn, Standstill
+from horovod.runner.elastic.admission import Newcomers
+from horovod.runner.elastic.limits import Blacklist, Limits
 from horovod.runner.elastic.membership import Membership
-from horovod.runner.elastic.newcomers import Newcomers
-from horovod.runner.elastic.phases import Standstill
 from horovod.runner.elastic.workers import MachineOf
 from horovod.runner.job.membership_server import MembershipServer
 from horovod.runner.job.roster import Roster

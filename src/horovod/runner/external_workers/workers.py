@@ -17,8 +17,8 @@ from horovod.common.store.membership import MembershipControl
 from horovod.common.store.server import StoreServer
 from horovod.common.store.sockets import descriptors_for, listen
 from horovod.runner.external_workers.assignment import Assignment, ExternalWorker
-from horovod.runner.external_workers.lifeline import LivenessServer
-from horovod.runner.job.elastic_orders import without_place
+from horovod.runner.external_workers.liveness import LivenessServer
+from horovod.runner.job.orders import without_place
 from horovod.runner.plan import environment, torch_environment
 from horovod.runner.plan.hosts import Slot
 

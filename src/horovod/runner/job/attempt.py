@@ -16,13 +16,12 @@ from horovod.common.contract.worker_env import make_key
 from horovod.runner.attribution import first_failure
 from horovod.runner.attribution.endings import Endings
 from horovod.runner.attribution.first_failure import RankEnd
-from horovod.runner.base.exit_status import describe_status
+from horovod.runner.base.job_result import describe_status
 from horovod.runner.job.orders import Orders
 from horovod.runner.job.policy import AGENT_GRACE, Phase
-from horovod.runner.job.progress import Host, Progress, State, late
-from horovod.runner.job.stdin import StdinSource
+from horovod.runner.job.progress import Host, Progress, State, UninitializedJobCheck, late, users_command
 from horovod.runner.job.store_relay import StoreRelay, open_store
-from horovod.runner.job.uninitialized import UninitializedJobCheck, users_command
+from horovod.runner.job.terminal import StdinSource
 from horovod.runner.job.watch import Watch
 from horovod.runner.output.rank_files import RankFileError
 from horovod.runner.plan.settings import LaunchSettings
@@ -43,7 +42,7 @@ from horovod.runner.protocol.messages import (
     StreamOpen,
     WorkerReport,
 )
-from horovod.runner.remote.agents import Agent
+from horovod.runner.remote.connections import Agent
 from horovod.runner.remote.fleet import Fleet, Trouble
 
 

@@ -19,26 +19,22 @@ from horovod.common.store.membership import MembershipControl
 from horovod.runner.attribution import first_failure
 from horovod.runner.attribution.endings import Endings
 from horovod.runner.attribution.first_failure import RankEnd
-from horovod.runner.base.exit_status import describe_status
+from horovod.runner.base.job_result import describe_status
 from horovod.runner.elastic import messages
-from horovod.runner.elastic.actions import Abandon, Action, End, Form, Kill, Say, Spawn
-from horovod.runner.elastic.cooldown import Blacklist
+from horovod.runner.elastic.actions import Abandon, Action, End, Form, Kill, Phase, Say, Spawn, Standstill
+from horovod.runner.elastic.admission import Newcomers
 from horovod.runner.elastic.finder import Found, Source
-from horovod.runner.elastic.limits import Limits
+from horovod.runner.elastic.limits import Blacklist, Limits
 from horovod.runner.elastic.membership import Membership
-from horovod.runner.elastic.newcomers import Newcomers
-from horovod.runner.elastic.phases import Phase, Standstill
-from horovod.runner.elastic.placement import foreseen
-from horovod.runner.elastic.workers import candidates
+from horovod.runner.elastic.workers import candidates, foreseen
 from horovod.runner.job.chaos_log import ChaosLog
-from horovod.runner.job.elastic_orders import ElasticOrders
 from horovod.runner.job.host_agents import STRANGERS, HostAgents, HostLost
 from horovod.runner.job.membership_server import MembershipServer
+from horovod.runner.job.orders import ElasticOrders
 from horovod.runner.job.policy import AGENT_GRACE, TERM_GRACE
-from horovod.runner.job.roster import Roster
-from horovod.runner.job.stopped import StoppedWorkers
+from horovod.runner.job.progress import UninitializedJobCheck, users_command
+from horovod.runner.job.roster import Roster, StoppedWorkers
 from horovod.runner.job.store_relay import StoreRelay, open_store
-from horovod.runner.job.uninitialized import UninitializedJobCheck, users_command
 from horovod.runner.job.watch import Watch
 from horovod.runner.output.rank_files import RankFileError
 from horovod.runner.plan.hosts import Slot
@@ -57,9 +53,9 @@ from horovod.runner.protocol.messages import (
     StreamOpen,
     WorkerReport,
 )
-from horovod.runner.remote.agents import Agent
+from horovod.runner.remote.connections import Agent
 from horovod.runner.remote.fleet import Fleet
-from horovod.runner.remote.locality import Locality
+from horovod.runner.remote.routes import Locality
 
 
 class ElasticAttempt:

@@ -17,15 +17,15 @@ from horovod.runner.attribution import first_failure
 from horovod.runner.base import linux
 from horovod.runner.base.job_result import JobResult
 from horovod.runner.base.signals import SignalQueue
-from horovod.runner.dashboard.opening import open_sink
+from horovod.runner.dashboard import open_sink
 from horovod.runner.job.attempt import Attempt
 from horovod.runner.job.orders import make_fleet, remote_of, store_connections
 from horovod.runner.job.policy import Policy
-from horovod.runner.job.stdin import StdinSource
+from horovod.runner.job.terminal import StdinSource
 from horovod.runner.job.watch import Watch
+from horovod.runner.output.display import Screen
 from horovod.runner.output.output import OutputSink
 from horovod.runner.output.rank_files import RankFileError
-from horovod.runner.output.screen import Screen
 from horovod.runner.plan.settings import ElasticSettings, LaunchSettings
 from horovod.runner.remote.fleet import Fleet
 

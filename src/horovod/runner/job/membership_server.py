@@ -7,8 +7,8 @@ from collections.abc import Callable
 from horovod.common.contract.membership import Over, Place, Updated, encode
 from horovod.common.store.membership import Came, HasHeard, MembershipControl, Met
 from horovod.runner.elastic.actions import Abandon, Action, Break, Dismiss, End, Form, Kill, Notify, Say, Spawn
+from horovod.runner.elastic.admission import Newcomers
 from horovod.runner.elastic.membership import Membership
-from horovod.runner.elastic.newcomers import Newcomers
 
 Others = Spawn | Form | Kill | Abandon | Say | End
 """Actions that concern more than sending messages to workers."""

@@ -9,7 +9,7 @@ from horovod.common.store.membership import MembershipControl
 from horovod.common.store.messages import MAX_REQUEST_BYTES
 from horovod.common.store.server import StoreServer
 from horovod.runner.protocol.messages import ByteWriter, StreamData, StreamEnd, StreamOpen
-from horovod.runner.remote.agents import Agent
+from horovod.runner.remote.connections import Agent
 
 READ_SIZE = 1 << 18
 QUEUE_LIMIT = 4 << 20  # bytes queued for an agent above which the store's answers are not read

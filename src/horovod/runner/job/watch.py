@@ -13,7 +13,7 @@ from typing import Protocol
 
 from horovod.runner.base.signals import WARNING, SignalQueue
 from horovod.runner.job.policy import Action, Late, Launch, Phase, Policy, Stop
-from horovod.runner.output.screen import Screen
+from horovod.runner.output.display import Screen
 
 _LONGEST = 3600.0  # s, the longest single wait; poll accepts at most 24 days
 

@@ -16,11 +16,11 @@ from typing import Any
 import yaml
 
 from horovod.runner.base.errors import LaunchError
-from horovod.runner.kubernetes import flags, help, manifests, pods, request
+from horovod.runner.kubernetes import flags, manifests, pods, request
 from horovod.runner.kubernetes.api import Api, ApiError
 from horovod.runner.kubernetes.follow import Follower, Lost
 from horovod.runner.kubernetes.manifests import COMPONENT, INSTANCE, LAUNCHER, MANAGED, MANAGER, selector, workers_name
-from horovod.runner.kubernetes.token import make_token
+from horovod.runner.kubernetes.values import make_token
 
 USAGE_ERROR = 2
 GONE_SECONDS = 15.0
@@ -45,7 +45,7 @@ def main(words: Sequence[str]) -> int:
     action = words[0] if words and words[0] in actions else ""
     split = flags.split(words) if not action else flags.CommandLine()
     if "help" in split.given or any(word in flags.HELP for word in (words if action else ())):
-        print(help.text(), end="")
+        print(flags.text(), end="")
         return 0
     try:
         if action:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,7 +11,9 @@ from horovod.runner.base.errors import LaunchError
 from horovod.runner.command import command_line
 from horovod.runner.command.flags import FLAGS as JOB_FLAGS
 from horovod.runner.command.flags import Flag, Value
-from horovod.runner.kubernetes import names, volumes
+from horovod.runner.command.help import flag_names
+from horovod.runner.kubernetes import values as names
+from horovod.runner.kubernetes import values as volumes
 
 DEFAULT_PORT = 41000
 DEFAULT_GPU = "nvidia.com/gpu"
@@ -224,3 +227,34 @@ def _known(word: str) -> str:
         if near and "did you mean" not in str(error):
             raise LaunchError(f"{error}; did you mean {near[0]}?") from None
         raise
+
+
+# `horovodrun kubernetes --help`, generated from the table of flags. Pure.
+
+USAGE = (
+    "horovodrun kubernetes -np N --image IMAGE [flags, horovodrun's too] -- command [arguments]",
+    "horovodrun kubernetes attach|delete NAME, status [NAME] [--namespace, --context ...]",
+)
+_ABOUT = (
+    "Creates a job on a Kubernetes cluster, shows what its ranks write, and ends with its exit code; Ctrl-C deletes "
+    "it. --min-np makes it elastic: pods may come and go."
+)
+_COLUMN = 32
+_WIDTH = 100
+
+
+def text() -> str:
+    """Return the usage, and all flags that horovodrun itself does not have."""
+    parts = ["usage: " + "\n       ".join(USAGE), textwrap.fill(_ABOUT, _WIDTH)]
+    for group in GROUPS:
+        rows = [_row(flag_names(flag), flag.help) for flag in FLAGS if flag.group == group]
+        parts.append("\n".join([f"{group}:", *rows]))
+    return "\n\n".join(parts) + "\n"
+
+
+def _row(names: str, description: str) -> str:
+    first = f"  {names}"
+    wrapped = textwrap.fill(
+        description, _WIDTH, initial_indent=" " * _COLUMN, subsequent_indent=" " * _COLUMN, break_on_hyphens=False
+    )
+    return f"{first}\n{wrapped}" if len(first) + 2 > _COLUMN else first.ljust(_COLUMN) + wrapped[_COLUMN:]

@@ -24,7 +24,7 @@ from horovod.runner.cluster import ArrivalError, Gathering, Wishes, run_command
 from horovod.runner.command import cli
 from horovod.runner.kubernetes.manifests import TOKEN_VARIABLE
 from horovod.runner.kubernetes.request import check_elastic, check_job, most, patience
-from horovod.runner.kubernetes.token import token_key
+from horovod.runner.kubernetes.values import token_key
 from horovod.runner.plan.settings import LaunchSettings
 
 USAGE_ERROR = 2

@@ -17,8 +17,8 @@ from typing import Any
 
 from horovod._version import __version__
 from horovod.common.contract import boot
-from horovod.runner.kubernetes.names import literal
 from horovod.runner.kubernetes.request import CONTAINER, Request, container_of
+from horovod.runner.kubernetes.values import literal
 
 Manifest = dict[str, Any]
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import yaml
 
-from horovod.runner.base.containers import SHM_DEFAULT
 from horovod.runner.base.errors import LaunchError
+from horovod.runner.base.linux import SHM_DEFAULT
 from horovod.runner.command import cli
 from horovod.runner.command.command_line import through_env
-from horovod.runner.kubernetes import flags, names
-from horovod.runner.kubernetes.volumes import Volume
+from horovod.runner.kubernetes import flags, values
+from horovod.runner.kubernetes.values import Volume
 
 CONTAINER = "horovod"
 """Name of the container that runs the ranks, and of the launcher's container."""
@@ -177,9 +177,9 @@ def _sizes(namespace: Any, slots: int) -> tuple[int, int]:
 
 def _check_memory(given: Mapping[str, Any]) -> None:
     shm, memory = given.get("shm_size"), given.get("memory")
-    if shm and memory and names.amount(shm) > names.amount(memory):
+    if shm and memory and values.amount(shm) > values.amount(memory):
         raise LaunchError(f"--shm-size must be at most --memory {memory}, of which /dev/shm is a part, got {shm}")
-    if shm and names.amount(shm) < SHM_DEFAULT:
+    if shm and values.amount(shm) < SHM_DEFAULT:
         raise LaunchError(f"--shm-size must be at least 64Mi, got {shm}: data loaders and NCCL share data in /dev/shm")
 
 

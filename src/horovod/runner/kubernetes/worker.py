@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
 
 from horovod.common.network.interfaces import Endpoint, network_identity
-from horovod.runner.base.containers import SHM_DEFAULT
+from horovod.runner.base.linux import SHM_DEFAULT
 from horovod.runner.base.signals import WARNING
 from horovod.runner.cluster import ArrivalError, Ticket, become_agent
 from horovod.runner.kubernetes.manifests import (
@@ -32,7 +32,7 @@ from horovod.runner.kubernetes.manifests import (
     SHM_PATH,
     TOKEN_VARIABLE,
 )
-from horovod.runner.kubernetes.token import token_key
+from horovod.runner.kubernetes.values import token_key
 
 INDEX_VARIABLE = "JOB_COMPLETION_INDEX"  # Kubernetes sets it in pods of an Indexed Job
 EVERY = 0.5  # s between attempts to resolve a launcher that does not exist yet

@@ -1,68 +1,161 @@
-"""Progress bars of all ranks: drawn at the bottom of a terminal, or logged as lines at intervals."""
+"""Progress bars at the bottom of a terminal. Pure: returns bytes; the terminal's size is an argument."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-from horovod.runner.output.area import Bars, Source
-from horovod.runner.output.output import OutputSink
-from horovod.runner.output.row import Row
-from horovod.runner.output.stream_text import StreamText
+from horovod.runner.output.row import Row, cells_of, cut
 
-_NEVER = float("inf")
-LOG_INTERVAL = 10.0  # s between two log lines of a bar in a file or pipe
+ERASE = b"\r\x1b[K"  # erases the cursor's line
+MARGIN = 3  # columns that are left free for the ^C or ^Z that a terminal shows at the cursor
+LINES_LIMIT = 1000  # upper bound of a terminal's height
+FRAME = 0.05  # s between two redraws
+_SGR = re.compile("\x1b\\[[0-9;:]*m")
+_TO_THE_END = "\x1b[K"
+_BELOW = "\x1b[J"
+
+Source = tuple[int, int]  # rank, stream
 
 
-class BarBoard:
-    """Streams that draw. `prefix` returns the prefix of a stream's bars."""
+@dataclass(frozen=True)
+class Bars:
+    """Bars of one stream, in one or more rows, and the prefix of each."""
 
-    def __init__(self, queue: OutputSink, prefix: Callable[[Source], str]) -> None:
-        self._queue = queue
-        self._prefix = prefix
-        self._texts: dict[Source, StreamText] = {}
-        self._dues: dict[Source, float] = {}  # when each stream must be handled although it writes nothing
-        self._soonest = _NEVER  # lower bound of these times
+    stream: int
+    prefix: str
+    rows: Sequence[Row]
 
-    def follow(self, source: Source, text: StreamText) -> None:
-        """Update the bars of a stream that has written, or whose lines have been taken."""
-        self._dues.pop(source, None)
-        if text.drawing:
-            self._texts[source] = text
-        elif self._texts.pop(source, None) is None:
+
+class Area:
+    r"""Redrawn rows below the last output line: one per progress bar, in rank order, and the launcher's status.
+
+    The cursor stays behind the last character. To print lines above: erase, write them, draw.
+
+    `full` is True if the terminal can erase and move up. Otherwise a single row is rewritten with \r; it shows the
+    first bar and the number of others.
+    """
+
+    def __init__(self, full: bool) -> None:
+        self.full = full
+        self.stream = 2  # stream to which the area is drawn
+        self.changed = False
+        self.next = 0.0  # when it may be redrawn
+        self._bars: dict[Source, Bars] = {}
+        self._status = ""
+        self._drawn: list[str] = []
+
+    def draw(self, source: Source, bars: Bars) -> None:
+        """Set what a source draws; without rows, nothing."""
+        if bars.rows:
+            self._bars[source] = bars
+        elif self._bars.pop(source, None) is None:
             return
-        rows = text.seen()
-        dues = [text.next_due()]
-        if self._queue.shows_bars(source[1]):
-            self._queue.draw(source, Bars(source[1], self._prefix(source), rows))
+        self.changed = True
+
+    def say(self, status: str) -> None:
+        """Set the launcher's status line; empty for none."""
+        if status != self._status:
+            self._status, self.changed = status, True
+
+    def clear(self) -> None:
+        """Remove all bars and the status."""
+        self.changed = self.changed or bool(self._bars or self._status)
+        self._bars, self._status = {}, ""
+
+    @property
+    def stands(self) -> bool:
+        """True if something is drawn."""
+        return bool(self._drawn)
+
+    def move_down(self, lines: int) -> None:
+        """Record that the cursor has moved down because the user typed."""
+        if self._drawn and self.full:
+            self._drawn += [""] * min(lines, LINES_LIMIT - len(self._drawn))
+
+    def erase(self) -> bytes:
+        """Return the bytes that erase the area and move the cursor to its beginning."""
+        if not self._drawn:
+            return b""
+        drawn, self._drawn = self._drawn, []
+        self.changed, self.next = True, 0.0
+        if not self.full:
+            return ("\r" + " " * _columns_of(drawn[0]) + "\r").encode()
+        return (_up(len(drawn)) + (_BELOW if len(drawn) > 1 else _TO_THE_END)).encode()
+
+    def frame(self, columns: int, lines: int, now: float) -> bytes:
+        """Return the bytes that update the area on a terminal of that size."""
+        self.changed, self.next = False, now + FRAME
+        columns = max(1, columns - MARGIN)
+        rows = self._fitting(columns, max(1, lines - 1)) if self.full else self._one(columns)
+        if rows == self._drawn:
+            return b""
+        if not rows:
+            erased = self.erase()
+            self.changed = False
+            return erased
+        text = self._rewrite(rows) if self.full else self._overwrite(rows)
+        self._drawn = rows
+        return text.encode(errors="surrogateescape")
+
+    def _rewrite(self, rows: list[str]) -> str:
+        text = _up(len(self._drawn))
+        last = len(rows) - 1
+        for place, row in enumerate(rows):
+            if place >= len(self._drawn) or row != self._drawn[place] or place == last:
+                text += "\r" + row + _TO_THE_END
+            if place < last:
+                text += "\r\n"
+        return text + (_BELOW if len(self._drawn) > len(rows) else "")
+
+    def _overwrite(self, rows: list[str]) -> str:
+        before = _columns_of(self._drawn[0]) if self._drawn else 0
+        return "\r" + rows[0] + " " * (before - _columns_of(rows[0]))
+
+    def _all(self) -> list[tuple[Bars, Row]]:
+        return [(bars, row) for _, bars in sorted(self._bars.items()) for row in bars.rows if not row.blank]
+
+    def _fitting(self, columns: int, limit: int) -> list[str]:
+        bars = self._all()
+        self._choose_stream(bars)
+        status = [_clipped(self._status, columns)] if self._status and limit > 1 else []
+        room = limit - len(status)
+        if len(bars) <= room or room == 1:
+            more = []
         else:
-            dues += [_due(row) for row in rows]
-        due = min((due for due in dues if due is not None), default=None)
-        if due is not None:
-            self._dues[source] = due
-            self._soonest = min(self._soonest, due)
+            room -= 1
+            more = [_clipped(_others(len(bars) - room), columns)]
+        return [row.shown(bar.prefix, columns) for bar, row in bars[:room]] + more + status
 
-    def due(self, now: float) -> list[tuple[Source, StreamText]]:
-        """Return the streams whose lines may be final by now, or whose bars are to be logged."""
-        if now < self._soonest:
+    def _choose_stream(self, bars: list[tuple[Bars, Row]]) -> None:
+        if not self._drawn:  # else what is drawn on the other stream could not be erased
+            self.stream = bars[0][0].stream if bars else 2
+
+    def _one(self, columns: int) -> list[str]:
+        bars = self._all()
+        if not bars:
             return []
-        due = [source for source, at in self._dues.items() if at <= now]
-        self._soonest = min((at for at in self._dues.values() if at > now), default=_NEVER)
-        return [(source, self._texts[source]) for source in due]
-
-    def logged(self, source: Source, now: float) -> list[bytes]:
-        """Return the lines about the stream's bars that are to be logged now."""
-        if self._queue.shows_bars(source[1]) or source not in self._texts:
-            return []
-        rows = [(row, _due(row)) for row in self._texts[source].seen()]
-        return [row.logged(now) for row, due in rows if due is not None and due <= now]
-
-    def next_due(self) -> float | None:
-        """Return when to call `due` next, or None."""
-        return self._soonest if self._dues else None
+        first, row = bars[0]
+        self._choose_stream(bars)
+        more = f" ({_others(len(bars) - 1)})" if len(bars) > 1 else ""
+        return [row.shown(first.prefix, max(1, columns - len(more))) + more]
 
 
-def _due(row: Row) -> float | None:
-    """Return when the bar is to be logged, or None."""
-    if row.left is not None or not row.changed or row.since is None:
-        return None
-    return row.since + LOG_INTERVAL
+def _others(count: int) -> str:
+    return f"and {count} more progress bar{'s' if count > 1 else ''}"
+
+
+def _up(lines: int) -> str:
+    """Return the escape sequence that moves the cursor to column 1 of the first of `lines` lines."""
+    if not lines:
+        return ""
+    return f"\r\x1b[{lines - 1}A" if lines > 1 else "\r"
+
+
+def _clipped(text: str, columns: int) -> str:
+    return "".join(cut(cells_of(text), columns))
+
+
+def _columns_of(text: str) -> int:
+    return len(cells_of(_SGR.sub("", text)))

@@ -2,16 +2,80 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 
 from horovod.common.contract.reasons import rank_ranges
-from horovod.runner.output.bars import BarBoard
-from horovod.runner.output.collapse import Collapser
-from horovod.runner.output.farewells import Cut, Farewells
-from horovod.runner.output.output import OutputSink
-from horovod.runner.output.rank_files import STREAMS
-from horovod.runner.output.stream_text import StreamText
+from horovod.runner.attribution import first_failure
+from horovod.runner.attribution.tracebacks import HEADER
+from horovod.runner.dashboard.sink import DashboardSink
+from horovod.runner.output.bars import Bars, Source
+from horovod.runner.output.output import OutputQueue, OutputSink
+from horovod.runner.output.rank_files import STREAMS, RankFiles
+from horovod.runner.output.repeats import Collapser, Cut, Farewells
+from horovod.runner.output.row import Row
+from horovod.runner.output.terminal import StreamText
+from horovod.runner.plan.settings import LaunchSettings
+from horovod.runner.protocol.messages import Output
+
+_NEVER = float("inf")
+LOG_INTERVAL = 10.0  # s between two log lines of a bar in a file or pipe
+
+
+class BarBoard:
+    """Streams that draw. `prefix` returns the prefix of a stream's bars."""
+
+    def __init__(self, queue: OutputSink, prefix: Callable[[Source], str]) -> None:
+        self._queue = queue
+        self._prefix = prefix
+        self._texts: dict[Source, StreamText] = {}
+        self._dues: dict[Source, float] = {}  # when each stream must be handled although it writes nothing
+        self._soonest = _NEVER  # lower bound of these times
+
+    def follow(self, source: Source, text: StreamText) -> None:
+        """Update the bars of a stream that has written, or whose lines have been taken."""
+        self._dues.pop(source, None)
+        if text.drawing:
+            self._texts[source] = text
+        elif self._texts.pop(source, None) is None:
+            return
+        rows = text.seen()
+        dues = [text.next_due()]
+        if self._queue.shows_bars(source[1]):
+            self._queue.draw(source, Bars(source[1], self._prefix(source), rows))
+        else:
+            dues += [_due(row) for row in rows]
+        due = min((due for due in dues if due is not None), default=None)
+        if due is not None:
+            self._dues[source] = due
+            self._soonest = min(self._soonest, due)
+
+    def due(self, now: float) -> list[tuple[Source, StreamText]]:
+        """Return the streams whose lines may be final by now, or whose bars are to be logged."""
+        if now < self._soonest:
+            return []
+        due = [source for source, at in self._dues.items() if at <= now]
+        self._soonest = min((at for at in self._dues.values() if at > now), default=_NEVER)
+        return [(source, self._texts[source]) for source in due]
+
+    def logged(self, source: Source, now: float) -> list[bytes]:
+        """Return the lines about the stream's bars that are to be logged now."""
+        if self._queue.shows_bars(source[1]) or source not in self._texts:
+            return []
+        rows = [(row, _due(row)) for row in self._texts[source].seen()]
+        return [row.logged(now) for row, due in rows if due is not None and due <= now]
+
+    def next_due(self) -> float | None:
+        """Return when to call `due` next, or None."""
+        return self._soonest if self._dues else None
+
+
+def _due(row: Row) -> float | None:
+    """Return when the bar is to be logged, or None."""
+    if row.left is not None or not row.changed or row.since is None:
+        return None
+    return row.since + LOG_INTERVAL
 
 
 class Display:
@@ -167,3 +231,148 @@ class Display:
         known = rank_ranges([rank for rank in found.values() if rank is not None])
         new = [f"new {worker}" for worker, rank in found.items() if rank is None]
         return ",".join(filter(None, [known, *new]))
+
+
+# Everything that the launcher shows or records: workers' lines, its own messages, files per rank, ends of stderr.
+#
+# The ends of the workers' stderr explain why they ended.
+
+
+class FirstException:
+    """Cut for `Farewells` where the caller of `horovod.run` gets the first rank's exception.
+
+    Of the first exception that is a rank's own, the lines before its message are left out.
+    """
+
+    def __init__(self) -> None:
+        self._met = False
+
+    def __call__(self, lines: Sequence[bytes]) -> int:
+        """Return the number of lines to leave out at the front of a rank's last lines."""
+        texts = [line.decode(errors="replace").rstrip("\r\n") for line in lines]
+        exception, victim = first_failure.find_exception("\n".join(texts))
+        if self._met or victim or not exception:
+            return 0
+        self._met = True
+        header = max((index for index, text in enumerate(texts) if text.endswith(HEADER)), default=0)
+        return next((i for i in range(header + 1, len(texts)) if texts[i][:1].strip()), 0)
+
+
+class Screen:
+    """Everything that the launcher shows. `queue` must be written by the launcher's loop."""
+
+    def __init__(
+        self,
+        settings: LaunchSettings,
+        output: OutputSink | None,
+        told: bool = False,
+        sink: DashboardSink | None = None,
+        hosts: Mapping[int, str] | None = None,
+        rank_of: Callable[[int], int | None] = lambda rank: rank,
+    ) -> None:
+        """Create the display and the files.
+
+        Where workers come and go, ranks are worker numbers here, and `join` adds a worker.
+
+        Args:
+            settings: Settings of the job.
+            output: Destination of the output; default this process's stdout and stderr.
+            told: True if the caller gets the exception of the rank that fails first, so that only its message is shown.
+            sink: Also gets everything that is shown.
+            hosts: Hosts by worker number, in elastic jobs.
+            rank_of: Current rank of a worker.
+
+        Raises:
+            OSError: The files cannot be created.
+        """
+        self.sink = sink or DashboardSink()
+        self.queue = output or OutputQueue()
+        self.display = Display(
+            self.queue,
+            {slot.rank: slot.hostname for slot in settings.slots} if hosts is None else hosts,
+            prefix=settings.prefix,
+            timestamp=settings.timestamp,
+            with_host=settings.prefix_host,
+            collapse=settings.collapse,
+            cut=FirstException() if told else None,
+            rank_of=rank_of,
+        )
+        self._leave = hosts is not None
+        self._tails: dict[int, bytearray] = {slot.rank: bytearray() for slot in settings.slots}
+        self._files: RankFiles | None = None
+        if settings.output_filename is not None:
+            self._files = RankFiles(settings.output_filename, settings.size)
+
+    def join(self, worker: int) -> None:
+        """Add a worker of an elastic job. Raises RankFileError."""
+        self._tails[worker] = bytearray()
+        self.display.join(worker)
+        self._with_files(lambda files: files.join(worker))
+
+    def show(self, report: Output) -> None:
+        """Show a worker's output, even after the worker has ended, since its children may still write.
+
+        Raises:
+            RankFileError: A file cannot be written. No further file is written then.
+        """
+        rank, stream = report.rank, report.stream
+        if stream == 2 and (tail := self._tails.get(rank)) is not None:
+            tail += report.data
+            del tail[: -first_failure.TAIL_LIMIT]
+        self.sink.output(rank, stream, report.data)
+        self.display.show(rank, stream, report.data, time.monotonic())
+        if rank not in self._tails:
+            self.display.finish(rank, time.monotonic())
+            self.display.forget(rank)
+        self._with_files(lambda files: files.write(rank, stream, report.data))
+
+    def _with_files(self, act: Callable[[RankFiles], None]) -> None:
+        if self._files is not None:
+            try:
+                act(self._files)
+            except OSError:
+                files, self._files = self._files, None
+                files.close()
+                raise
+
+    def finish(self, rank: int) -> None:
+        """Record that the rank has ended. Raises RankFileError."""
+        self.display.finish(rank, time.monotonic())
+        if self._leave:
+            self._with_files(lambda files: files.finish(rank))
+
+    def forget(self, worker: int) -> None:
+        """Drop what is stored about a worker that has ended and will not be asked for again."""
+        self._tails.pop(worker, None)
+        self.display.forget(worker)
+
+    def tail(self, rank: int) -> str:
+        """Return the end of the rank's stderr, empty for a forgotten worker."""
+        return self._tails.get(rank, b"").decode(errors="replace")
+
+    def tails(self) -> dict[int, str]:
+        """Return the end of each rank's stderr."""
+        return {rank: self.tail(rank) for rank in self._tails}
+
+    def say(self, text: str) -> None:
+        """Show a message of the launcher."""
+        self.sink.launcher_message(text)
+        self._write(text)
+
+    def _write(self, text: str) -> None:
+        lines = "".join(f"horovodrun: {line}\n" for line in text.splitlines())
+        self.queue.put(2, lines.encode(errors="surrogateescape"))
+
+    def announce(self) -> None:
+        """Show the address of the dashboard, if there is one."""
+        if self.sink.address:
+            self._write(f"live page: {self.sink.address}")
+
+    def close(self) -> None:
+        """Close files and output. Raises RankFileError for what could not be written until now."""
+        files, self._files = self._files, None
+        try:
+            if files is not None:
+                files.close()
+        finally:
+            self.queue.close()

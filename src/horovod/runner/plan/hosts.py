@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from horovod.common.network.interfaces import Interface
 from horovod.runner.base.errors import LaunchError
 
 _HOST_RULES = "a name has letters, digits, '_', '.' and '-' (or is [IPv6]), slots are at least 1"
@@ -162,3 +163,92 @@ def _is_own_address(family: int, address: tuple[str | int, ...] | tuple[int, byt
     except OSError:
         return False
     return True
+
+
+# Assignment of ranks to processes that have connected, one rank each. Pure.
+#
+# Ranks of a machine are consecutive. Machines are ordered by their lowest process number, and so are the ranks on each.
+# Thus number 0 is rank 0.
+
+
+class Machines:
+    """Unique names for machines: the host name, with a number appended where several share it, as containers do."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, str] = {}  # by identity
+
+    def name(self, machine: str, hostname: str) -> str:
+        """Return the name of the machine of this identity, always the same one."""
+        if machine not in self._names:
+            taken, name, count = set(self._names.values()), hostname, 1
+            while name in taken:
+                count += 1
+                name = f"{hostname}#{count}"
+            self._names[machine] = name
+        return self._names[machine]
+
+
+def place(machines: Mapping[int, str]) -> list[tuple[int, Slot]]:
+    """Return (number, slot) pairs in rank order. `machines` maps numbers to names of machines."""
+    numbers: dict[str, list[int]] = {}
+    for number in sorted(machines):
+        numbers.setdefault(machines[number], []).append(number)
+    ordered: Sequence[int] = [number for group in numbers.values() for number in group]
+    slots = assign([Host(name, len(group)) for name, group in numbers.items()], len(ordered))
+    return list(zip(ordered, slots, strict=True))
+
+
+# Network that the hosts of a job share. Pure function of the facts that their agents report.
+
+Interfaces = Sequence[Interface]
+
+
+def common_interfaces(hosts: Mapping[str, Interfaces]) -> dict[str, str]:
+    """Return the interface of each host in the best network that all of them share; empty if they share none."""
+    return {host: interface.name for host, (interface, _) in _common(hosts).items()}
+
+
+def common_addresses(hosts: Mapping[str, Interfaces]) -> dict[str, str]:
+    """Return the address of each host in that network; empty if they share none."""
+    return {host: address for host, (_, address) in _common(hosts).items()}
+
+
+def _common(hosts: Mapping[str, Interfaces]) -> dict[str, tuple[Interface, str]]:
+    """Return interface and address of each host in the best network that all of them share.
+
+    Physical devices are preferred to bridges and tunnels, then fast ones to slow ones, then IPv4 to IPv6. A network in
+    which two machines have the same address does not connect them, such as every host's docker0.
+    """
+    machines = {_identity(interfaces): interfaces for interfaces in hosts.values()}
+    best: tuple[tuple[bool, int, bool], str] | None = None
+    for _, address, network in _places(next(iter(machines.values()), ())):
+        entries = [_entry(interfaces, network) for interfaces in machines.values()]
+        if any(entry is None for entry in entries):
+            continue
+        found = [entry for entry in entries if entry is not None]
+        if len({text for _, text in found}) < len(found):
+            continue
+        every = [entry[0] for entry in found]
+        rank = (all(i.physical for i in every), min(i.speed for i in every), ":" not in address)
+        if best is None or rank > best[0]:
+            best = (rank, network)
+    if best is None:
+        return {}
+    chosen = {host: _entry(interfaces, best[1]) for host, interfaces in hosts.items()}
+    return {host: entry for host, entry in chosen.items() if entry is not None}
+
+
+def _places(interfaces: Interfaces) -> Iterator[tuple[Interface, str, str]]:
+    for interface in interfaces:
+        if interface.up and not interface.loopback:
+            for address in interface.addresses:
+                yield interface, address.text, str(address.network)
+
+
+def _entry(interfaces: Interfaces, network: str) -> tuple[Interface, str] | None:
+    return next(((i, address) for i, address, of in _places(interfaces) if of == network), None)
+
+
+def _identity(interfaces: Interfaces) -> frozenset[str]:
+    """Return a key that is equal for two names of one machine: the set of all its addresses."""
+    return frozenset(address for _, address, _ in _places(interfaces))

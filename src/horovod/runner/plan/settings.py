@@ -7,8 +7,8 @@ import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from horovod.runner.base.arguments import FLAGS, Names
 from horovod.runner.base.errors import LaunchError
-from horovod.runner.base.names import FLAGS, Names
 from horovod.runner.plan.hosts import Host, Slot, is_local
 
 if TYPE_CHECKING:

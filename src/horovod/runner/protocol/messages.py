@@ -10,14 +10,57 @@ Reports begin with MAGIC. Everything before it, such as output of a shell on ano
 from __future__ import annotations
 
 import os
+import platform
+import socket
 import struct
+import time
 from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from horovod._version import __version__
+from horovod.common.contract import cgroups
 from horovod.common.contract.private_files import Secret
+from horovod.common.network.connecting import free_port
+from horovod.common.network.interfaces import Interface, scan
 from horovod.runner.base.errors import AgentError
-from horovod.runner.protocol.facts import HostFacts
+
+# Facts about a host that its agent reports before it starts anything.
+
+
+class HostFacts(msgspec.Struct, frozen=True):
+    """Facts about one host, as its agent sees it. `clock` is the wall-clock time in seconds since 1970."""
+
+    hostname: str
+    version: str
+    python: str
+    clock: float
+    cores: int  # number of cores that workers there can use
+    interfaces: list[Interface]
+    free_port: int = 0  # a TCP port on which nothing listened
+    visible_devices: str | None = None  # CUDA_VISIBLE_DEVICES: workers do not get it, but it limits the assigned GPUs
+
+
+def gather() -> HostFacts:
+    """Return the current facts about this host."""
+    return HostFacts(
+        hostname=socket.gethostname(),
+        version=__version__,
+        python=platform.python_version(),
+        clock=time.time(),
+        cores=cgroups.usable_cores(),
+        interfaces=_interfaces(),
+        free_port=free_port(),
+        visible_devices=os.environ.get("CUDA_VISIBLE_DEVICES"),
+    )
+
+
+def _interfaces() -> list[Interface]:
+    try:
+        return scan()
+    except OSError:  # a sandbox without netlink; the ranks raise an error if they need it
+        return []
+
 
 FRAME_LIMIT = 8 << 20  # maximum size of a frame, so that a broken peer cannot make us allocate more
 CHUNK = 1 << 20  # large payloads (functions, results, streams) are sent in pieces of this many bytes

@@ -16,13 +16,12 @@ from dataclasses import dataclass
 
 from horovod._version import __version__
 from horovod.runner.base.errors import AgentError
-from horovod.runner.base.exit_status import describe_status
+from horovod.runner.base.job_result import describe_status
 from horovod.runner.protocol.messages import Alive, Hello, Report, StreamData, StreamEnd, Watch
-from horovod.runner.remote import srun, ssh
-from horovod.runner.remote.agents import Agent
+from horovod.runner.remote import routes, ssh
+from horovod.runner.remote.connections import Agent
 from horovod.runner.remote.heartbeats import Heartbeats, silent
-from horovod.runner.remote.reach import BySrun, BySsh, Reach, ThisMachine, Through
-from horovod.runner.remote.routes import Routes
+from horovod.runner.remote.routes import BySrun, BySsh, Reach, Routes, ThisMachine, Through
 
 TRACEBACK_LINES = 12  # maximum lines shown of an agent that failed
 FLUSH_SECONDS = 1.0  # s for the agents to receive the news that the launcher will be silent
@@ -185,7 +184,7 @@ class Fleet:
             # In an elastic job, the notice has not ended the job.
             return [] if agent.slots else self._lose(agent, f"its agent has ended: {agent.notice}")
         if agent.facts is not None:
-            broke = srun.how_it_broke if agent.remote and self._remote.slurm_job else _how_it_broke
+            broke = routes.how_it_broke if agent.remote and self._remote.slurm_job else _how_it_broke
             return self._lose(agent, broke(agent.remote, status, said.strip().splitlines()))
         failure = self._reach(agent).explain(agent.place, status, said, agent.greeting)
         at = self._routes.after_failure(agent.host, failure.again, agent.since, time.monotonic())

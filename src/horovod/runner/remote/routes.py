@@ -10,7 +10,18 @@ reached from this machine. Where hosts come and go, all are.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+import re
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from horovod.runner.base.job_result import describe_status
+from horovod.runner.plan import hosts
+from horovod.runner.plan.hosts import Host
+from horovod.runner.remote import ssh
+from horovod.runner.remote.connections import Agent, Connection, ProcessConnection, StreamConnection
 
 RETRY_SECONDS = 1.0
 RETRY_UNTIL = 7.0  # s after the first attempt in which another may begin, so that a failure is reported within 10 s
@@ -54,3 +65,195 @@ class Routes:
             del self._parents[host]
             return now
         return now + RETRY_SECONDS if again and not late else None
+
+
+# Slurm job steps in place of ssh: the command that starts an agent on another node, and its failures. Pure.
+
+# Variables that describe the allocation, or the user's options for their own steps. They are unset, because an agent's
+# step has one task, which gets everything that the allocation has on its node.
+_OPTIONS = re.compile(r"SLURM_(?!CONF$|CLUSTERS$|JWT$)|SRUN_|PMI_|PMIX_")
+
+
+def srun_command(host: str, job: str, python: str, environ: Mapping[str, str]) -> list[str]:
+    """Return the command that runs an agent on `host`. `environ` is the environment in which it is run."""
+    unset = [word for name in sorted(environ) if _OPTIONS.match(name) for word in ("-u", name)]
+    options = [
+        f"--jobid={job}", f"--nodelist={host}", "--nodes=1", "--ntasks=1",
+        "--no-kill",  # a lost node ends this step only, not the other steps of the allocation
+        "--overlap",  # share resources with the step that the launcher may run in
+        "--mpi=none", "--cpu-bind=none", "--unbuffered", "--quiet",
+    ]  # fmt: skip
+    return ["env", *unset, "srun", *options, "--", *ssh.agent_command(python)]
+
+
+# A cluster without CPU binding prints this for every step that asks for none.
+_ODD = "lacks support for cpu binding"
+_SHOWN = 12  # maximum lines shown of an agent that failed
+
+_KNOWN: tuple[tuple[str, ssh.Failure], ...] = (
+    (
+        r"not in this allocation|Invalid node name|Requested node configuration is not available|DRAINED|DOWN",
+        ssh.Failure("Slurm gives no step there ({last})", "see `scontrol show node {host}`"),
+    ),
+    (
+        r"Invalid job id|Job/step already completing|has already finished|Expired or invalid",
+        ssh.Failure("the allocation has ended ({last})", "see `scontrol show job {job}`"),
+    ),
+    (
+        r"[Tt]imed out|Unable to contact slurm controller|Communication connection failure|Connection refused",
+        ssh.Failure("Slurm cannot reach it ({last})", "see `scontrol show node {host}`", again=True),
+    ),
+)
+
+
+def explain(status: int, said: str, host: str, job: str, python: str, greeting: str = "") -> ssh.Failure:
+    """Return why the command of `srun_command` ended with this status and output; like `ssh.explain`."""
+    lines = _telling((greeting + "\n" + said).splitlines())
+    last = lines[-1] if lines else f"exit code {status}"
+    if not lines and status == 127:
+        return ssh.Failure("srun cannot be run here", "Slurm's programs have to be on PATH")
+    for pattern, known in _KNOWN:
+        if re.search(pattern, said):
+            return ssh.Failure(known.what.format(last=last), known.advice.format(host=host, job=job), known.again)
+    step = f"srun --jobid={job} --overlap --nodelist={host} -N1 -n1 {python} -c 'import horovod'"
+    return ssh.Failure(
+        f"the agent there did not start: {last}", "\n".join([f"try `{step}`; its complete output:", *lines])
+    )
+
+
+def how_it_broke(_remote: bool, status: int | None, said: Sequence[str]) -> str:
+    """Return why an agent that was connected has ended."""
+    lines = _telling(said)
+    return "\n".join([f"its step has ended: {describe_status(status or 0)}", *lines[-_SHOWN:]])
+
+
+def _telling(lines: Sequence[str]) -> list[str]:
+    return [line.strip() for line in lines if line.strip() and _ODD not in line]
+
+
+# Ways to reach a host: a child on this machine, the user's ssh, the ssh of a connected agent, or a Slurm step.
+
+
+class Reach(Protocol):
+    """How an agent is started on a host and connected to."""
+
+    def open(self, host: Host) -> Connection:
+        """Start to connect, without blocking. Raises OSError when this machine lacks a program or resource."""
+
+    def explain(self, host: Host, status: int | None, said: str, greeting: str) -> ssh.Failure:
+        """Return why the connection ended before the agent's first message.
+
+        Args:
+            host: Host of the agent.
+            status: Exit status of the process, if known.
+            said: Its stderr.
+            greeting: Its other output.
+        """
+
+
+class ThisMachine:
+    """Reach of this machine: the agent is a child process."""
+
+    def open(self, host: Host) -> Connection:
+        return ProcessConnection(ssh.agent_command(), remote=False)
+
+    def explain(self, host: Host, status: int | None, said: str, greeting: str) -> ssh.Failure:
+        return ssh.Failure(f"the agent on this machine did not start: exit code {status}", "")
+
+
+class BySsh:
+    """Reach over a direct ssh connection of the user's."""
+
+    def __init__(self, remote: ssh.Remote) -> None:
+        self._remote = remote
+
+    def open(self, host: Host) -> Connection:
+        return ProcessConnection(ssh.ssh_command(host.name, self._remote, host.python), remote=True)
+
+    def explain(self, host: Host, status: int | None, said: str, greeting: str) -> ssh.Failure:
+        return ssh.explain(status or 0, said, host.name, self._remote, host.python, greeting)
+
+
+class Through(BySsh):
+    """Reach over the ssh of another host, run by that host's agent."""
+
+    def __init__(self, parent: Agent, remote: ssh.Remote) -> None:
+        super().__init__(remote)
+        self._parent = parent
+
+    def open(self, host: Host) -> Connection:
+        command = ssh.ssh_command(host.name, self._remote, host.python, ask=False)
+        return StreamConnection(self._parent, ssh.encode_command(command))
+
+
+class BySrun:
+    """Reach by a step of a Slurm allocation. All nodes are reached from here, since Slurm has its own fan-out tree."""
+
+    def __init__(self, remote: ssh.Remote) -> None:
+        self._job = remote.slurm_job
+        self._python = remote.python
+
+    def open(self, host: Host) -> Connection:
+        python = host.python or self._python
+        return ProcessConnection(srun_command(host.name, self._job, python, os.environ), remote=True)
+
+    def explain(self, host: Host, status: int | None, said: str, greeting: str) -> ssh.Failure:
+        python = host.python or self._python or sys.executable
+        return explain(status or 0, said, host.name, self._job, python, greeting)
+
+
+# Asynchronous check whether hosts are this machine; looking up a name can take long.
+
+
+class Locality:
+    """Lookups in threads. `fd` is readable when an answer is available."""
+
+    def __init__(self, asks_ssh: bool, looks: bool = True) -> None:
+        """Create the event descriptor.
+
+        Args:
+            asks_ssh: True if other hosts are reached by ssh, whose rules for each host are then looked up as well.
+            looks: If False, no host is taken for this machine.
+        """
+        self._looks = looks
+        self._asks_ssh = asks_ssh
+        self.fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._lock = threading.Lock()
+        self._closed = False
+        self._answers: dict[str, bool] = {}
+
+    def ask(self, host: str) -> None:
+        """Start to look up whether the host is this machine."""
+        if not self._looks:
+            self._answer(host, False)
+            return
+        threading.Thread(target=self._find, args=(host,), name="horovod-locality", daemon=True).start()
+
+    def _find(self, host: str) -> None:
+        local = hosts.is_local(host)
+        if not local and self._asks_ssh:
+            ssh.ask_rules([host])  # cached there
+        self._answer(host, local)
+
+    def _answer(self, host: str, local: bool) -> None:
+        with self._lock:
+            if not self._closed:
+                self._answers[host] = local
+                os.eventfd_write(self.fd, 1)
+
+    def answers(self) -> dict[str, bool]:
+        """Return the answers since the last call: for each host, True if it is this machine."""
+        with self._lock:
+            try:
+                os.eventfd_read(self.fd)
+            except BlockingIOError:
+                return {}
+            answers, self._answers = self._answers, {}
+        return answers
+
+    def close(self) -> None:
+        """Close the event descriptor without waiting for running lookups."""
+        with self._lock:
+            if not self._closed:
+                self._closed = True
+                os.close(self.fd)

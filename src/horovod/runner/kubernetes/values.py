@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
+import secrets
+from dataclasses import dataclass
+from typing import Any
+
+from horovod.common.contract.private_files import Secret
+
+# Checks of Kubernetes' names, quantities, labels and environment variables. Pure.
 
 LONGEST = 50
 """Maximum length of a job's name: with the suffixes of its parts and pods, a label of 63 characters."""
@@ -106,3 +114,81 @@ def _checked(text: str, good: bool) -> str:
     if not good:
         raise ValueError(text)
     return text
+
+
+# Volumes of `--volume`: parsing, and the parts of a pod. Pure.
+
+ACCEPTED = "pvc:CLAIM:/PATH[:ro], host:/DIR:/PATH[:ro], config:NAME:/PATH, secret:NAME:/PATH or empty:/PATH"
+
+
+@dataclass(frozen=True)
+class Volume:
+    """Volume that a pod mounts.
+
+    Attributes:
+        kind: "pvc", "host", "config", "secret" or "empty".
+        source: Name of the object, or directory on the node.
+        path: Where it is mounted.
+        read_only: True if containers cannot write to it.
+    """
+
+    kind: str
+    source: str
+    path: str
+    read_only: bool = False
+
+    def manifest(self, name: str) -> dict[str, Any]:
+        """Return the entry for the pod's volumes."""
+        what: dict[str, dict[str, Any]] = {
+            "pvc": {"persistentVolumeClaim": {"claimName": self.source}},
+            "host": {"hostPath": {"path": self.source}},
+            "config": {"configMap": {"name": self.source}},
+            "secret": {"secret": {"secretName": self.source}},
+            "empty": {"emptyDir": {}},
+        }
+        return {"name": name, **what[self.kind]}
+
+    def mount(self, name: str) -> dict[str, Any]:
+        """Return the entry for the container's mounts."""
+        mounted: dict[str, Any] = {"name": name, "mountPath": self.path}
+        return {**mounted, "readOnly": True} if self.read_only else mounted
+
+
+def parse(text: str) -> Volume:
+    """Parse one of the ACCEPTED forms. Raises ValueError."""
+    kind, _, rest = text.partition(":")
+    parts = rest.split(":")
+    read_only = len(parts) > 1 and parts[-1] in ("ro", "rw")
+    if read_only:
+        read_only = parts.pop() == "ro"
+    if kind == "empty":
+        parts.insert(0, "")
+    if kind not in ("pvc", "host", "config", "secret", "empty") or len(parts) != 2 or not parts[1].startswith("/"):
+        raise ValueError(text)
+    source, path = parts
+    if kind == "host" and not source.startswith("/"):
+        raise ValueError(text)
+    if kind in ("pvc", "config", "secret"):
+        object_name(source)
+    return Volume(kind, source, path, read_only)
+
+
+# Token with which pods prove to the launcher that they belong to its job, stored in a Secret. Pure.
+
+LEAST = 32
+"""Minimum number of characters."""
+
+
+def make_token() -> str:
+    """Return 256 random bits as text."""
+    return secrets.token_hex(32)
+
+
+def token_key(text: str) -> Secret:
+    """Derive the 32-byte key from the token's text. Raises ValueError if it is too short."""
+    text = text.strip()
+    if len(text) < LEAST:
+        raise ValueError(
+            f"HOROVOD_POD_TOKEN must have at least {LEAST} characters, from the job's Secret, got {len(text)}"
+        )
+    return Secret(hashlib.sha256(b"horovod pod token\0" + text.encode()).digest())
