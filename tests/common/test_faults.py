@@ -114,7 +114,7 @@ def test_who_gives_the_state_says_how_many_steps_are_done_again(capfd):
     faults = Faults(plan("kill rank=1 step=200"), lambda *_: None)
     faults.begin(ranks(1, 3), 0, time.time(), first=True)
     faults.again(1, None)
-    assert capfd.readouterr().err == "", "nobody has seen a step"
+    assert capfd.readouterr().err == "", "no rank has seen a step"
     for step in range(1, 13):
         faults.step()
         if step == 5:

@@ -37,10 +37,10 @@ class Done:
 
     def everybody(self) -> list[dict]:
         """Return what the worker's rank 0 reports about all ranks."""
-        lines = [line for line in self.text.splitlines() if "EVERYBODY " in line]
+        lines = [line for line in self.text.splitlines() if "ALL_RANKS " in line]
         assert self.code == 0, self.text
         assert len(lines) == 1, self.text
-        return json.loads(lines[0].split("EVERYBODY ", 1)[1])
+        return json.loads(lines[0].split("ALL_RANKS ", 1)[1])
 
     def why_it_hung(self, rank: int, reports: Path) -> None:
         """Check that the job reported a hang caused by this sleeping rank, and ended with its report."""

@@ -30,12 +30,12 @@ def test_a_job(path, tmp_path):
     flags = ["-np", "2", "--cycle-time-ms", "2", "--output-filename", str(tmp_path / "out")]
     done = run(path, tmp_path, *flags, *shell, *WORKER)
     assert done.code == 0, done.text
-    line = next(line for line in done.text.splitlines() if "EVERYBODY" in line)
-    assert line.startswith("[0]<stdout>:EVERYBODY ")
-    ranks = json.loads(line.split("EVERYBODY ", 1)[1])
+    line = next(line for line in done.text.splitlines() if "ALL_RANKS" in line)
+    assert line.startswith("[0]<stdout>:ALL_RANKS ")
+    ranks = json.loads(line.split("ALL_RANKS ", 1)[1])
     assert [each["local"] for each in ranks] == [[0, 2], [1, 2]]
     assert all(each["mpi"] for each in ranks)
-    assert "EVERYBODY" in (tmp_path / "out/rank.0/stdout").read_text()
+    assert "ALL_RANKS" in (tmp_path / "out/rank.0/stdout").read_text()
 
 
 @pytest.mark.parametrize(
@@ -89,5 +89,5 @@ def test_hosts_over_ssh(mpirun_path, cluster, tmp_path):
     command = [*HOROVODRUN, "--mpi", "-np", "3", "-H", "host1:2,host2:1", "-p", "2222", *WORKER]
     done = cluster.launcher.run(command, env=env, timeout=programs.DEADLINE)
     assert done.returncode == 0, done.stdout + done.stderr
-    ranks = json.loads(done.stdout.split("EVERYBODY ", 1)[1].splitlines()[0])
+    ranks = json.loads(done.stdout.split("ALL_RANKS ", 1)[1].splitlines()[0])
     assert [(each["local"], each["cross"]) for each in ranks] == [([0, 2], [0, 2]), ([1, 2], [0, 1]), ([0, 1], [1, 2])]

@@ -63,4 +63,4 @@ def test_torchrun_starts_workers_again():
     command = [sys.executable, "-m", "torch.distributed.run", *options, "bash", "-c", script, sys.executable]
     done = programs.run(command, programs.environment(W=WORKER[1]))
     assert done.code == 0, done.text
-    assert done.text.count("EVERYBODY") == 2
+    assert done.text.count("ALL_RANKS") == 2

@@ -74,7 +74,7 @@ def main():
     hvd.init()
     everybody = gather(describe())
     if hvd.rank() == 0:
-        print("EVERYBODY " + json.dumps(everybody), flush=True)
+        print("ALL_RANKS " + json.dumps(everybody), flush=True)
     if what == "mpi4py":
         assert MPI.COMM_WORLD.allreduce(hvd.rank()) == sum(range(hvd.size()))
     elif what:

@@ -99,7 +99,7 @@ def test_a_connection_that_fails_is_made_anew_and_said_once(monkeypatch, capfd):
     listening = Listening(7, connect, lambda at, what, epoch: heard.set() if what is HostUpdateResult.added else None)
     listening.begin(Place(3, 0, 2, 0, 2, 0, 1, [7, 9]), engine)
     begun.set()
-    assert heard.wait(60), "rank 0 would let nobody in"
+    assert heard.wait(60), "rank 0 would let no worker in"
     engine.end()
     assert telling.all_told.wait(60)
     said = capfd.readouterr().err

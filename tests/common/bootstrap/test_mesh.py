@@ -60,7 +60,7 @@ def test_strangers_are_dropped_and_hinder_nobody(monkeypatch):
         for listener in listeners:
             for _ in range(20):  # more than may wait at a time; they send nothing
                 strangers.append(socket.create_connection(where(listener), timeout=30))
-            strangers[-1].sendall(b"GET / HTTP/1.1\r\nHost: somebody\r\nUser-Agent: something or other\r\n\r\n")
+            strangers[-1].sendall(b"GET / HTTP/1.1\r\nHost: example\r\nUser-Agent: something or other\r\n\r\n")
             unix = socket.socket(socket.AF_UNIX)
             unix.connect("\0horovod-" + listener.unix_name)
             unix.sendall(os.urandom(56))

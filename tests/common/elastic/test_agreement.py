@@ -72,7 +72,9 @@ def test_whose_state_does_not_fit():
         assert find_mismatch([same, same, other], rank) == (why, False), "it can go on without the new one"
     assert find_mismatch([same, same, other], 2) == (why, True)
     new = ["a", "b"], True
-    assert [find_mismatch([new, new, other], rank).mine for rank in range(3)] == [True] * 3, "nobody knows who is right"
+    assert [find_mismatch([new, new, other], rank).mine for rank in range(3)] == [True] * 3, (
+        "no rank knows which one is right"
+    )
 
 
 def test_who_is_new_gives_nothing_whatever_its_rank():

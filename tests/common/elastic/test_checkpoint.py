@@ -85,7 +85,7 @@ def test_what_a_job_has_not_written_or_gone_on_from_is_not_removed(tmp_path, cap
             first.wait()
         other.save(92, None)
         other.wait()
-        assert other.steps() == [92, 90], "it was asked for the one after, from which nobody goes on"
+        assert other.steps() == [92, 90], "the next one was requested, from which no rank continues"
         first.save(93, None)  # a late writer
         first.close()
         assert other.steps() == [93, 92, 90]

@@ -90,7 +90,7 @@ def test_on_a_board_with_a_key_of_the_users(clean):
     key = lead.job_key(make_key())
     clean(methods.OnBoard(board).lead(lead, key))
     check_member(methods.OnBoard(board).follow(follow, SECONDS), key)
-    assert len(board.values) == 1, "nobody else leaves a public key"
+    assert len(board.values) == 1, "no other rank publishes a key"
     stranger = group(1, 2, make_key(), job="g")
     with pytest.raises(MeetingError, match="does not answer"):
         methods.OnBoard(board).follow(stranger, 0.5)

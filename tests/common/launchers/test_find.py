@@ -58,7 +58,7 @@ def test_nodes_of_azure_ml():
     for host in ("localhost", "127.0.0.1", "::1"):
         for nodes in ("2", "two"):
             place = find({**env, "MASTER_ADDR": host, "AZUREML_NODE_COUNT": nodes})
-            assert place.one_host, "ranks that somebody has started on one of the nodes"
+            assert place.one_host, "ranks started by hand on one of the nodes"
     assert find({**env, "LOCAL_WORLD_SIZE": "2", "AZUREML_NODE_COUNT": "two"}).local_size == 2
     with pytest.raises(ValueError, match="AZUREML_NODE_COUNT must be an integer of 0 or more, got 'two'"):
         find({**env, "AZUREML_NODE_COUNT": "two"})

@@ -216,7 +216,7 @@ def test_when_a_peer_is_given_up():
     assert not dialer.hopeless(22.0, 8.0)
     assert dialer.hopeless(23.1, 8.0)
     dialer.connected("a", 24.0)
-    dialer.failed("a", "somebody else answers", 24.0)
+    dialer.failed("a", "another program answered", 24.0)
     assert dialer.hopeless(24.0, 8.0)
     assert Dialer([], 0.0).hopeless(9.0, 8.0)
     assert not Dialer([], 0.0).hopeless(7.0, 8.0)  # the peer may connect to us

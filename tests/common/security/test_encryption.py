@@ -170,7 +170,7 @@ def rank_of_environment():
     return int(os.environ["HOROVOD_RANK"])
 
 
-@pytest.mark.parametrize("asks", [[], [0, 1], [1]], ids=["nobody", "everybody", "rank 1"])
+@pytest.mark.parametrize("asks", [[], [0, 1], [1]], ids=["none", "all", "rank 1"])
 def test_the_wire_shows_neither_names_nor_data(pool, asks):
     """Data is encrypted as soon as any rank requests it."""
 

@@ -22,7 +22,7 @@ from horovod.common.contract.reports import new_door
 from horovod.common.job import Job
 from horovod.common.telemetry import explain
 from horovod.common.telemetry.facts import Facts, Rank, Waiting
-from horovod.common.telemetry.message_bus import EVERYBODY, MessageBus
+from horovod.common.telemetry.message_bus import ALL_RANKS, MessageBus
 from horovod.common.telemetry.stacks import StackReporter
 
 if TYPE_CHECKING:
@@ -235,7 +235,7 @@ class Hangs:
             self._number += 1
             number = self._number
             self._answers, self._looks = {}, {}
-        self._engine.leave_note(EVERYBODY, self._question, f"{number};{','.join(map(str, asked))};".encode())
+        self._engine.leave_note(ALL_RANKS, self._question, f"{number};{','.join(map(str, asked))};".encode())
         with self._lock:
             self._lock.wait_for(lambda: len(self._answers) >= len(asked), ANSWERS)
             answers = dict(self._answers)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from horovod._core import Engine, Mailbox
 
-EVERYBODY = -1
+ALL_RANKS = -1
 _PATIENCE = 2.0  # seconds for the thread to end, which may be in a handler
 
 Handler = Callable[[int, dict[str, Any]], None]
@@ -66,12 +66,12 @@ class MessageBus:
         self._thread = threading.Thread(target=self._read, name="hvd-telemetry", daemon=True)
         self._thread.start()
 
-    def say(self, kind: str, to: int = EVERYBODY, **what: Any) -> bool:
+    def say(self, kind: str, to: int = ALL_RANKS, **what: Any) -> bool:
         """Send a message. Thread-safe.
 
         Args:
             kind: Name of the message.
-            to: Receiving rank, or EVERYBODY, which includes rank 0 itself. Ranks other than 0 always send to rank 0.
+            to: Receiving rank, or ALL_RANKS, which includes rank 0 itself. Ranks other than 0 always send to rank 0.
             **what: Content; must be serializable as JSON.
 
         Returns:
