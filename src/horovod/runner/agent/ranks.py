@@ -1,4 +1,4 @@
-"""Selection of the processes that are ranks, and so get the user's Ctrl-C. Pure."""
+"""Ranks among a host's processes, which get the user's Ctrl-C, and the pipe for their reports."""
 
 from __future__ import annotations
 

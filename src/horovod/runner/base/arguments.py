@@ -1,4 +1,4 @@
-"""Checks of arguments to functions that start jobs, such as `horovod.run`. Pure, except for warnings."""
+"""Checks of arguments to functions that start jobs, and how messages name them. Pure, except for warnings."""
 
 from __future__ import annotations
 

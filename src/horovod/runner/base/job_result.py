@@ -1,4 +1,4 @@
-"""Result of a job, as its launcher returns it."""
+"""Result of a job, as its launcher returns it, and descriptions of exit statuses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Time series of bounded size: each point is the mean of an interval, which doubles when there are too many. Pure."""
+"""Bounded history that the dashboard shows: time series, and the last lines of a rank's output. Pure."""
 
 from __future__ import annotations
 

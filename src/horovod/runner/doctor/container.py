@@ -1,4 +1,4 @@
-"""Facts about the container of this process, if it runs in one. No function here raises."""
+"""The container of a host: its facts, which never raise, and findings and table cells about it."""
 
 from __future__ import annotations
 

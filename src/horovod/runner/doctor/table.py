@@ -1,4 +1,4 @@
-"""Text output of a diagnosis: a table of hosts, a table of connections, and the findings with advice. Pure."""
+"""Text output of a diagnosis: tables of hosts, GPUs and connections, and the findings with advice. Pure."""
 
 from __future__ import annotations
 

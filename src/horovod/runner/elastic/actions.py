@@ -1,4 +1,4 @@
-"""Actions that the membership of an elastic job decides on and its caller carries out."""
+"""States of an elastic job, and the actions that its membership decides on and its caller carries out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Limits of an elastic job, as set by the user."""
+"""Limits of an elastic job, as set by the user, and hosts that get no new workers after a failure."""
 
 from __future__ import annotations
 

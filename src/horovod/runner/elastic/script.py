@@ -1,4 +1,4 @@
-"""One run of a discovery script: started, read, and ended at its deadline. Only `finish` blocks."""
+"""One run of a discovery script, ended at its deadline, and its parsed output. Only `finish` blocks."""
 
 from __future__ import annotations
 

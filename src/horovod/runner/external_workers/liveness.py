@@ -1,11 +1,4 @@
-"""Heartbeats of external workers.
-
-A liveness connection breaks when a process ends, but a process that is stopped, or whose host hangs, keeps its
-connection. So the driver polls each worker, and a worker that is silent for too long is lost.
-
-A worker answers without Python: a ZeroMQ proxy from a socket to itself echoes each message. So a program may hold the
-interpreter's lock for any time (a large sort, a call into a C library) without counting as lost.
-"""
+"""Liveness connections and heartbeats between the driver and external workers."""
 
 from __future__ import annotations
 
@@ -179,7 +172,7 @@ class HeartbeatClient:
 #
 # No data is sent over it. The kernel closes it when either end's process dies, so the other end notices at once. A
 # cluster manager may take ten seconds or more to notice the loss of a machine, and may leave processes running when a
-# part of it dies. A worker that is stopped or hangs keeps its connection; `pulse` finds it by its silence.
+# part of it dies. A worker that is stopped or hangs keeps its connection; its missing heartbeats reveal it.
 #
 # The connection is authenticated with a key derived from the job's key. The worker exits when the driver is gone, or
 # when a process ends on which it depends.

@@ -1,4 +1,4 @@
-"""Exception that `horovod.run` raises when a process of its job fails."""
+"""Results by rank, or the error that `horovod.run` raises, when a job has ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Orders to each agent of a job of fixed size."""
+"""Orders to the agents of a job: of fixed size for all ranks of a host, elastic for each worker."""
 
 from __future__ import annotations
 

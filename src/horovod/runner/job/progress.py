@@ -1,4 +1,4 @@
-"""One line that says which hosts and ranks a starting job waits for, and how long. Pure: the time is an argument."""
+"""Messages while a job starts: what it waits for, and that no rank has called hvd.init(). Pure."""
 
 from __future__ import annotations
 

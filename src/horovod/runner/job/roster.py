@@ -1,4 +1,4 @@
-"""Workers of an elastic job: their numbers, hosts and ranks. Pure."""
+"""Workers of an elastic job: their numbers, hosts and ranks, and which of them are stopped. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`horovodrun --debug-rank N`: give one rank the launcher's terminal, so that debuggers work there."""
+"""The launcher's terminal: stdin for rank 0, or the whole terminal for one rank (`--debug-rank N`)."""
 
 from __future__ import annotations
 

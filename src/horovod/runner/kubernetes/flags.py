@@ -1,4 +1,4 @@
-"""Table of the flags of `horovodrun kubernetes`; all flags of horovodrun may be mixed with them. Pure."""
+"""Flags of `horovodrun kubernetes`, among which all flags of horovodrun may stand, and their help. Pure."""
 
 from __future__ import annotations
 

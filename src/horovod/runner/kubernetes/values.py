@@ -1,4 +1,4 @@
-"""Checks of Kubernetes' names, quantities, labels and environment variables. Pure."""
+"""Checks of Kubernetes names, quantities, labels, variables, volumes and tokens. Pure."""
 
 from __future__ import annotations
 

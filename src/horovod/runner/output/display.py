@@ -1,4 +1,4 @@
-"""Workers' output on its way to the launcher's own: whole lines with prefixes that name the rank."""
+"""Workers' output and the launcher's messages, with prefixes and progress bars, as shown and as recorded."""
 
 from __future__ import annotations
 

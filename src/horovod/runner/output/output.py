@@ -1,4 +1,4 @@
-"""Destinations of the workers' output: the base class, and a non-blocking queue to the launcher's own output."""
+"""Destinations of the workers' output: a non-blocking queue to the launcher's own output, or Python's streams."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Merging of equal lines written by many ranks."""
+"""Merging of equal lines that many ranks write, and of equal tracebacks when a job fails."""
 
 from __future__ import annotations
 

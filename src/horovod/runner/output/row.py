@@ -1,4 +1,4 @@
-"""One line of an emulated terminal: its contents, and how it is displayed."""
+"""Lines of an emulated terminal: contents, colours, and the columns that characters occupy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Splitting of bytes from a pipe into lines."""
+"""Text of one stream of one rank: lines, colours, and what a program draws by moving the cursor."""
 
 from __future__ import annotations
 

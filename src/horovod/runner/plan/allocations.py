@@ -1,4 +1,4 @@
-"""Nodes of a Slurm allocation, from its variables and the output of Slurm's programs. Pure."""
+"""Hosts that Slurm, SageMaker or Vertex AI assigned to a job, from what these provide. Pure."""
 
 from __future__ import annotations
 

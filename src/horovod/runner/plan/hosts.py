@@ -1,4 +1,4 @@
-"""Hosts, slots and ranks. Pure functions from the user's host list to each worker's place."""
+"""Hosts, slots and ranks, and the networks that hosts share. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Connections to agents: a child process (the agent or ssh), or a stream through another agent."""
+"""Connections to agents (a child process, ssh, or a stream through another agent), and messages over them."""
 
 from __future__ import annotations
 
