@@ -279,18 +279,24 @@ def parts_named(text: str) -> list[str]:
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("--parts", type=parts_named, default=list(PARTS), help="some of them, with commas (default: all)")
-    made.add_argument("--kills", type=int, default=20, help="of ranks of ours (default: %(default)s)")
-    made.add_argument("--peer-kills", type=int, default=3, help="of each peer (default: %(default)s; 0: no peers)")
+    made.add_argument("--kills", type=int, default=20, help="kills of ranks of Horovod (default: %(default)s)")
+    made.add_argument(
+        "--peer-kills", type=int, default=3, help="kills of each peer (default: %(default)s; 0: no peers)"
+    )
     made.add_argument("--state", type=int, default=GB, help="bytes that a newcomer gets (default: 1 GiB)")
-    made.add_argument("--workers", type=int, default=64, help="of the part many (default: %(default)s)")
-    made.add_argument("--repeats", type=int, default=1, help="of the part many (default: %(default)s)")
-    made.add_argument("--turns", type=int, default=20, help="of the part idle (default: %(default)s)")
-    made.add_argument("--width", type=int, default=4096, help="of the model of the part idle (default: %(default)s)")
-    made.add_argument("--faults", type=int, default=20, help="at least so many (default: %(default)s)")
-    made.add_argument("--faults-a-job", type=int, default=20, help="about so many (default: %(default)s)")
+    made.add_argument("--workers", type=int, default=64, help="processes of the part many (default: %(default)s)")
+    made.add_argument("--repeats", type=int, default=1, help="repeats of the part many (default: %(default)s)")
+    made.add_argument("--turns", type=int, default=20, help="rounds of the part idle (default: %(default)s)")
+    made.add_argument(
+        "--width", type=int, default=4096, help="width of the model of the part idle (default: %(default)s)"
+    )
+    made.add_argument("--faults", type=int, default=20, help="minimum number of faults (default: %(default)s)")
+    made.add_argument(
+        "--faults-a-job", type=int, default=20, help="approximate number of faults in a job (default: %(default)s)"
+    )
     made.add_argument("--mtbf", type=int, default=10, help="mean s between two faults (default: %(default)s)")
-    made.add_argument("--kinds", default="kill,stop,raise,exit", help="of faults (default: %(default)s)")
-    made.add_argument("--seed", type=int, default=7, help="of what is random (default: %(default)s)")
+    made.add_argument("--kinds", default="kill,stop,raise,exit", help="kinds of faults (default: %(default)s)")
+    made.add_argument("--seed", type=int, default=7, help="seed of random choices (default: %(default)s)")
     made.add_argument("--json", type=Path, help="file for all figures")
     return made
 

@@ -25,12 +25,12 @@ from report import quantile
 
 RANKS = 4
 HOSTS = {"one host": f"localhost:{RANKS}", "four hosts": "\n".join(f"127.0.0.{n + 1}:1" for n in range(RANKS))}
-NOBODY = "no worker is left that holds the state"
+NO_STATE = "no worker is left that holds the state"
 
 
 @dataclass
 class Ended:
-    """Result of a job: ``how`` is "equal", "nobody left", or a description of the error."""
+    """Result of a job: ``how`` is "equal", "no state left", or a description of the error."""
 
     seed: int
     where: str
@@ -106,8 +106,8 @@ def judge(made: Ended, job: jobs.Job, code: int) -> None:
     made.apart = max((apart for _, apart, _, _ in ends), default=0.0)
     if code == 0 and ends and all(same for same, *_ in ends) and len({bits for _, _, bits, _ in ends}) == 1:
         made.how = "equal"
-    elif code != 0 and NOBODY in log:
-        made.how = "nobody left"
+    elif code != 0 and NO_STATE in log:
+        made.how = "no state left"
     else:
         made.how = f"WRONG: exit code {code}, {ends}, {log[-1500:]}"
 
@@ -117,7 +117,7 @@ def segments() -> set[str]:
 
 
 def rows(ended: list[Ended]) -> list[str]:
-    hows = Counter(one.how if one.how in ("equal", "nobody left") else "wrong or hung" for one in ended)
+    hows = Counter(one.how if one.how in ("equal", "no state left") else "wrong or hung" for one in ended)
     kinds: Counter[str] = Counter()
     for one in ended:
         for part in filter(None, one.kinds.split(", ")):
@@ -130,8 +130,8 @@ def rows(ended: list[Ended]) -> list[str]:
     figure = (
         f"{events} ({', '.join(f'{count} {kind}' for kind, count in kinds.most_common())}) in {len(ended)} jobs, "
         f"{sum(one.recovered for one in ended)} recovered from{times}; parameters equal in {hows['equal']} jobs of "
-        f"{steps} steps, at most {max((one.apart for one in ended), default=0):.1g} apart; nobody left in "
-        f"{hows['nobody left']}; wrong or hung {hows['wrong or hung']}; left behind: "
+        f"{steps} steps, at most {max((one.apart for one in ended), default=0):.1g} apart; no state left in "
+        f"{hows['no state left']}; wrong or hung {hows['wrong or hung']}; left behind: "
         f"{sum(one.processes for one in ended)} processes, {sum(one.segments for one in ended)} segments"
     )
     return [row("random faults", figure, "0 hangs, 0 wrong, 0 left")]

@@ -146,12 +146,12 @@ def rows(kills: list[float], pulls: list[float], again: Iterable[int], heartbeat
 
 def main() -> None:
     made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    made.add_argument("--kills", type=int, default=20, help="(default: %(default)s)")
-    made.add_argument("--pulls", type=int, default=5, help="of cables (default: %(default)s)")
+    made.add_argument("--kills", type=int, default=20, help="kills of ranks (default: %(default)s)")
+    made.add_argument("--pulls", type=int, default=5, help="pulled cables (default: %(default)s)")
     made.add_argument(
         "--heartbeat", type=float, default=4.0, help="s, HOROVOD_HEARTBEAT_TIMEOUT (default: %(default)s)"
     )
-    made.add_argument("--seed", type=int, default=7, help="of what is random (default: %(default)s)")
+    made.add_argument("--seed", type=int, default=7, help="seed of random choices (default: %(default)s)")
     made.add_argument("--json", type=Path, help="file for all figures")
     options = made.parse_args()
     if why := why_not():

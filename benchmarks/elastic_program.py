@@ -186,7 +186,7 @@ def wait_for(folder: Path, number: int) -> bool:
         if (folder / "end").exists():
             return False
         if time.monotonic() > deadline:
-            raise TimeoutError(f"nobody has asked for block {number} for {WAIT} s")
+            raise TimeoutError(f"the driver did not request block {number} within {WAIT} s")
         time.sleep(0.01)
     return True
 

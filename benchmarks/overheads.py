@@ -161,7 +161,7 @@ def idle(seconds: float) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description="What the engine costs beside moving bytes.")
     parser.add_argument("--idle", type=float, default=10.0, help="seconds to be idle (default %(default)s)")
-    parser.add_argument("--realtime", action="store_true", help="go before whatever else keeps the machine busy")
+    parser.add_argument("--realtime", action="store_true", help="run before other programs (root)")
     args = parser.parse_args()
     torch.set_num_threads(1)
     if args.realtime:

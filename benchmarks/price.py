@@ -218,8 +218,8 @@ def main() -> None:
     parser.add_argument("--cases", nargs="+", choices=list(CASES), default=list(CASES))
     parser.add_argument("--parts", nargs="+", choices=list(COMPARISONS), default=list(COMPARISONS))
     parser.add_argument("--json", type=Path, help="also writes all ratios to this file")
-    parser.add_argument("--no-pin", action="store_true", help="does not bind each rank to a core of its own")
-    parser.add_argument("--realtime", action="store_true", help="ranks go before whatever else keeps the machine busy")
+    parser.add_argument("--no-pin", action="store_true", help="do not pin each rank to a separate core")
+    parser.add_argument("--realtime", action="store_true", help="run ranks before other programs (root)")
     args = parser.parse_args()
     if not args.no_pin:  # before any thread starts
         cores = sorted(os.sched_getaffinity(0))

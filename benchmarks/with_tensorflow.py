@@ -31,7 +31,7 @@ class TensorFlowRun(Run):
 def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Measure Horovod on TensorFlow against MultiWorkerMirroredStrategy.")
     parser.add_argument("--np", type=int, default=2, help="processes (default %(default)s)")
-    parser.add_argument("--rounds", type=int, default=4, help="turns of everybody (default %(default)s)")
+    parser.add_argument("--rounds", type=int, default=4, help="rounds of measurements (default %(default)s)")
     parser.add_argument("--kinds", nargs="+", choices=PARTS, default=list(PARTS), help="cases (default: all)")
     parser.add_argument("--columns", nargs="+", choices=TENSORFLOW_COLUMNS, default=list(TENSORFLOW_COLUMNS))
     parser.add_argument("--no-pin", action="store_true", help="leave it to the system which core runs which thread")

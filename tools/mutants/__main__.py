@@ -74,7 +74,7 @@ def summary(mutants: list[Mutant], reasons: Known) -> list[str]:
         lines.append(f"{file:<44} {noticed:>4} of {total:>4}  {100 * noticed / max(1, total):5.1f} %{hung}")
     for mutant in mutants:
         if mutant.outcome == "lives":
-            why = reasons.get((mutant.file, mutant.change, mutant.at), "nobody has looked into it")
+            why = reasons.get((mutant.file, mutant.change, mutant.at), "not yet examined")
             lines.append(f"lives: {mutant.file}:{mutant.line}: {mutant.change}\n       {why}")
     return lines
 
