@@ -76,18 +76,18 @@ class Outlet:
         self.written += 1
 
 
-class Post:
+class Bus:
     """A message bus that delivers at once."""
 
     def __init__(self):
         self.accounts = []
 
     def joined(self, account):
-        account._post = self
+        account._bus = self
         self.accounts.append(account)
         return self
 
-    def say(self, kind, to=None, **what):
+    def send(self, kind, to=None, **what):
         for rank, each in enumerate(self.accounts):
             if to in (None, rank):
                 each.heard(kind, 1, what)
@@ -118,10 +118,10 @@ def test_ranks_of_one_host_say_that_they_are_where_hosts_have_different_numbers_
 
 def joined(steps):
     """Return the accounts of two ranks, with so many steps, and their engines."""
-    post, accounts = Post(), [account_of(rank, ("a", "a"), 0) for rank in (0, 1)]
+    bus, accounts = Bus(), [account_of(rank, ("a", "a"), 0) for rank in (0, 1)]
     for each, engine in accounts:
         engine.steps = [(number, number * 10**9, 10**9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0) for number in range(1, steps + 1)]
-        post.joined(each)
+        bus.joined(each)
     return accounts
 
 
@@ -150,7 +150,7 @@ def test_many_ranks_tell_less_often(size, seconds):
 def test_clocks_are_compared_with_other_hosts_where_the_order_of_arrival_counts():
     first, _ = account_of(0, ("a", "a", "b"), 0)
     asked = []
-    first._post = SimpleNamespace(say=lambda kind, to, **_: asked.append((kind, to)))
+    first._bus = SimpleNamespace(send=lambda kind, to, **_: asked.append((kind, to)))
     seen, unseen, blocked = (5, 10**6, 0, 100), (6, 10**6, -1, 100), (7, 10**6, 3, 100)
 
     def tells(rank, host, *some):

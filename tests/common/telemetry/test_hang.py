@@ -16,17 +16,17 @@ STOPPED = {
 WAITING = {"name": "x", "set": 0, "age": 9.0, "ready": [0, 1, 2], "missing": [3]}
 
 
-class Post:
+class Bus:
     """A message bus on which ranks 0 to 2 answer and rank 3 does not."""
 
     def __init__(self):
-        self.handlers, self.letters, self.waiting, self.said = {}, {}, [], []
+        self.handlers, self.topics, self.waiting, self.said = {}, {}, [], []
 
     def on(self, kind, handler):
         self.handlers[kind] = handler
 
-    def on_letter(self, topic, handler):
-        self.letters[topic] = handler
+    def on_topic(self, topic, handler):
+        self.topics[topic] = handler
 
     def on_waiting(self, handler):
         self.waiting.append(handler)
@@ -34,7 +34,7 @@ class Post:
     def ask_who_waits(self):
         self.later(self.waiting[0], {"asked": True, "waiting": [WAITING]})
 
-    def say(self, kind, to=-1, **what):
+    def send(self, kind, to=-1, **what):
         self.said.append((kind, to, what))
         if kind == "look":
             told = {"number": what["number"], "rank": what["rank"], "states": [STOPPED, STOPPED]}
@@ -47,7 +47,7 @@ class Post:
             if rank != 3:
                 answer = {"number": int(number), "rank": rank, "forced": False, "stacks": "", "python": None}
                 body = json.dumps({**answer, "before": None, "state": None, "recent": []}).encode()
-                self.later(self.letters[_core.TOPIC_ANSWER], rank, body)
+                self.later(self.topics[_core.TOPIC_ANSWER], rank, body)
 
     @staticmethod
     def later(handler, *arguments):
@@ -57,12 +57,12 @@ class Post:
 class Engine:
     report_dir = "/reports"
 
-    def __init__(self, post):
-        self.post, self.where = post, "unknown"
+    def __init__(self, bus):
+        self.bus, self.where = bus, "unknown"
 
     def leave_note(self, to, topic, body):
         assert (to, topic) == (-1, _core.TOPIC_EXPLAIN)
-        self.post.asked(body.decode())
+        self.bus.asked(body.decode())
 
     def write_report(self, name, text):
         return f"/reports/{name}"
@@ -84,18 +84,18 @@ def job(rank):
 
 
 def test_a_neighbour_looks_at_a_rank_of_another_host_that_does_not_answer():
-    post, told = Post(), []
+    bus, told = Bus(), []
     done = threading.Event()
-    engine = Engine(post)
+    engine = Engine(bus)
 
     def say(text):
         told.append(text)
         done.set()
 
-    hangs = Hangs(post, engine, job(0), Witness, say)
-    post.waiting[0]({"asked": False, "waiting": [WAITING]})
+    hangs = Hangs(bus, engine, job(0), Witness, say)
+    bus.waiting[0]({"asked": False, "waiting": [WAITING]})
     assert done.wait(20)
-    assert [(kind, to, what.get("pid")) for kind, to, what in post.said] == [("explaining", -1, None), ("look", 2, 13)]
+    assert [(kind, to, what.get("pid")) for kind, to, what in bus.said] == [("explaining", -1, None), ("look", 2, 13)]
     assert told[0].startswith("why the job waits: rank 3 does not go on: its process is stopped (SIGSTOP or Ctrl-Z)")
     assert engine.where == "/reports/hang.txt"
     text = hangs.asked()
@@ -104,21 +104,21 @@ def test_a_neighbour_looks_at_a_rank_of_another_host_that_does_not_answer():
 
 
 def test_a_rank_that_looks_at_another_still_answers_for_itself(monkeypatch):
-    post, over, said = Post(), threading.Event(), threading.Event()
-    hangs = Hangs(post, Engine(post), job(1), Witness, lambda text: None)
+    bus, over, said = Bus(), threading.Event(), threading.Event()
+    hangs = Hangs(bus, Engine(bus), job(1), Witness, lambda text: None)
     monkeypatch.setattr(hang, "look_at", lambda pid: [{"pid": pid, "over": over.wait(20)}])
-    monkeypatch.setattr(post, "say", lambda kind, **what: (post.said.append((kind, what)), said.set()))
-    post.handlers["look"](0, {"number": 4, "rank": 0, "pid": 10})
-    assert not post.said  # its thread, which also collects Python's stacks, is free again
+    monkeypatch.setattr(bus, "send", lambda kind, **what: (bus.said.append((kind, what)), said.set()))
+    bus.handlers["look"](0, {"number": 4, "rank": 0, "pid": 10})
+    assert not bus.said  # its thread, which also collects Python's stacks, is free again
     over.set()
     assert said.wait(20)
-    assert post.said == [("seen", {"number": 4, "rank": 0, "states": [{"pid": 10, "over": True}]})]
+    assert bus.said == [("seen", {"number": 4, "rank": 0, "states": [{"pid": 10, "over": True}]})]
     assert hangs
 
 
 def test_a_guess_that_tells_less_about_the_same_wait_does_not_replace_a_better_one():
-    post = Post()
-    hangs = Hangs(post, Engine(post), job(0), Witness, lambda text: None)
+    bus = Bus()
+    hangs = Hangs(bus, Engine(bus), job(0), Witness, lambda text: None)
 
     def facts(age, at, answers=False):
         ranks = {}

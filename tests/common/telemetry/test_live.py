@@ -20,7 +20,7 @@ def pipe(monkeypatch):
     os.close(made.fd)
 
 
-class Post:
+class Bus:
     """A message bus with a receiver that always waits."""
 
     def __init__(self):
@@ -50,7 +50,7 @@ def test_it_tells_from_the_beginning_and_to_the_end(pipe, monkeypatch):
     monkeypatch.setattr("horovod.common.telemetry.live.INTERVAL", 0.01)
     known = []
     told = []
-    one = Live(Post(), lambda: known[0] if known else None, lambda: "rank 1 sleeps")
+    one = Live(Bus(), lambda: known[0] if known else None, lambda: "rank 1 sleeps")
 
     def read():
         told.extend(map(live.decode, pipe.read()))
@@ -76,7 +76,7 @@ def test_it_tells_from_the_beginning_and_to_the_end(pipe, monkeypatch):
 
 def test_nobody_waits_for_a_launcher_that_does_not_read_and_reports_still_have_room(pipe, monkeypatch):
     monkeypatch.setattr("horovod.common.telemetry.live.INTERVAL", 0.01)
-    one = Live(Post(), lambda: account(3000), str)
+    one = Live(Bus(), lambda: account(3000), str)
     eventually(lambda: one._teller.waiting() >= 32 << 10, 20, "the pipe is as full as it may be")
     seen = set()
     teller = reasons.ReportPipe(os.environ[reasons.PIPE])
@@ -97,5 +97,5 @@ def test_nobody_waits_for_a_launcher_that_does_not_read_and_reports_still_have_r
 
 def test_without_a_launcher_of_ours_it_tells_nobody(monkeypatch):
     monkeypatch.delenv(reasons.PIPE, raising=False)
-    one = Live(Post(), lambda: account(3), str)
+    one = Live(Bus(), lambda: account(3), str)
     one.finish()

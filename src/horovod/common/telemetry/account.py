@@ -39,7 +39,7 @@ class Account:
         self,
         job: Job,
         engine: "Engine",
-        post: MessageBus,
+        bus: MessageBus,
         settings: Settings,
         link: Callable[[], float | None],
         more: Sequence[Exporter] = (),
@@ -49,12 +49,12 @@ class Account:
         Args:
             job: The job.
             engine: Its engine.
-            post: Message bus to the other ranks.
+            bus: Message bus to the other ranks.
             settings: Settings of this process.
             link: Returns the measured bandwidth of a link in bytes per second, or None; called once.
             more: Exporters in addition to those that the settings ask for.
         """
-        self._job, self._engine, self._post, self._settings, self._link_of = job, engine, post, settings, link
+        self._job, self._engine, self._bus, self._settings, self._link_of = job, engine, bus, settings, link
         self._interval = max(1.0, job.size / _NOTES)
         # If hosts have different numbers of ranks, the cross rank does not identify a host.
         self._host = job.hosts.index(job.hosts[job.rank]) if job.hosts else job.cross_rank
@@ -212,7 +212,7 @@ class Account:
             if self._together is not None:
                 self._hear(0, note)
         if self._together is None:
-            self._post.say("steps", to=0, **note)
+            self._bus.send("steps", to=0, **note)
         elif not last:
             for outlet in self._outlets:
                 outlet.write()
@@ -233,7 +233,7 @@ class Account:
             self._data[rank] = note["data"]
             if note["host"] != self._host and any(step.blocked < 0 for step in sample):
                 # The order of arrival is needed, so measure the offset of the host's clock.
-                self._post.say("steps-ping", to=rank, asked=time.monotonic_ns())
+                self._bus.send("steps-ping", to=rank, asked=time.monotonic_ns())
             if "values" in note:
                 self._told_values[rank] = note["values"]
             if not note["last"]:
@@ -242,10 +242,10 @@ class Account:
             if len(self._last_words) == self._job.size:
                 self._heard.set()
         if rank != self._job.rank:
-            self._post.say("steps-heard", to=rank)
+            self._bus.send("steps-heard", to=rank)
 
     def _answer(self, what: dict[str, Any]) -> None:
-        self._post.say("steps-pong", to=0, host=self._host, asked=what["asked"], here=time.monotonic_ns())
+        self._bus.send("steps-pong", to=0, host=self._host, asked=what["asked"], here=time.monotonic_ns())
 
     def _learn(self, rank: int, what: dict[str, Any]) -> None:
         together = self._together
@@ -269,10 +269,10 @@ class Account:
         if self._job.size > 1 and self._engine.ended() is None:
             if some:
                 if self._together is not None:
-                    self._post.say("steps-last")
+                    self._bus.send("steps-last")
                 self._over = self._heard_in_time()
             if self._together is not None and not self._over:
-                self._post.say("steps-heard")  # the other ranks need not wait for an answer to their last report
+                self._bus.send("steps-heard")  # the other ranks need not wait for an answer to their last report
         self._closed.set()
         self._wake.set()
         if self._thread is not None:

@@ -40,12 +40,12 @@ class Hangs:
     """Hang diagnosis on this rank."""
 
     def __init__(
-        self, post: MessageBus, engine: "Engine", job: Job, witness: StackReporter, say: Callable[[str], None]
+        self, bus: MessageBus, engine: "Engine", job: Job, witness: StackReporter, say: Callable[[str], None]
     ) -> None:
         """Prepare the diagnosis of hangs.
 
         Args:
-            post: Message bus to the other ranks.
+            bus: Message bus to the other ranks.
             engine: Engine of the job.
             job: The job.
             witness: Stack reporter of this process.
@@ -53,7 +53,7 @@ class Hangs:
         """
         from horovod import _core
 
-        self._post, self._engine, self._job, self._witness, self._say = post, engine, job, witness, say
+        self._bus, self._engine, self._job, self._witness, self._say = bus, engine, job, witness, say
         self._question = _core.TOPIC_EXPLAIN
         self._lock = threading.Condition()
         self._busy = False
@@ -67,15 +67,15 @@ class Hangs:
         self._best: tuple[Facts, explain.Guess] | None = None
         self._unwritable = False
         self._heard_of_rank_0 = 0.0
-        post.on("look", self._look)
-        post.on("explaining", self._rank_0_is_there)
-        post.on_letter(_core.TOPIC_UNNOTICED, self._unnoticed)
+        bus.on("look", self._look)
+        bus.on("explaining", self._rank_0_is_there)
+        bus.on_topic(_core.TOPIC_UNNOTICED, self._unnoticed)
         if job.rank == 0:
             engine.set_report("")  # "" means that a report will be written
-            post.on("seen", self._seen)
-            post.on("unnoticed", self._unnoticed_elsewhere)
-            post.on_waiting(self._waits)
-            post.on_letter(_core.TOPIC_ANSWER, self._answered)
+            bus.on("seen", self._seen)
+            bus.on("unnoticed", self._unnoticed_elsewhere)
+            bus.on_waiting(self._waits)
+            bus.on_topic(_core.TOPIC_ANSWER, self._answered)
 
     # ---- every rank ------------------------------------------------------------------------------------------------
 
@@ -86,7 +86,7 @@ class Hangs:
         """
 
         def look() -> None:
-            self._post.say("seen", number=what["number"], rank=what["rank"], states=look_at(what["pid"]))
+            self._bus.send("seen", number=what["number"], rank=what["rank"], states=look_at(what["pid"]))
 
         threading.Thread(target=look, name="hvd-look", daemon=True).start()
 
@@ -99,7 +99,7 @@ class Hangs:
         if self._job.rank == 0:
             self._start(None, told["silent"], told["text"])
             return
-        self._post.say("unnoticed", text=told["text"], silent=told["silent"])
+        self._bus.send("unnoticed", text=told["text"], silent=told["silent"])
         if self._same_host(0):
             threading.Thread(target=self._without_rank_0, name="hvd-explain", daemon=True).start()
 
@@ -222,7 +222,7 @@ class Hangs:
 
     def _collect(self, stalled: list[Waiting] | None, suspects: list[int], unnoticed: str) -> Facts:
         at = time.monotonic()
-        self._post.say("explaining")
+        self._bus.send("explaining")
         waiting = self._who_waits()
         named = waiting if stalled is None else stalled
         missing = list(dict.fromkeys([*suspects, *(rank for one in named for rank in one.missing)]))
@@ -251,7 +251,7 @@ class Hangs:
     def _who_waits(self) -> list[Waiting]:
         with self._lock:
             self._all = None
-            self._post.ask_who_waits()
+            self._bus.ask_who_waits()
             self._lock.wait_for(lambda: self._all is not None, ANSWERS / 2)
             return self._all or []
 
@@ -265,7 +265,7 @@ class Hangs:
             neighbours = [rank for rank in there if self._job.hosts and self._job.hosts[rank] == one.host]
             others = [rank for rank in range(self._job.size) if self._job.hosts and self._job.hosts[rank] == one.host]
             for rank in list(dict.fromkeys([*neighbours, *(rank for rank in others if rank != one.rank)]))[:2]:
-                self._post.say("look", rank, number=number, rank=one.rank, pid=one.pid)
+                self._bus.send("look", rank, number=number, rank=one.rank, pid=one.pid)
                 asked.append(one)
         if not asked:
             return

@@ -23,21 +23,21 @@ _PATIENCE = 0.5  # seconds for the thread to end
 class Live:
     """Exporter with its own thread, because there is data before the first step and while no step ends."""
 
-    def __init__(self, post: MessageBus, account: "Callable[[], Account | None]", why: Callable[[], str]) -> None:
+    def __init__(self, bus: MessageBus, account: "Callable[[], Account | None]", why: Callable[[], str]) -> None:
         """Start sending data to the launcher.
 
         Args:
-            post: Message bus to the other ranks.
+            bus: Message bus to the other ranks.
             account: Returns the job's step accounting, or None before the first step.
             why: Returns the last guess why operations wait.
         """
-        self._post, self._account, self._why = post, account, why
+        self._bus, self._account, self._why = bus, account, why
         self._teller = ReportPipe(os.environ.get(PIPE, ""))
         self._at = time.monotonic()
         self._waiting: list[dict[str, Any]] = []
         self._next = 0  # index of the first message about ranks that did not fit last time
         self._wake, self._closed = threading.Event(), threading.Event()
-        post.on_waiting(self._hear)
+        bus.on_waiting(self._hear)
         self._thread = threading.Thread(target=self._run, name="hvd-live", daemon=True)
         self._thread.start()
 
@@ -72,7 +72,7 @@ class Live:
     def _run(self) -> None:
         while not self._closed.is_set():
             self._tell()
-            self._post.ask_who_waits()
+            self._bus.ask_who_waits()
             self._wake.wait(INTERVAL)
             self._wake.clear()
 

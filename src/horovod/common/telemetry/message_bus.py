@@ -34,7 +34,7 @@ class MessageBus:
         self._topic, self._waiting_topic = _core.TOPIC_PYTHON, _core.TOPIC_WAITING
         self._handlers: dict[str, Handler] = {}
         self._waiting: list[Callable[[dict[str, Any]], None]] = []
-        self._letters: dict[int, Callable[[int, bytes], None]] = {}
+        self._topics: dict[int, Callable[[int, bytes], None]] = {}
         self._thread: threading.Thread | None = None
 
     def on(self, kind: str, handler: Handler) -> None:
@@ -42,13 +42,13 @@ class MessageBus:
         assert kind not in self._handlers, kind
         self._handlers[kind] = handler
 
-    def on_letter(self, topic: int, handler: Callable[[int, bytes], None]) -> None:
+    def on_topic(self, topic: int, handler: Callable[[int, bytes], None]) -> None:
         """Register the handler of messages from the engine's observers with this topic (TOPIC_* of ``_core``).
 
         It gets the rank and the body. Only one per topic.
         """
-        assert topic not in self._letters, topic
-        self._letters[topic] = handler
+        assert topic not in self._topics, topic
+        self._topics[topic] = handler
 
     @property
     def box(self) -> "Mailbox":
@@ -66,7 +66,7 @@ class MessageBus:
         self._thread = threading.Thread(target=self._read, name="hvd-telemetry", daemon=True)
         self._thread.start()
 
-    def say(self, kind: str, to: int = ALL_RANKS, **what: Any) -> bool:
+    def send(self, kind: str, to: int = ALL_RANKS, **what: Any) -> bool:
         """Send a message. Thread-safe.
 
         Args:
@@ -95,17 +95,17 @@ class MessageBus:
             self._thread.join(_PATIENCE)
         # Handlers reference this object; break the cycle so that memory files are released without the garbage
         # collector.
-        self._handlers, self._letters, self._waiting = {}, {}, []
+        self._handlers, self._topics, self._waiting = {}, {}, []
 
     def _read(self) -> None:
         while True:
-            letter = self._box.take()
-            if letter is None:
+            message = self._box.take()
+            if message is None:
                 if self._box.closed:
                     return
                 continue
             try:
-                self._handle(*letter)
+                self._handle(*message)
             except Exception as error:  # observation must not end the job
                 logging.getLogger("horovod").debug("telemetry: %s: %s", type(error).__name__, error)
 
@@ -119,5 +119,5 @@ class MessageBus:
             handler = self._handlers.get(kind)
             if handler is not None:
                 handler(rank, what)
-        elif topic in self._letters:
-            self._letters[topic](rank, body)
+        elif topic in self._topics:
+            self._topics[topic](rank, body)

@@ -137,7 +137,7 @@ _MOMENT, _AT_ONCE = 0.3, 20_000  # seconds, and objects per check of the time
 class StackReporter:
     """Stack reporter of this process."""
 
-    def __init__(self, post: MessageBus, engine: "Engine", rank: int) -> None:
+    def __init__(self, bus: MessageBus, engine: "Engine", rank: int) -> None:
         from horovod import _core
 
         self._own = _memory("horovod-stacks")
@@ -145,8 +145,8 @@ class StackReporter:
         self._signal = _unused_signal()
         if self._signal:
             faulthandler.register(self._signal, file=self._theirs, all_threads=True, chain=False)
-        self.answerer = engine.answerer(rank, post.box, self._signal, self._theirs.fileno())
-        post.on_letter(_core.TOPIC_STACKS, self._give)
+        self.answerer = engine.answerer(rank, bus.box, self._signal, self._theirs.fileno())
+        bus.on_topic(_core.TOPIC_STACKS, self._give)
         engine.watch_signal(signal.SIGUSR2, self.answerer)
 
     def close(self) -> None:

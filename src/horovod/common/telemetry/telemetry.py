@@ -33,23 +33,23 @@ class Telemetry:
     def __init__(self, job: Job, engine: "Engine", settings: Settings, link: Callable[[], float | None]) -> None:
         """Start the observers. ``link``: returns the measured bandwidth of a link in bytes per second, or None."""
         self._engine = engine
-        self.post = MessageBus(engine, job.rank)
-        self.witness = StackReporter(self.post, engine, job.rank)
+        self.bus = MessageBus(engine, job.rank)
+        self.witness = StackReporter(self.bus, engine, job.rank)
         self._warn = warner(job.rank, settings)
-        self.hangs = Hangs(self.post, engine, job, self.witness, self._warn)
-        self._checks = Checks(job, engine, self.post, settings, self._warn)
+        self.hangs = Hangs(self.bus, engine, job, self.witness, self._warn)
+        self._checks = Checks(job, engine, self.bus, settings, self._warn)
         self._door = ExplainListener(self.hangs.asked) if job.rank == 0 else None
         self.timelines = Timelines(job, engine, settings)
         self._account: Account | None = None
         self._making = threading.Lock()
         self._closing = False
         self._live = self._open_live() if job.rank == 0 and settings.flag("HOROVOD_DASHBOARD") else None
-        self._of_account = (job, engine, self.post, settings, link, [self._live] if self._live is not None else [])
+        self._of_account = (job, engine, self.bus, settings, link, [self._live] if self._live is not None else [])
         for kind in _ABOUT_STEPS:
-            self.post.on(kind, functools.partial(self._about_steps, kind))
-        engine.wake_for_steps(self.post.box, b'["stepping",{}]')
+            self.bus.on(kind, functools.partial(self._about_steps, kind))
+        engine.wake_for_steps(self.bus.box, b'["stepping",{}]')
         marks.open(engine.step, engine.find_steps)
-        self.post.start()
+        self.bus.start()
         if job.local_rank == 0 and engine.report_dir:
             reports.prune(engine.report_dir)
         self._tell(self.timelines.begin())
@@ -80,7 +80,7 @@ class Telemetry:
     def _open_live(self) -> "Live":
         from horovod.common.telemetry.live import Live
 
-        return Live(self.post, lambda: self._account, lambda: self.hangs.last_guess)
+        return Live(self.bus, lambda: self._account, lambda: self.hangs.last_guess)
 
     def _about_steps(self, kind: str, rank: int, what: dict[str, Any]) -> None:
         with self._making:  # a message that arrives during `close` must not create an account: nothing would close it
@@ -99,7 +99,7 @@ class Telemetry:
         with contextlib.ExitStack() as then:  # callbacks run in reverse order
             then.callback(self.timelines.stop)
             then.callback(self.witness.close)  # after the message bus, whose thread writes to these files
-            then.callback(self.post.close)
+            then.callback(self.bus.close)
             if self._live is not None:
                 then.callback(self._live.finish)
             if self._account is not None:

@@ -144,21 +144,21 @@ class Checks:
     """Training checks of one job on one rank."""
 
     def __init__(
-        self, job: Job, engine: "Engine", post: MessageBus, settings: Settings, warn: Callable[[str], None]
+        self, job: Job, engine: "Engine", bus: MessageBus, settings: Settings, warn: Callable[[str], None]
     ) -> None:
         self._rank, self._engine = job.rank, engine
         self._warn = warn
         self._comparison = Comparison()
         self._on = job.size > 1 and settings.flag("HOROVOD_TRAINING_CHECKS")
-        post.on("training", self._hear)
+        bus.on("training", self._hear)
         if self._on:
-            training.open(lambda note: self._say(post, note), lambda: int(engine.stats()["bytes"]))
+            training.open(lambda note: self._say(bus, note), lambda: int(engine.stats()["bytes"]))
 
-    def _say(self, post: MessageBus, note: dict[str, Any]) -> None:
+    def _say(self, bus: MessageBus, note: dict[str, Any]) -> None:
         if self._rank == 0:
-            post.tell_own("training", **note)
+            bus.tell_own("training", **note)
         else:
-            post.say("training", to=0, **note)
+            bus.send("training", to=0, **note)
 
     def _hear(self, rank: int, note: dict[str, Any]) -> None:
         text = self._comparison.add(rank, note)
