@@ -243,7 +243,8 @@ class UninitializedJobCheck:
             return ""
         return (
             f"still starting: after {FIRST_LOOK:g} s no rank has called hvd.init() yet. Imports and data may take that "
-            f"long; a program that never calls it runs as {self._size} copies that know nothing of each other ({_HELP})"
+            f"long; a program that never calls it runs as {self._size} copies that know nothing of each other, unless "
+            f"it uses torch.distributed ({_HELP})"
         )
 
     def late(self, called: bool) -> str:
@@ -252,5 +253,5 @@ class UninitializedJobCheck:
             return ""
         return (
             f"warning: no rank has called hvd.init(), so the same program ran {self._size} times, each copy by "
-            f"itself; to train one model it has to call hvd.init() first ({_HELP})"
+            f"itself, unless it uses torch.distributed; to train one model it has to call hvd.init() first ({_HELP})"
         )
