@@ -74,7 +74,7 @@ def run(
         start_timeout: Seconds within which all ranks must have started; default `HOROVOD_START_TIMEOUT`.
         ssh_port: Port of ssh on other hosts.
         ssh_identity_file: Path of the private key for ssh to other hosts.
-        disable_cache: Accepted for compatibility.
+        disable_cache: Accepted and ignored: checks of hosts are not cached.
         output_filename: Folder to which each rank's output is also written, as `rank.N/stdout` and `rank.N/stderr`.
         verbose: If nonzero, show what is started.
         use_gloo: Use the built-in launcher, which is the default.

@@ -264,7 +264,7 @@ def test_np_is_deprecated():
         ),
         ({"host_discovery_script": "no.sh", "slots": 0}, "^slots must be 1 or more, got 0"),
         ({"num_proc": 3, "hosts": "localhost:2"}, "3 processes.*2 slots"),
-        ({"start_timeout": -1}, "START_TIMEOUT is '-1'"),
+        ({"start_timeout": -1}, r"START_TIMEOUT must be a number .* got '-1'"),
         ({"network_interfaces": "nope0"}, "nope0"),
     ],
 )

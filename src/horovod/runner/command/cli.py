@@ -140,7 +140,6 @@ def settings(namespace: argparse.Namespace, command: list[str], environ: Mapping
         verbose=bool(namespace.verbose),
         ssh_port=namespace.ssh_port,
         ssh_identity_file=namespace.ssh_identity_file,
-        disable_cache=bool(namespace.disable_cache),
         mpi=_mpi_options(namespace) if namespace.mpi or namespace.jsrun else None,
         jsrun=bool(namespace.jsrun),
         own_python=bool(namespace.benchmark),

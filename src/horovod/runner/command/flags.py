@@ -193,7 +193,7 @@ FLAGS: tuple[Flag, ...] = (
          exclusive="interfaces"),
     Flag(("-p", "--ssh-port"), HOSTS, "port of ssh on other hosts", _integer(1, 65535)),
     Flag(("-i", "--ssh-identity-file"), HOSTS, "private key for ssh to other hosts", _text("FILE")),
-    Flag(("--disable-cache",), HOSTS, "repeat the checks of hosts that were checked less than 60 minutes ago"),
+    Flag(("--disable-cache",), HOSTS, "accepted and ignored: checks of hosts are not cached"),
 
     _setting("HOROVOD_REMOTE_PYTHON", HOSTS, value=_text("PATH")),
     _setting("HOROVOD_ENV_ALLOW", ENVIRONMENT),

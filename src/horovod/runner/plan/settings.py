@@ -92,7 +92,6 @@ class LaunchSettings:
     ssh_port: int | None = None
     ssh_identity_file: str | None = None
     remote_python: str | None = None  # interpreter on other hosts; None: the path of the launcher's own
-    disable_cache: bool = False
     ssh_fanout: int = 32
     heartbeat_timeout: float = 10.0
     grace: float = 30.0  # s for ranks to end by themselves when the user stops the job
