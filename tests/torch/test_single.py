@@ -153,7 +153,7 @@ def test_tensors_that_are_refused(tensor, text):
 def test_bool_reductions():
     t = torch.tensor([True, False])
     for op, name in ((hvd.Average, "Average"), (None, "Average")):
-        with pytest.raises(ValueError, match=f"{name}.*bool"):
+        with pytest.raises(ValueError, match=f"bool, got op={name}"):
             hvd.allreduce(t, op=op)
     with pytest.raises(ValueError, match=r"Sum.*bool"):
         hvd.allreduce_(t, op=hvd.Sum, prescale_factor=2.0)
@@ -175,7 +175,7 @@ def test_splits():
     for splits, text in [
         ([1, 2], "1"),
         ([5], "4"),
-        ([-1], "negative"),
+        ([-1], "0 or more"),
         (torch.tensor([[4]], dtype=torch.int32), "dimension"),
         (torch.tensor([4], dtype=torch.int16), "int32"),
         (torch.tensor([4.0]), "int32"),
