@@ -95,8 +95,8 @@ def test_what_is_refused_the_first_time_is_refused_later():
         (torch.ones(2, 2), {"op": True}, "op must be .*, got True"),
         (torch.ones(2, 2), {"op": 1.0}, "op must be .*, got 1.0"),
         (torch.ones(2, 2), {"op": hvd.Sum, "average": True}, "both given"),
-        (torch.ones(2, 2), {"op": hvd.Sum, "prescale_factor": float("nan")}, "prescale_factor is nan"),
-        (torch.ones(2, 2), {"name": ["x"]}, "name is"),
+        (torch.ones(2, 2), {"op": hvd.Sum, "prescale_factor": float("nan")}, "prescale_factor must be .*, got nan"),
+        (torch.ones(2, 2), {"name": ["x"]}, "name must be"),
     ]
     for form, call in FORMS.items():
         for tensor, arguments, words in wrong:
