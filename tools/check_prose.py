@@ -8,10 +8,8 @@ above its budget, and also if it is below, so that the budget is lowered in the 
 """
 
 import ast
-import io
 import re
 import sys
-import tokenize
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,52 +42,49 @@ RULES = {
         docstrings_only=True,
     ),
 }
-CODE = ("src", "tools", "tests", "benchmarks", "examples")
-NATIVE = ("core", "bindings")
-PAGES = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "docs")
+FILES = {
+    "**/*.py": ("src", "tools", "tests", "benchmarks", "examples"),
+    "**/*.h": ("core", "bindings"),
+    "**/*.cc": ("core", "bindings"),
+    "**/*.md": ("docs",),
+    "*.md": (".",),
+}
+OWN = ("check_prose.py", "test_check_prose.py")
 
 
-def python_texts(source: str) -> Iterator[tuple[str, int, str]]:
-    """Yield (kind, line, text) of each docstring, comment and string of a Python file."""
-    for node in ast.walk(ast.parse(source)):
+def docstrings(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Yield (line, text) of each docstring of a Python file."""
+    pending = [tree]
+    while pending:
+        node = pending.pop()
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             text = ast.get_docstring(node)
             if text:
-                yield "docstring", getattr(node, "lineno", 1), text
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type == tokenize.COMMENT:
-            yield "comment", token.start[0], token.string
-        elif token.type == tokenize.STRING and not token.string.lstrip("rR").startswith(('"""', "'''")):
-            yield "string", token.start[0], token.string
+                yield getattr(node, "lineno", 1), text
+        pending += [child for child in getattr(node, "body", []) if isinstance(child, ast.stmt)]
 
 
 def texts(root: Path) -> Iterator[tuple[Path, str, int, str]]:
-    """Yield (file, kind, line, text) of everything to check in the repository."""
-    for path in sorted(path for folder in CODE for path in (root / folder).rglob("*.py")):
-        for kind, line, text in python_texts(path.read_text()):
-            if kind != "docstring" or "tests" not in path.relative_to(root).parts:
-                yield path, kind, line, text
-            else:
-                yield path, "comment", line, text
-    for path in sorted(path for folder in NATIVE for path in (root / folder).rglob("*.*")):
-        if path.suffix in (".h", ".cc"):
-            for line, text in enumerate(path.read_text().splitlines(), 1):
-                yield path, "comment", line, text
-    for path in sorted(path for name in PAGES for path in [root / name, *(root / name).rglob("*.md")]):
-        if path.suffix == ".md":
-            for line, text in enumerate(path.read_text().splitlines(), 1):
-                yield path, "page", line, text
+    """Yield (file, kind, line, text) of everything to check in the repository; kind is docstring or line."""
+    for pattern, folders in FILES.items():
+        for path in sorted(path for folder in folders for path in (root / folder).glob(pattern)):
+            if path.name in OWN:
+                continue
+            source = path.read_text()
+            yield from ((path, "line", number, line) for number, line in enumerate(source.splitlines(), 1))
+            if path.suffix == ".py" and "tests" not in path.relative_to(root).parts:
+                yield from ((path, "docstring", line, text) for line, text in docstrings(ast.parse(source)))
 
 
 def found(root: Path) -> dict[str, list[str]]:
     """Return the places that break each rule, as FILE:LINE: TEXT."""
     places: dict[str, list[str]] = {name: [] for name in RULES}
-    own = Path(__file__).resolve()
     for path, kind, line, text in texts(root):
         for name, rule in RULES.items():
-            if path.resolve() != own and (kind == "docstring" or not rule.docstrings_only):
-                place = f"{path.relative_to(root)}:{line}: {text.strip().splitlines()[0][:100] if text.strip() else ''}"
-                places[name] += [place] * len(rule.pattern.findall(text))
+            if rule.docstrings_only == (kind == "docstring"):
+                places[name] += [
+                    f"{path.relative_to(root)}:{line}: {text.strip()[:100]!r}" for _ in rule.pattern.finditer(text)
+                ]
     return places
 
 
