@@ -168,9 +168,9 @@ def main() -> None:
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
     hvd.init()
     rows = [*agreeing(), *repeating(), *memory(), *accounting(), *idle(args.idle)]
-    everybody = hvd.allgather_object(rows)
+    from_all = hvd.allgather_object(rows)
     if hvd.rank() == 0:
-        for rank, lines in enumerate(everybody):
+        for rank, lines in enumerate(from_all):
             print(
                 "\n".join(
                     [f"| rank {rank} of {hvd.size()}, {len(os.sched_getaffinity(0))} cores | |", "|---|---|", *lines]

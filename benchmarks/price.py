@@ -232,9 +232,9 @@ def main() -> None:
         switches = Switches(folder)
         for case in args.cases:
             before = os.getloadavg()[0]
-            everybody = hvd.allgather_object(measure(case, args, peer, switches))
+            from_all = hvd.allgather_object(measure(case, args, peer, switches))
             if hvd.rank() == 0:
-                found = all_found[case] = together(everybody)
+                found = all_found[case] = together(from_all)
                 loads = (
                     f"{args.rounds} walks each; load {before:.1f} to {os.getloadavg()[0]:.1f}, 2 of it the benchmark's"
                 )

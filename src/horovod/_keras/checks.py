@@ -121,8 +121,8 @@ def check_plan(frontend: Any, steps: int | None) -> None:
     Raises:
         ValueError: The numbers differ. Raised on all ranks.
     """
-    everybody = allgather_object(steps, "fit.steps", global_process_set, frontend.adapter.face)
-    _compare([count for count in everybody if count is not None], everybody, "in an epoch")
+    from_all = allgather_object(steps, "fit.steps", global_process_set, frontend.adapter.face)
+    _compare([count for count in from_all if count is not None], from_all, "in an epoch")
 
 
 def all_built(frontend: Any, shapes: list[str] | None) -> bool:
@@ -135,16 +135,16 @@ def all_built(frontend: Any, shapes: list[str] | None) -> bool:
     Raises:
         ValueError: Ranks have different variables. Raised on all ranks.
     """
-    everybody = allgather_object(shapes, "fit.variables", global_process_set, frontend.adapter.face)
-    if any(one is None for one in everybody):
+    from_all = allgather_object(shapes, "fit.variables", global_process_set, frontend.adapter.face)
+    if any(one is None for one in from_all):
         return False
-    for rank, theirs in enumerate(everybody):
-        if theirs != everybody[0]:
-            first = next((i for i, (a, b) in enumerate(zip(everybody[0], theirs, strict=False)) if a != b), None)
+    for rank, theirs in enumerate(from_all):
+        if theirs != from_all[0]:
+            first = next((i for i, (a, b) in enumerate(zip(from_all[0], theirs, strict=False)) if a != b), None)
             differ = (
-                f"{len(everybody[0])} and {len(theirs)} variables"
+                f"{len(from_all[0])} and {len(theirs)} variables"
                 if first is None
-                else f"variable {first} is {everybody[0][first]} and {theirs[first]}"
+                else f"variable {first} is {from_all[0][first]} and {theirs[first]}"
             )
             raise ValueError(
                 f"fit: model and optimizer of rank 0 and rank {rank} differ: {differ}; all ranks must build the same "
@@ -171,18 +171,18 @@ def check_place(frontend: Any, place: Position) -> None:
     compare_places(_waiting(frontend, "fit.begin_of_epoch", place, told))
 
 
-def compare_places(everybody: Sequence[Position]) -> None:
+def compare_places(from_all: Sequence[Position]) -> None:
     """Raise ValueError if the positions of the ranks, in rank order, do not match."""
-    ended = [rank for rank, place in enumerate(everybody) if place.ended]
-    going = [rank for rank, place in enumerate(everybody) if not place.ended]
+    ended = [rank for rank, place in enumerate(from_all) if place.ended]
+    going = [rank for rank, place in enumerate(from_all) if not place.ended]
     if ended and going:
         raise ValueError(
-            f"fit: rank {ended[0]} has ended its training after epoch {everybody[ended[0]].epoch + 1}, but rank "
-            f"{going[0]} begins epoch {everybody[going[0]].epoch + 1}. Either epochs of fit differ, or a "
+            f"fit: rank {ended[0]} has ended its training after epoch {from_all[ended[0]].epoch + 1}, but rank "
+            f"{going[0]} begins epoch {from_all[going[0]].epoch + 1}. Either epochs of fit differ, or a "
             f"callback that stops training, such as EarlyStopping, has stopped only rank {ended[0]}: {_SAME_CALLBACKS}"
         )
     for rank in going:
-        first, other = everybody[going[0]], everybody[rank]
+        first, other = from_all[going[0]], from_all[rank]
         if other.epoch != first.epoch:
             raise ValueError(
                 f"fit: rank {going[0]} is in epoch {first.epoch + 1}, but rank {rank} in epoch {other.epoch + 1}; all "
@@ -224,8 +224,8 @@ def check_epoch(frontend: Any, epoch: int, batches: int, stopped: bool = False) 
         f"rank {state.require_job().rank} has ended epoch {epoch + 1} after {batches} batches and waits for ranks that "
         f"have more of them; {advice}"
     )
-    everybody = _waiting(frontend, "fit.end_of_epoch", batches, told)
-    _compare(everybody, everybody, f"in epoch {epoch + 1}")
+    from_all = _waiting(frontend, "fit.end_of_epoch", batches, told)
+    _compare(from_all, from_all, f"in epoch {epoch + 1}")
 
 
 def _waiting(frontend: Any, name: str, mine: Any, told: str) -> list[Any]:
@@ -253,11 +253,11 @@ def _warning(text: str) -> threading.Timer | None:
     return timer
 
 
-def _compare(known: Sequence[int], everybody: Sequence[int | None], when: str) -> None:
+def _compare(known: Sequence[int], from_all: Sequence[int | None], when: str) -> None:
     if len(set(known)) > 1:
         most, least = max(known), min(known)
         raise ValueError(
-            f"fit: rank {everybody.index(most)} has more batches {when} than rank {everybody.index(least)}: {most} and "
+            f"fit: rank {from_all.index(most)} has more batches {when} than rank {from_all.index(least)}: {most} and "
             f"{least}; {_ADVICE}"
         )
 

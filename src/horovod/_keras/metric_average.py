@@ -163,18 +163,18 @@ class MetricAverage:
         rate = known_rate(model) if checks.concerns(model) else None
         mine = (values, samples, [one.shapes for one in sums], known, checks.Position(epoch, False, rate))
         frontend = self._hvd_frontend
-        everybody = allgather_object(mine, name="MetricAverageCallback", face=frontend.adapter.face)
+        from_all = allgather_object(mine, name="MetricAverageCallback", face=frontend.adapter.face)
         if checks.concerns(model):
-            checks.compare_places([entry[4] for entry in everybody])
+            checks.compare_places([entry[4] for entry in from_all])
         found: dict[str, float] = {}
         for which, prefix in enumerate(("", "val_")):
-            shared = set.intersection(*(set(entry[3][which]) for entry in everybody))
-            if shared and all(entry[2][which] == everybody[0][2][which] for entry in everybody):
+            shared = set.intersection(*(set(entry[3][which]) for entry in from_all))
+            if shared and all(entry[2][which] == from_all[0][2][which] for entry in from_all):
                 joined = over_all_ranks(frontend, model, sums[which], f"MetricAverageCallback.{which}")
                 found.update({prefix + name: joined[name] for name in shared})
         for key in values if logs is not None else ():
             which = 1 if key.startswith("val_") else 0
-            pairs = [(entry[0][key], entry[1][which]) for entry in everybody if key in entry[0]]
+            pairs = [(entry[0][key], entry[1][which]) for entry in from_all if key in entry[0]]
             logs[key] = found[key] if key in found else average(pairs)
 
     def _counted(self) -> tuple[float | None, MetricSums]:

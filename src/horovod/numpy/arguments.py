@@ -1,6 +1,6 @@
 """Conversion of arguments of operations to arrays.
 
-Accepted are NumPy arrays and scalars, Python numbers, and objects with ``__array_interface__``, a buffer
+The functions accept NumPy arrays and scalars, Python numbers, and objects with ``__array_interface__``, a buffer
 (``array.array``, ``memoryview``, ``bytearray``), DLPack (CPU tensors of PyTorch, JAX arrays) or ``__array__``. Results
 are NumPy arrays; in-place operations write to the given memory.
 """

@@ -1,4 +1,4 @@
-"""What a parameter server does with the values of its workers. Nothing here communicates."""
+"""Update rules of a parameter server. Nothing here communicates."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -26,7 +26,7 @@ class Store:
 
 
 class Server:
-    """What a server does with messages: pure, apart from the store that it changes. Not thread-safe.
+    """Handler of a server's messages: pure, apart from the store that it changes. Not thread-safe.
 
     Args:
         store: This server's slice.

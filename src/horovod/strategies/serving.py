@@ -111,8 +111,8 @@ class Serving:
         hvd, self._roles = self.vector.hvd, self.roles()
         self._ranges = slices(self.vector.total, self.servers)
         sets = [((s, w), sorted((s, w))) for s in self._roles.servers for w in self._roles.workers]
-        everybody = hvd.size() == 2
-        self._pairs = {pair: global_process_set if everybody else _pair(ranks) for pair, ranks in sets}
+        all_ranks = hvd.size() == 2
+        self._pairs = {pair: global_process_set if all_ranks else _pair(ranks) for pair, ranks in sets}
         values = self.vector.read()
         hvd.broadcast_(values, 0, name="ParameterServer.start")
         self.vector.write(values)

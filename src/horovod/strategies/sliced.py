@@ -66,7 +66,7 @@ def adopt(optimizer: Any, snapshots: Sequence[dict[str, Any]], strategy: Serving
     """Give the plain optimizer of a rank the state that the servers hold."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     if strategy.mode == "easgd":
-        return  # each worker has a state of its own
+        return  # each worker has separate state
     for snapshot in snapshots:
         for index, low, high, entries in snapshot["state"]:
             p = parameters[index]

@@ -158,7 +158,7 @@ FIRST_BUCKET = 1 << 20
 """Maximum bytes of the first bucket; a small one can be sent early."""
 
 BUCKET = 4 << 20
-"""Maximum bytes of the other buckets; a larger gradient gets a bucket of its own."""
+"""Maximum bytes of the other buckets; a larger gradient gets a separate bucket."""
 
 SMALL = 256 << 10
 """Maximum bytes of a gradient that shares a bucket by default.

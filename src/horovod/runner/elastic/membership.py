@@ -172,7 +172,7 @@ class Membership:
         return self._decide(now)
 
     def ending(self, number: int, now: float) -> list[Action]:
-        """Record that a member has reported that it ends because of its own exception.
+        """Record that a member has reported that it ends because it raised an exception.
 
         It will not return, so the others need not wait for it; its process may take a while to end.
         """

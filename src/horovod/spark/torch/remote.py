@@ -187,8 +187,8 @@ class _Figures:
         """
         means = [self._sums[key] / self._rows[key] for key in self._sums]
         own = torch.tensor(means, dtype=torch.float64, device="cpu")
-        everybody = hvd.allreduce(own, name=f"spark.figures.{name}")
-        return dict(zip(self._sums, everybody.tolist(), strict=True))
+        from_all = hvd.allreduce(own, name=f"spark.figures.{name}")
+        return dict(zip(self._sums, from_all.tolist(), strict=True))
 
 
 def own_device(use_gpu: bool) -> torch.device:

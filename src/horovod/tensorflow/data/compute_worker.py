@@ -160,7 +160,7 @@ parser.add_argument("--timeout", type=float, default=60, help="seconds to wait f
 def __getattr__(name: str) -> argparse.Namespace:
     """Return ``parsed_args``, the arguments of this process (``sys.argv``) as parsed by ``parser``.
 
-    They are parsed on access, because a process that imports this module may have arguments of its own.
+    They are parsed on access, because a process that imports this module may have other arguments.
 
     Raises:
         AttributeError: The arguments are invalid for ``parser``.
