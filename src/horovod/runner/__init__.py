@@ -12,7 +12,7 @@ __all__ = ["WorkerError", "run"]
 
 
 def __getattr__(name: str) -> Any:
-    # Loaded on demand: agents and workers import this package too and do not need the launcher.
+    # Import the launcher on demand. Agents and workers import this package too and do not need it.
     if name == "run":
         from horovod.runner.api import run
 

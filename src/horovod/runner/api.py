@@ -65,7 +65,7 @@ def run(
         min_num_proc: Fewest ranks an elastic job continues with; default `num_proc`.
         max_num_proc: Most ranks an elastic job uses; default all available slots.
         slots: Slots of each discovered host for which the discovery script prints none.
-        reset_limit: How often the ranks of an elastic job may change before it fails; default no limit.
+        reset_limit: Number of times the ranks of an elastic job may change before it fails; default no limit.
         cooldown_range: Initial and maximum delay in seconds before a host on which a worker failed gets new workers;
             by default it gets none.
         hosts: Hosts and slots, as in `"host1:2,host2:4"`; default this machine.
@@ -152,7 +152,8 @@ def run(
     return worker_error.of_elastic(result, elastic.least)
 
 
-# The notebook kernel's variables are wrong in its workers, whose figures cannot appear in the notebook cell.
+# Workers must not inherit these variables of a notebook kernel, nor its plot backend: they cannot show figures in a
+# cell.
 _OF_THE_KERNEL = ("JPY_PARENT_PID", "JPY_SESSION_NAME", "JPY_INTERRUPT_EVENT")
 
 

@@ -1,13 +1,13 @@
-"""Agent process, which starts, watches and ends the workers of one host. It talks to the launcher by stdin and stdout.
+"""Agent process: starts, watches and ends the workers of one host, and talks to the launcher over stdin and stdout.
 
-It consists of two processes, so that nothing is left running even if either is killed with SIGKILL:
+The agent uses two processes, so that no worker survives if either of them is killed with SIGKILL:
 
     guard (subreaper)           only waits; when the agent has ended, kills the remaining processes below it
       agent (subreaper)         runs the loop of this file; stops when the guard dies or the launcher's pipe closes
         worker, worker, ...     each in its own session; gets SIGKILL when the agent dies
 
-When the parent of a process dies, the agent (or the guard) adopts the process, even a daemon. So all processes of the
-job are found below it. `state` shows the states from the orders to the end.
+When a process dies, the agent (or the guard) adopts its children, even daemons, so all processes of the job are found
+below it. `state` documents the states of a job on a host.
 """
 
 from __future__ import annotations
@@ -54,23 +54,24 @@ from horovod.runner.protocol.messages import (
     Worker,
 )
 
-# `--gpus-per-worker` and `--gpu-affinity`: the agent assigns its host's GPUs, and the CPUs near them, to workers.
+# Options `--gpus-per-worker` and `--gpu-affinity`: the agent assigns GPUs of its host, and the CPUs near them, to
+# workers.
 
 
 def with_gpus(job: StartJob, environ: Mapping[str, str], allowed: Collection[int]) -> StartJob:
-    """Return the orders with each worker's GPUs and CPUs added, if the job asks for that.
+    """Return the orders with GPUs and CPUs assigned to each worker, if the job asks for that.
 
     Args:
-        job: Orders of the launcher.
+        job: Orders from the launcher.
         environ: Environment of the agent; its CUDA_VISIBLE_DEVICES limits the GPUs to assign.
         allowed: CPUs that may be used.
 
     Raises:
-        AgentError: There are too few GPUs, or the CPUs near them are not known.
+        AgentError: The host has too few GPUs, or the CPUs near them are not known.
     """
     if not job.gpus_per_worker and not job.gpu_affinity:
         return job
-    # Loaded here because only jobs that assign GPUs need it.
+    # Import here, because only jobs that assign GPUs need it.
     from horovod.common.devices import affinity, nvml, visible
 
     survey = nvml.survey()
@@ -97,13 +98,13 @@ def _encoded(variables: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
     return [(os.fsencode(name), os.fsencode(value)) for name, value in variables.items()]
 
 
-TICK = 0.05  # s between scans of the process tree while stopping
-OUTPUT_LIMIT = 4 << 20  # bytes queued for the launcher above which the workers' pipes are not read
+TICK = 0.05  # Seconds between scans of the process tree while stopping.
+OUTPUT_LIMIT = 4 << 20  # Bytes queued for the launcher above which the agent stops reading the workers' pipes.
 READ_SIZE = 1 << 16
 
 
 class Agent:
-    """Event loop of the agent. It polls pipes and signals; the process tree is polled only while stopping."""
+    """Event loop of the agent, which polls pipes and signals. It scans the process tree only while stopping."""
 
     def __init__(self, requests: int, reports: int) -> None:
         self._requests: int | None = requests
@@ -113,10 +114,10 @@ class Agent:
         self._streams = Streams(self._writer.send)
         self._payload = bytearray()
         self._state = HostState()
-        self._relays = False  # True if workers started later reach the store through this agent
-        self._limit = 0.0  # s of silence after which the launcher is lost; 0: only its closed pipe tells
+        self._relays = False  # True if workers that start later reach the store through this agent.
+        self._limit = 0.0  # Seconds of silence after which the launcher counts as lost; 0: no limit.
         self._heard = self._looked = time.monotonic()
-        self._next_word = 0.0  # when the next heartbeat is due
+        self._next_word = 0.0  # time at which the next heartbeat is due
         self._signals: list[int] = []
         os.set_blocking(requests, False)
         self._wake, wake_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -127,7 +128,7 @@ class Agent:
         self._signals.append(number)
 
     def run(self) -> int:
-        """Serve one job to its end. Returns the agent's exit code: 0 unless an order failed."""
+        """Serve one job until it ends. Returns the exit code of the agent: 0 unless an order failed."""
         code = 0
         self._writer.send(Hello(messages.gather()))
         while True:
@@ -145,7 +146,7 @@ class Agent:
                 self._workers.read_output(READ_SIZE)
             self._streams.serve(listening)
             self._workers.reap(self._streams.reaped)
-            if not self._state.stopping:  # a stop ends all processes itself, ranks last
+            if not self._state.stopping:  # a stop ends all processes by itself, the ranks last
                 self._workers.clear(time.monotonic())
             self._writer.flush()
             if self._over():
@@ -163,7 +164,7 @@ class Agent:
                 poll.register(fd, select.POLLIN)
         wanted = dict.fromkeys((*self._workers.writable_fds(), *self._streams.writable_fds()), select.POLLOUT)
         for fd in self._streams.readable_fds() if self._writer.pending < OUTPUT_LIMIT else ():
-            if fd in wanted:  # a socket, polled for both
+            if fd in wanted:  # sockets are polled for input and output
                 wanted[fd] |= select.POLLIN
         for fd, event in wanted.items():
             poll.register(fd, event)
@@ -195,7 +196,10 @@ class Agent:
                 self._end_by_itself(f"it received {signal.Signals(number).name}")
 
     def _watch(self) -> None:
-        """Send heartbeats, and detect a silent launcher. A gap in our own loop does not count as its silence."""
+        """Send heartbeats, and stop if the launcher is silent.
+
+        Time in which this loop itself was stalled does not count.
+        """
         now = time.monotonic()
         if now - self._looked > max(1.0, self._limit / 2):
             self._heard = now
@@ -205,11 +209,11 @@ class Agent:
             self._lose_launcher()
 
     def _say_alive(self) -> None:
-        """Send a heartbeat if one is due; also called between worker starts, which are slow on a crowded host."""
+        """Send a heartbeat if one is due. Also called between worker starts, which are slow on a crowded host."""
         now = time.monotonic()
         if self._limit and self._requests is not None and now >= self._next_word:
             self._next_word = now + self._limit / 4
-            if not self._writer.pending:  # queued data serves as a heartbeat
+            if not self._writer.pending:  # queued data already serves as a heartbeat
                 self._writer.send(Alive())
             self._writer.flush()
 
@@ -222,7 +226,7 @@ class Agent:
         self._hear_no_more()
 
     def _hear_no_more(self) -> None:
-        """Stop because the launcher has closed the pipe of requests; it may still read reports."""
+        """Stop because the launcher has closed its request pipe; it may still read reports."""
         self._requests = None
         self._streams.hang_up()
         self._stop(TERM_GRACE)
@@ -309,14 +313,14 @@ class Agent:
     # Shutdown
 
     def _over(self) -> bool:
-        """Advance a stop or a normal end; return True when no process runs and the launcher knows it."""
+        """Advance a stop or a normal end. Returns True once no process runs and the launcher knows it."""
         now = time.monotonic()
         step = self._state.advance(now, self._workers.running, self._alive)
         if step.first:
             self._state.confirm_signalled(self._workers.stop_ranks(step.first))
         for pid in step.term:
             linux.send_signal(pid, signal.SIGTERM)
-            linux.send_signal(pid, signal.SIGCONT)  # a stopped process would not handle it
+            linux.send_signal(pid, signal.SIGCONT)  # a process stopped by SIGSTOP cannot handle the signal
         for pid in step.kill:
             linux.send_signal(pid, signal.SIGKILL)
         if step.survivors is not None:
@@ -324,11 +328,11 @@ class Agent:
         return self._state.phase is HostPhase.FINISHED and self._delivered(now)
 
     def _alive(self) -> list[int]:
-        """Return the processes below this one, except those that connect to agents on other hosts."""
+        """Return all descendants of this process, except the commands that connect to agents on other hosts."""
         return linux.descendants(os.getpid(), without=self._streams.pids)
 
     def _finish(self, survivors: list[int]) -> None:
-        """Send the last reports and close the streams."""
+        """Send the last reports, then close the streams."""
         self._workers.reap(self._streams.reaped)
         self._workers.drain()
         self._streams.serve(listening=True)
@@ -336,10 +340,10 @@ class Agent:
         self._writer.send(Finished(survivors))
 
     def _delivered(self, now: float) -> bool:
-        """Return True when the launcher has all reports, also of agents reached through us, or after a timeout."""
+        """Return True once the launcher has all reports, including those of agents relayed here, or after a timeout."""
         if not self._streams.pids and (not self._writer.pending or self._writer.broken):
             return True
-        if self._requests is not None:  # the launcher is slow; `_watch` notices if it is lost
+        if self._requests is not None:  # the launcher is only slow; `_watch` detects a lost one
             return False
         if not self._state.gives_up(now):
             return False
@@ -350,7 +354,7 @@ class Agent:
 def _run_agent(guard: int) -> int:
     linux.die_with_parent(guard, signal.SIGTERM)
     linux.become_subreaper()
-    # The workers' pipes must not get numbers 0, 1 or 2, and stray prints must not be read as reports.
+    # Workers' pipes must not get descriptors 0, 1 or 2, and the launcher must not read stray prints as reports.
     linux.raise_descriptor_limit()
     requests, reports = os.dup(0), os.dup(1)
     null = os.open(os.devnull, os.O_RDWR)
@@ -360,14 +364,14 @@ def _run_agent(guard: int) -> int:
     agent = Agent(requests, reports)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD, WARNING):
         signal.signal(number, agent.on_signal)
-    # The launcher ignores these signals; the workers would inherit that.
+    # Restore the default handlers: the launcher ignores these signals, and the workers would inherit that.
     for number in (signal.SIGTTIN, signal.SIGTTOU, signal.SIGQUIT):
         signal.signal(number, signal.SIG_DFL)
     return agent.run()
 
 
 def _guard(agent: int) -> int:
-    """Wait for the agent, then kill all processes below. stdout stays open meanwhile; closing it tells the launcher."""
+    """Wait for the agent, then kill all its descendants. stdout closes only afterwards, which tells the launcher."""
     os.close(0)
     status = 0
     while True:
@@ -392,10 +396,10 @@ def _guard(agent: int) -> int:
 
 
 def main() -> None:
-    """Run the agent; ends the process."""
+    """Run the agent, then exit the process."""
     linux.become_subreaper()
-    # Slurm sends this signal to all processes of a step, and neither the guard nor the starting agent may die of it. A
-    # handler is installed, because workers would inherit an ignored signal.
+    # Slurm sends this signal to all processes of a step, and it must not kill the guard or the agent. Install a handler
+    # instead of ignoring the signal, because workers would inherit an ignored signal.
     signal.signal(WARNING, lambda *_: None)
     guard = os.getpid()
     pid = os.fork()

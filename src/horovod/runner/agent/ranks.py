@@ -1,4 +1,4 @@
-"""Ranks among a host's processes, which get the user's Ctrl-C, and the pipe for their reports."""
+"""Selection of the processes that get the user's Ctrl-C, and the pipe for the ranks' reports."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from horovod.common.contract.worker_env import path_of_descriptor
 def ranks_of(workers: Collection[int], called: Collection[int], parents: Mapping[int, int]) -> list[int]:
     """Return the processes that get the user's signal.
 
-    A worker is the command that was started, sometimes a shell or a Python program around the rank. The rank is the
-    process that has called `hvd.init()`. Only it gets the signal: it needs its data loaders and other helpers to end
-    well, and a program around it might kill it instead of waiting. Where no process of a worker has called, all of them
-    get the signal, as from a terminal.
+    A worker is the command that was started, which can be a shell or a Python program that runs the rank. The rank is
+    the process that has called `hvd.init()`. Only the rank gets the signal: it needs its data loaders and other helpers
+    to shut down cleanly, and a wrapper might kill it instead of waiting. If no process of a worker has called
+    `hvd.init()`, all its processes get the signal, as from a terminal.
 
     Args:
         workers: Process ids of the commands that were started.
-        called: Process ids that reported that they had called `hvd.init()`. Some may have ended, or be numbers of
-            another pid namespace.
-        parents: The parent of every living process.
+        called: Process ids that reported a call of `hvd.init()`. Some may have ended, or belong to another pid
+            namespace.
+        parents: Parent pid of every live process.
     """
     worker_of = {pid: worker for pid in parents if (worker := _worker(pid, workers, parents)) is not None}
     known = {worker_of[pid] for pid in called if pid in worker_of}
@@ -29,27 +29,27 @@ def ranks_of(workers: Collection[int], called: Collection[int], parents: Mapping
 
 
 def _worker(pid: int, workers: Collection[int], parents: Mapping[int, int]) -> int | None:
-    """Return the worker that the process is or descends from, or None."""
+    """Return the worker that `pid` is or descends from, or None."""
     seen: set[int] = set()
     while pid not in workers:
         parent = parents.get(pid)
-        if parent is None or parent in seen:  # the table was read while processes came and went
+        if parent is None or parent in seen:  # the process table was read while processes started and ended
             return None
         seen.add(pid)
         pid = parent
     return pid
 
 
-# Agent's end of the pipe for reports by the workers of its host; see `horovod.common.contract.reasons`.
+# The agent's end of the pipe through which the workers of its host report; see `horovod.common.contract.reasons`.
 
-_AT_ONCE = 16 * LIMIT  # bytes read at once, so that a writer that never stops cannot block the agent
+_AT_ONCE = 16 * LIMIT  # Maximum bytes per read, so that a worker that writes nonstop cannot block the agent.
 
 
 class ReportPipe:
-    """Non-blocking pipe. One descriptor is both ends, so it has no end of file while workers come and go."""
+    """Non-blocking pipe. One descriptor holds both ends open, so no end of file occurs while workers come and go."""
 
     def __init__(self) -> None:
-        """Create the pipe. Raises OSError."""
+        """Create the pipe. Raises OSError if that fails."""
         ends = os.pipe2(os.O_CLOEXEC)
         try:
             own = path_of_descriptor(os.getpid(), ends[0])
@@ -58,11 +58,11 @@ class ReportPipe:
             for end in ends:
                 os.close(end)
         self.name = name_of(path_of_descriptor(os.getpid(), self.fd), self.fd)
-        """Name with which processes of this user can open the pipe."""
+        """Path by which processes of this user can open the pipe."""
         self._rest = b""
 
     def read(self) -> list[bytes]:
-        """Return the reports received, each at most LIMIT bytes."""
+        """Return the reports received since the last call, each at most LIMIT bytes."""
         data = self._rest
         while len(data) < _AT_ONCE:
             try:

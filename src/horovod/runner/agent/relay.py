@@ -1,6 +1,6 @@
-"""Streams relayed by an agent: its workers' connections to the store, and the launcher's to agents on other hosts.
+"""Streams relayed by an agent: workers' connections to the store, and the launcher's connections to other agents.
 
-Streams with even numbers are opened by the launcher (commands to spawn), odd ones by the agent (connections of
+The launcher opens streams with even numbers (commands to spawn), the agent those with odd numbers (connections of
 workers). All descriptors are non-blocking, and no call blocks.
 """
 
@@ -19,49 +19,50 @@ from horovod.runner.base.errors import AgentError
 from horovod.runner.protocol.messages import CHUNK, ByteWriter, Report, Spawn, StreamData, StreamEnd, StreamOpen
 
 READ_SIZE = 1 << 16
-EACH = 2  # connections of a worker to the store
-EACH_LASTING = 4  # of a worker that may rejoin: one for notifications, and some may not be closed yet when it returns
-STRANGERS = 64  # additional connections; only the store can tell which peers are members
-ACCEPTS = 128  # connections accepted at once, so that a flood of them does not delay heartbeats
-SENT_LIMIT = 64 << 20  # bytes queued for a reader that does not read
+EACH = 2  # Maximum connections of one worker to the store.
+# The same for a worker that can rejoin: one more for notifications, and old ones that are not closed yet.
+EACH_LASTING = 4
+STRANGERS = 64  # Additional connections allowed, because only the store can tell which peers belong to the job.
+ACCEPTS = 128  # Maximum connections accepted per call, so that a flood of them does not delay heartbeats.
+SENT_LIMIT = 64 << 20  # Maximum bytes queued for a peer that does not read.
 assert READ_SIZE <= CHUNK
 
 
 @dataclass
 class _Stream:
     number: int
-    source: int  # descriptor to read; -1 at its end
+    source: int  # descriptor to read from; -1 at end of file
     writer: ByteWriter | None
     popen: subprocess.Popen[bytes] | None = None
     errors: int = -1
     sock: socket.socket | None = None
-    closing: bool = False  # True if the other side has ended: close when the queue is written
+    closing: bool = False  # True if the other side has ended, so the stream closes once the queue is written
 
 
 class Streams:
-    """All relayed streams of one agent; `report` is called with each report."""
+    """All relayed streams of one agent. `report` is called with each report."""
 
     def __init__(self, report: Callable[[Report], None]) -> None:
         self._report = report
         self._streams: dict[int, _Stream] = {}
         self._listener: socket.socket | None = None
         self._next = 1
-        self._limit = 0  # maximum connections at once
+        self._limit = 0  # maximum number of simultaneous connections
 
     # Workers' connections to the store
 
     def listen(self, workers: int, each: int = EACH) -> tuple[str, int]:
-        """Accept the workers' connections to the store on loopback. May be called again when their number changes.
+        """Accept workers' connections to the store on loopback. Call it again when the number of workers changes.
 
-        Connections are relayed without authentication, which is done by the store. Their number is limited so that
-        unauthenticated peers exhaust neither the agent's descriptors nor the launcher's memory.
+        The store authenticates the connections, not the agent. Their number is limited so that unauthenticated peers
+        cannot exhaust the agent's descriptors or the launcher's memory.
 
         Args:
             workers: Number of workers on this host.
-            each: Connections of each worker.
+            each: Maximum connections of one worker.
 
         Returns:
-            The address to connect to.
+            The (host, port) that workers connect to.
         """
         self._limit = min(each * workers + STRANGERS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
         if self._listener is None:
@@ -90,7 +91,7 @@ class Streams:
     # Agents on other hosts
 
     def spawn(self, message: Spawn) -> None:
-        """Run the command. Raises AgentError if the stream's number is in use."""
+        """Run the command of a new stream. Raises AgentError if the stream number is in use."""
         if message.stream in self._streams or message.stream % 2:
             raise AgentError(f"a stream number that is not free: {message.stream}")
         try:
@@ -118,7 +119,7 @@ class Streams:
 
     @property
     def pids(self) -> set[int]:
-        """Process ids of spawned commands that still run."""
+        """Process ids of the spawned commands that still run."""
         return {stream.popen.pid for stream in self._streams.values() if stream.popen is not None}
 
     def reaped(self, pid: int, status: int) -> bool:
@@ -132,7 +133,7 @@ class Streams:
         return False
 
     def hang_up(self) -> None:
-        """Close the stdin of all spawned commands, so that the agents there end."""
+        """Close the stdin of all spawned commands, so that the remote agents end."""
         for stream in self._streams.values():
             if stream.popen is not None:
                 self._close_input(stream)
@@ -145,7 +146,10 @@ class Streams:
     # Requests
 
     def take(self, message: StreamData | StreamEnd) -> None:
-        """Write data from the launcher to a stream, or end the stream; ignored if the stream has ended here."""
+        """Write data from the launcher to a stream, or end the stream.
+
+        Does nothing if the stream has already ended here.
+        """
         stream = self._streams.get(message.stream)
         if stream is None:
             return
@@ -157,7 +161,7 @@ class Streams:
                     self._drop(stream)
         elif stream.popen is None:
             stream.closing = True
-        elif message.status:  # its host is lost, so ending by itself would take long
+        elif message.status:  # the remote host is lost, so the command would take long to end by itself
             linux.send_signal(stream.popen.pid, signal.SIGKILL)
         else:
             self._close_input(stream)
@@ -181,7 +185,7 @@ class Streams:
                 yield stream.writer.fd
 
     def serve(self, listening: bool) -> None:
-        """Write what is queued; with `listening`, also read and accept connections."""
+        """Write queued data. If `listening` is True, also read from the streams and accept connections."""
         if listening and self._listener is not None:
             self._accept()
         for stream in list(self._streams.values()):

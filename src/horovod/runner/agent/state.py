@@ -1,15 +1,15 @@
-"""Pure state machine of a job on one host: which processes get which signal, and when the job has ended.
+"""State machine of a job on one host: decides which processes get which signal and when the job has ended. No I/O.
 
-Times are arguments (monotonic, s), and so is the set of live processes.
+The caller passes the current time (monotonic, seconds) and the set of live processes.
 
     WAITING --StartJob--> RUNNING --all workers have ended--> WINDING_DOWN --no process left--> FINISHED
        |                     |                                     | processes left after LINGER s
        '--- Stop, a signal, bad orders, launcher lost -------------+--> STOPPING --SIGTERM ... SIGKILL--> FINISHED
 
-A stop may begin with a signal for the ranks alone (SIGINT after Ctrl-C). They keep their data loaders and other helpers
-until they have ended or the grace period is over; then SIGTERM follows.
+A stop can begin with a signal to the ranks only (SIGINT after Ctrl-C). The ranks keep their data loaders and other
+helpers until they have ended or the grace period is over; then all processes get SIGTERM.
 
-A lasting job, whose workers come and go, does not end when all workers have ended.
+A lasting job continues when all its workers have ended, because more can start.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-TERM_GRACE = 5.0  # s between SIGTERM and SIGKILL where the launcher gives no other time
-GIVE_UP = 5.0  # s after SIGKILL until processes that the kernel cannot end (a dead network disk) are reported and left
-LINGER = 0.2  # s for children of ended workers to end by themselves, as multiprocessing's helpers do
+TERM_GRACE = 5.0  # Seconds between SIGTERM and SIGKILL, unless the launcher requests another time.
+# Seconds after SIGKILL until processes that cannot be killed (a dead network disk) are reported and left.
+GIVE_UP = 5.0
+LINGER = 0.2  # Seconds for children of ended workers, such as multiprocessing helpers, to end by themselves.
 
 
 class HostPhase(Enum):
@@ -36,13 +37,13 @@ class HostPhase(Enum):
 
 @dataclass(frozen=True)
 class Step:
-    """Signals to send to processes now.
+    """Signals that the agent sends now, as computed by `HostState.advance`.
 
     Attributes:
-        first: Signal for all ranks, to be confirmed with `HostState.told`; 0 for none.
+        first: Signal for all ranks, 0 for none. The caller confirms it with `HostState.confirm_signalled`.
         term: Processes that get SIGTERM.
         kill: Processes that get SIGKILL.
-        survivors: None until the job has finished here; then the processes that could not be ended.
+        survivors: Processes that could not be killed; None until the job has finished on this host.
     """
 
     first: int = 0
@@ -52,31 +53,34 @@ class Step:
 
 
 class HostState:
-    """State of the job on this host; `phase` is the current one."""
+    """State of the job on this host. `phase` is the current state."""
 
     def __init__(self) -> None:
         self.phase = HostPhase.WAITING
         self._started = False
         self._lasting = False
-        self._linger_until: float  # until when children may end by themselves, while winding down
+        self._linger_until: float  # Time until which children can end by themselves while winding down.
         self._kill_at: float | None = None
-        self._asked: set[int] = set()  # processes that got SIGTERM
-        self._first = 0  # signal with which the stop begins, until SIGTERM follows
-        self._ranks: list[int] | None = None  # processes that got that signal; None: not sent yet
-        self._term_at = 0.0  # when SIGTERM follows
+        self._asked: set[int] = set()  # Processes that got SIGTERM.
+        self._first = 0  # Signal that begins the stop; 0 for none, or once SIGTERM has followed.
+        self._ranks: list[int] | None = None  # Processes that got this signal; None until it is sent.
+        self._term_at = 0.0  # Time at which SIGTERM follows.
 
     @property
     def changes(self) -> bool:
-        """True if the next step depends on processes whose ends are not reported, so that they must be polled."""
+        """True if the next step depends on processes whose exits are not reported, so the caller must poll them."""
         return self.phase in (HostPhase.WINDING_DOWN, HostPhase.STOPPING)
 
     @property
     def stopping(self) -> bool:
-        """True from the first request to stop."""
+        """True once a stop has been requested."""
         return self.phase is HostPhase.STOPPING
 
     def start(self, lasting: bool = False) -> bool:
-        """Record the orders; return False if they had come before. A `lasting` job continues without workers."""
+        """Record that the orders have come; return False if they came before.
+
+        A `lasting` job continues without workers.
+        """
         first = not self._started
         self._lasting = lasting
         self._started = True
@@ -85,10 +89,10 @@ class HostState:
         return first
 
     def stop(self, grace: float, now: float, first: int = 0) -> None:
-        """End everything, with `grace` seconds between SIGTERM and SIGKILL. A further call can only shorten the time.
+        """Begin to end all processes, with `grace` seconds from SIGTERM to SIGKILL. Later calls can only shorten this.
 
-        If `first` is given, the ranks get this signal first and `grace` seconds to end. SIGTERM follows, and SIGKILL
-        TERM_GRACE seconds after it.
+        If `first` is given, the ranks get this signal first and have `grace` seconds to end. SIGTERM then follows, and
+        SIGKILL TERM_GRACE seconds later.
         """
         if self.phase is HostPhase.FINISHED:
             return
@@ -101,13 +105,13 @@ class HostState:
         self.phase = HostPhase.STOPPING
 
     def confirm_signalled(self, ranks: Sequence[int]) -> None:
-        """Record which processes got the first signal."""
+        """Record the processes that got the first signal."""
         self._ranks = list(ranks)
         if self._first == signal.SIGTERM:
             self._asked.update(ranks)
 
     def advance(self, now: float, running: bool, look: Callable[[], list[int]]) -> Step:
-        """Return the next step. `running` is True if a worker runs; `look` returns all live processes of the job."""
+        """Return the next step. `running` is True if any worker runs; `look` returns all live processes of the job."""
         runs_on = self.phase is HostPhase.RUNNING and (running or self._lasting)
         if runs_on or self.phase in (HostPhase.WAITING, HostPhase.FINISHED):
             return Step()
@@ -118,13 +122,13 @@ class HostState:
             return self._finish([])
         if self.phase is HostPhase.WINDING_DOWN:
             if now >= self._linger_until:
-                self.stop(TERM_GRACE, now)  # end what the workers left behind
+                self.stop(TERM_GRACE, now)  # end the processes that the workers left behind
             return Step()
         assert self._kill_at is not None
         if self._first:
             if self._ranks is None:
                 return Step(first=self._first)
-            if not set(self._ranks).intersection(alive):  # ranks have ended; their helpers may end too
+            if not set(self._ranks).intersection(alive):  # all ranks have ended, so their helpers can end too
                 self._term_at = min(self._term_at, now + LINGER)
             if now < self._term_at:
                 return Step()
@@ -143,7 +147,10 @@ class HostState:
         return Step(kill=survivors, survivors=survivors)
 
     def gives_up(self, now: float) -> bool:
-        """Return True if a lost launcher had enough time to take the last reports. Called when all else is done."""
+        """Return True if a lost launcher had enough time to read the last reports.
+
+        Call it after all processes have ended.
+        """
         if self._kill_at is None:
             self._kill_at = now
         return now >= self._kill_at + GIVE_UP

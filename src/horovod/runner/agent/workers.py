@@ -1,4 +1,4 @@
-"""Worker processes of one host, run by the agent: start, pipes, exit codes, results."""
+"""Worker processes of one host: the agent starts them, reads their pipes and collects their exit codes."""
 
 from __future__ import annotations
 
@@ -36,31 +36,32 @@ RESULT_FD = b"HOROVOD_RUN_RESULT_FD"
 REPORT_PIPE = PIPE.encode()
 STORE_ADDRESS = b"HOROVOD_GLOO_RENDEZVOUS_ADDR"
 STORE_PORT = b"HOROVOD_GLOO_RENDEZVOUS_PORT"
-ONE_WARNING = 10.0  # s during which a repeated warning signal is ignored as the same one
-LEFTOVERS = 1.0  # s for the children of an ended worker of a lasting job to end by themselves
-DRAIN_LIMIT = 1 << 20  # maximum bytes read when a worker ends, in case a child of it writes without end
+ONE_WARNING = 10.0  # Seconds in which a repeated warning signal counts as the same one.
+LEFTOVERS = 1.0  # Seconds for children of an ended worker to end by themselves, in a lasting job.
+DRAIN_LIMIT = 1 << 20  # Maximum bytes read when a worker ends, in case one of its children keeps writing.
 
 
 @dataclass
 class _Process:
     rank: int
     popen: subprocess.Popen[bytes]
-    pipes: dict[int, int] = field(default_factory=dict)  # stream (1, 2) -> descriptor
+    pipes: dict[int, int] = field(default_factory=dict)  # descriptor of each stream (1: stdout, 2: stderr)
     result: int | None = None
     running: bool = True
 
 
 class WorkerTable:
-    """All workers of the host; `report` is called with each report. No call blocks."""
+    """All workers of the host. `report` is called with each report. No call blocks."""
 
     def __init__(self, report: Callable[[Report], None]) -> None:
         self._report = report
-        self._processes: dict[int, _Process] = {}  # by pid
+        self._processes: dict[int, _Process] = {}  # keyed by pid
         self._job: StartJob
-        self._inherited: list[tuple[bytes, int]] = []  # variables and descriptors that all workers inherit
-        self._deaf_until = 0.0  # until when warning signals are ignored
-        self._called: set[int] = set()  # processes that have called hvd.init()
-        self._left: dict[int, float] = {}  # session of an ended worker to the time when its rest is killed
+        self._inherited: list[tuple[bytes, int]] = []  # Variables and descriptors that all workers inherit.
+        self._deaf_until = 0.0  # Time until which warning signals are ignored.
+        self._called: set[int] = set()  # Pids of processes that have called hvd.init().
+        # Time at which the remaining processes of an ended worker are killed, by session id.
+        self._left: dict[int, float] = {}
         self._key_file = b""
         self._pipe: ReportPipe | None = None
         self._store: dict[bytes, bytes] = {}
@@ -80,18 +81,18 @@ class WorkerTable:
         return sum(process.running for process in self._processes.values())
 
     def prepare(self, job: StartJob, payload: bytes | None, store: tuple[str, int] | None) -> None:
-        """Prepare what all workers share.
+        """Prepare the data that all workers share.
 
         Args:
-            job: Orders of the launcher.
+            job: Orders from the launcher.
             payload: Contents of a file that all workers inherit.
-            store: Address by which workers of this host reach the job's store, if it differs from the launcher's.
+            store: Address at which workers of this host reach the job's store, if it is not the launcher's address.
         """
         self._job = job
         if store is not None:
             self._store = {STORE_ADDRESS: store[0].encode(), STORE_PORT: b"%d" % store[1]}
-        # The key's descriptor stays open here too. Programs between agent and training script may close inherited
-        # descriptors; the script then opens the key by its name below /proc, which only this user can open.
+        # The agent keeps the descriptor of the key open too. A program between agent and training script may close
+        # inherited descriptors. The script then opens the key by its path in /proc, which only this user can open.
         key = make_key_fd(job.key)
         self._key_file = path_of_descriptor(os.getpid(), key).encode()
         self._pipe = ReportPipe()
@@ -107,12 +108,12 @@ class WorkerTable:
         store: tuple[str, int] | None,
         between: Callable[[], None] = lambda: None,
     ) -> list[tuple[int, int]]:
-        """Start all workers of a job of fixed size; see `prepare` and `start_one`.
+        """Start all workers of a job of fixed size: call `prepare`, then `start_one` for each.
 
-        `between` is called before each worker.
+        `between` is called before each start.
 
         Returns:
-            Pairs of rank and pid.
+            A (rank, pid) pair for each worker that started.
         """
         self.prepare(job, payload, store)
         pids = []
@@ -124,14 +125,14 @@ class WorkerTable:
         return pids
 
     def start_one(self, worker: Worker) -> list[tuple[int, int]]:
-        """Start a worker and return its (rank, pid). If that fails, report Exited with status 126 or 127."""
+        """Start a worker and return its (rank, pid). If the start fails, report `Exited` with status 126 or 127."""
         inherited = list(self._inherited)
         result = linux.memory_file("horovod-result", b"", sealed=False) if self._job.results else None
         if result is not None:
             inherited.append((RESULT_FD, result))
         try:
             process = self._spawn(self._job, worker, inherited)
-        except (OSError, ValueError) as error:  # ValueError: a NUL byte in an argument or a variable
+        except (OSError, ValueError) as error:  # ValueError: an argument or a variable contains a NUL byte
             missing = isinstance(error, FileNotFoundError)
             name = os.fsdecode(self._job.command[0])
             reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
@@ -177,7 +178,10 @@ class WorkerTable:
         terminal: int | None,
         cpus: list[int],
     ) -> subprocess.Popen[bytes]:
-        """Start the process. `terminal` is a descriptor for stdin and stdout; stderr is a pipe, to explain failures."""
+        """Start the process with stderr as a pipe, to explain failures.
+
+        `terminal` is a descriptor for stdin and stdout.
+        """
         return subprocess.Popen(
             [os.fsencode(sys.executable), *job.command] if job.own_python else job.command,
             env=environment,
@@ -192,7 +196,7 @@ class WorkerTable:
         )
 
     def _watched(self, rank: int, popen: subprocess.Popen[bytes]) -> _Process:
-        # Duplicate the descriptors, because Popen's file objects would close them a second time.
+        # Duplicate the descriptors, because Popen's file objects would close them again.
         process = _Process(rank, popen)
         for stream, pipe in ((1, popen.stdout), (2, popen.stderr)):
             if pipe is not None:
@@ -217,7 +221,7 @@ class WorkerTable:
         self._stdin_ends = not data
 
     def feed_stdin(self) -> None:
-        """Write queued bytes to the worker, and ask the launcher for more when all are written."""
+        """Write queued bytes to the worker. Once all are written, ask the launcher for more."""
         if self._stdin is None or not (self._stdin_data or self._stdin_ends):
             return
         try:
@@ -249,13 +253,13 @@ class WorkerTable:
 
     def readable_fds(self) -> Iterator[int]:
         """Yield the descriptors to poll for input."""
-        if self._pipe is not None and self.running:  # it never reaches an end of file
+        if self._pipe is not None and self.running:  # the report pipe never reaches an end of file
             yield self._pipe.fd
         for process in self._processes.values():
             yield from process.pipes.values()
 
     def read_output(self, size: int) -> None:
-        """Report at most `size` bytes of every pipe that has some."""
+        """Report at most `size` bytes from each pipe that has data."""
         self._pass_reports()
         for process in self._processes.values():
             for stream in list(process.pipes):
@@ -268,7 +272,7 @@ class WorkerTable:
             self._report(WorkerReport(report))
 
     def _read_pipe(self, process: _Process, stream: int, size: int) -> int:
-        """Read once and return the number of bytes, 0 when none are available or at the end."""
+        """Read once and return the number of bytes: 0 if no data is available, or at the end of file."""
         try:
             data = os.read(process.pipes[stream], size)
         except BlockingIOError:
@@ -289,19 +293,19 @@ class WorkerTable:
                     break
 
     def drain(self) -> None:
-        """Report what is left in the pipes."""
+        """Report all data left in the pipes of the worker."""
         for process in self._processes.values():
             self._drain_process(process)
 
-    # Ends of workers
+    # Exits of workers
 
     def reap(self, others: Callable[[int, int], object]) -> None:
-        """Collect all children that have ended, workers and adopted orphans, and report the workers' exits.
+        """Collect all children that have ended, workers and adopted orphans, and report the exits of workers.
 
-        A worker's output is reported before its exit, so that the exit can be explained.
+        The output of a worker is reported before its exit, because the launcher uses the output to explain the exit.
 
         Args:
-            others: Called for children that are not workers, with pid and exit code (negative for a signal).
+            others: Called with pid and exit code (negative for a signal) for each child that is not a worker.
         """
         options = os.WNOHANG | (os.WUNTRACED | os.WCONTINUED if self._lasting else 0)
         while True:
@@ -340,17 +344,17 @@ class WorkerTable:
     # Signals
 
     def kill(self, rank: int) -> None:
-        """Send SIGKILL to the worker, if it runs, and to its descendants."""
+        """Send SIGKILL to a worker that still runs and to its descendants."""
         for pid, process in self._processes.items():
             if process.rank == rank and process.running:
                 for one in [pid, *linux.descendants(pid)]:
                     linux.send_signal(one, signal.SIGKILL)
 
     def warn(self, number: int) -> None:
-        """Send a warning signal to workers and their descendants that catch it.
+        """Send a warning signal to the workers and their descendants that handle it.
 
-        A signal repeated soon is ignored: it came from both the launcher and Slurm, and a second one would end the
-        rank.
+        A repeated signal within ONE_WARNING seconds is ignored: both the launcher and Slurm send it, and a second one
+        would end the rank.
         """
         now = time.monotonic()
         if now < self._deaf_until:
@@ -363,25 +367,25 @@ class WorkerTable:
                         linux.send_signal(one, number)
 
     def stop_ranks(self, number: int) -> list[int]:
-        """Send the first signal of a stop to all ranks (`ranks_of`) and return the processes that do not ignore it."""
+        """Send the first signal of a stop to all ranks (`ranks_of`). Returns the processes that do not ignore it."""
         parents = linux.parents()
         workers = [pid for pid, process in self._processes.items() if process.running]
         self._called &= parents.keys()
         told = [pid for pid in ranks_of(workers, self._called, parents) if not linux.ignores(pid, number)]
         for pid in told:
             linux.send_signal(pid, number)
-            linux.send_signal(pid, signal.SIGCONT)  # a stopped process would not handle it
+            linux.send_signal(pid, signal.SIGCONT)  # a process stopped by SIGSTOP cannot handle the signal
         return told
 
     def next_time(self) -> float | None:
-        """Return when `clear` must be called next, or None."""
+        """Return the time at which `clear` must be called next, or None."""
         return min(self._left.values(), default=None)
 
     def clear(self, now: float) -> None:
-        """Kill the remaining processes of workers that ended a while ago, and forget these workers."""
+        """Kill what remains of workers that ended at least LEFTOVERS seconds ago, and forget these workers."""
         for session in [pid for pid, at in self._left.items() if at <= now]:
             del self._left[session]
-            if self._processes[session].running:  # the pid was reused by another worker
+            if self._processes[session].running:  # another worker has reused the pid
                 continue
             for pid in linux.descendants(os.getpid(), session=session):
                 linux.send_signal(pid, signal.SIGKILL)

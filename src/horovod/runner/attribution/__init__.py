@@ -1,1 +1,1 @@
-"""Failure attribution: which rank failed first and why. Pure, except for the state in `endings`."""
+"""Failure attribution: finds the rank that failed first and explains why. Only `endings` holds state."""

@@ -1,4 +1,4 @@
-"""Ends of a job's ranks, collected from their reports and the agents' for the attribution."""
+"""Exits of a job's ranks, as reported by the ranks and the agents."""
 
 from __future__ import annotations
 
@@ -12,21 +12,22 @@ from horovod.runner.protocol.messages import Exited
 
 
 class Endings:
-    """Collected reports about how ranks ended.
+    """Collected reports about how the ranks of a job ended.
 
     Attributes:
-        ends: Ends of the ranks, in the order in which they ended.
+        ends: One entry for each rank that has ended, in order of time.
         called: Ranks that have called hvd.init().
-        pids: Their process ids on their hosts.
+        pids: Process id of each of these ranks on its host.
     """
 
     def __init__(self, hosts: Mapping[int, str]) -> None:
-        """Create the collection. `hosts` maps each rank to its host."""
+        """Create an empty collection. `hosts` maps each rank to its host."""
         self._hosts = hosts
         self._endings: dict[int, reasons.Ending] = {}
         self._left: dict[int, str] = {}
         self._refused: set[int] = set()
-        self._tails: Mapping[int, str] | None = None  # ends of stderr when the launcher began to stop the job
+        # Last stderr output of each rank when the launcher began to stop the job
+        self._tails: Mapping[int, str] | None = None
         self.ends: list[RankEnd] = []
         self.called: set[int] = set()
         self.pids: dict[int, int] = {}
@@ -37,12 +38,15 @@ class Endings:
         return self._tails is not None
 
     def stop(self, tails: Mapping[int, str]) -> None:
-        """Record that the launcher begins to stop the job, and the ends of the ranks' stderr at that time."""
+        """Record that the launcher has begun to stop the job.
+
+        `tails` holds each rank's last stderr output at that time.
+        """
         if self._tails is None:
             self._tails = tails
 
     def hear(self, line: bytes) -> None:
-        """Record a worker's report."""
+        """Record a report that a worker sent."""
         report = reasons.decode(line)
         if report is None or report.rank not in self._hosts:
             return
@@ -53,34 +57,34 @@ class Endings:
             self._refused.add(report.rank)
         elif isinstance(report, reasons.Left):
             self._left[report.rank] = report.reason
-        elif not self.stopping:  # later reports may only be consequences of the stop
+        elif not self.stopping:  # reports after this point may be mere consequences of the stop
             self._endings[report.rank] = self._checked(report)
 
     def reports(self) -> list[reasons.Ending]:
-        """Return the ranks' reports about their ends, in order."""
+        """Return the ranks' reports about their exits, in order of arrival."""
         return list(self._endings.values())
 
     def forget(self, ranks: Collection[int]) -> None:
-        """Drop what is recorded about these ranks."""
+        """Drop all records about these ranks."""
         self.ends = [end for end in self.ends if end.rank not in ranks]
         for rank in ranks:
             self._endings.pop(rank, None)
             self._left.pop(rank, None)
 
     def suffers(self, rank: int) -> bool:
-        """Return True if the rank reported that it ends only because another one did."""
+        """Return True if the rank reported that it ended only because another rank did."""
         ending = self._endings.get(rank)
         return ending is not None and ending.suffers
 
     def _checked(self, ending: reasons.Ending) -> reasons.Ending:
-        """Return the report without absent ranks that have called init meanwhile, perhaps before they gave up."""
+        """Return the report without those absent ranks that have called hvd.init() since."""
         ranks = [rank for rank in ending.ranks if rank in self._hosts]
         if ending.why == "absent":
             ranks = [rank for rank in ranks if rank not in self.called] or ranks
         return msgspec.structs.replace(ending, ranks=ranks)
 
     def end(self, report: Exited, tail: str) -> None:
-        """Record that a worker has ended. `tail` is the end of its stderr."""
+        """Record that a worker has ended. `tail` is its last stderr output."""
         rank = report.rank
         self.ends.append(
             RankEnd(

@@ -1,9 +1,9 @@
-"""Which rank failed first, and why. Pure function of how the workers ended.
+"""Attribution of a job's failure: the rank that failed first, and why. Depends only on how the workers ended.
 
-When one worker fails, the collectives of all others fail too, so most of them end with HorovodInternalError: those are
-victims. The failure is attributed to the first rank that ended otherwise, or that showed another exception before the
-job was stopped; or else to the rank that victims name. Workers report their reasons (`RankEnd.reason`). For a worker
-without a report, the end of its stderr is used.
+When one worker fails, the collectives of all others fail too, so most of them end with HorovodInternalError. These are
+the victims. The failure is attributed to the first rank that ended in another way, or that printed another exception
+before the job was stopped. If there is none, it is attributed to the rank that the victims name. Workers report their
+reasons (`RankEnd.reason`). For a worker without a report, the last output on its stderr is used.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from horovod.runner.attribution import tracebacks
 from horovod.runner.attribution.tracebacks import last_lines
 from horovod.runner.base.job_result import describe_status
 
-# FirstFailure of failures to ranks that did not fail themselves. Pure.
+# Attribution of failures to ranks that did not fail themselves.
 #
-# Such a rank left or was lost without an error, or never called hvd.init(). Other ranks report that
-# (`horovod.common.contract.reasons`). Where no report arrives, as under other launchers or in containers between agent
-# and worker, `read` derives one from the text of an exception.
+# Such a rank left or was lost without an error, or never called hvd.init(). Other ranks report it
+# (`horovod.common.contract.reasons`). Under other launchers, or with a container between agent and worker, no report
+# arrives. `read` then derives one from the text of an exception.
 
-# Messages of the engine and the bootstrap (core/engine/driver_end.cc, src/horovod/common/bootstrap/errors.py).
+# Patterns of messages from core/engine/driver_end.cc and src/horovod/common/bootstrap/errors.py.
 _LEFT = re.compile(r"\brank (\d+) \(host [^)]*\) has left the job(?:: ([^;\n]*))?")
 _LOST = re.compile(r"\brank (\d+) \(host [^)]*\) was lost\b")
 _ABSENT = re.compile(r"\bwaited (\S+) s for rank (\d+(?:, \d+)*)(?:, \.\.\.)? \(of \d+\) to call hvd\.init\(\)")
@@ -36,11 +36,11 @@ def read(rank: int, exception: Sequence[str], victim: bool) -> Ending | None:
 
     Args:
         rank: Rank that has ended.
-        exception: Lines of its traceback.
-        victim: True if it is, or was caused by, a HorovodInternalError.
+        exception: Lines of the rank's traceback.
+        victim: True if the exception is, or was caused by, a HorovodInternalError.
 
     Returns:
-        The report; None without an exception.
+        The report, or None if there is no exception.
     """
     if not exception:
         return None
@@ -55,19 +55,19 @@ def read(rank: int, exception: Sequence[str], victim: bool) -> Ending | None:
 
 
 def why_left(exception: Sequence[str]) -> str:
-    """Return the reason that a leaving rank gave, as quoted in another rank's exception; empty if there is none."""
+    """Return the reason that a leaving rank gave, as another rank's exception quotes it; empty if it gave none."""
     left = _LEFT.search("\n".join(exception))
     return left[2] or "" if left is not None else ""
 
 
 def describe(accusation: Ending, reason: str, status: int, stopped: bool) -> str:
-    """Return how the rank ended to which others attribute their failure.
+    """Return a description of how a rank ended that other ranks blame.
 
     Args:
-        accusation: Report of another rank.
-        reason: Why the rank left, as it reported itself.
-        status: Its exit code, or minus the signal.
-        stopped: True if the launcher stopped it.
+        accusation: Report in which another rank blames this one.
+        reason: Reason for leaving that the rank itself reported.
+        status: Exit code of the rank, or the negative signal number.
+        stopped: True if the launcher stopped the rank.
     """
     if accusation.why == "absent":
         return f"it did not call hvd.init() within {accusation.seconds:g} s"
@@ -83,7 +83,7 @@ def describe(accusation: Ending, reason: str, status: int, stopped: bool) -> str
     return f"it ended with exit code {status} without leaving the job (as os._exit does), while others still needed it"
 
 
-TAIL_LIMIT = 1 << 16  # bytes of stderr kept per rank to explain its end
+TAIL_LIMIT = 1 << 16  # Bytes of stderr that are kept per rank to explain its end.
 _SHOWN_LINES = 24
 _LAST_LINES = 8
 _HEADER = tracebacks.HEADER
@@ -91,31 +91,32 @@ _CHAINED = (
     "During handling of the above exception, another exception occurred:",
     "The above exception was the direct cause of the following exception:",
 )
-_IGNORED = "Exception ignored"  # in a destructor, often at the interpreter's exit; does not end the process
-_THREAD = "Exception in thread"  # ends that thread only
+# Printed for an error in a destructor, often at interpreter exit. Does not end the process.
+_IGNORED = "Exception ignored"
+_THREAD = "Exception in thread"  # Ends only that thread.
 _VICTIM = re.compile(r"(?:[\w.]+\.)?HorovodInternalError\b")
-# TensorFlow's error for an operation with a lost peer. It has other uses, so the message must be Horovod's, too.
+# TensorFlow raises this error when an operation loses a peer. It has other uses, so the message must be Horovod's too.
 _TENSORFLOW_VICTIM = re.compile(r"(?:[\w.]+\.)?UnknownError\b")
 _OURS = "Horovod "
-_LEFT_DEBUGGER = ("bdb.BdbQuit", "BdbQuit")  # raised by `q` or at the end of the debugger's input
-_MORE_LINES = 8  # maximum lines of a message after a blank line
+_LEFT_DEBUGGER = ("bdb.BdbQuit", "BdbQuit")  # Raised by `q` in the debugger, or at the end of its input.
+_MORE_LINES = 8  # Maximum lines that are kept of a message after a blank line.
 
 
 @dataclass(frozen=True)
 class RankEnd:
-    """The end of one worker and its reasons.
+    """How one worker ended, and its reasons.
 
     Attributes:
         rank: Rank of the worker.
         host: Host of the worker.
-        status: Exit code, or minus the signal.
-        tail: End of its stderr.
+        status: Exit code, or the negative signal number.
+        tail: Last output on stderr.
         stopped: True if it ended after the launcher had begun to stop the job.
-        tail_at_stop: `tail` at that time; None if the worker ended before, or the job was not stopped.
-        error: Why it could not be started.
-        reason: What it reported about its end before the stop.
-        left: Why it left the job, as it reported itself.
-        refused: True if a process that it had started called hvd.init().
+        tail_at_stop: `tail` when the stop began; None if the worker ended before, or if the job was not stopped.
+        error: Reason why the worker could not be started.
+        reason: Report of the worker about its end, sent before the stop.
+        left: Reason for leaving the job that the worker reported.
+        refused: True if a child process of the worker called hvd.init().
     """
 
     rank: int
@@ -137,9 +138,9 @@ class FirstFailure:
     Attributes:
         rank: Rank to which the failure is attributed.
         exit_code: Exit code of the job.
-        text: Message for the user.
-        headline: The message without the rank's exception or last lines.
-        victim: True if the rank's own end is a consequence of something else.
+        text: Complete message for the user.
+        headline: First part of `text`, without the rank's exception or last lines of output.
+        victim: True if the rank itself ended as a consequence of something else.
     """
 
     rank: int
@@ -150,17 +151,17 @@ class FirstFailure:
 
 
 def split_lines(text: str) -> list[str]:
-    r"""Split text into lines as a terminal shows them: a progress bar's \r begins a new one."""
+    r"""Split text into lines as a terminal shows them: the \r of a progress bar begins a new line."""
     return re.split(r"\r\n|\n|\r", text)
 
 
 def find_exception(tail: str) -> tuple[list[str], bool]:
     """Find the last traceback in the text.
 
-    Tracebacks of exceptions that Python ignores do not count; those of threads count only if there is no other.
+    Exceptions that Python ignores do not count. Tracebacks of threads count only if there is no other traceback.
 
     Returns:
-        The lines of the traceback, empty if there is none; and True if it, or one chained to it, is a
+        A tuple of the traceback's lines (empty if there is none), and True if the exception or one chained to it is a
         HorovodInternalError.
     """
     lines = split_lines(tail)
@@ -172,7 +173,7 @@ def find_exception(tail: str) -> tuple[list[str], bool]:
 
 
 def exception_in_brackets(tail: str) -> str:
-    """Return the line that names the last exception, in brackets to follow an exit status, or an empty string."""
+    """Return the line that names the last exception as ` (line)`, or an empty string if there is none."""
     lines, _ = find_exception(tail)
     named = [line for line in lines[1:] if line[:1].strip()]
     return f" ({named[0][:200]})" if named else ""
@@ -187,7 +188,7 @@ def _is_victim(block: Sequence[str]) -> bool:
 
 
 def _find_chains(lines: Sequence[str]) -> list[list[int]]:
-    """Return where the tracebacks that count begin; chained ones are in one list."""
+    """Return the line indices at which relevant tracebacks begin, one list for each chain of exceptions."""
     chains: list[list[int]] = []
     kinds: list[str] = []
     for index, line in enumerate(lines):
@@ -207,12 +208,12 @@ def _find_chains(lines: Sequence[str]) -> list[list[int]]:
 
 
 def _bare(line: str) -> str:
-    """Return the line without the margin that exception groups draw."""
+    """Return the line without the `|` margin of an exception group."""
     return line.strip(" |+")
 
 
 def _exception_lines(lines: Sequence[str], header: int) -> list[str]:
-    """Return the lines from the header to the end of the message, which a blank line ends."""
+    """Return the lines from the header to the blank line that ends the message."""
     block = [lines[header]]
     named = False
     for index, line in enumerate(lines[header + 1 :], header + 1):
@@ -230,9 +231,9 @@ def _ends_message(line: str) -> bool:
 
 
 def _rest_of_message(lines: Sequence[str]) -> list[str]:
-    """Return the rest of a message after "...:" and a blank line, as in TensorFlow's messages.
+    """Return the rest of a message that continues after "...:" and a blank line, as in TensorFlow.
 
-    It ends with the last line that is Horovod's, if there is one; stacks in between are left out.
+    The rest ends with Horovod's last line, if there is one. Stack traces in between are dropped.
     """
     end = next((i for i, line in enumerate(lines) if _ends_message(line)), len(lines))
     said = [line for line in lines[:end] if line.strip() and not line.startswith((" ", "\t"))]
@@ -248,20 +249,21 @@ def _exception_name(block: Sequence[str]) -> str:
 
 
 def _names(line: str) -> bool:
-    """Return True for a line at the position of the exception, below the frames of a traceback."""
+    """Return True if the line can name the exception, judged by its position below the frames."""
     return not line.startswith((" ", "\t")) and not tracebacks.is_marks(line)
 
 
 def judge(ends: Sequence[RankEnd]) -> FirstFailure | None:
-    """Attribute the failure of a job. `ends` must be in the order in which the workers ended.
+    """Attribute the failure of a job. `ends` must list the workers in the order in which they ended.
 
     Returns:
-        The attribution; None if no rank failed.
+        The attribution, or None if no rank failed.
     """
     own = [end for end in ends if end.status != 0 and not end.stopped]
     late = [end for end in ends if end.status != 0 and end.stopped]
     culprit = _first(own, lambda end: not _suffers(end))
-    if culprit is None:  # it may still have been exiting when the victims had ended and the job was stopped
+    # The culprit may still have been exiting when the victims had ended and the launcher stopped the job
+    if culprit is None:
         culprit = _first(late, _has_own_exception)
     if culprit is None and (accused := _accused(own, ends)) is not None:
         return accused
@@ -276,25 +278,25 @@ def judge(ends: Sequence[RankEnd]) -> FirstFailure | None:
 
 
 def has_culprit(ends: Sequence[RankEnd]) -> bool:
-    """Return True if a rank has failed for its own reason."""
+    """Return True if any rank has failed by itself, not as a victim."""
     return any(end.status != 0 and not _suffers(end) for end in ends)
 
 
 def _reason(end: RankEnd, tail: str | None = None) -> Ending | None:
-    """Return why a rank ended, by its report or else its stderr (`tail` in place of the last one); None if unknown."""
+    """Return why a rank ended, from its report or else from its stderr (`tail` if given). Returns None if unknown."""
     if end.reason is not None:
         return end.reason
     return read(end.rank, *find_exception(end.tail if tail is None else tail))
 
 
 def _suffers(end: RankEnd) -> bool:
-    """Return True if the rank failed because of another one."""
+    """Return True if the rank failed only because of another rank."""
     reason = _reason(end)
     return reason is not None and reason.suffers
 
 
 def _accused(victims: Sequence[RankEnd], ends: Sequence[RankEnd]) -> FirstFailure | None:
-    """Return the attribution if a victim names a rank that did not fail itself but ended or was absent, else None."""
+    """Return an attribution to a rank that victims name and that ended or was absent without an error, or None."""
     for victim in victims:
         reason = _reason(victim)
         if reason is None or not reason.ranks:
@@ -329,7 +331,7 @@ def _has_own_exception(end: RankEnd) -> bool:
 
 
 def _exit_code(culprit: RankEnd) -> int:
-    if culprit.stopped:  # its status shows our signal, but an exception was already ending it
+    if culprit.stopped:  # the exit status shows the launcher's signal, but an exception was already ending the rank
         return 1
     return 128 - culprit.status if culprit.status < 0 else culprit.status
 
@@ -360,7 +362,7 @@ def _headline(culprit: RankEnd, ends: Sequence[RankEnd]) -> list[str]:
 
 
 def _last_words(culprit: RankEnd, called: str = "") -> list[str]:
-    """Return the rank's exception, or else its last lines on stderr, under a heading. `called` names the exception."""
+    """Return the rank's exception, or its last stderr lines, under a heading. `called` names the exception."""
     if culprit.error:
         return []
     lines = []
@@ -368,7 +370,7 @@ def _last_words(culprit: RankEnd, called: str = "") -> list[str]:
     exception, _ = find_exception(tail)
     if exception:
         lines.append(f"{called or 'its exception'}:")
-        shown = tracebacks.shortened(exception[1:])  # the full traceback is in the rank's own output
+        shown = tracebacks.shortened(exception[1:])  # the rank's own output has the full traceback
     else:
         shown = last_lines(tail, _LAST_LINES)
         if shown:
@@ -379,7 +381,7 @@ def _last_words(culprit: RankEnd, called: str = "") -> list[str]:
 
 
 def _summary(culprit: RankEnd, ends: Sequence[RankEnd]) -> list[str]:
-    """Return lines about ranks that ended by themselves but are not the culprit, and about those that were stopped."""
+    """Return lines about the ranks that ended by themselves without being the culprit, and about the stopped ranks."""
     groups: dict[str, list[int]] = {}
     stopped = []
     for end in ends:
@@ -398,7 +400,7 @@ def _summary(culprit: RankEnd, ends: Sequence[RankEnd]) -> list[str]:
 
 
 def _also_failed(culprit: RankEnd, ends: Sequence[RankEnd]) -> list[str]:
-    """Return a line about the ranks that failed for their own reasons after the culprit."""
+    """Return a line about the ranks that failed by themselves after the culprit."""
     groups: dict[str, list[int]] = {}
     for end in ends:
         if end is not culprit and end.status != 0 and not end.stopped and not _is_consequence(end):

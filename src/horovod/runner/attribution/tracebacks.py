@@ -1,4 +1,4 @@
-"""Shortened tracebacks: the user's own frames are kept, runs of library frames become one line. Pure."""
+"""Shortened tracebacks: frames of the user's code are kept, and each run of library frames becomes one line."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from horovod.common.contract.log import library_of
 
 HEADER = "Traceback (most recent call last):"
-MOST = 12  # maximum frames of the user's that are shown; of more (a recursion), the first and the last
-_KEPT_LIBRARY = 2  # library frames shown where there are none of the user's
+MOST = 12  # Maximum user frames that are shown. Of a longer recursion, only the first and the last are shown.
+_KEPT_LIBRARY = 2  # Library frames that are shown if there are no user frames.
 
-# Exception groups draw a margin of | before each line.
+# In an exception group, each line begins with a margin of `|`.
 _FRAME = re.compile(r'(?P<margin>[ |]*)File "(?P<path>[^"]+)", line \d+(?P<where>, in .*)?$')
 _MARKS = re.compile(r"[ |]*[~^][~^ ]*$")
 _REPEATED = re.compile(r"\[Previous line repeated (\d+) more times?\]")
@@ -22,19 +22,19 @@ _REPEATED = re.compile(r"\[Previous line repeated (\d+) more times?\]")
 class _Frame:
     lines: tuple[str, ...]
     margin: str
-    library: str  # name of the library; empty for the user's code
-    count: int  # frames, including repetitions
+    library: str  # Name of the library; empty for the user's code.
+    count: int  # Number of frames, including repetitions.
 
 
 def is_marks(line: str) -> bool:
-    """Return True for a line of `^` and `~` below code, which Python 3.11 and 3.12 sometimes do not indent."""
+    """Return True for a line of `^` and `~` that marks code. Python 3.11 and 3.12 sometimes do not indent these."""
     return _MARKS.match(line) is not None
 
 
 def shortened(lines: Sequence[str]) -> list[str]:
-    """Return the lines of tracebacks without library frames and marks below the code; other lines are kept.
+    """Return the lines without library frames and without marks below code. Lines outside tracebacks are kept.
 
-    A traceback without any frame of the user's keeps its last frames.
+    If a traceback has no user frame, its last frames are kept.
     """
     shown: list[str] = []
     frames: list[_Frame] = []
@@ -49,7 +49,7 @@ def shortened(lines: Sequence[str]) -> list[str]:
 
 
 def _items(lines: Sequence[str]) -> Iterator[_Frame | str]:
-    """Yield frames with their lines of code, and the other lines."""
+    """Yield each frame together with its code lines, and every other line as it is."""
     index = 0
     while index < len(lines):
         match = _FRAME.match(lines[index])
@@ -61,7 +61,7 @@ def _items(lines: Sequence[str]) -> Iterator[_Frame | str]:
         while end < len(lines) and _belongs(lines[end], match["margin"]):
             end += 1
         body = lines[index:end]
-        if match["where"] is not None:  # keep the mark of a SyntaxError, which shows its position
+        if match["where"] is not None:  # keep the mark of a SyntaxError, which shows the position of the error
             body = [line for line in body if not is_marks(line)]
         repeated = _REPEATED.search(body[-1])
         count = 1 + int(repeated[1]) if repeated else 1
@@ -70,7 +70,7 @@ def _items(lines: Sequence[str]) -> Iterator[_Frame | str]:
 
 
 def _belongs(line: str, margin: str) -> bool:
-    """Return True for code below a frame, its marks, or `[Previous line repeated ...]`."""
+    """Return True if the line belongs to the frame above: code, marks, or `[Previous line repeated ...]`."""
     code = line.startswith(margin + "  ") and _FRAME.match(line) is None
     return code or is_marks(line) or _REPEATED.search(line) is not None
 
@@ -100,14 +100,14 @@ def _elision(frames: Sequence[_Frame]) -> list[str]:
     return [f"{frames[0].margin}... {count} frame{'s' if count > 1 else ''}{where} ..."]
 
 
-# Last lines of a rank's output as a terminal would have shown them: the final state of each progress bar.
+# Last lines of a rank's output as a terminal shows them, with only the final state of each progress bar.
 
 _UP = "\x1b[A"
 _CONTROL = re.compile("\x1b\\[[0-?]*[ -/]*[@-~]|\x1b][^\x07\x1b]*(?:\x07|\x1b\\\\)|[\x00-\x08\x0b-\x1f\x7f]")
 
 
 def last_lines(text: str, count: int) -> list[str]:
-    """Return at most `count` lines that are not blank, without escape sequences."""
+    """Return the last `count` lines that are not blank, without escape sequences."""
     lines: list[str] = []
     again = False  # True if the next line overwrites the last one
     for line in text.split("\n"):
@@ -116,6 +116,6 @@ def last_lines(text: str, count: int) -> list[str]:
             continue
         if again:
             lines.pop()
-        again = line.endswith(_UP)  # progress bars below each other
+        again = line.endswith(_UP)  # progress bars one below the other
         lines.append(_CONTROL.sub("", states[-1]).rstrip())
     return lines[-count:]

@@ -1,1 +1,1 @@
-"""Foundations of the launcher: argument checks, Linux system calls, signals, errors."""
+"""Utilities of the launcher: argument checks, Linux system calls, signals, errors."""

@@ -1,4 +1,4 @@
-"""Checks of arguments to functions that start jobs, and how messages name them. Pure, except for warnings."""
+"""Checks of arguments to functions that start jobs, and the argument names used in messages."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from horovod.common.contract.log import warn_user
 
 
 def integer(name: str, value: Any, least: int) -> int:
-    """Return the value. Raises ValueError naming it unless it is an integer of at least `least`."""
+    """Return `value` if it is an integer of at least `least`. Otherwise raises a ValueError that contains `name`."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}")
     return value
 
 
 def seconds(name: str, value: Any, most: float = sys.float_info.max) -> float:
-    """Return the value as float. Raises ValueError naming it unless it is a number above 0 and at most `most`."""
+    """Return `value` as a float if it is above 0 and at most `most`. Otherwise raises a ValueError with `name`."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= most:
         finite, limit = ("finite ", "") if most == sys.float_info.max else ("", f" and at most {most:.0f}")
         raise ValueError(f"{name} must be a {finite}number of seconds above 0{limit}, got {value!r}")
@@ -26,14 +26,14 @@ def seconds(name: str, value: Any, most: float = sys.float_info.max) -> float:
 
 
 def interfaces(name: str, value: Any) -> list[str]:
-    """Return names of network interfaces.
+    """Return the names of the network interfaces in `value`.
 
     Args:
         name: Name of the argument, for messages.
         value: A collection of names, a string of names separated by commas, or None for no names.
 
     Raises:
-        ValueError: The value is none of these.
+        ValueError: `value` has another type.
     """
     names = value.split(",") if isinstance(value, str) else [] if value is None else value
     if not isinstance(names, Collection) or not all(isinstance(each, str) and each for each in names):
@@ -47,23 +47,23 @@ def renamed(old: str, new: str, value: Any) -> None:
         warn_user(f"{old} is deprecated: use {new}", DeprecationWarning)
 
 
-# Names of settings in messages: flags of horovodrun, or arguments of a function that starts jobs. Pure.
+# Names of settings in messages: flags of horovodrun, or arguments of a function that starts jobs.
 
 
 @dataclass(frozen=True)
 class Names:
-    """Names by which the caller of a job sets its values; empty where the caller cannot set one.
+    """Names under which the user sets each value of a job. A name is empty if the user cannot set the value.
 
     Attributes:
-        start: Number of workers at the start.
-        least: Fewest workers.
-        most: Most workers.
-        resets: How often the members may change.
-        timeout: Seconds without enough workers.
-        cooldown: Range of seconds for which a failed host is barred.
-        start_timeout: Seconds for the start.
+        start: Initial number of workers.
+        least: Minimum number of workers.
+        most: Maximum number of workers.
+        resets: Number of times the set of ranks may change.
+        timeout: Seconds to wait for enough workers.
+        cooldown: Initial and maximum seconds for which a failed host is excluded.
+        start_timeout: Seconds within which the ranks must start.
         script: Discovery script.
-        slots: Slots of hosts for which the script prints none.
+        slots: Slots of each host for which the script prints none.
     """
 
     start: str
@@ -99,7 +99,7 @@ ARGUMENTS = Names(
     "",
     "",
 )
-"""Names in functions that start jobs on a cluster."""
+"""Argument names of functions that start jobs on a cluster."""
 HOROVOD_RUN = replace(
     ARGUMENTS,
     timeout="HOROVOD_ELASTIC_TIMEOUT",
@@ -107,6 +107,6 @@ HOROVOD_RUN = replace(
     script="host_discovery_script",
     slots="slots",
 )
-"""Names of the arguments of `horovod.run`."""
+"""Argument names of `horovod.run`."""
 DISCOVERY = replace(ARGUMENTS, script="discovery_script", slots="slots")
-"""Names in `HostDiscoveryScript`."""
+"""Argument names of `HostDiscoveryScript`."""

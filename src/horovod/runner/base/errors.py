@@ -4,12 +4,12 @@ from __future__ import annotations
 
 
 class LaunchError(ValueError):
-    """The job cannot be started as requested: a flag, host, variable or file is wrong."""
+    """Error of a job that cannot start as requested, because a flag, host, variable or file is wrong."""
 
 
 class AgentError(RuntimeError):
-    """The agent of a host could not be started, ended early or sent an invalid message."""
+    """Error of a host agent: it could not start, ended early or sent an invalid message."""
 
 
 class OutcomeError(RuntimeError):
-    """The result or exception of a function run by `horovod.run` cannot be sent to the caller."""
+    """Error of `horovod.run` when a function's result or exception cannot be sent to the caller."""

@@ -12,8 +12,8 @@ class Framework:
 
     Attributes:
         title: Name of the framework.
-        face: Horovod's module for it.
-        modules: Import names, one of which exists where it is installed, and the pip distributions that provide each.
+        face: Name of Horovod's module for the framework.
+        modules: Import names of the framework, each with the pip distributions that provide it.
     """
 
     title: str
@@ -22,7 +22,7 @@ class Framework:
 
     @property
     def distributions(self) -> list[str]:
-        """Names of the pip distributions that provide the framework."""
+        """Names of all pip distributions that provide the framework."""
         return [name for names in self.modules.values() for name in names]
 
 
@@ -42,10 +42,10 @@ def described(versions: Mapping[str, str]) -> list[str]:
 
 
 def titles(distributions: Collection[str]) -> set[str]:
-    """Return the frameworks that these distributions provide."""
+    """Return the titles of the frameworks that these distributions provide."""
     return {OF_DISTRIBUTION[name].title for name in distributions if name in OF_DISTRIBUTION}
 
 
 def usable(distributions: Collection[str]) -> bool:
-    """Return True if a supported framework is among the distributions."""
+    """Return True if any of the distributions provides a supported framework."""
     return any(name in OF_DISTRIBUTION for name in distributions)

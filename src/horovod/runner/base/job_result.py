@@ -1,4 +1,4 @@
-"""Result of a job, as its launcher returns it, and descriptions of exit statuses."""
+"""Result of a job as the launcher returns it, and descriptions of exit statuses."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ class JobResult:
 
     Attributes:
         exit_code: 0 on success.
-        message: What went wrong; on success possibly a remark.
-        failed_rank: Rank that failed first, if a rank did.
-        results: Contents of the workers' result files, by rank.
-        headline: `message` without the last output of the rank that failed first.
-        stopped_by: Signal that ended the job, if any.
-        hosts: Hosts of the last epoch's ranks, in an elastic job.
+        message: Description of what went wrong; after success, possibly a remark.
+        failed_rank: Rank that failed first, or None.
+        results: Contents of each rank's result file.
+        headline: `message` without the output of the rank that failed first.
+        stopped_by: Signal that ended the job, or None.
+        hosts: Hosts of the last epoch's ranks, if the job is elastic.
     """
 
     exit_code: int
@@ -29,11 +29,11 @@ class JobResult:
     hosts: dict[int, str] = field(default_factory=dict)
 
 
-# Descriptions of processes' exit statuses.
+# Descriptions of the exit statuses of processes.
 
 
 def describe_status(status: int) -> str:
-    """Return text such as `exit code 3` or `killed by signal 9 (SIGKILL), ...`."""
+    """Return a description such as `exit code 3` or `killed by signal 9 (SIGKILL), ...`."""
     if status < 0:
         return f"killed by signal {_signal(-status)}"
     if status > 128 and _is_signal(status - 128):

@@ -1,4 +1,4 @@
-"""Linux features that Python's library lacks: process trees, parent-death signals, sealed memory files."""
+"""Linux features that Python's standard library lacks: process trees, parent-death signals, sealed memory files."""
 
 from __future__ import annotations
 
@@ -25,21 +25,22 @@ def _prctl(option: int, argument: int) -> None:
 
 
 def become_subreaper() -> None:
-    """Make this process the new parent of orphaned descendants, even of those in other sessions."""
+    """Make this process the parent of all its descendants that become orphans, even in other sessions."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def die_with_parent(parent: int, sig: int) -> None:
-    """Request signal `sig` for when the parent (pid `parent`) ends; exit at once if it has already ended."""
+    """Ask the kernel to send `sig` when the parent (pid `parent`) ends. Exit at once if it has already ended."""
     _prctl(_PR_SET_PDEATHSIG, sig)
     if os.getppid() != parent:
         os._exit(128 + sig)
 
 
 def dying_with(parent: int, cpus: Collection[int] = ()) -> Callable[[], None]:
-    """Return a function for a child to call between fork and exec.
+    """Return a function that a child calls between fork and exec.
 
-    The child is then killed when `parent` ends. If `cpus` are given, it runs on these only.
+    It makes the kernel kill the child when `parent` ends. If `cpus` are given, it also restricts the child to these
+    CPUs.
     """
 
     def prepare() -> None:
@@ -62,7 +63,7 @@ def _process_table() -> list[tuple[int, int, str, int]]:
             with open(f"/proc/{name}/stat", "rb") as file:
                 content = file.read()
         except OSError:
-            continue  # the process has ended meanwhile
+            continue  # the process has ended since the listing
         # The second field is the command in parentheses, which may contain any character, so split after the last one.
         state, parent, _, session = content[content.rindex(b")") + 2 :].split(b" ", 4)[:4]
         table.append((int(name), int(parent), state.decode("ascii"), int(session)))
@@ -70,12 +71,12 @@ def _process_table() -> list[tuple[int, int, str, int]]:
 
 
 def descendants(root: int, without: Collection[int] = (), session: int | None = None) -> list[int]:
-    """Return the live processes below `root`, children before grandchildren. Zombies count as ended.
+    """Return the live processes below `root`, children before grandchildren. Zombies are left out.
 
     Args:
-        root: Pid of the process.
-        without: Processes to leave out, with all below them.
-        session: Return only the processes of this session.
+        root: Pid at the top of the tree.
+        without: Pids to leave out together with all their descendants.
+        session: If given, return only processes of this session.
     """
     children: dict[int, list[tuple[int, bool]]] = {}
     for pid, parent, state, its_session in _process_table():
@@ -92,7 +93,7 @@ def descendants(root: int, without: Collection[int] = (), session: int | None = 
 
 
 def working_directory() -> bytes:
-    """Return the path of this process's working directory. Raises LaunchError if that has been removed."""
+    """Return the path of the working directory. Raises LaunchError if the directory has been removed."""
     try:
         return os.getcwdb()
     except OSError as error:
@@ -103,7 +104,7 @@ def working_directory() -> bytes:
 
 
 def check_proc() -> None:
-    """Raise AgentError if this host has no /proc."""
+    """Raise AgentError if this host does not provide /proc."""
     if not os.path.isdir("/proc/self"):
         raise AgentError(
             "/proc is not mounted there, by which processes of a job are watched and ended; "
@@ -112,14 +113,14 @@ def check_proc() -> None:
 
 
 def parents() -> dict[int, int]:
-    """Return the parent of every living process."""
+    """Return the parent pid of every live process."""
     return {pid: parent for pid, parent, state, _ in _process_table() if state not in "ZX"}
 
 
 def raise_descriptor_limit() -> None:
-    """Raise the limit of open files to the hard limit, for many workers' pipes and relayed connections.
+    """Raise the soft limit of open files to the hard limit, for the pipes and connections of many workers.
 
-    Children started with `dying_with` get the original limit.
+    Children started with `dying_with` get the original limit back.
     """
     global _given_limit
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -140,12 +141,12 @@ def send_signal(pid: int, sig: int) -> None:
 
 
 def catches(pid: int, sig: int) -> bool:
-    """Return True if the process has a handler for this signal, False also if it has ended."""
+    """Return True if the process has a handler for this signal. Returns False for a process that has ended."""
     return _in_mask(pid, "SigCgt:", sig)
 
 
 def ignores(pid: int, sig: int) -> bool:
-    """Return True if the process ignores this signal, False also if it has ended."""
+    """Return True if the process ignores this signal. Returns False for a process that has ended."""
     return _in_mask(pid, "SigIgn:", sig)
 
 
@@ -159,7 +160,7 @@ def _in_mask(pid: int, name: str, sig: int) -> bool:
 
 
 def memory_file(name: str, content: bytes, sealed: bool) -> int:
-    """Create an anonymous file that holds `content`, immutable if `sealed`. Returns the descriptor.
+    """Create an anonymous file that holds `content` and return its descriptor. The file is immutable if `sealed`.
 
     Raises:
         OSError: The file cannot be created or written.
@@ -175,7 +176,7 @@ def memory_file(name: str, content: bytes, sealed: bool) -> int:
     return fd
 
 
-# Defaults of container runtimes.
+# Default limits of container runtimes.
 
 SHM_DEFAULT = 64 << 20
-"""Bytes of /dev/shm that Docker, Podman and Kubernetes provide by default. NCCL and data loaders soon fill them."""
+"""Default size of /dev/shm under Docker, Podman and Kubernetes, in bytes. NCCL and data loaders soon fill it."""

@@ -10,21 +10,21 @@ from collections.abc import Callable, Collection, Iterator
 from types import FrameType
 
 WARNING = signal.SIGUSR1
-"""Signal with which batch systems warn of a job's end. It is passed on to the ranks and ends no process."""
+"""Signal by which batch systems warn that a job is about to end. The ranks get it too; it ends no process."""
 _TAKEN = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGTSTP, signal.SIGTTIN, WARNING)
 
 
 class SignalQueue:
-    """Handlers of the signals that end a job, or warn of its end. `fd` is readable when a signal has arrived.
+    """Handlers for the signals that end a job or warn of its end. `fd` is readable when a signal has arrived.
 
-    SIGHUP stays ignored if the process was started so (nohup). For the main thread only.
+    If the process was started with SIGHUP ignored (nohup), it stays ignored. Use it only in the main thread.
     """
 
     def __init__(self, only: Collection[int] | None = None) -> None:
-        """Install the handlers. `only` handles these signals and no others."""
+        """Install the handlers. If `only` is given, handle these signals and no others."""
         self._numbers: list[int] = []
         self.taken: set[int] = set()
-        """All signals that have arrived so far."""
+        """All signals that have arrived since this queue was created."""
         self.fd, self._wake_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         signal.set_wakeup_fd(self._wake_end, warn_on_full_buffer=False)
         if only is not None:
@@ -34,7 +34,7 @@ class SignalQueue:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
                 signal.signal(number, self._on_signal)
-        for number in (signal.SIGTSTP, WARNING):  # leave these to a program that has its own handler
+        for number in (signal.SIGTSTP, WARNING):  # if the program has its own handlers for these signals, keep them
             if signal.getsignal(number) == signal.SIG_DFL:
                 signal.signal(number, self._on_signal)
         # A background launcher that reads from the terminal must not be stopped; its read fails instead.
@@ -45,7 +45,7 @@ class SignalQueue:
         self.taken.add(number)
 
     def take(self) -> list[int]:
-        """Return the signals since the last call."""
+        """Return the signals that have arrived since the last call."""
         try:
             os.read(self.fd, 4096)
         except BlockingIOError:
@@ -54,7 +54,7 @@ class SignalQueue:
         return taken
 
     def close(self) -> None:
-        """Stop receiving signals. The caller must restore the handlers."""
+        """Stop receiving signals. The caller must restore the previous handlers."""
         signal.set_wakeup_fd(-1)
         os.close(self.fd)
         os.close(self._wake_end)
@@ -64,7 +64,7 @@ class SignalQueue:
 def given_back() -> Iterator[Callable[[], SignalQueue | None]]:
     """Yield a function that creates a `SignalQueue`, and restore all handlers afterwards.
 
-    For jobs inside a program that continues. Outside the main thread, which alone can handle signals, the function
+    Use it for jobs inside a program that continues. Only the main thread can handle signals; elsewhere the function
     returns None.
     """
     if threading.current_thread() is not threading.main_thread():
@@ -76,13 +76,13 @@ def given_back() -> Iterator[Callable[[], SignalQueue | None]]:
 
 @contextlib.contextmanager
 def interrupts(equals: Collection[str] = ()) -> Iterator[SignalQueue | None]:
-    """Yield a queue of Ctrl-C alone, for a job inside a program that continues.
+    """Yield a queue that receives only Ctrl-C, for a job inside a program that continues.
 
-    If Ctrl-C came, KeyboardInterrupt is raised at the end, so that the ranks can end before the exception reaches the
-    program. There is no queue outside the main thread, or where the program has its own handler for SIGINT.
+    If Ctrl-C was pressed, KeyboardInterrupt is raised when the context exits, so the ranks have ended before the
+    program sees the exception. Yields None outside the main thread, or if the program has its own SIGINT handler.
 
     Args:
-        equals: Packages whose handlers do no more than Python's own.
+        equals: Packages whose SIGINT handlers do the same as Python's default handler.
     """
     handler = signal.getsignal(signal.SIGINT)
     package = str(getattr(handler, "__module__", "")).partition(".")[0]
