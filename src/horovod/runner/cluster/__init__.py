@@ -40,7 +40,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    # Loaded on demand: processes that become agents do not need the launcher.
+    # Import on demand, because processes that become agents do not need the launcher.
     for home, names in _HOMES.items():
         if name in names:
             return getattr(importlib.import_module(f"{__name__}.{home}"), name)

@@ -1,4 +1,4 @@
-"""Server to which processes connect that become agents; it admits those with the ticket, until `close`."""
+"""Server that admits processes of a cluster manager, which then become agents. Each needs the job's ticket."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from horovod.runner.cluster.ticket import Answer, Arrival, Ticket
 from horovod.runner.plan.hosts import Machines
 from horovod.runner.remote.arrived import ArrivedConnection
 
-_MOST = 256  # maximum connections being authenticated; others wait in the backlog
-_TIME_OF_ITS_OWN = 2.0  # s before such a connection may be closed to make room for another
-_LOOK_AGAIN = 50  # ms until the next check for room
+_MOST = 256  # Maximum connections that are authenticated at once. Others wait in the listen backlog.
+_TIME_OF_ITS_OWN = 2.0  # Seconds before such a connection may be closed to make room for another.
+_LOOK_AGAIN = 50  # Milliseconds until the next check for room.
 _BACKLOG = 1024
 _END_SECONDS = 5.0
-_LONGEST_POLL = 3600.0  # s, the longest single wait; poll accepts at most 24 days
+_LONGEST_POLL = 3600.0  # seconds of the longest single wait; poll accepts at most 24 days
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class _Visit:
 
 @dataclass(frozen=True)
 class Arrived:
-    """An admitted process. `name` is unique and serves as host name; `machine` is the name of its machine."""
+    """Process that has been admitted. `name` is unique and serves as its host name; `machine` names its machine."""
 
     number: int
     name: str
@@ -47,10 +47,10 @@ class Arrived:
 
 
 class Gathering:
-    """Admission of processes that become agents, with a listening thread.
+    """Admission of processes that become agents. A thread of its own listens for them.
 
-    Except for `fail` and `closed`, all methods must be called by the thread that runs the job. `fd` is readable when
-    `take` returns something.
+    The thread that runs the job must call all methods except `fail` and `closed`. `fd` is readable when `take` has
+    something to return.
     """
 
     def __init__(
@@ -59,25 +59,26 @@ class Gathering:
         """Start to listen for processes.
 
         Args:
-            what: What a process is called in messages.
-            nics: Network interfaces to listen on; default all.
-            ports: Ports to listen on, in the form of HOROVOD_PORT_RANGE.
-            token: 32 bytes that the processes have already; None creates new ones.
+            what: Name for a process in messages, such as "Spark task".
+            nics: Network interfaces to listen on; by default all.
+            ports: Ports to listen on, in the format of HOROVOD_PORT_RANGE.
+            token: 32 bytes that the processes already have; None creates a new token.
 
         Raises:
             ValueError: An interface or port does not exist.
-            AuthError: This Python cannot encrypt.
+            AuthError: This Python installation does not support encryption.
         """
-        Channel(accepts=True)  # fail here rather than in every connection's thread, where no caller sees it
+        # Fail here, because no caller would see the error in the thread of a connection.
+        Channel(accepts=True)
         self.what = what
         self._lock = threading.Lock()
         self._closed = False
-        self._used: set[int] = set()  # numbers that have been admitted
+        self._used: set[int] = set()  # numbers of the processes admitted so far
         self._machines = Machines()
         self._new: list[Arrived] = []
         self._refusals: list[str] = []
         self._trouble: BaseException | None = None
-        self._visits: dict[socket.socket, _Visit] = {}  # connections being authenticated, the oldest first
+        self._visits: dict[socket.socket, _Visit] = {}  # connections being authenticated, oldest first
         with contextlib.ExitStack() as undo:
             listeners = Listeners(to_listen(scan(), ",".join(nics), alone=False), _BACKLOG, parse_ports(ports))
             undo.callback(listeners.close)
@@ -96,19 +97,19 @@ class Gathering:
 
     @property
     def closed(self) -> bool:
-        """True if no process is admitted any more. Thread-safe."""
+        """True once no further process is admitted. Thread-safe."""
         with self._lock:
             return self._closed
 
     def fail(self, trouble: BaseException) -> None:
-        """Report that no further process will come, for this reason. Thread-safe."""
+        """Report that no further process will connect, and why. Thread-safe."""
         with self._lock:
             if self._trouble is None and not self._closed:
                 self._trouble = trouble
                 self._tell()
 
     def take(self) -> tuple[list[Arrived], list[str], BaseException | None]:
-        """Return the processes admitted and the refusals since the last call, and why no further process will come."""
+        """Return the processes admitted and the refusals since the last call, and the error given to `fail` or None."""
         with self._lock:
             if not self._closed:
                 try:
@@ -120,7 +121,7 @@ class Gathering:
             return new, refusals, self._trouble
 
     def wait(self, count: int, seconds: float, advice: str | Callable[[], str]) -> list[Arrived]:
-        """Wait until `count` processes are connected, and return them. A process that has disconnected does not count.
+        """Wait until `count` processes are connected, and return them. Disconnected processes do not count.
 
         Args:
             count: Number of processes.
@@ -128,9 +129,9 @@ class Gathering:
             advice: Advice for the error message, or a function that returns it.
 
         Raises:
-            TimeoutError: Too few processes have come in time.
-            ArrivalError: A process had to be refused.
-            BaseException: What `fail` was given.
+            TimeoutError: Too few processes have connected in time.
+            ArrivalError: The launcher had to refuse a process.
+            BaseException: The error that was given to `fail`.
         """
         until = time.monotonic() + seconds
         here: list[Arrived] = []
@@ -184,7 +185,7 @@ class Gathering:
                 try:
                     sock, _ = listeners[fd].accept()
                     self._begin(sock)
-                except (OSError, RuntimeError):  # the peer has gone again, or no descriptors or threads are left
+                except (OSError, RuntimeError):  # the peer has disconnected, or descriptors or threads have run out
                     self._pause()
 
     def _pause(self) -> None:
@@ -193,9 +194,9 @@ class Gathering:
         poll.poll(_LOOK_AGAIN)
 
     def _has_room(self) -> bool:
-        """Return True if there is room for another connection, closing the oldest if its minimum time is over.
+        """Return True if another connection can be accepted. Closes the oldest one if its minimum time is over.
 
-        When very many connect at once, most of them are legitimate.
+        If very many processes connect at once, most of them are legitimate, so each gets a minimum time.
         """
         with self._lock:
             if len(self._visits) >= _MOST:
@@ -203,7 +204,7 @@ class Gathering:
                 if time.monotonic() - self._visits[oldest].began < _TIME_OF_ITS_OWN:
                     return False
                 del self._visits[oldest]
-                _shut(oldest)  # its thread then closes it
+                _shut(oldest)  # the thread of that connection then closes it
             return True
 
     def _begin(self, sock: socket.socket) -> None:
@@ -222,7 +223,7 @@ class Gathering:
         kept = False
         try:
             kept = self._admit(sock)
-        except (AuthError, OSError, ValueError):  # not authenticated, or already gone
+        except (AuthError, OSError, ValueError):  # the peer is not authenticated, or has disconnected
             pass
         finally:
             with self._lock:
@@ -254,7 +255,7 @@ class Gathering:
                 self._tell()
             elif sock not in self._visits:
                 return False
-            else:  # authenticated: let an older connection be closed first
+            else:  # authenticated connections are closed after those that are not
                 self._visits[sock] = _Visit(self._visits.pop(sock).thread, time.monotonic())
                 self._used.add(number)
         kept = False
@@ -263,7 +264,7 @@ class Gathering:
             if not refusal:
                 kept = self._keep(sock, talk, number, name, arrival)
         finally:
-            if not (kept or refusal):  # the process was not told of its admission, and may come again
+            if not (kept or refusal):  # the process does not know that it was admitted, so it may connect again
                 with self._lock:
                     self._used.discard(number)
         return kept
@@ -272,21 +273,21 @@ class Gathering:
         with self._lock:
             if self._closed or self._visits.pop(sock, None) is None:
                 return False
-            # From here on, the connection belongs to the job.
+            # The job now owns the connection.
             machine = self._machines.name(arrival.machine, arrival.hostname)
             self._new.append(Arrived(number, name, machine, ArrivedConnection(sock, talk.channel, talk.rest)))
             self._tell()
         return True
 
     def _tell(self) -> None:
-        """Make `fd` readable. The lock must be held."""
+        """Make `fd` readable. The caller must hold the lock."""
         if not self._closed:
             os.eventfd_write(self.fd, 1)
 
     # Shutdown
 
     def close(self) -> None:
-        """Stop admitting processes, and disconnect those that were not taken. Idempotent."""
+        """Stop admitting processes, and disconnect those that no `take` or `wait` has returned. Idempotent."""
         with self._lock:
             if self._closed:
                 return
@@ -302,7 +303,7 @@ class Gathering:
             until = time.monotonic() + _END_SECONDS
             for visit in visits.values():
                 visit.thread.join(max(0.0, until - time.monotonic()))
-        finally:  # also after an interrupt during the wait
+        finally:  # also if the wait was interrupted
             self._thread.join(_END_SECONDS)
             self._listeners.close()
             if not self._thread.is_alive():

@@ -1,4 +1,4 @@
-"""Jobs whose agents connect to the launcher, run to their end: `horovod.run` for cluster managers."""
+"""`horovod.run` for cluster managers: run a job whose agents connect to the launcher."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from horovod.runner.remote import arrived, ssh
 from horovod.runner.remote.connections import Agent
 from horovod.runner.remote.fleet import Fleet
 
-# Hosts of an elastic job whose agents connect: each is a slot gained, each that disconnects a slot lost.
+# Hosts of such an elastic job: each agent that connects adds a slot, and each one that disconnects removes it.
 
 
 class ArrivalSource:
-    """`Source` whose hosts are the names of connected agents.
+    """Source of hosts (`Source`) in which each connected agent is one host.
 
     Args:
         gathering: Server to which the agents connect.
-        way: Takes the connections.
-        most: Maximum number of agents at a time.
+        way: Path that takes over the agents' connections.
+        most: Maximum number of simultaneous agents.
     """
 
     def __init__(self, gathering: Gathering, way: arrived.Arrived, most: int) -> None:
@@ -59,7 +59,7 @@ class ArrivalSource:
     def events(self) -> dict[int, int]:
         if self._over:
             return {}
-        # Connections that are not in use yet are watched by no other object.
+        # No other object watches connections that are not in use yet.
         idle = [self._here[name].connection for name in self._way.waiting if name in self._here]
         return {self._gathering.fd: select.POLLIN, **{each.fd: select.POLLRDHUP for each in idle if each.fd >= 0}}
 
@@ -75,7 +75,7 @@ class ArrivalSource:
         for name in [name for name in self._way.waiting if name in self._here and self._here[name].connection.gone]:
             self.lost(name)
         if trouble is not None and not self._told:
-            self._told = True  # report it once; the connected agents continue
+            self._told = True  # report the error once, and continue with the connected agents
             news = [*news, str(trouble)]
         if news:
             return NotFound("\n".join(news), first=False)
@@ -104,26 +104,26 @@ class Call:
     def __init__(
         self, function: Callable[..., Any], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> None:
-        """Serialize the call. Raises TypeError if the function cannot be called so, or cannot be serialized."""
+        """Serialize the call. Raises TypeError if the arguments do not fit the function or cannot be serialized."""
         self.payload = package.pack(function, args, {} if kwargs is None else kwargs, "fn")
 
 
 @dataclass(frozen=True)
 class Wishes:
-    """Options of a job on a cluster.
+    """Options of a job whose agents a cluster manager starts.
 
     Attributes:
-        start_timeout: Seconds for the first agents to connect.
-        advice: Advice for the message if they do not, or a function that returns it.
-        environ: Variables of the workers; they override those of the processes that become agents.
-        executable: Python interpreter of the workers; default that of these processes.
-        nics: Network interfaces of the ranks.
-        timestamp: Show the time before each line of output.
-        verbose: Show what is started.
-        stdout: Text stream for the ranks' output; None for this process's own.
-        stderr: Text stream for the ranks' errors; None for this process's own.
-        names: How messages name the settings.
-        handlers: Packages whose SIGINT handlers act like Python's own; see ``interrupts``.
+        start_timeout: Seconds to wait until enough agents have connected.
+        advice: Advice to show when this time is over, or a function that returns it.
+        environ: Variables for the workers. They override the variables of the processes that become agents.
+        executable: Python interpreter of the workers; by default the one of the process that becomes the agent.
+        nics: Network interfaces for the ranks to use.
+        timestamp: True to show the time before each line of output.
+        verbose: True to show what is started.
+        stdout: Text stream for the ranks' output; None for this process's stdout.
+        stderr: Text stream for the ranks' errors; None for this process's stderr.
+        names: Names of the settings in messages.
+        handlers: Packages whose SIGINT handlers do the same as Python's default; see ``interrupts``.
     """
 
     start_timeout: float = 600.0
@@ -139,22 +139,22 @@ class Wishes:
     handlers: tuple[str, ...] = ()
 
     def sink(self) -> OutputSink:
-        """Return the destination of the output."""
+        """Return the sink for the job's output."""
         if self.stdout is None and self.stderr is None:
             return standard_output()
         return StreamOutput(self.stdout or sys.stdout, self.stderr or sys.stderr)
 
 
 def run_fixed(gathering: Gathering, call: Call, num_proc: int, wishes: Wishes) -> list[Any]:
-    """Call the function on `num_proc` ranks once as many agents are connected, and return the results by rank.
+    """Call the function on `num_proc` ranks once that many agents are connected. Returns the results by rank.
 
-    The gathering is closed. The agents must have the numbers 0 to num_proc - 1.
+    Closes the gathering. The agents must have the numbers 0 to num_proc - 1.
 
     Raises:
         TimeoutError: Too few agents have connected in time.
-        ArrivalError: An agent had to be refused.
+        ArrivalError: The launcher had to refuse an agent.
         WorkerError: A rank or its agent has failed; see `horovod.run`.
-        BaseException: What `Gathering.fail` was given.
+        BaseException: The error that was given to `Gathering.fail`.
     """
     here = gathering.wait(num_proc, wishes.start_timeout, wishes.advice)
     try:
@@ -175,7 +175,7 @@ def run_fixed(gathering: Gathering, call: Call, num_proc: int, wishes: Wishes) -
 def run_elastic(gathering: Gathering, call: Call, elastic: ElasticSettings, wishes: Wishes) -> list[Any]:
     """Call the function in an elastic job, in which each agent is one slot.
 
-    The job begins when `elastic.start` agents are connected.
+    The job begins once `elastic.start` agents are connected.
 
     Returns:
         The results of the first `elastic.least` ranks of the last epoch.
@@ -201,20 +201,20 @@ def run_command(
     wishes: Wishes,
     take_signals: Callable[[], SignalQueue | None],
 ) -> JobResult:
-    """Run a command as `horovodrun` does, on agents that connect, as many as the job begins with.
+    """Run a command as `horovodrun` does, on as many agents as the job begins with.
 
     Args:
         gathering: Server to which the agents connect.
         settings: Settings of the job.
         environ: Environment variables of the launcher.
         wishes: Only `start_timeout` and `advice` are used.
-        take_signals: Returns the queue of signals; called when all agents are connected.
+        take_signals: Function that returns the queue of signals. It is called once all agents are connected.
 
     Returns:
         The result of the job, even if it fails.
 
     Raises:
-        Exception: As for `run_fixed`, when the agents do not connect.
+        Exception: The agents did not connect; the same errors as in `run_fixed`.
     """
     way = arrived.Arrived()
     here = gathering.wait(settings.size, wishes.start_timeout, wishes.advice)
@@ -245,7 +245,7 @@ def _run(
     fleet: Fleet,
     source: ArrivalSource | None = None,
 ) -> JobResult:
-    """Run a job with this fleet. Ctrl-C in the caller is passed to the ranks first."""
+    """Run a job with this fleet. Ctrl-C in the calling process is passed to the ranks first."""
     with interrupts(wishes.handlers) as queue:
         job = Job(
             settings,
@@ -263,7 +263,7 @@ def _run(
 def _settings(
     wishes: Wishes, slots: list[Slot], elastic: ElasticSettings | None
 ) -> tuple[LaunchSettings, dict[str, str]]:
-    """Return settings and environment; of this process's variables, only Horovod's own are used, wherever it runs."""
+    """Return settings and environment of the job. Of this process's variables, only Horovod's own are used."""
     environ = {name: value for name, value in os.environ.items() if name.startswith("HOROVOD_")}
     settings = LaunchSettings(
         command=[*filter(None, [wishes.executable]), *boot.arguments("horovod.runner.function.worker")],

@@ -1,7 +1,7 @@
-"""Turning a process of a cluster manager into an agent.
+"""Conversion of a process of a cluster manager into an agent.
 
 The process connects to the launcher, starts the agent as a child, and relays data between the two until the job ends.
-When any of the three ends, a connection or pipe closes, so the others notice at once.
+When any of the three ends, a connection or pipe closes, so the other two notice at once.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from horovod.runner.protocol.messages import ByteWriter
 from horovod.runner.remote import ssh
 from horovod.runner.remote.arrived import ArrivedConnection
 
-CONNECT_SECONDS = 5.0  # time limit for each address
-ROUNDS_SECONDS = 2 * tickets.SECONDS  # after which the addresses are not tried again
-PAUSE = 0.2  # s between two rounds at least; at most twice as long
-QUEUE_LIMIT = 4 << 20  # bytes queued in one direction above which no more are read
-END_SECONDS = 15.0  # for an agent whose launcher is gone to end its workers, beginning with SIGTERM
+CONNECT_SECONDS = 5.0  # Seconds to try each address.
+ROUNDS_SECONDS = 2 * tickets.SECONDS  # Seconds after which no further round over the addresses begins.
+PAUSE = 0.2  # Minimum seconds between two rounds; the maximum is twice as long.
+QUEUE_LIMIT = 4 << 20  # Bytes queued in one direction above which reading pauses.
+END_SECONDS = 15.0  # Seconds for an agent that has lost its launcher to end its workers, beginning with SIGTERM.
 READ_SIZE = 1 << 16
 
 
@@ -57,12 +57,13 @@ def become_agent(
 
     Args:
         ticket: Ticket of the job.
-        number: Number of this process among those with the ticket; each number is admitted once.
-        label: Name of this process in messages, after its host.
+        number: Number of this process. The launcher admits each number once.
+        label: Name of this process in messages, printed after the name of its host.
         environ: Environment of the workers; default this process's.
         directory: Working directory of the workers; default the current one.
         python: Python interpreter of agent and workers; default this process's.
-        started: Called with the agent's process id, which is also that of its process group. SIGUSR1 to the group
+        started: Called with the agent's process id, which is also its process group id. SIGUSR1 to that group warns the
+            workers that the job is about to end.
             warns the workers of the end.
 
     Raises:
@@ -77,7 +78,8 @@ def become_agent(
             stdout=subprocess.PIPE,
             env=None if environ is None else dict(environ),
             cwd=directory,
-            start_new_session=True,  # protects it from signals to our group; it ends when its pipe closes
+            # Signals to this process's group must not reach the agent; it ends when its pipe closes
+            start_new_session=True,
             bufsize=0,
         )
         try:
@@ -92,7 +94,10 @@ def become_agent(
 
 
 def _arrive(ticket: Ticket, number: int, label: str) -> ArrivedConnection:
-    """Try the launcher's addresses, repeatedly while one of them hangs up or is slow, since very many may connect."""
+    """Connect to any of the launcher's addresses.
+
+    Retries while one of them hangs up or is slow, as under heavy load.
+    """
     until = time.monotonic() + ROUNDS_SECONDS
     same = network_identity() == ticket.network
     mine = to_listen(scan(), "", alone=False)
@@ -111,7 +116,7 @@ def _arrive(ticket: Ticket, number: int, label: str) -> ArrivedConnection:
 def _go_round(
     endpoints: Sequence[Endpoint], ticket: Ticket, number: int, label: str
 ) -> tuple[ArrivedConnection | None, list[str], bool]:
-    """Return a connection, or else what failed for each address and whether to try again."""
+    """Try each address once. Returns a connection, or else the error of each address and True if a retry may help."""
     troubles, again = [], False
     for endpoint in endpoints:
         try:
@@ -144,16 +149,16 @@ def _introduce(sock: socket.socket, ticket: Ticket, number: int, label: str) -> 
 
 
 def _pass_on(connection: ArrivedConnection, agent: subprocess.Popen[bytes]) -> None:
-    """Relay data until the agent's last message is sent, or the launcher takes no more for a while.
+    """Relay data until the agent's last message is sent, or until the launcher has read nothing for some seconds.
 
-    Without a launcher, until the agent has ended.
+    If the launcher is lost, wait until the agent has ended.
     """
     assert agent.stdin is not None
     assert agent.stdout is not None
     requests, reports = ByteWriter(agent.stdin.fileno()), agent.stdout.fileno()
     os.set_blocking(reports, False)
-    until: float | None = None  # when to give up
-    says = True  # False at the end of the agent's messages
+    until: float | None = None  # time at which relaying stops
+    says = True  # False once the agent has closed its messages
     while says or (connection.pending and not connection.ended):
         if until is None and (connection.ended or not says):
             until = time.monotonic() + END_SECONDS
@@ -177,7 +182,7 @@ def _pass_on(connection: ArrivedConnection, agent: subprocess.Popen[bytes]) -> N
         requests.flush()
         if connection.ended and not requests.pending and not agent.stdin.closed:
             requests.broken = True
-            agent.stdin.close()  # makes the agent end everything
+            agent.stdin.close()  # the agent then ends all its workers
         if says and connection.pending < QUEUE_LIMIT:
             says = _report(connection, reports)
 

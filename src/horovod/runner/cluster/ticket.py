@@ -1,4 +1,4 @@
-"""Ticket with which a process connects to the launcher, and the messages that precede the agent's own."""
+"""Ticket with which a process connects to the launcher, and the messages before it becomes an agent."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from horovod.common.network.interfaces import Endpoint
 from horovod.common.security.auth import Place
 from horovod.common.security.channel import Talk
 
-PURPOSE = 101  # identifies these connections in the handshake
-SECONDS = 10.0  # time limit for everything that precedes the agent's messages
-_LIMIT = 1 << 16  # maximum bytes of a message
+PURPOSE = 101  # Value that marks these connections in the handshake.
+SECONDS = 10.0  # Time limit in seconds for the handshake and the messages of this module.
+_LIMIT = 1 << 16  # Maximum size of a message in bytes.
 _HEADER = struct.Struct(">I")
 
 
 class ArrivalError(RuntimeError):
-    """A process cannot become an agent: the launcher does not answer, or refuses it."""
+    """Error of a process that cannot become an agent: the launcher does not answer, or refuses it."""
 
 
 @dataclass(frozen=True)
 class Ticket:
-    """Permission to connect as an agent, sent with the closure to the processes that a cluster manager starts.
+    """Permission to connect as an agent. The closure carries it to the processes that a cluster manager starts.
 
-    Its holder may be admitted as one of these while the launcher waits for them. It grants nothing else and does not
-    contain the job's key.
+    A process with the ticket can be admitted while the launcher waits for processes. The ticket grants nothing else and
+    does not contain the job's key.
 
     Attributes:
         endpoints: Addresses of the launcher.
-        network: Network identity of the launcher; only its own processes can use the loopback addresses.
+        network: Network identity of the launcher. Only processes with the same one can use its loopback addresses.
         token: 32 bytes, unique to this job.
     """
 
@@ -46,14 +46,14 @@ class Ticket:
 
 
 class Arrival(msgspec.Struct, frozen=True):
-    """First message of a process that connects.
+    """First message that a connecting process sends.
 
     Attributes:
         version: Version of horovod.
         python: Version of Python.
-        hostname: Name of its host.
-        machine: Identity of its machine, equal for processes that can share memory.
-        label: Name of the process in messages, after its host.
+        hostname: Name of the process's host.
+        machine: Identity of the machine. Processes that can share memory have equal ones.
+        label: Name of the process in messages, printed after the name of its host.
     """
 
     version: str
@@ -64,18 +64,18 @@ class Arrival(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """Answer to an `Arrival`. `refusal` is the reason; empty if the process is admitted."""
+    """Answer to an `Arrival`. `refusal` says why the process is refused; it is empty if the process is admitted."""
 
     refusal: str = ""
 
 
 def place_of(number: int) -> Place:
-    """Return the `Place` in the handshake of the process with this number."""
+    """Return the handshake `Place` that encodes this process number."""
     return Place(PURPOSE, 0, number + 1, 0)
 
 
 def number_of(place: Place) -> int:
-    """Return the number of the process in this handshake."""
+    """Return the process number that this handshake `Place` encodes."""
     return place.source - 1
 
 
@@ -103,7 +103,7 @@ def _body(talk: Talk) -> bytes:
 
 
 def judge(arrival: Arrival) -> str:
-    """Return why this process cannot be part of a job of this launcher, or an empty string. Pure."""
+    """Return why this process cannot join a job of this launcher, or an empty string."""
     ours, theirs = platform.python_version(), arrival.python
     if arrival.version != __version__:
         return f"it has horovod {arrival.version}, the launcher {__version__}; install the same version on both"

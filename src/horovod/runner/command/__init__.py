@@ -1,1 +1,1 @@
-"""Command line and config file: parsing them into settings, help, and advice about mistakes."""
+"""Command line and config file: parsing into settings, help texts, and advice after mistakes."""

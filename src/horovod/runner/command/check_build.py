@@ -19,7 +19,7 @@ def _present(module: str) -> bool:
         spec = find_spec(module)
     except (ImportError, ValueError):
         return False
-    # A folder without code (a namespace package) cannot be used.
+    # A namespace package, that is, a folder without code, is not usable.
     return spec is not None and spec.origin is not None
 
 
@@ -33,12 +33,12 @@ def _version(packages: Sequence[str]) -> str:
 
 
 def _row(framework: Framework, found: Collection[str]) -> tuple[str, bool]:
-    """Return the framework's title, and True if both it and Horovod's frontend for it are installed."""
+    """Return the framework's title, and True if the framework and Horovod's frontend for it are installed."""
     return framework.title, framework.title in found and _present(framework.face)
 
 
 def _devices(environ: Mapping[str, str]) -> list[str]:
-    """Describe GPUs, driver and NCCL in lines, without initializing CUDA or loading NCCL."""
+    """Return lines that describe GPUs, driver and NCCL, without initializing CUDA or loading NCCL."""
     survey = nvml.survey()
     if survey.gpus:
         names = ", ".join(f"{gpu.index} {gpu.name} ({gpu.capability[0]}.{gpu.capability[1]})" for gpu in survey.gpus)
@@ -55,15 +55,15 @@ def _devices(environ: Mapping[str, str]) -> list[str]:
 
 
 def report(verbose: bool = False) -> str:
-    """Return tables of frameworks, controllers and tensor operations, with [X] for those available.
+    """Return tables of frameworks, controllers and tensor operations, where [X] marks what is available.
 
-    A tensor operation is marked only if the engine can use it; an installed GPU library alone is not enough.
+    A tensor operation is marked only if the engine can use it. An installed GPU library alone does not suffice.
 
     Args:
-        verbose: Add the versions and paths that were found.
+        verbose: True to add the versions and paths that were found.
     """
     engine = _present("horovod._core")
-    found = {  # title to its installed module and the packages that may provide it
+    found = {  # for each title, its installed module and the packages that may provide it
         framework.title: next((m, packages) for m, packages in framework.modules.items() if _present(m))
         for framework in FRAMEWORKS
         if any(map(_present, framework.modules))

@@ -1,4 +1,4 @@
-"""Conversion of the command line to checked settings."""
+"""Conversion of the `horovodrun` command line into checked settings."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 class _Check:
-    """`type` of an argument. argparse shows the message of ArgumentTypeError after the flag's name."""
+    """Converter for argparse's `type`. Its ArgumentTypeError messages appear after the name of the flag."""
 
     def __init__(self, flag: Flag) -> None:
         self._flag = flag
@@ -50,7 +50,7 @@ class _Check:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """Return the parser of the flags that precede the command."""
+    """Return the parser for the flags in front of the command."""
     parser = _Parser(prog="horovodrun", usage=help.USAGE, allow_abbrev=False)
     exclusive: dict[str, argparse._MutuallyExclusiveGroup] = {}
     for title in GROUPS:
@@ -80,7 +80,7 @@ def _add(target: argparse._ActionsContainer, flag: Flag) -> None:
 
 
 def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-    """Return the flags' values, None where not given, and the command.
+    """Return the values of the flags (None where not given) and the command.
 
     Raises:
         LaunchError: A flag is unknown or its value is not accepted.
@@ -90,7 +90,7 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
 
 
 def settings(namespace: argparse.Namespace, command: list[str], environ: Mapping[str, str]) -> LaunchSettings:
-    """Check all flags together and assign ranks to hosts.
+    """Check that the flags fit together, and assign ranks to hosts.
 
     Args:
         namespace: Values of the flags, from `parse`.
@@ -158,10 +158,10 @@ def _mpi_options(namespace: argparse.Namespace) -> MpiOptions:
 
 
 def with_variables(settings: LaunchSettings, environ: Mapping[str, str]) -> LaunchSettings:
-    """Add to `settings` the values that environment variables give to the launcher itself.
+    """Add the values of environment variables that the launcher itself uses to `settings`.
 
-    `settings.variables` override `environ`. All variables are checked as the workers would check them, so that a wrong
-    one is reported once and before anything starts. A warning names variables without effect.
+    `settings.variables` override `environ`. All variables are checked as the workers would check them, so that a
+    mistake is reported once, before anything starts. A warning names the variables that have no effect.
 
     Raises:
         LaunchError: The value of a variable is not accepted.
@@ -207,12 +207,12 @@ def _patterns(text: str) -> tuple[str, ...]:
 
 
 def flag_variables(namespace: argparse.Namespace, environ: Mapping[str, str], config: Config) -> dict[str, str]:
-    """Return the variables for the workers that flags and keys of the config file set; flags take precedence.
+    """Return the workers' variables that flags or keys of the config file set. Flags take precedence.
 
-    A flag or key that has no effect because another one is missing is left out with a warning.
+    If a flag or key has no effect because another one is missing, it is left out and a warning is issued.
     """
     given: dict[str, str] = {}
-    source: dict[str, str] = {}  # variable to the flag or key as the user wrote it
+    source: dict[str, str] = {}  # for each variable, the flag or key as the user wrote it
     for flag in FLAGS:
         value = getattr(namespace, flag.dest)
         if flag.variable is not None and value is not None:
@@ -247,7 +247,7 @@ def _variable_of(name: str) -> str:
 
 
 def _changes(variable: str, text: str) -> bool:
-    """Return True if the text differs from the variable's default."""
+    """Return True if the text sets the variable to a value other than its default."""
     return BY_NAME[variable].parse(text) != BY_NAME[variable].default
 
 
@@ -260,15 +260,15 @@ def _interfaces(namespace: argparse.Namespace) -> list[str]:
 
 
 def interface_variables(interfaces: Sequence[str], names: Collection[str]) -> dict[str, str]:
-    """Return the variables that name the interfaces to the engine (the first one only) and to NCCL.
+    """Return the variables that select the interfaces for the engine (only the first one) and for NCCL.
 
     Args:
         interfaces: Names of network interfaces.
         names: Names of the job's hosts.
 
     Raises:
-        LaunchError: The job runs on this machine only, which lacks one of the interfaces. Those of other hosts are
-            not known.
+        LaunchError: The job runs on this machine only, and the machine lacks one of the interfaces. Interfaces of other
+            hosts are not checked.
     """
     here = bool(interfaces and names) and all(hosts.is_local(name) for name in set(names))
     present = [name for _, name in socket.if_nameindex()]
@@ -281,7 +281,7 @@ def interface_variables(interfaces: Sequence[str], names: Collection[str]) -> di
 
 
 def given_hosts(namespace: argparse.Namespace) -> list[hosts.Host]:
-    """Return the hosts of -H or of the host file, empty if neither is given. Raises LaunchError."""
+    """Return the hosts of -H or of the host file; empty if neither is given. Raises LaunchError if they are invalid."""
     if namespace.hosts is not None:
         return hosts.parse_hosts(namespace.hosts)
     if namespace.hostfile is not None:
@@ -290,13 +290,13 @@ def given_hosts(namespace: argparse.Namespace) -> list[hosts.Host]:
 
 
 def chosen_hosts(namespace: argparse.Namespace, environ: Mapping[str, str], tell: bool = True) -> list[hosts.Host]:
-    """Return the given hosts, else those of the training service.
+    """Return the hosts that the user gave, or else those that the training service assigned.
 
     Returns:
-        The hosts; empty means this machine, or the hosts that a discovery script or jsrun finds.
+        The hosts. Empty means this machine, or hosts that a discovery script or jsrun finds later.
 
     Raises:
-        LaunchError: The hosts or the variables of the service cannot be read.
+        LaunchError: The hosts or the variables of the training service cannot be read.
     """
     given = given_hosts(namespace)
     if given or namespace.host_discovery_script or namespace.jsrun:
@@ -305,7 +305,7 @@ def chosen_hosts(namespace: argparse.Namespace, environ: Mapping[str, str], tell
 
 
 def machines_of_service(environ: Mapping[str, str]) -> allocations.Machines | None:
-    """Return the machines that the training service lists in this container, None as for `clouds.machines`.
+    """Return the machines that the training service lists in this container; None as in `clouds.machines`.
 
     Raises:
         LaunchError: The list cannot be read.
@@ -323,10 +323,10 @@ def hosts_of_service(size: int, environ: Mapping[str, str], tell: bool = True) -
     Args:
         size: Number of processes of the job.
         environ: Environment variables of the launcher.
-        tell: Print the hosts on stderr.
+        tell: True to print the hosts on stderr.
 
     Returns:
-        The hosts; empty elsewhere and for a job on one machine.
+        The hosts. Empty outside these services and for a job on one machine.
 
     Raises:
         LaunchError: The list of machines cannot be read.
@@ -335,7 +335,7 @@ def hosts_of_service(size: int, environ: Mapping[str, str], tell: bool = True) -
     if machines is None:
         return []
     found = machines.hosts(size)
-    if not hosts.is_local(machines.here):  # Vertex AI's names lead through a proxy, even to this machine
+    if not hosts.is_local(machines.here):  # Vertex AI's host names lead through a proxy, even to this machine
         found[0] = hosts.Host("localhost", found[0].slots)
     if tell:
         listed = ",".join(f"{host.name}:{host.slots}" for host in found)
@@ -344,7 +344,7 @@ def hosts_of_service(size: int, environ: Mapping[str, str], tell: bool = True) -
 
 
 def read_hostfile(path: str) -> list[hosts.Host]:
-    """Read a host file. Raises LaunchError naming the path and, for a wrong line, its number."""
+    """Read a host file. Raises LaunchError with the path and, for an invalid line, its number."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -353,7 +353,7 @@ def read_hostfile(path: str) -> list[hosts.Host]:
 
 
 def check_affinity(cores: Sequence[int], slots: Sequence[Slot]) -> None:
-    """Raise LaunchError unless `cores` has one core, or at least one for each local rank."""
+    """Raise LaunchError unless `cores` has exactly one core, or at least one core for each local rank."""
     needed = max((slot.local_size for slot in slots), default=1)
     if 1 < len(cores) < needed:
         raise LaunchError(

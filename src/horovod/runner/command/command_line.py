@@ -1,6 +1,6 @@
-"""Split a command line into flags, which may be abbreviated, and the command. Pure.
+"""Separation of a command line into flags, which can be abbreviated, and the command.
 
-argparse would interpret words of the command as flags of horovodrun.
+argparse alone would read words of the command as flags of horovodrun.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 from horovod.runner.base.errors import LaunchError
 from horovod.runner.command.flags import FLAGS, Flag
 
-# Suggestions for unknown flags and for commands that cannot be started.
+# Suggestions for unknown flags, and for commands that cannot be started.
 
-# Flags of other launchers, without their dashes: what to use here instead.
+# Flags of other launchers, without dashes, and what horovodrun offers instead.
 _ALL = "use -np N, the number of processes in all (-H host:N,... says how many on which host)"
 _HOSTS = "use -H host:N,... or --hostfile FILE, which name the hosts"
 _PASSED = "the environment is passed on by itself (--env-allow and --env-deny limit that)"
@@ -52,7 +52,7 @@ _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 
 
 def spellings() -> tuple[list[str], list[str]]:
-    """Return all names of flags, and the one-letter names that may be joined with their value (`-p22`)."""
+    """Return all names of flags, and the one-letter names to which a value can be joined (`-p22`)."""
     names = ["-h", "--help"]
     letters = []
     for flag in FLAGS:
@@ -63,15 +63,15 @@ def spellings() -> tuple[list[str], list[str]]:
 
 
 def is_flag(word: str) -> bool:
-    """Return True for a flag alone, one with =value, or a one-letter flag joined with its value."""
+    """Return True if `word` is a flag, a flag with =value, or a one-letter flag joined with its value."""
     names, letters = spellings()
     if word.partition("=")[0] in names:
         return True
-    return word[:2] in letters and (word[:2] != "-n" or word[2:].isdecimal())  # -np4 is not -n with value p4
+    return word[:2] in letters and (word[:2] != "-n" or word[2:].isdecimal())  # -np4 does not mean -n with the value p4
 
 
 def advice(word: str) -> str:
-    """Return a clause that suggests what to write instead of an unknown flag, or an empty string."""
+    """Return a clause that suggests a replacement for an unknown flag, or an empty string."""
     given = word.partition("=")[0]
     bare = given.lstrip("-").replace("_", "-").lower()
     if bare in ELSEWHERE:
@@ -82,29 +82,29 @@ def advice(word: str) -> str:
 
 def _near(given: str, bare: str) -> str:
     names, _ = spellings()
-    same = [name for name in names if name.lstrip("-") == bare]  # differs in its dashes only
+    same = [name for name in names if name.lstrip("-") == bare]  # names that differ only in their dashes
     if same:
         return same[0]
-    import difflib  # loaded only for advice
+    import difflib  # imported only when advice is needed
 
     near = difflib.get_close_matches("--" + bare if given.startswith("--") else given, names, 1, 0.7)
     return near[0] if near else ""
 
 
 def without_assignments(command: Sequence[str]) -> list[str]:
-    """Return the command without the `NAME=value` words before it."""
+    """Return the command without leading `NAME=value` words."""
     count = next((i for i, word in enumerate(command) if not _ASSIGNMENT.match(word)), len(command))
     return list(command[count:])
 
 
 def assigned(command: Sequence[str]) -> list[str]:
-    """Return the names of the variables that are set before the command."""
+    """Return the names of the variables that precede the command as `NAME=value`."""
     count = len(command) - len(without_assignments(command))
     return [word.partition("=")[0] for word in command[:count]]
 
 
 def moved_number(command: Sequence[str]) -> str:
-    """Return -np with its value if it stands after the command's first word, else an empty string."""
+    """Return -np and its value if they stand behind the command's first word, else an empty string."""
     for index, word in enumerate(command[1:], 1):
         if word in ("-np", "-n", "--num-proc") and "".join(command[index + 1 : index + 2]).isdecimal():
             return f"{word} {command[index + 1]}"
@@ -114,10 +114,10 @@ def moved_number(command: Sequence[str]) -> str:
 
 
 def missing_script(command: Sequence[str]) -> str:
-    """Return the script that Python is to run if it does not exist on this machine.
+    """Return the script that the command passes to Python, if it does not exist on this machine.
 
     Returns:
-        Path of the script; empty if it exists, or if the command does not tell which file is run.
+        Path of the script. Empty if it exists, or if the command does not show which file Python runs.
     """
     program = without_assignments(command[1:] if command[:1] == ["env"] else command)
     if not program or not _PYTHON.fullmatch(os.path.basename(program[0])):
@@ -131,8 +131,8 @@ def missing_script(command: Sequence[str]) -> str:
 
 
 def near_file(path: str) -> str:
-    """Return a clause that suggests a file in the same folder with a similar name, or an empty string."""
-    import difflib  # loaded only for advice
+    """Return a clause that suggests a file of a similar name in the same folder, or an empty string."""
+    import difflib  # imported only when advice is needed
 
     folder, name = os.path.split(path)
     try:
@@ -143,14 +143,14 @@ def near_file(path: str) -> str:
 
 
 def refusal_of_script(arguments: Sequence[str], command: Sequence[str]) -> str:
-    """Return why a Python script cannot be started as a command, and the command line that starts it.
+    """Return an error message with the right command line if a Python script cannot be started as a command.
 
     Args:
-        arguments: The whole command line, which ends with `command`.
+        arguments: Whole command line; `command` is its end.
         command: The command and its arguments.
 
     Returns:
-        The message; empty if the script can be started or the command is not a Python script.
+        The message. Empty if the script can be started, or if the command is not a Python script.
     """
     program = without_assignments(command)
     name = program[0] if program else ""
@@ -168,7 +168,7 @@ def refusal_of_script(arguments: Sequence[str], command: Sequence[str]) -> str:
 
 def _reason(name: str) -> str:
     if not os.path.isfile(name):
-        return ""  # it may exist on other hosts
+        return ""  # the script may exist on other hosts
     if not os.access(name, os.X_OK):
         return "this script is not executable"
     if "/" not in name:
@@ -181,12 +181,12 @@ def _reason(name: str) -> str:
 
 
 def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the flags with their full names, and the command.
+    """Return the flags with their full names, and the command after them.
 
-    The command begins at the first word that is neither a flag nor a flag's value, or after `--`.
+    The command begins after `--`, or at the first word that is neither a flag nor the value of a flag.
 
     Raises:
-        LaunchError: A flag is unknown or an abbreviation is ambiguous. The message names the nearest flags.
+        LaunchError: A flag is unknown or an abbreviation is ambiguous. The message lists the nearest flags.
     """
     values = {name: flag.nargs if flag.value else 0 for flag in FLAGS for name in flag.names}
     flags: list[str] = []
@@ -205,7 +205,7 @@ def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def in_full(word: str) -> str:
-    """Return the full name of a flag, which may be abbreviated to an unambiguous prefix. Raises LaunchError."""
+    """Return the full name of a flag. Raises LaunchError if `word` is unknown or an ambiguous prefix."""
     if is_flag(word):
         return word
     given, equals, value = word.partition("=")
@@ -220,7 +220,7 @@ def in_full(word: str) -> str:
 
 
 def _beginning_with(given: str) -> Mapping[str, tuple[Flag | None, bool]]:
-    """Return the long names with this prefix, and their meanings: names of the same flag have the same meaning."""
+    """Return the long names with this prefix, each with its meaning. Names of the same flag have equal meanings."""
     known: dict[str, tuple[Flag | None, bool]] = {"--help": (None, True)}
     for flag in FLAGS:
         known.update(dict.fromkeys(flag.names, (flag, True)))
@@ -229,6 +229,6 @@ def _beginning_with(given: str) -> Mapping[str, tuple[Flag | None, bool]]:
 
 
 def through_env(command: Sequence[str]) -> list[str]:
-    """Return the command, started by `env` if `NAME=value` words precede it; empty if there are only such words."""
+    """Return the command, run by `env` if `NAME=value` words precede it. Empty if there are only such words."""
     bare = without_assignments(command)
     return ["env", *command] if bare and len(bare) < len(command) else bare

@@ -11,11 +11,11 @@ OFFERED = FLAGS
 
 
 def script(shell: str, kubernetes: Sequence[str] = ()) -> str:
-    """Return the completion script.
+    """Return the completion script for a shell.
 
     Args:
         shell: One of SHELLS.
-        kubernetes: Words that may follow `kubernetes`, in addition to the flags.
+        kubernetes: Words that can follow `kubernetes`, in addition to the flags.
     """
     after = " ".join([*kubernetes, *(name for flag in OFFERED for name in _spellings(flag))])
     return {"bash": _bash, "zsh": _zsh, "fish": _fish}[shell](after)
@@ -26,11 +26,11 @@ def _spellings(flag: Flag) -> list[str]:
 
 
 def _summary(flag: Flag) -> str:
-    """Return the description up to the first parenthesis or semicolon, because lists of completions are narrow."""
+    """Return the description up to its first parenthesis or semicolon, because completion lists are narrow."""
     return flag.help.split(" (")[0].split(";")[0]
 
 
-# Prints the names of the network interfaces. Does not read /sys, which containers may lack.
+# Shell command that prints the names of the network interfaces. It avoids /sys, which containers can lack.
 _INTERFACES = "sed -n 's/^ *\\([^: ]*\\):.*/\\1/p' /proc/net/dev 2>/dev/null"
 
 # bash
@@ -211,7 +211,7 @@ _FISH_VALUES = {
 
 
 def _fish(kubernetes: str) -> str:
-    """Return fish's script; as in `command_line.split`, it skips the flags and their values to find the command."""
+    """Return the completion script for fish. Like `command_line.split`, it skips flags and their values."""
     counts = " ".join(f"{name}:{flag.nargs}" for flag in FLAGS if flag.value for name in flag.names)
     lines = [
         "# fish completion for horovodrun: horovodrun --completion fish > ~/.config/fish/completions/horovodrun.fish",

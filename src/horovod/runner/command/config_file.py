@@ -1,4 +1,4 @@
-"""The YAML file of `--config-file`: keys of the settings table, converted to variables."""
+"""YAML file of `--config-file`: its keys are names of settings and are converted to variables."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Config:
 
 
 def read(path: str) -> Config:
-    """Read a file. Raises LaunchError naming file, line, key, value and what is accepted."""
+    """Read a file. Raises LaunchError with file, line, key, value and accepted values."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -42,9 +42,9 @@ def read(path: str) -> Config:
 
 
 def parse(text: str, path: str) -> Config:
-    """Parse the text of a file; `path` is used in messages only. Raises LaunchError."""
+    """Parse the text of a file. `path` appears only in messages. Raises LaunchError for an invalid file."""
     try:
-        import yaml  # loaded only where a job has such a file
+        import yaml  # imported only for jobs with a config file
     except ImportError:
         raise LaunchError(f"--config-file {path}: PyYAML is not installed; `pip install pyyaml` adds it") from None
     try:
@@ -56,7 +56,7 @@ def parse(text: str, path: str) -> Config:
 
 
 class _Reader:
-    """Reader of a file's YAML nodes. Unlike plain values, nodes know their lines and keep duplicate keys."""
+    """Reader of a file's YAML nodes. Nodes, unlike plain values, know their lines and keep duplicate keys."""
 
     def __init__(self, path: str, loader: yaml.SafeLoader) -> None:
         self._path = path
@@ -75,7 +75,7 @@ class _Reader:
                 continue
             if section not in SECTIONS:
                 raise self._error(node, f"unknown section {section!r}{_hint('', section)}")
-            if self._value(node) is None:  # all its keys are commented out
+            if self._value(node) is None:  # all keys of the section are commented out
                 continue
             for name, value in self._entries(node, f"section {section}"):
                 key = f"{section}.{name}"
@@ -101,7 +101,7 @@ class _Reader:
             yield name, value_node
 
     def _controller(self, node: yaml.Node) -> str:
-        """Return the controller, given as `controller: mpi` or as a section with `mpi: true`."""
+        """Return the controller, written as `controller: mpi` or as a section that contains `mpi: true`."""
         value = self._value(node)
         if isinstance(value, dict) and len(value) == 1 and next(iter(value.values())) is True:
             value = next(iter(value))
@@ -110,7 +110,7 @@ class _Reader:
         raise self._error(node, f"controller must be {' or '.join(CONTROLLERS)}, got {self._shown(node)}")
 
     def _text(self, key: str, node: yaml.Node) -> str:
-        """Return the text for the key's variable."""
+        """Return the value of the key as text for its variable."""
         setting = KEYS[key]
         flag = _FLAG_OF.get(setting.name)
         kind = flag.value if flag is not None else None
@@ -139,7 +139,7 @@ class _Reader:
 
 
 def _plain_text(setting: Setting, value: object) -> str:
-    """Return the value as a user would write it into the variable. Raises ValueError for a wrong type."""
+    """Return the value as a user would write it into the variable. Raises ValueError if its type is wrong."""
     if setting.kind == "bool":
         if value not in (True, False):
             raise ValueError

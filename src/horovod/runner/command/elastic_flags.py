@@ -1,4 +1,4 @@
-"""Settings of elastic jobs, from flags or from the arguments of `horovod.run`."""
+"""Settings of elastic jobs, from the flags of horovodrun or the arguments of `horovod.run`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ONLY = {
     "blacklist_cooldown_range": "--blacklist-cooldown-range",
     "chaos_report": "--chaos-report",
 }
-"""Flags for elastic jobs only, by their names in the namespace."""
+"""Names in the namespace of the flags that only elastic jobs accept."""
 _GPUS = (
     "a program takes the GPU of its local rank, as in torch.cuda.set_device(hvd.local_rank()), after each hvd.init()"
 )
@@ -40,15 +40,15 @@ _REFUSED = {
 def of_flags(
     namespace: argparse.Namespace, given: Sequence[hosts.Host], environ: Mapping[str, str]
 ) -> ElasticSettings | None:
-    """Return the settings of an elastic job, or None if the flags ask for a job of a fixed size.
+    """Return the settings of an elastic job, or None if the flags describe a job of fixed size.
 
     Args:
         namespace: Values of the flags.
         given: Hosts of -H or of the host file, if any.
-        environ: Environment variables; without `given` and a discovery script, they may describe a Slurm allocation.
+        environ: Environment variables. Without `given` or a discovery script, they can describe a Slurm allocation.
 
     Raises:
-        LaunchError: The value of a flag is not accepted, or contradicts another one. Also a ValueError.
+        LaunchError: A flag has an unaccepted value or contradicts another one.
     """
     script = namespace.host_discovery_script
     if script is None and namespace.min_num_proc is None:
@@ -93,24 +93,24 @@ def make_settings(
     nodes: allocations.Allocation | None = None,
     names: Names = FLAGS,
 ) -> ElasticSettings:
-    """Check the values together and return the settings of an elastic job.
+    """Check that the values fit together, and return the settings of an elastic job.
 
     Args:
-        start: Number of ranks at the start.
-        least: Fewest ranks to continue with; None means `start`.
-        most: Most ranks to use; None means no limit.
-        slots: Slots of a host for which the script or Slurm gives none.
-        resets: How often the ranks may change; None means no limit.
-        cooldown: Initial and maximum delay in seconds before a host that failed is used again; None means never.
-        script: Path of the discovery script, if any.
-        given: Hosts of the job where no script finds them.
-        nodes: Slurm allocation that replaces `given`.
-        names: How messages name the values: as flags or as arguments.
+        start: Initial number of ranks.
+        least: Minimum number of ranks; None means `start`.
+        most: Maximum number of ranks; None means no limit.
+        slots: Slots of each host for which the script or Slurm gives none.
+        resets: Number of times the set of ranks may change; None means no limit.
+        cooldown: Initial and maximum delay in seconds before a failed host is used again; None means it never is.
+        script: Path of the discovery script, or None.
+        given: Hosts of the job if there is no script.
+        nodes: Slurm allocation to use instead of `given`.
+        names: Names of the values in messages: flags or arguments.
 
     Raises:
         LaunchError: A value is not accepted.
     """
-    # Loaded here because only elastic jobs need it.
+    # Import here, because only elastic jobs need it.
     from horovod.runner.elastic.discovery import check_fixed
     from horovod.runner.elastic.limits import Limits, check_range
 
@@ -128,7 +128,7 @@ def make_settings(
     if nodes is not None:
         given = [hosts.Host(name, count if slots is None else slots) for name, count in nodes.slots.items()]
     if script is None:
-        hosts.assign(given, start)  # raises an error that says what is missing
+        hosts.assign(given, start)  # raises an error that describes what is missing
     return ElasticSettings(
         limits.start,
         limits.least,
@@ -143,7 +143,7 @@ def make_settings(
 
 
 def with_variables(settings: LaunchSettings, checked: Settings) -> LaunchSettings:
-    """Add to elastic settings the timeout and the injected faults that variables give.
+    """Add the timeout and the injected faults of environment variables to the settings of an elastic job.
 
     The faults are parsed in every job, so that a mistake is reported before the start.
 
@@ -162,9 +162,9 @@ def with_variables(settings: LaunchSettings, checked: Settings) -> LaunchSetting
 
 
 def _faults(text: str) -> tuple[Event, ...]:
-    """Return the injected faults of HOROVOD_CHAOS, checked as each rank would in hvd.init() but before the start."""
+    """Return the injected faults of HOROVOD_CHAOS. Checks them before the start as each rank would in hvd.init()."""
     if text:
-        # Loaded here because only jobs with injected faults need it.
+        # Import here, because only jobs with injected faults need it.
         from horovod.chaos import plan
 
         try:

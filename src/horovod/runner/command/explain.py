@@ -1,4 +1,4 @@
-"""`horovodrun --explain`: ask a running job on this host why it waits, even before the stall check reports it."""
+"""Command `horovodrun --explain`: ask a running job on this host why it waits, before a stall is reported."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ _MARKS = (
     b"SLURM_JOB_ID",
     b"SLURM_STEP_ID",
 )
-_PATIENCE = 15.0  # seconds to wait for the answer; the job needs up to 5
-_AGAIN = 0.1  # seconds between two attempts to connect
+_PATIENCE = 15.0  # Seconds to wait for the answer. The job needs up to 5.
+_AGAIN = 0.1  # Seconds between two attempts to connect.
 
 
 def run(target: str) -> str:
     """Return the job's explanation of why it waits.
 
     Args:
-        target: Pid of horovodrun or of a rank; or a folder, which is the job's report folder or rank 0's working
-            directory.
+        target: Pid of horovodrun or of a rank; or a folder: the job's report folder, or the working directory of rank
+            0.
 
     Raises:
-        LaunchError: No job or several jobs match, or the job does not answer.
+        LaunchError: No job matches, several jobs match, or the job does not answer.
     """
     doors = reports.doors()
     pid = _only(target, _genuine(find(target, sorted({claimed for claimed, _ in doors})), doors))
@@ -56,11 +56,11 @@ def run(target: str) -> str:
 
 
 def _connect(pid: int, names: Sequence[str]) -> socket.socket:
-    """Connect to the one of these sockets that process `pid` has created. Other processes may own the rest.
+    """Connect to the first of these sockets that process `pid` created itself. Others can belong to other processes.
 
     Raises:
         TimeoutError: The process accepts no connection.
-        LaunchError: None of the sockets is the process's.
+        LaunchError: The process created none of the sockets.
     """
     end = time.monotonic() + _PATIENCE
     strangers: dict[str, str] = {}
@@ -76,7 +76,7 @@ def _connect(pid: int, names: Sequence[str]) -> socket.socket:
                     connection.settimeout(max(0.1, end - time.monotonic()))
                     return connection
                 strangers[name] = stranger
-            except BlockingIOError:  # its backlog is full, so try again
+            except BlockingIOError:  # the listen backlog is full, so try again
                 pass
             except OSError as error:
                 strangers[name] = str(error.strerror)
@@ -92,9 +92,9 @@ def _connect(pid: int, names: Sequence[str]) -> socket.socket:
 
 
 def _genuine(found: Sequence[int], doors: Sequence[tuple[int, str]]) -> Sequence[int]:
-    """Return those of several processes that created a socket themselves, or all of `found` if there is none.
+    """Return the processes that really created a socket they claim, or all of `found` if none did.
 
-    Any process can create a socket that claims to be of another rank of the job.
+    Any process can create a socket whose name claims to be of another rank.
     """
     if len(found) < 2:
         return found
@@ -112,7 +112,7 @@ def _made_by(pid: int, name: str) -> bool:
 
 
 def _stranger(connection: socket.socket, pid: int) -> str:
-    """Describe the process at the other end if it is not `pid` of `pid`'s user; return an empty string if it is."""
+    """Return an empty string if the peer is process `pid` of `pid`'s user, else a description of the peer."""
     there, user, _ = descriptors.peer_credentials(connection)
     if there == pid and user == _user_of(pid):
         return ""
@@ -122,13 +122,13 @@ def _stranger(connection: socket.socket, pid: int) -> str:
 def _user_of(pid: int) -> int | None:
     try:
         with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as lines:
-            return next(int(line.split()[2]) for line in lines if line.startswith("Uid:"))  # the effective user id
+            return next(int(line.split()[2]) for line in lines if line.startswith("Uid:"))  # effective user id
     except (OSError, StopIteration):
         return None
 
 
 def find(target: str, doors: Sequence[int]) -> list[int]:
-    """Return those of the processes `doors` that `target` refers to: a pid or a folder, see `run`."""
+    """Return the processes among `doors` that `target` (a pid or a folder, as in `run`) refers to."""
     if os.path.isdir(target):
         pid = reports.process_of(target)
         if pid is not None:
@@ -164,7 +164,7 @@ def _folder_of(pid: int) -> str:
 
 
 def _marks_of(pid: int) -> dict[bytes, bytes]:
-    """Return the variables that only ranks of the same job share; empty if the process is not a rank."""
+    """Return the variables whose values identify a rank's job; empty if the process is not a rank."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as environ:
             variables = dict(entry.partition(b"=")[::2] for entry in environ.read().split(b"\0"))

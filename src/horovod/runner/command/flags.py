@@ -1,6 +1,6 @@
 """Table of all flags of `horovodrun`.
 
-A flag for a setting takes its variable, type, range and help from the table of settings
+A flag for a setting takes its variable, type, range and help text from the table of settings
 (`horovod.common.contract.settings`). The parser, the variables and the check for unsupported features are all derived
 from FLAGS.
 """
@@ -16,13 +16,13 @@ from horovod.common.contract.settings import BY_NAME
 
 @dataclass(frozen=True)
 class Value:
-    """Type of a value: `parse` returns it or raises ValueError, and `accepted` completes the error message."""
+    """Type of a flag's value. `parse` returns the value or raises ValueError; `accepted` says what is accepted."""
 
     metavar: str
     accepted: str
     parse: Callable[[str], object]
     choices: tuple[str, ...] = ()
-    completes: str = ""  # what shells complete: "file", "directory", "host", "interface" or nothing
+    completes: str = ""  # what the shell completes: "file", "directory", "host", "interface" or nothing
 
 
 @dataclass(frozen=True)
@@ -33,23 +33,24 @@ class Flag:
     group: str
     help: str
     value: Value | None = None
-    variable: str | None = None  # variable that passes the value to the workers
-    constant: str = "1"  # text that a switch writes into the variable
-    no: bool = False  # True if there is also a flag --no-..., which writes 0
+    variable: str | None = None  # Variable that passes the value to the workers.
+    constant: str = "1"  # Text that a switch stores in the variable.
+    no: bool = False  # True if there is also a flag --no-..., which stores 0.
     nargs: int = 1
     repeat: bool = False
-    exclusive: str | None = None  # group of which at most one flag may be given
-    needs: str | None = None  # flag without which (or without whose variable) this one has no effect
-    later: bool = False  # True if the flag is accepted but has no effect yet
+    exclusive: str | None = None  # Name of a group of flags that exclude each other.
+    # Flag that must also be given, or whose variable must be set; otherwise this flag has no effect.
+    needs: str | None = None
+    later: bool = False  # True if the flag is accepted but does nothing yet.
 
     @property
     def idle(self) -> bool:
-        """True if the flag has no effect yet, so that only --help-all shows it."""
+        """True if the flag does nothing yet, so that only --help-all shows it."""
         return self.later
 
     @property
     def dest(self) -> str:
-        """Name of the flag in the namespace, from its longest spelling."""
+        """Name of the flag in the namespace, derived from its longest spelling."""
         return max(self.names, key=len).lstrip("-").replace("-", "_")
 
 
@@ -86,7 +87,7 @@ def _choice(metavar: str, *choices: str) -> Value:
 
 
 def _value(setting: Setting) -> Value:
-    """Return the type of a setting's value. The variable gets the user's text, once it has been parsed."""
+    """Return the type of a setting's value. The variable gets the text as the user wrote it, if it can be parsed."""
 
     def parse(text: str) -> str:
         if not text.strip():  # an empty variable would mean the default
@@ -132,7 +133,7 @@ def _setting(
     exclusive: str | None = None,
     needs: str | None = None,
 ) -> Flag:
-    """Return the row of a flag that stands for a setting."""
+    """Return a flag that sets `setting`."""
     setting = BY_NAME[variable]
     switch = setting.kind == "bool"
     shown = default or ("" if switch or setting.default in (None, "") else _shown(setting))

@@ -1,4 +1,4 @@
-"""Live page of a job. Its modules are loaded only if there is one."""
+"""Live web page of a job. Its modules are imported only for jobs with a dashboard."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from horovod.runner.plan.settings import LaunchSettings
 
 
 def open_sink(settings: LaunchSettings) -> DashboardSink:
-    """Return the dashboard that the settings ask for. Raises LaunchError naming a port that cannot be used."""
+    """Return the dashboard that the settings request. Raises LaunchError with the port if it cannot be used."""
     if settings.dashboard is None:
         return DashboardSink()
     from horovod.runner.dashboard.server import Dashboard

@@ -1,4 +1,4 @@
-"""Bounded history that the dashboard shows: time series, and the last lines of a rank's output. Pure."""
+"""Bounded history that the dashboard shows: time series, and the last output lines of each rank."""
 
 from __future__ import annotations
 
@@ -7,22 +7,23 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-# Time series of bounded size: each point is the mean of an interval, which doubles when there are too many. Pure.
+# Time series of bounded size. Each point is the mean over an interval, whose length doubles when there are too many
+# points.
 
 POINTS = 240
 
 
 class Series:
-    """Series of rows of numbers, or None for missing values."""
+    """Time series whose rows are lists of numbers, with None for missing values."""
 
     def __init__(self, columns: int) -> None:
         self.width = 1.0
-        """Return the number of seconds per point."""
+        """Seconds per point."""
         self._columns = columns
-        self._rows: dict[int, _Point] = {}  # number of the interval to its point, in order
+        self._rows: dict[int, _Point] = {}  # for each interval's number, its point; in order of time
 
     def add(self, version: int, at: float, values: Sequence[float | None]) -> None:
-        """Add values at time `at`, in seconds since the start."""
+        """Add values that were measured at time `at`, in seconds since the start."""
         self._point(int(at / self.width)).add(version, values)
         while len(self._rows) > POINTS:
             self._halve(version)
@@ -37,9 +38,9 @@ class Series:
             self._point(number // 2).merge(version, point)
 
     def since(self, version: int) -> dict[str, Any] | None:
-        """Return the changes after that version, or None.
+        """Return the changes since `version` of the state, or None if there are none.
 
-        `rows` are lists [seconds since the start, values...] that replace those of the same times. Rows of another
+        Each of `rows` is [seconds since the start, values...] and replaces the row of the same time. Rows with another
         `width` are obsolete.
         """
         rows = [
@@ -73,17 +74,17 @@ class _Point:
         ]
 
 
-# Last lines of a rank's output, as text to display. Pure. Memory is bounded, because long lines are cut.
+# Last output lines of a rank, as text to display. Memory is bounded, because long lines are cut.
 
-CUT = 400  # characters kept of a line
-_HELD = 4 * CUT  # bytes kept of an incomplete line
+CUT = 400  # Characters kept of a complete line.
+_HELD = 4 * CUT  # Bytes kept of an incomplete line.
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 _CONTROLS = dict.fromkeys([*range(9), *range(10, 32), *range(127, 160)])
 _NUMBERS = re.compile(r"\B(?=(?:\d{3})+$)")
 
 
 class Line(NamedTuple):
-    """A line, with the version of the state when it was added."""
+    """Line of output, with the version of the state at which it was added."""
 
     version: int
     stream: int
@@ -91,7 +92,7 @@ class Line(NamedTuple):
 
 
 def shown(data: bytes, length: int) -> str:
-    """Return a line of `length` bytes, of which `data` was kept, as text without colours and control characters."""
+    """Return a line of which only `data` was kept as text without colors and control characters."""
     text = _ESCAPES.sub("", data.decode(errors="replace")).translate(_CONTROLS)
     if len(text) <= CUT and length <= len(data):
         return text
@@ -99,13 +100,13 @@ def shown(data: bytes, length: int) -> str:
 
 
 def text(words: str) -> str:
-    """Return text as one line, without colours and control characters, and cut like a rank's line."""
+    """Return `words` as one line without colors and control characters, cut like a rank's line."""
     data = words.replace("\n", " ").encode(errors="replace")
     return shown(data[:_HELD], len(data))
 
 
 class _Open:
-    """Line that has not ended yet."""
+    """Output line that has not ended yet."""
 
     def __init__(self) -> None:
         self._data = bytearray()
@@ -138,19 +139,19 @@ class _Open:
 
 
 class Tail:
-    """Last lines of one rank, stdout and stderr in the order of arrival."""
+    """Last lines of one rank, from stdout and stderr in order of arrival."""
 
     def __init__(self, keep: int) -> None:
         self._keep = keep
         self._open = {1: _Open(), 2: _Open()}
         self.lines: deque[Line] = deque(maxlen=keep)
         self.count = 0
-        """Number of all lines so far, including dropped ones."""
+        """Number of lines so far, including dropped ones."""
         self.now = ""
-        """Text of the incomplete line."""
+        """Text of the line that has not ended yet."""
 
     def feed(self, version: int, stream: int, data: bytes) -> None:
-        """Add output. `version` is the state's new version."""
+        """Add output of a stream. `version` is the new version of the state."""
         begun = self._open[stream]
         *whole, rest = data.split(b"\n")
         skipped = len(whole) - self._keep
@@ -167,5 +168,5 @@ class Tail:
 
     @property
     def last(self) -> str:
-        """Most recent line, or the part of it that exists."""
+        """The most recent line, even if it is incomplete."""
         return self.now or (self.lines[-1].text if self.lines else "")

@@ -1,6 +1,7 @@
-"""HTTP server of the dashboard, on loopback only, for clients that have the address with its token.
+"""HTTP server of the dashboard. It serves only loopback, and only clients that know the address with its token.
 
-Each connection has a thread and a time limit: the server disconnects a page that does not read, and waits for none.
+Each connection has a thread and a time limit. The server disconnects a page that does not read, and never waits for
+one.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ from horovod.runner.dashboard.state import State
 from horovod.runner.plan.settings import LaunchSettings
 
 HOST = "127.0.0.1"
-INTERVAL = 1.0  # s between two updates of a page
-PATIENCE = 5.0  # s for a request to arrive, and for a page to receive an update
+INTERVAL = 1.0  # Seconds between two updates of a page.
+PATIENCE = 5.0  # Seconds within which a request must arrive and a page must receive an update.
 MOST_PAGES = 16
 _MOST_CONNECTIONS = 64
-_BUFFER = 256 << 10  # bytes of a connection's send buffer in the kernel
+_BUFFER = 256 << 10  # size in bytes of a connection's send buffer in the kernel
 _PAGE = Path(__file__).with_name("page")
-_HOSTS = re.compile(r"(127\.0\.0\.1|localhost)(:\d+)?", re.IGNORECASE)  # any port, as it may be that of a tunnel
+_HOSTS = re.compile(r"(127\.0\.0\.1|localhost)(:\d+)?", re.IGNORECASE)  # any port, because a tunnel can use another one
 _FILES = {
     "": ("index.html", "text/html; charset=utf-8"),
     "page.js": ("page.js", "text/javascript; charset=utf-8"),
@@ -44,14 +45,14 @@ _FILES = {
 _POLICY = "default-src 'self'; img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
 Feed = Callable[[int], tuple[int, bytes]]
-"""Called with the version that a page has; returns the current version, and the changes as JSON."""
+"""Function that gets the version a page has. It returns the current version, and the changes since then as JSON."""
 
 
 class Server:
-    """Dashboard server, which runs until ``close``."""
+    """Dashboard server that runs until ``close`` is called."""
 
     def __init__(self, port: int, feed: Feed) -> None:
-        """Start to serve on ``port``, 0 for any. Raises OSError if it cannot be used."""
+        """Start to serve on ``port``; 0 selects a free one. Raises OSError if the port cannot be used."""
         self._token = secrets.token_urlsafe(24)
         self._over = threading.Event()
         self._closed = threading.Event()
@@ -61,7 +62,7 @@ class Server:
         self.address = f"http://{HOST}:{self.port}/{self._token}/"
 
     def finish(self, seconds: float) -> None:
-        """Wait for open pages to receive the job's end, for ``seconds`` at most."""
+        """Wait until open pages have received the end of the job, for ``seconds`` at most."""
         self._over.set()
         end = time.monotonic() + seconds
         while self._pages.used and time.monotonic() < end:
@@ -117,11 +118,11 @@ class _Handler(HttpRequest):
             self.send_error(HTTPStatus.NOT_FOUND)
 
     def _name(self) -> str | None:
-        """Return the requested name, or None after refusing the request."""
+        """Return the requested name. If the request is refused, send the error and return None."""
         host = self.headers.get("Host", "")
         origin = self.headers.get("Origin")
         if _HOSTS.fullmatch(host) is None:
-            # A page of another site, whose host name was made to resolve to this address.
+            # Refuse pages of other sites that make their host name resolve to this address (DNS rebinding).
             self.send_error(HTTPStatus.FORBIDDEN, "this host name is not served")
             return None
         if origin is not None and origin != f"http://{host}":
@@ -145,7 +146,7 @@ class _Handler(HttpRequest):
         self.wfile.write(body)
 
     def _tell(self) -> None:
-        """Send server-sent events until the job is over or the page does not read any more."""
+        """Send server-sent events until the job is over or the page stops reading."""
         if not self.server.pages.take():
             self.send_error(HTTPStatus.SERVICE_UNAVAILABLE, f"{MOST_PAGES} pages are open already")
             return
@@ -158,7 +159,7 @@ class _Handler(HttpRequest):
             while not over:
                 over = self.server.over.wait(INTERVAL if version else 0)
                 version, changes = self.server.feed(version)
-                self.connection.sendall(b"data: " + changes + b"\n\n")  # fails after PATIENCE
+                self.connection.sendall(b"data: " + changes + b"\n\n")  # fails after PATIENCE seconds
         except OSError:
             self.close_connection = True
         finally:
@@ -175,18 +176,18 @@ class _Handler(HttpRequest):
         super().end_headers()
 
 
-# Dashboard of a job: the launcher's loop updates its state, and threads serve it.
+# Dashboard of a job. The launcher's loop updates its state, and other threads serve it.
 
-_LAST_WORD = 2.0  # s for pages to receive the job's end
+_LAST_WORD = 2.0  # seconds for pages to receive the end of the job
 
 
 class Dashboard(DashboardSink):
-    """Dashboard that is served from the job's start to its end."""
+    """Dashboard of one job, served from start to end."""
 
     def __init__(self, settings: LaunchSettings) -> None:
-        """Start to serve. Raises LaunchError naming the port if it cannot be used."""
+        """Start to serve. Raises LaunchError with the port if it cannot be used."""
         self._began = time.monotonic()
-        self._lock = threading.Lock()  # the state
+        self._lock = threading.Lock()  # protects the state
         self._phase = ""
         self._state = State(shlex.join(settings.whole_command), settings.slots)
         port = settings.dashboard or 0
@@ -204,7 +205,7 @@ class Dashboard(DashboardSink):
         return time.monotonic() - self._began
 
     def _changes(self, version: int) -> tuple[int, bytes]:
-        """Return the changes for a page, in its thread. Encodes outside the lock, which the launcher's loop needs."""
+        """Return the changes for a page. Encodes them without holding the lock, which the launcher's loop needs."""
         with self._lock:
             changes = self._state.since(version, self._now())
         return changes["version"], msgspec.json.encode(changes)

@@ -8,31 +8,34 @@ from horovod.runner.base.job_result import JobResult
 
 
 class DashboardSink:
-    """Receiver of a job's events that ignores them all, for jobs without a dashboard. No call blocks or raises."""
+    """Receiver of a job's events.
+
+    This base class ignores them, for jobs without a dashboard. No call blocks or raises.
+    """
 
     address = ""
-    """Address of the dashboard; empty if there is none."""
+    """URL of the dashboard; empty if there is none."""
 
     def phase(self, name: str) -> None:
-        """Report the launcher's phase; may be repeated."""
+        """Report the launcher's phase. Repeated calls are allowed."""
 
     def started(self, pids: Sequence[tuple[int, int]]) -> None:
-        """Report the ranks and pids of the processes started on a host."""
+        """Report the processes started on a host, as (rank, pid) pairs."""
 
     def output(self, rank: int, stream: int, data: bytes) -> None:
-        """Report output of a rank on stdout (1) or stderr (2)."""
+        """Report data that a rank wrote to stdout (1) or stderr (2)."""
 
     def launcher_message(self, text: str) -> None:
-        """Report a message of the launcher."""
+        """Report a message that the launcher printed."""
 
     def worker_report(self, line: bytes) -> None:
-        """Pass on a worker's report, as it was received."""
+        """Pass on a report of a worker, unchanged."""
 
     def exited(self, rank: int, status: int, error: str) -> None:
-        """Report a worker's end; the arguments are those of the message ``Exited``."""
+        """Report that a worker has ended. The arguments are those of the message ``Exited``."""
 
     def end(self, result: JobResult) -> None:
         """Report the end of the job, wait briefly for pages to receive it, and stop serving."""
 
     def close(self) -> None:
-        """Stop serving, however the job has ended. Idempotent."""
+        """Stop serving, regardless of how the job ended. Idempotent."""

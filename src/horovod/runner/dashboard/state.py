@@ -1,7 +1,7 @@
-"""State of the dashboard, updated with everything that happens in a job. Pure: the time is an argument.
+"""State that the dashboard shows of a job. The caller passes the time and reports each event.
 
-Memory is bounded by the number of ranks, whatever they print and report. Each part stores the version of its last
-change. So `since` returns to a page, which has some earlier version, exactly what is new.
+The memory used depends on the number of ranks, not on how much they print or report. Each part stores the version of
+its last change, so `since` can return to a page exactly what is new since its version.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from horovod.common.contract import live, reasons
 from horovod.runner.dashboard.history import Line, Series, Tail, text
 from horovod.runner.plan.hosts import Slot
 
-LINES = 100  # lines kept of a rank, fewer where there are many ranks
+LINES = 100  # lines kept of each rank; fewer if there are many ranks
 _ALL_LINES = 20_000
 _LEAST_LINES = 20
-_AT_ONCE, _LEAST_AT_ONCE = 2000, 5  # lines sent to a page at once: of all ranks, and at least of each
-NAMES = 100  # maximum reported values
-_CHARTED = 8  # reported values whose history is kept
-_SAID = 50  # messages of the launcher that are kept
+# Maximum lines sent to a page at once: of all ranks together, and at least of each rank.
+_AT_ONCE, _LEAST_AT_ONCE = 2000, 5
+NAMES = 100  # Maximum number of reported values.
+_CHARTED = 8  # Number of reported values whose history is kept.
+_SAID = 50  # Number of launcher messages that are kept.
 
 _PHASES = {
     "CONNECTING": "starting",
@@ -37,20 +38,20 @@ _PHASES = {
 class _Rank:
     host: str
     tail: Tail
-    state: str = "starting"  # "running", "training" (after hvd.init()), "ended", "failed"
+    state: str = "starting"  # or "running", "training" (after hvd.init()), "ended", "failed"
     pid: int = 0
     end: str = ""
     row: live.Row | None = None
     version: int = 1
-    printed: int = 0  # version of its last output
+    printed: int = 0  # version of the state at the rank's last output
 
 
 @dataclass
 class _Job:
     phase: str = "starting"
     overall: live.Overall | None = None
-    rate: float | None = None  # steps per second, from rank 0's own steps, whose times are known exactly
-    stepped: float | None = None  # time of the last steps, in seconds since the start
+    rate: float | None = None  # Steps per second, computed from rank 0's own steps, whose times are exact.
+    stepped: float | None = None  # Time of the last steps, in seconds since the start.
     ended: dict[str, Any] | None = None
     version: int = 1
 
@@ -88,36 +89,39 @@ class State:
         return self.version
 
     def phase(self, name: str) -> None:
-        """Set the phase of the launcher's policy."""
+        """Set the phase from the launcher's `JobPolicy` phase name."""
         phase = _PHASES.get(name, "running")
         if phase != self._job.phase and not self.ended:
             self._job.phase, self._job.version = phase, self._next()
 
     def started(self, rank: int, pid: int) -> None:
-        """Record that the rank's process runs."""
+        """Record that the process of a rank runs."""
         one = self._ranks[rank]
         one.pid, one.state, one.version = pid, "running", self._next()
 
     def output(self, rank: int, stream: int, data: bytes) -> None:
-        """Record what a rank has printed."""
+        """Record output that a rank has printed."""
         one = self._ranks[rank]
         one.printed = self._next()
         one.tail.feed(one.printed, stream, data)
 
     def add_message(self, message: str) -> None:
-        """Record a message of the launcher."""
+        """Record a message that the launcher printed."""
         for line in message.splitlines():
             self._said.append(Line(self._next(), 0, text(line)))
 
     def exited(self, rank: int, how: str, failed: bool) -> None:
-        """Record that the rank's process has ended."""
+        """Record that the process of a rank has ended."""
         one = self._ranks[rank]
         one.state, one.end, one.version = "failed" if failed else "ended", text(how), self._next()
 
     def end(self, code: int, message: str, rank: int | None, now: float, stopped: str = "") -> None:
-        """Record the job's end. `rank` is the one that failed first; `stopped` is the signal that ended it, if any."""
+        """Record the end of the job.
+
+        `rank` is the first to fail; `stopped` names the signal that ended the job, if any.
+        """
         for number, one in self._ranks.items():
-            if one.state not in ("ended", "failed"):  # other launchers do not report each rank's end
+            if one.state not in ("ended", "failed"):  # other launchers do not report the end of each rank
                 one.state, one.version = "failed" if number == rank else "ended", self._next()
         said = "\n".join(text(line) for line in message.splitlines()[:_SAID])
         self._job.ended = {"code": code, "message": said, "rank": rank, "stopped": stopped, "after": round(now, 1)}
@@ -125,7 +129,7 @@ class State:
         self._job.phase, self._job.version = phase, self._next()
 
     def add_report(self, line: bytes, now: float) -> None:
-        """Record a worker's report; other lines are ignored."""
+        """Record a report of a worker. Lines that are not reports are ignored."""
         report = live.decode(line) or reasons.decode(line)
         if isinstance(report, live.Overall):
             self._take_overall(report, now)
@@ -147,7 +151,7 @@ class State:
         if overall == before:
             return
         job.overall, job.version = overall, self._next()
-        if before is None or overall.made < before.made:  # a new engine after another hvd.init()
+        if before is None or overall.made < before.made:  # counts restart with the new engine of another hvd.init()
             job.stepped = now if overall.made else None
             return
         if overall.made == before.made:
@@ -177,7 +181,7 @@ class State:
     # Updates for pages
 
     def since(self, version: int, now: float) -> dict[str, Any]:
-        """Return the changes after that version, everything for 0. `now` is in seconds since the start."""
+        """Return all changes since `version`, or everything for 0. `now` is in seconds since the start."""
         found: dict[str, Any] = {"version": self.version, "now": round(now, 1)}
         parts: dict[str, Any] = {
             "job": self._told_job() if self._job.version > version else None,
@@ -254,9 +258,9 @@ class State:
 
 
 def _stacked(parts: live.Parts | None) -> list[float | None]:
-    """Return the parts of a step, and its whole duration.
+    """Return the durations of a step's parts, and of the whole step.
 
-    The parts are waiting for data, computing without communication, computing that hides communication, and exposed
+    The parts are: waiting for data, computing without communication, computing that hides communication, and exposed
     communication.
     """
     if parts is None:
@@ -268,7 +272,7 @@ def _stacked(parts: live.Parts | None) -> list[float | None]:
 
 
 def _named(parts: live.Parts | None) -> Mapping[str, float | None] | None:
-    """Return the parts by name, rounded for display."""
+    """Return the durations by name, rounded for display."""
     if parts is None:
         return None
     data, alone, hidden, exposed, step = (None if value is None else round(value, 7) for value in _stacked(parts))

@@ -1,1 +1,1 @@
-"""`horovodrun --doctor`: checks of hosts and of the network between them."""
+"""Checks of hosts and of the network between them, for `horovodrun --doctor`."""

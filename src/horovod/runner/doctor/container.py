@@ -1,4 +1,4 @@
-"""The container of a host: its facts, which never raise, and findings and table cells about it."""
+"""Container of a host: reports its limits, and makes findings and table cells from them. No function raises."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ _VARIABLES = {
 
 
 def examine(environ: Mapping[str, str] = os.environ, root: str = "/") -> ContainerReport:
-    """Return the facts. `environ` is a worker's environment; proc, sys, dev and run are read below `root`."""
+    """Return the facts about this container.
+
+    `environ` is a worker's environment; proc, sys, dev and run lie below `root`.
+    """
     memory, tasks = cgroups.memory(root), cgroups.tasks(root)
     size, error = _shm(os.path.join(root, SHM))
     return ContainerReport(
@@ -37,27 +40,28 @@ def examine(environ: Mapping[str, str] = os.environ, root: str = "/") -> Contain
 
 
 def _kind(environ: Mapping[str, str], root: str) -> str:
-    """Return the runtime, by its variables and files; files matter, since sshd does not pass variables."""
+    """Return the container runtime, by variables and files. sshd does not pass variables, so files matter too."""
     for variable, kind in _VARIABLES.items():
         if environ.get(variable):
             return kind
     for path, kind in _SIGNS.items():
         if os.path.exists(os.path.join(root, path)):
             return kind
-    return environ.get("container", "")[:64]  # systemd's convention: lxc, oci, systemd-nspawn
+    return environ.get("container", "")[:64]  # a convention of systemd: lxc, oci, systemd-nspawn
 
 
 def _shm(path: str) -> tuple[int, str]:
-    """Return the size of the file system in bytes, -1 if unknown, and why it cannot be written to."""
+    """Return the size of the file system in bytes (-1: unknown), and the reason if it cannot be written to."""
     try:
         stat = os.statvfs(path)
         size = stat.f_blocks * stat.f_frsize or -1  # 0 means a tmpfs without limit
     except OSError as error:
         return -1, _why(error)
     try:
-        os.close(os.open(path, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600))  # an unnamed file, so none is left
+        os.close(os.open(path, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600))  # an unnamed file leaves nothing behind
     except OSError as error:
-        if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR):  # these mean that unnamed files are not supported
+        # These errors mean that unnamed files are not supported
+        if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR):
             return size, _why(error)
     return size, ""
 
@@ -84,22 +88,22 @@ def _spaces(root: str) -> dict[str, str]:
     return found
 
 
-# Findings about hosts' containers. Pure, like `findings`. There are none about hosts that are not containers.
+# Findings about the containers of hosts. Hosts that are not containers have none.
 
-SHM_EACH = SHM_DEFAULT  # minimum bytes for the data loaders of a rank
-SHM_GOOD = 256 << 20  # bytes recommended for each rank
-MEMORY_EACH = 300 << 20  # bytes of a rank that has imported PyTorch and holds no data yet
-TASKS_EACH = 128  # threads and processes of a rank: thread pools of the framework, data loaders
+SHM_EACH = SHM_DEFAULT  # Minimum bytes of /dev/shm for the data loaders of a rank.
+SHM_GOOD = 256 << 20  # Recommended bytes of /dev/shm for each rank.
+MEMORY_EACH = 300 << 20  # Bytes that a rank uses after importing PyTorch, without data.
+TASKS_EACH = 128  # Threads and processes of a rank: thread pools of the framework, data loaders.
 _GIB = 1 << 30
 
 
 def is_scarce(answer: HostAnswer, report: HostReport) -> bool:
-    """Return True if too little is left in /dev/shm for the data loaders of this host's ranks."""
+    """Return True if /dev/shm has too little space left for the data loaders of this host's ranks."""
     return 0 <= report.shm_free <= answer.slots * SHM_EACH
 
 
 def shared_memory(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
-    """Check /dev/shm for other programs. Horovod's shared memory is unnamed and limited only by the total memory."""
+    """Check /dev/shm for other programs. Horovod's own shared memory is unnamed, so it does not count there."""
     for answer, report in _reports(answers):
         size = f"{max(1, -(-answer.slots * SHM_GOOD // _GIB))}g"
         if report.container.shm_error:
@@ -126,7 +130,7 @@ def shared_memory(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
 
 
 def memory_limit(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
-    """Check that the container's memory limit leaves room for the ranks."""
+    """Check that the memory limit of the container suffices for the ranks."""
     for answer, report in _reports(answers):
         if report.container.memory_limit < 0:
             continue
@@ -145,7 +149,7 @@ def memory_limit(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
 
 
 def tasks(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
-    """Check the container's limit of processes and threads."""
+    """Check the container's limit on processes and threads."""
     for answer, report in _reports(answers):
         if 0 <= report.container.tasks_free < answer.slots * TASKS_EACH:
             yield Finding(
@@ -159,7 +163,7 @@ def tasks(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
 
 
 def neighbours(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
-    """Warn about containers on the same machine, which count as hosts and do not share memory."""
+    """Warn about containers on the same machine: they count as separate hosts and do not share memory."""
     machines: dict[str, list[tuple[HostAnswer, HostReport]]] = {}
     for answer, report in _reports(answers):
         if report.container.machine:
@@ -178,12 +182,12 @@ def neighbours(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
 
 
 def _apart(found: Sequence[tuple[HostAnswer, HostReport]]) -> bool:
-    """Return True unless the containers share both the IPC and the pid namespace."""
+    """Return True unless the containers share both their IPC and their pid namespace."""
     return any(len({report.container.spaces.get(name, "") for _, report in found}) > 1 for name in ("ipc", "pid"))
 
 
 def shown(report: HostReport) -> str:
-    """Return the table's cell; "-" without container and limits."""
+    """Return the text for the table; "-" for a host without container and limits."""
     container = report.container
     parts = [container.kind] if container.kind else []
     if container.memory_limit >= 0:

@@ -1,6 +1,6 @@
-"""Facts about the GPUs of this host, and the software that ranks need for them. No function here raises.
+"""GPUs of this host, and the software that ranks need for them. No function that examines the host raises.
 
-CUDA is started, and NCCL loaded, in separate processes.
+CUDA and NCCL are loaded in separate processes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ _MODULES = ("nvidia_peermem", "nv_peer_mem")
 
 
 def examine(environ: Mapping[str, str] = os.environ, root: str = "/") -> DeviceReport:
-    """Return the facts. `environ` is a worker's environment; sys and proc are read below `root`, for tests."""
+    """Return the facts about this host's GPUs.
+
+    `environ` is a worker's environment; sys and proc lie below `root`, for tests.
+    """
     sys = os.path.join(root, "sys")
     survey = nvml.survey(pairs=True)
     hardware = affinity.gpus_by_vendor(sys)
@@ -57,10 +60,10 @@ def examine(environ: Mapping[str, str] = os.environ, root: str = "/") -> DeviceR
 
 
 def _nccl(library: Library | libraries.Missing) -> tuple[int, str]:
-    """Return the version code, and what is wrong with the library.
+    """Return the version code of NCCL, and the error of the library or an empty string.
 
-    A missing library is wrong only where there are GPUs, which the caller checks; a variable with a wrong path always
-    is.
+    A missing library is no error here, because only hosts with GPUs need it; the caller checks that. A variable with a
+    wrong path always is an error.
     """
     if not isinstance(library, Library):
         return 0, library.reason if libraries.NCCL_VARIABLE in library.reason else ""
@@ -69,7 +72,7 @@ def _nccl(library: Library | libraries.Missing) -> tuple[int, str]:
 
 
 def _cache(environ: Mapping[str, str]) -> tuple[str, str]:
-    """Return the folder in which the driver stores compiled kernels, and why it cannot."""
+    """Return the folder in which the driver stores compiled kernels, and the reason if it cannot store them."""
     if environ.get("CUDA_CACHE_DISABLE", "0").strip() not in ("", "0"):
         return "", "CUDA_CACHE_DISABLE is set"
     home = environ.get("HOME", "")
@@ -110,14 +113,14 @@ def _kernel(root: str) -> tuple[int, int]:
         return 0, 0
 
 
-# Findings about hosts' GPUs. Pure, like `findings`. There are none about hosts without GPUs.
+# Findings about the GPUs of hosts. Hosts without GPUs have none.
 
 LOW_SHM = 512 << 20
 _RESULTS = "the job runs, and tensors of GPUs do not take this way"
 
 
 def gpus(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
-    """Check that the driver works and that ranks may use the GPUs."""
+    """Check that the driver works and that the ranks can use the GPUs."""
     for answer, report in _devices(answers):
         yield from _driver(answer.host, report)
         yield from _tried(answer, report)
@@ -163,7 +166,7 @@ def _driver(host: str, report: DeviceReport) -> Iterator[Finding]:
         )
 
 
-_ADVICE = {  # by the error code of cuInit
+_ADVICE = {  # keyed by error code of cuInit
     "(46)": "another process has exclusive use of the GPU (compute mode); wait, or run `nvidia-smi -c 0` as root",
     "(100)": "CUDA sees none of them: CUDA_VISIBLE_DEVICES, or /dev/nvidia* that are not in this container",
     "(802)": "the manager of NVSwitch does not run: `systemctl start nvidia-fabricmanager`, in the driver's version",
@@ -235,7 +238,7 @@ def _enough(answer: HostAnswer, report: DeviceReport) -> Iterator[Finding]:
 
 
 def alike(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
-    """Check that GPUs, driver and NCCL are the same everywhere."""
+    """Check that all hosts have the same GPUs, driver and NCCL."""
     known = list(_devices(answers))
     counts = {answer.host: str(len(report.usable)) for answer, report in known}
     yield from _compare("GPU", "GPUs", counts, "ranks of a host with fewer share them, and all wait for these")
@@ -260,7 +263,7 @@ def _compare(check: str, what: str, values: dict[str, str], advice: str) -> Iter
 
 
 def nccl(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
-    """Check that there is exactly one NCCL for the GPUs."""
+    """Check that each host with GPUs has exactly one NCCL."""
     for answer, report in _devices(answers):
         if report.nccl_error:
             yield Finding(WARN, "NCCL", answer.host, report.nccl_error, f"install it again; else {_RESULTS}")
@@ -302,7 +305,7 @@ def compiling(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
 
 
 def links(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
-    """Check the connections between the GPUs of a host, and to those of others."""
+    """Check the connections between GPUs within a host, and to GPUs of other hosts."""
     several = sum(answer.report is not None for answer in answers) > 1
     for answer, report in _devices(answers):
         refused = [pair for pair in report.survey.pairs if pair.refused]
@@ -314,7 +317,7 @@ def links(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
             yield Finding(WARN, "links", answer.host, text, advice + "forbid it (`nvidia-smi topo -p2p r`)")
         assert answer.report is not None
         small = 0 <= answer.report.shm_free < LOW_SHM and not container.is_scarce(answer, answer.report)
-        if small and len(report.usable) > 1 and answer.slots > 1:  # very little space has its own warning
+        if small and len(report.usable) > 1 and answer.slots > 1:  # very little space has a warning of its own
             text = (
                 f"/dev/shm has {answer.report.shm_free >> 20} MiB left, in which NCCL and CUDA keep buffers for ranks "
             )
@@ -326,7 +329,7 @@ def links(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
 
 
 def _direct_findings(answer: HostAnswer, report: DeviceReport, card: str) -> Iterator[Finding]:
-    """Check what NCCL or MPI needs to send with such a network card."""
+    """Check that NCCL or MPI has what it needs to send through a network card of this kind."""
     if report.survey.gpus and not report.direct:
         text = f"{card} cannot reach the memory of GPUs (GPUDirect RDMA): there is neither nvidia_peermem nor DMA-BUF"
         advice = (

@@ -1,8 +1,8 @@
-"""`horovodrun --doctor`: check this machine and the hosts of a job.
+"""Checks of this machine and of a job's hosts, run by `horovodrun --doctor`.
 
-The checks use the agents, the environment and the handshakes that the job would use. First, an agent is started on
-every host, so that each unreachable host is named and the others are still checked. Then a job with one worker per host
-runs `probe`, and the launcher judges and shows the workers' reports.
+The checks use the same agents, environment and handshakes as the job. First, an agent is started on every host, so that
+each unreachable host is named and the others are still checked. Then a job with one worker per host runs `probe`, and
+the launcher evaluates and shows the reports of these workers.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from horovod.runner.remote.connections import Agent
 from horovod.runner.remote.fleet import Fleet, Trouble
 
 END_SECONDS = 5.0
-WIDTH = 160  # columns where the output is not a terminal
+WIDTH = 160  # columns of the output if it is not a terminal
 
 
 class _StoppedError(Exception):
-    """The user has stopped the checks with a signal."""
+    """Signal that the user has stopped the checks."""
 
     def __init__(self, number: int) -> None:
         super().__init__(f"stopped by {signal.Signals(number).name}")
@@ -49,7 +49,7 @@ class _StoppedError(Exception):
 
 
 class _Nowhere(OutputSink):
-    """Destination that drops the probes' output, such as frameworks' warnings."""
+    """Output sink that drops the output of the probes, such as warnings of frameworks."""
 
     def __init__(self) -> None:
         super().__init__(set(), together=False)
@@ -59,7 +59,7 @@ class _Nowhere(OutputSink):
 
 
 def run(namespace: argparse.Namespace, environ: Mapping[str, str], signals: SignalQueue | None = None) -> JobResult:
-    """Check the hosts, print the table, and return exit code 0 unless something does not work. Raises LaunchError."""
+    """Check the hosts and print the table. The exit code is 0 unless a check fails. Raises LaunchError."""
     settings = _settings(namespace, environ)
     try:
         diagnosis = diagnose(settings, environ, signals)
@@ -70,7 +70,7 @@ def run(namespace: argparse.Namespace, environ: Mapping[str, str], signals: Sign
 
 
 def _settings(namespace: argparse.Namespace, environ: Mapping[str, str]) -> LaunchSettings:
-    """Return settings of a job on all slots of the hosts, or on -np of them."""
+    """Return settings for a job on all slots of the hosts, or on -np slots."""
     _fix(namespace)
     if namespace.num_proc is None:
         chosen = cli.chosen_hosts(namespace, environ, tell=False)  # `cli.settings` prints the hosts
@@ -79,10 +79,10 @@ def _settings(namespace: argparse.Namespace, environ: Mapping[str, str]) -> Laun
 
 
 def _fix(namespace: argparse.Namespace) -> None:
-    """Replace an elastic job by one of fixed size, on the hosts that its script finds now.
+    """Replace an elastic job by a job of fixed size, on the hosts that its script finds now.
 
     Raises:
-        LaunchError: The script cannot be run, or its output is not accepted.
+        LaunchError: The script cannot be run, or its output is invalid.
     """
     if namespace.host_discovery_script is not None:
         found = ScriptRun(namespace.host_discovery_script, namespace.slots_per_host).finish()
@@ -100,7 +100,7 @@ def diagnose(settings: LaunchSettings, environ: Mapping[str, str], signals: Sign
 
     Raises:
         AgentError: This machine cannot start an agent.
-        OSError: This machine cannot start anything.
+        OSError: This machine cannot start any process.
     """
     answers = reach(settings, environ, signals)
     known = [answer for answer in answers if not answer.failure]
@@ -117,8 +117,8 @@ def diagnose(settings: LaunchSettings, environ: Mapping[str, str], signals: Sign
 
 
 def reach(settings: LaunchSettings, environ: Mapping[str, str], signals: SignalQueue | None = None) -> list[HostAnswer]:
-    """Start an agent on every host within the start timeout, end it again, and return what was found."""
-    # Without a tree, because an unusable host must not hide those behind it.
+    """Start an agent on every host within the start timeout, then end it. Returns one answer per host."""
+    # Start no agents through other hosts, because an unusable host must not hide those behind it.
     fleet = make_fleet(dataclasses.replace(settings, ssh_fanout=len(settings.slots)), environ)
     failures: dict[str, str] = {}
     seconds: dict[str, float] = {}
@@ -169,18 +169,18 @@ def _wait(fleet: Fleet, deadline: float, signals: SignalQueue | None) -> list[Tr
 
 
 def _ignore(agent: Agent, report: Report) -> None:
-    """Ignore a report; without a job, agents send only their Hello."""
+    """Ignore a report. Without a job, agents send only their `Hello`."""
 
 
 def _without_ranks(text: str, agent: Agent) -> str:
-    """Remove `host a (ranks 0-3)` from the text, since the table shows it."""
+    """Return the text without ranks, as in `host a (ranks 0-3)`, because the table shows them."""
     return text.removeprefix(f"host {agent.host} ({agent.ranks})").removeprefix(":").strip()
 
 
 def _examine(
     settings: LaunchSettings, environ: Mapping[str, str], names: Sequence[str], signals: SignalQueue | None
 ) -> tuple[dict[int, HostReport], str]:
-    """Return the hosts' reports by rank, one rank per host, and what is wrong with the job itself."""
+    """Return one report per host, keyed by the rank of its probe, and the error of the job itself."""
     python = {slot.hostname: slot.python for slot in settings.slots}
     available = [hosts.Host(name, 1, python[name]) for name in names]
     slots: list[Slot] = hosts.assign(available, len(names))

@@ -1,6 +1,6 @@
-"""Findings about hosts. Pure: every check is a function from answers to findings.
+"""Findings about hosts. Every check is a pure function from answers to findings.
 
-A check without problems returns at most one finding for each host.
+A check that finds no problem returns at most one finding for each host.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from horovod.runner.base.frameworks import usable
 from horovod.runner.doctor import container, devices, mpi
 from horovod.runner.doctor.report import FAIL, OK, WARN, Finding, HostAnswer, HostReport, Measured
 
-SLOW_CONNECT = 5.0  # s
-CLOCK_TOLERANCE = 2.0  # s
-LOW_MEMORY = 0.05  # fraction of the memory that should be available
+SLOW_CONNECT = 5.0  # Seconds above which connecting to a host counts as slow.
+CLOCK_TOLERANCE = 2.0  # Seconds by which clocks may differ.
+LOW_MEMORY = 0.05  # Fraction of the memory that should be available.
 LOW_PROCESSES = 2048
 SLOW_GIGABITS = 0.5
-SLOW_PART = 0.25  # fraction of the interface's nominal speed, up to the speed of one stream in Python
+# Fraction of an interface's nominal speed that one stream must reach. Only interfaces up to TRUSTED_MEGABITS count.
+SLOW_PART = 0.25
 TRUSTED_MEGABITS = 10000
 SLOW_ROUND_TRIP_US = 1000.0
 
@@ -40,7 +41,7 @@ def _reports(answers: Sequence[HostAnswer]) -> Iterator[tuple[HostAnswer, HostRe
 
 
 def connection(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
-    """Check that an agent has answered, and how long that took."""
+    """Check that an agent has answered on each host, and how long that took."""
     for each in answers:
         if each.failure:
             what, _, advice = each.failure.partition("\n")
@@ -60,7 +61,7 @@ def connection(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
 
 
 def versions(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
-    """Compare Python's versions; a different version of horovod is found before."""
+    """Compare the Python versions. Different versions of horovod are found before these checks."""
     found = {answer.host: ".".join(report.python.split(".")[:2]) for answer, report in _reports(answers)}
     yield from _compare(
         "Python",
@@ -71,7 +72,7 @@ def versions(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
 
 
 def frameworks(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
-    """Check that all hosts have the same frameworks in the same versions."""
+    """Check that all hosts have the same versions of the same frameworks."""
     names = sorted({name for _, report in _reports(answers) for name in report.frameworks})
     if any(answer.report for answer in answers) and not usable(names):
         what = "no usable framework is installed"
@@ -82,7 +83,7 @@ def frameworks(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
 
 
 def _compare(check: str, found: dict[str, str], advice: str) -> Iterator[Finding]:
-    """Yield a warning if the hosts' values differ."""
+    """Yield a warning if the values differ between hosts."""
     if len(set(found.values())) > 1:
         texts = [
             f"{value} on {_list([h for h, v in found.items() if v == value])}" for value in sorted(set(found.values()))
@@ -120,7 +121,7 @@ def engine(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
 
 
 def processors(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
-    """Check that there are enough cores for the ranks, and that they are free."""
+    """Check that there are enough cores for the ranks, and that no other load uses them."""
     for answer, report in _reports(answers):
         usable = report.cores if report.quota is None else min(report.cores, report.quota)
         if answer.slots > usable:
@@ -145,7 +146,7 @@ def processors(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
 
 
 def memory(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
-    """Check that ranks can share memory, and that some is free."""
+    """Check that ranks can share memory, and that enough memory is free."""
     for answer, report in _reports(answers):
         if report.memfd_error:
             yield Finding(
@@ -165,7 +166,7 @@ def memory(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
 
 
 def limits(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
-    """Check the limits of descriptors (each rank is connected to all others) and processes."""
+    """Check the limits on processes and on descriptors. Each rank is connected to all others."""
     ranks = sum(answer.slots for answer in answers)
     needed = 256 + 4 * ranks
     for answer, report in _reports(answers):
@@ -191,7 +192,7 @@ def limits(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
 
 
 def clocks(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
-    """Check the clocks, so that times in logs and of files are comparable."""
+    """Check the clocks, because times in logs and of files should be comparable."""
     for answer, _ in _reports(answers):
         if abs(answer.clock_offset) > CLOCK_TOLERANCE:
             way = "ahead of" if answer.clock_offset > 0 else "behind"
@@ -202,7 +203,7 @@ def clocks(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
 
 
 def interfaces(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
-    """Check that there is a network, and that hosts on it use packets of the same size."""
+    """Check that hosts have a network, and that its interfaces use the same packet size (MTU)."""
     if len(answers) < 2:
         return
     sizes: dict[str, dict[str, int]] = {}
@@ -226,7 +227,7 @@ def interfaces(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
 
 
 def reachability(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
-    """Check connections between every two hosts: an address in one direction suffices; both directions are better."""
+    """Check that each pair of hosts can connect. One direction suffices, but both are better."""
     known = [answer for answer, _ in _reports(answers)]
     for i, one in enumerate(known):
         for other in known[i + 1 :]:
@@ -264,7 +265,7 @@ def _between(one: HostAnswer, other: HostAnswer) -> Iterator[Finding]:
 
 
 def _gets_through(answer: HostAnswer, peer: HostAnswer) -> bool | None:
-    """Return True if the peer can be reached by a wanted interface, None if that was not tried."""
+    """Return True if the peer can be reached through a selected interface. Returns None if this was not tried."""
     assert answer.report is not None
     if answer.report.pairs_error:
         return None
@@ -281,7 +282,7 @@ def _outcomes(answer: HostAnswer, peer: HostAnswer) -> str:
 
 
 def speeds(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
-    """Report the speed of the measured connections."""
+    """Report the speeds that were measured between hosts."""
     known = {answer.rank: answer for answer, _ in _reports(answers)}
     for answer, report in _reports(answers):
         for each in report.measured:
@@ -306,7 +307,7 @@ def _speed(answer: HostAnswer, other: HostAnswer, report: HostReport, each: Meas
 
 
 def _nominal(report: HostReport, each: Measured) -> int:
-    """Return the Mbit/s of the sender's physical interface of the same name, 0 if unknown or not comparable."""
+    """Return the nominal Mbit/s of the interface used; 0 if it is unknown, not physical or too fast to compare."""
     for interface in report.interfaces:
         if interface.name == each.interface and interface.physical and interface.speed <= TRUSTED_MEGABITS:
             return interface.speed

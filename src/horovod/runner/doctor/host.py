@@ -1,4 +1,4 @@
-"""Facts about this host. No function here raises: what cannot be found out is part of the report."""
+"""Facts about this host. No function raises; the report contains the reasons why a fact is unknown."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ LIMITS = {
     "memlock": resource.RLIMIT_MEMLOCK,
     "fsize": resource.RLIMIT_FSIZE,
 }
-SEGMENT = 64 << 20  # bytes of shared memory that a job of a few ranks on a host needs at least
+SEGMENT = 64 << 20  # bytes of shared memory that a small job needs on a host
 
 
 def examine() -> HostReport:
-    """Return the facts that can be found without the other hosts."""
+    """Return the facts that can be found without connecting to other hosts."""
     engine_error, ciphers = _engine()
     memory = _memory()
     return HostReport(
@@ -56,12 +56,12 @@ def examine() -> HostReport:
 
 
 def _engine() -> tuple[str, list[str]]:
-    """Return why the engine cannot be loaded, and the ciphers for connections between hosts."""
+    """Return the error of loading the engine, and the ciphers it offers for connections between hosts."""
     try:
         from horovod.common.security import cipher
 
         return "", list(cipher.available())
-    except Exception as error:  # a broken installation can raise anything
+    except Exception as error:  # a broken installation can raise any exception
         return f"{type(error).__name__}: {error}"[:4000], []
 
 
@@ -81,7 +81,7 @@ def _interfaces() -> list[Interface]:
 
 
 def _memory() -> tuple[int, int]:
-    """Return total and free bytes, of the machine or of the container's share."""
+    """Return total and available bytes of memory: the machine's, or the container's share if that is less."""
     machine, room = _meminfo(), cgroups.memory()
     total, free = machine.get("MemTotal", -1), machine.get("MemAvailable", -1)
     return (total, free) if room is None else (min(total, room.limit), min(free, room.free))
@@ -97,7 +97,7 @@ def _meminfo() -> dict[str, int]:
 
 
 def _memfd_error(size: int) -> str:
-    """Return why ranks here could not share memory, or an empty string."""
+    """Return the reason why ranks on this host cannot share memory, or an empty string."""
     try:
         fd = descriptors.create_memory_file("horovod-doctor")
     except descriptors.MemoryFileError as error:

@@ -1,4 +1,4 @@
-"""The MPI library of a host, which could carry a job (docs/mpi.md): its facts, findings and table cell."""
+"""MPI library of a host, which can carry a job (docs/mpi.md): its facts, findings and table cell."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LOW = ("MPI_THREAD_SINGLE", "MPI_THREAD_FUNNELED")
 
 
 def examine(environ: Mapping[str, str] = os.environ) -> MpiReport:
-    """Return the facts about this host's MPI, which is initialized in a separate process. Does not raise."""
+    """Return the facts about this host's MPI, which a separate process initializes. Does not raise."""
     try:
         one_thread = bool(BY_NAME[_THREADS].parse(environ.get(_THREADS, "")))
         library = mpi_libraries.find_for_launch(environ)
@@ -37,7 +37,7 @@ def examine(environ: Mapping[str, str] = os.environ) -> MpiReport:
 
 
 def check(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
-    """Check that MPI works where it is installed, and that it is the same everywhere."""
+    """Check that MPI works where it is installed, and that all hosts have the same."""
     reports = {answer.host: answer.report.mpi for answer in answers if answer.report is not None}
     for host, report in reports.items():
         yield from _of_host(host, report)
@@ -63,7 +63,7 @@ def _of_host(host: str, report: MpiReport) -> Iterator[Finding]:
 
 
 def where_wanted(environ: Mapping[str, str], answers: Sequence[HostAnswer]) -> Iterator[Finding]:
-    """Check that MPI is installed if the launcher's environment says that MPI is to carry the job."""
+    """Check that MPI is installed if the launcher's environment selects MPI for the job."""
     if environ.get(_OPERATIONS, "").strip().lower() != "mpi":
         return
     for answer in answers:
@@ -74,7 +74,7 @@ def where_wanted(environ: Mapping[str, str], answers: Sequence[HostAnswer]) -> I
 
 
 def shown(report: MpiReport) -> str:
-    """Return the table's cell: the library that would be used, and whether it works."""
+    """Return the text for the table: the library that would be used, and whether it works."""
     if not report.path:
         return "-"
     level = "one thread" if report.one_thread else report.level

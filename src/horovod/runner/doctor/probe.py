@@ -1,6 +1,6 @@
-"""Program of the doctor on each host, run as the only worker there; writes a HostReport into its result file.
+"""Program that the doctor runs as the only worker on each host. It writes a HostReport to its result file.
 
-Environment, limits and cores of this process are those of a training script.
+This process has the environment, limits and cores that a training script would have.
 """
 
 from __future__ import annotations
@@ -34,27 +34,27 @@ from horovod.runner.doctor.report import HostReport, Measured, Tried
 
 # Network checks between two hosts: which addresses lead to the right rank, latency and throughput.
 #
-# Every connection begins with the handshake of the job's own links (common/security/auth.py), so only ranks of this job
-# take part.
+# Every connection begins with the handshake that the job's links use (common/security/auth.py), so only ranks of this
+# job can take part.
 
-REACH, MEASURE = 100, 101  # purposes of connections; those of links are smaller numbers
+REACH, MEASURE = 100, 101  # purposes of these connections in the handshake; the job's links use smaller numbers
 EPOCH = 1
-REACH_SECONDS = 2.0  # s until an address is given up; the job's links try others after a quarter of a second
-ANSWER_SECONDS = 10.0  # s for the handshake of a peer that has accepted the connection, since it may be busy
-STALL_SECONDS = 10.0  # s without progress of a measurement
+REACH_SECONDS = 2.0  # Seconds until an address counts as unreachable. The job's links try others after 0.25 s.
+ANSWER_SECONDS = 10.0  # Seconds for the handshake after a peer has accepted the connection, because it may be busy.
+STALL_SECONDS = 10.0  # Seconds without progress after which a measurement fails.
 ECHOES = 100
 STREAM_SECONDS = 0.3
 PIECE = 256 << 10
 _COUNTED = struct.Struct("!Qd")  # bytes, seconds
 _THREADS = 32
-_MOST = 4 * _THREADS  # maximum connections to a listener
-_GRACE = 1.0  # s that each connection has for its handshake, however many come
+_MOST = 4 * _THREADS  # Maximum number of connections to a listener.
+_GRACE = 1.0  # Minimum seconds that each connection has for its handshake, even under heavy load.
 
 
 def rounds(count: int, most: int) -> list[list[tuple[int, int]]]:
-    """Return rounds in which ranks 0 to count - 1 meet in disjoint pairs (i, j) with i < j.
+    """Return rounds of disjoint pairs (i, j), i < j, in which ranks 0 to count - 1 meet.
 
-    There are at most `most` rounds; if that is enough, all pairs meet (the circle method of tournaments).
+    There are at most `most` rounds. If that suffices, every two ranks meet once (circle method of tournaments).
     """
     ring = list(range(count)) if count % 2 == 0 else [*range(count), -1]
     made = []
@@ -67,7 +67,7 @@ def rounds(count: int, most: int) -> list[list[tuple[int, int]]]:
 
 
 class Server:
-    """Server for the other ranks, on all listeners, until it is closed."""
+    """Server that answers the other ranks on all listeners until it is closed."""
 
     def __init__(self, listeners: Listeners, key: bytes, rank: int) -> None:
         self._listeners = listeners
@@ -91,7 +91,7 @@ class Server:
 
 
 def dial(endpoint: Endpoint, key: bytes, purpose: int, rank: int, peer: int) -> socket.socket:
-    """Return an authenticated connection. Raises OSError or AuthError."""
+    """Connect to a rank and return the authenticated connection. Raises OSError or AuthError."""
     sock = socket.create_connection((endpoint.address, endpoint.port), timeout=REACH_SECONDS)
     try:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -103,7 +103,7 @@ def dial(endpoint: Endpoint, key: bytes, purpose: int, rank: int, peer: int) -> 
 
 
 def try_all(targets: Sequence[tuple[int, Endpoint]], key: bytes, rank: int) -> list[Tried]:
-    """Try every (peer, endpoint) in parallel and return the results in the same order."""
+    """Try every (peer, endpoint) in parallel, and return the results in the same order."""
 
     def one(target: tuple[int, Endpoint]) -> Tried:
         peer, endpoint = target
@@ -119,7 +119,7 @@ def try_all(targets: Sequence[tuple[int, Endpoint]], key: bytes, rank: int) -> l
 
 
 def describe(error: Exception) -> str:
-    """Return a few words on why a connection failed."""
+    """Return a short description of why a connection failed."""
     if isinstance(error, AuthError):
         return "another process answers"
     if isinstance(error, ConnectionRefusedError):
@@ -130,7 +130,7 @@ def describe(error: Exception) -> str:
 
 
 def measure(endpoint: Endpoint, key: bytes, rank: int, peer: int) -> Measured:
-    """Measure the median round trip of small messages, then the throughput of one stream for `STREAM_SECONDS`."""
+    """Measure the median round trip of small messages, then the throughput of one stream during `STREAM_SECONDS`."""
     stage = "connecting"
     try:
         with dial(endpoint, key, MEASURE, rank, peer) as sock:
@@ -157,20 +157,20 @@ def _echo(sock: socket.socket) -> float:
 
 
 def _stream(sock: socket.socket) -> float:
-    """Return gigabits per second, as counted by the receiver."""
+    """Send for `STREAM_SECONDS` and return the gigabits per second that the receiver counted."""
     piece = memoryview(bytearray(PIECE))
     end = time.perf_counter() + STREAM_SECONDS
     while time.perf_counter() < end:
         rest = piece
         while rest:
-            rest = rest[sock.send(rest) :]  # not sendall, whose timeout covers all of the data
+            rest = rest[sock.send(rest) :]  # the timeout of `sendall` would cover all of the data
     sock.shutdown(socket.SHUT_WR)
     count, seconds = _COUNTED.unpack(_receive(sock, _COUNTED.size))
     return float(count * 8 / max(seconds, 1e-9) / 1e9)
 
 
 def serve_measurement(sock: socket.socket) -> None:
-    """Serve the other side of `measure`."""
+    """Serve the other side of `measure` on this connection."""
     sock.settimeout(STALL_SECONDS)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     for _ in range(ECHOES):
@@ -198,14 +198,14 @@ MEET_SECONDS = 30.0
 
 
 class _Meeting(msgspec.Struct, array_like=True):
-    """Message that each rank sends to all others."""
+    """Message that each rank sends to all others before the checks."""
 
     network: str
     endpoints: list[Endpoint]
 
 
 def main() -> None:
-    """Check this host and its network, and write the report."""
+    """Check this host and its network, then write the report."""
     fd = int(os.environb.pop(RESULT_FD))
     report = host.examine()
     env = WorkerEnv.from_environ()
@@ -224,7 +224,7 @@ def _with_network(report: HostReport, env: WorkerEnv) -> HostReport:
     job_key = env.job_key()
     key = derive_key(job_key, "doctor")
     ports = parse_ports(os.environ.get("HOROVOD_PORT_RANGE", "").strip())
-    # Check all interfaces, even if the user has selected one, because another may be the solution.
+    # Check all interfaces, even if the user has selected one, because another one may solve the problem.
     listeners = Listeners(to_listen(report.interfaces, "", alone=False), 64, ports)
     server = Server(listeners, key, env.rank)
     try:
@@ -260,7 +260,7 @@ def _try(peers: list[_Meeting], key: bytes, rank: int) -> list[Tried]:
 def _measure(
     pair: tuple[int, int], rank: int, peers: list[_Meeting], tried: list[list[Tried]], key: bytes
 ) -> list[Measured]:
-    """Measure the pair's connection if this rank must: the lower rank sends, unless only the other one can connect."""
+    """Measure the connection of a pair if this rank has to. The lower rank does, unless only the other can connect."""
     wanted = parse_names(os.environ.get("HOROVOD_GLOO_IFACE", ""))
     for source, target in (pair, pair[::-1]):
         good = [each for each in tried[source] if each.peer == target and not each.outcome]

@@ -1,4 +1,4 @@
-"""Text output of a diagnosis: tables of hosts, GPUs and connections, and the findings with advice. Pure."""
+"""Text output of a diagnosis: tables of hosts, GPUs and connections, and the findings with advice."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from horovod.runner.base import frameworks
 from horovod.runner.doctor import container, mpi
 from horovod.runner.doctor.report import FAIL, OK, WARN, DeviceReport, Diagnosis, Finding, HostAnswer, HostReport, Place
 
-# Tables of GPUs: a line for each host in the table of hosts, and a row for each GPU below. Pure.
+# Tables of GPUs: one line per host in the table of hosts, and below it one row per GPU.
 
-MOST = 64  # maximum GPUs listed
+MOST = 64  # maximum number of GPUs listed
 
 
 def gpu_count(report: DeviceReport) -> str:
@@ -61,7 +61,7 @@ def direct(report: DeviceReport) -> str:
 
 
 def listed(answers: Sequence[HostAnswer]) -> list[tuple[str, ...]]:
-    """Return a row for each GPU of all hosts, below the titles; empty if there is none."""
+    """Return a header and one row for each GPU of all hosts; empty if there are no GPUs."""
     rows = [
         (answer.host, *_row(gpu, place))
         for answer in answers
@@ -104,7 +104,7 @@ def _near(gpu: Gpu, place: Place | None) -> str:
 
 
 def between(answers: Sequence[HostAnswer]) -> list[tuple[str, ...]]:
-    """Return the connections between the GPUs of each host, a row for each kind; empty if no host has two GPUs."""
+    """Return the connections between the GPUs of each host, one row per kind; empty if no host has two GPUs."""
     rows = [
         (answer.host, kind, pairs)
         for answer in answers
@@ -128,11 +128,14 @@ def _kinds(survey: Survey) -> Iterator[tuple[str, str]]:
 NOTHING = "-"
 MOST_PAIRS = 64
 OF_SOME = ("container", "driver", "InfiniBand", "MPI")
-"""Rows that are left out if no host has a value."""
+"""Titles of rows that are left out if no host has a value."""
 
 
 def show(diagnosis: Diagnosis, width: int) -> str:
-    """Return the whole text. `width` is that of the terminal; hosts are columns if they fit, otherwise sections."""
+    """Return the complete output.
+
+    `width` is the width of the terminal; hosts become columns if they fit, else sections.
+    """
     answers = diagnosis.answers
     parts = [f"horovod {__version__}, {len(answers)} host{'s' if len(answers) != 1 else ''}", ""]
     parts += _hosts(answers, width)
@@ -158,7 +161,7 @@ def _hosts(answers: Sequence[HostAnswer], width: int) -> list[str]:
 
 
 def _sections(names: Sequence[str], rows: Sequence[tuple[str, ...]]) -> list[str]:
-    """Return lines with the values that all hosts share, then those of each host."""
+    """Return the lines with values that all hosts share, then the lines of each host."""
     common = [(title, values[0]) for title, *values in rows if len(set(values)) == 1]
     lines = ["on all hosts", *(f"  {line}" for line in _columns(common))] if common else []
     for index, name in enumerate(names):
@@ -185,7 +188,7 @@ def _pairs(answers: Sequence[HostAnswer]) -> Iterator[tuple[str, str, str, str]]
 
 
 def _findings(findings: Sequence[Finding]) -> Iterator[str]:
-    """Yield lines about problems, the worst last, since a terminal shows the end; then the counts."""
+    """Yield lines about problems, then the counts. The worst come last, because a terminal shows the end."""
     for level in (WARN, FAIL):
         for finding in findings:
             if finding.level == level:

@@ -1,7 +1,7 @@
-"""Classes of a data service's registry; implemented in `horovod.common.compute`.
+"""Classes of the data service's registry, which `horovod.common.compute` implements.
 
-The requests and responses are documented names that programs may import. They are not sent: the service uses the
-protocol of a job's store, and clients call the methods of `ComputeClient`.
+Programs may import these requests and responses, because their names are documented. They are never sent: the service
+uses the protocol of the job's store, and clients call the methods of `ComputeClient`.
 """
 
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ class RegisterDispatcherRequest:
 
 @dataclass
 class WaitForDispatcherRegistrationRequest:
-    """Request for a dispatcher's address. ``timeout`` is in seconds."""
+    """Request for the address of a dispatcher. ``timeout`` is in seconds."""
 
     dispatcher_id: int
     timeout: float
@@ -39,14 +39,14 @@ class WaitForDispatcherRegistrationRequest:
 
 @dataclass
 class WaitForDispatcherRegistrationResponse:
-    """Address of the dispatcher, HOST:PORT."""
+    """Response with the address of the dispatcher, HOST:PORT."""
 
     dispatcher_address: str
 
 
 @dataclass
 class RegisterDispatcherWorkerRequest:
-    """Registration of a dispatcher's worker."""
+    """Registration of a worker with its dispatcher."""
 
     dispatcher_id: int
     worker_id: int
@@ -62,9 +62,9 @@ class WaitForDispatcherWorkerRegistrationRequest:
 
 @dataclass
 class ShutdownRequest:
-    """Notification that the service is not needed any more."""
+    """Notification that the service is no longer needed."""
 
 
 @dataclass
 class WaitForShutdownRequest:
-    """Request to wait until the service is not needed any more."""
+    """Request to wait until the service is no longer needed."""

@@ -1,4 +1,4 @@
-"""Which variables are passed to the workers, and this process's rank and size according to its variables."""
+"""Selection of the variables that workers get, and this process's rank and size from its variables."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from horovod.runner.plan.environment import NOT_PASSED_ON
 from horovod.runner.remote.ssh import AGENT_VARIABLE
 
 LOG_LEVEL_STR = [level.upper() for level in reversed(LOG_LEVELS)]
-"""Names of the log levels, the most severe first."""
+"""Names of the log levels, most severe first."""
 IGNORE_REGEXES = {pattern.replace("*", ".*") for pattern in NOT_PASSED_ON}
-"""Patterns of variables that are never passed from the launcher to the workers."""
+"""Patterns of variables that the launcher never passes to the workers."""
 KUBEFLOW_MPI_EXEC = "/etc/mpi/kubexec.sh"
 
 
 def is_exportable(v: str) -> bool:
-    """Return True if a variable of this name is passed from the launcher to the workers."""
+    """Return True if the launcher passes a variable of this name to the workers."""
     return not any(re.fullmatch(pattern, v) for pattern in IGNORE_REGEXES)
 
 
 def get_env_rank_and_size() -> tuple[int, int]:
-    """Return (rank, size) from the variables of horovodrun or another launcher; (0, 1) without any.
+    """Return (rank, size) from the variables of horovodrun or another launcher; (0, 1) if there are none.
 
     Raises:
-        ValueError: A variable is not an integer; the message names it.
+        ValueError: A variable is not an integer. The message names it.
     """
     place = launchers.find(os.environ)
     if place is not None:
@@ -43,5 +43,5 @@ def _number(name: str, default: int) -> int:
 
 
 def is_kubeflow_mpi() -> bool:
-    """Return True if Kubernetes' MPI operator provides the program that reaches other pods."""
+    """Return True if the MPI operator of Kubernetes provides the program that reaches other pods."""
     return os.environ.get(AGENT_VARIABLE) == KUBEFLOW_MPI_EXEC

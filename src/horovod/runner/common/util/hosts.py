@@ -1,4 +1,4 @@
-"""Hosts and slots with the classes of Horovod's documented API; `plan.hosts` implements the rules."""
+"""Classes for hosts and slots under Horovod's documented names. `plan.hosts` implements the rules."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class HostInfo:
 
     @staticmethod
     def from_string(host_string: str) -> HostInfo:
-        """Parse `name:slots`. Raises ValueError naming the text and what is accepted."""
+        """Parse `name:slots`. Raises ValueError with the text and the accepted form."""
         return parse_hosts(host_string)[0]
 
 
@@ -36,7 +36,7 @@ class SlotInfo:
 
 
 INVALID_SLOT_INFO = SlotInfo(hostname="", rank=-1, local_rank=-1, cross_rank=-1, size=-1, local_size=-1, cross_size=-1)
-"""Value for a process that is not, or no longer, a member of the job."""
+"""Value for a process that is not in the job, or not any more."""
 
 
 def parse_host_files(filename: str) -> str:
@@ -44,20 +44,20 @@ def parse_host_files(filename: str) -> str:
 
     Raises:
         OSError: The file cannot be read.
-        ValueError: A line is not accepted; the message names file and line.
+        ValueError: A line is invalid. The message names file and line.
     """
     found = plan.parse_hostfile(Path(filename).read_text(encoding="utf-8"), filename)
     return ",".join(f"{host.name}:{host.slots}" for host in found)
 
 
 def parse_hosts_and_slots(hosts: str) -> tuple[list[str], dict[str, int]]:
-    """Parse `name:slots,...` into (names in order, slots by name). Raises ValueError."""
+    """Parse `name:slots,...` into (names in order, slots by name). Raises ValueError if the text is invalid."""
     found = plan.parse_hosts(hosts)
     return [host.name for host in found], {host.name: host.slots for host in found}
 
 
 def parse_hosts(hosts_string: str) -> list[HostInfo]:
-    """Parse `name:slots,...`. Raises ValueError naming the entry and what is accepted."""
+    """Parse `name:slots,...`. Raises ValueError with the invalid entry and the accepted form."""
     return [HostInfo(host.name, host.slots) for host in plan.parse_hosts(hosts_string)]
 
 
@@ -68,11 +68,11 @@ def get_host_assignments(
 
     Args:
         hosts: Available hosts.
-        min_num_proc: Fewest processes.
-        max_num_proc: Most processes; None uses all slots.
+        min_num_proc: Minimum number of processes.
+        max_num_proc: Maximum number of processes; None uses all slots.
 
     Returns:
-        `max_num_proc` slots, or fewer if the hosts have fewer.
+        A list of `max_num_proc` slots, shorter if the hosts have fewer.
 
     Raises:
         ValueError: The hosts have fewer than `min_num_proc` slots.

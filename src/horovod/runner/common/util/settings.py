@@ -9,12 +9,12 @@ from typing import Any
 
 @dataclass(kw_only=True)
 class BaseSettings:
-    """Settings that all jobs have in common.
+    """Settings that all jobs share.
 
     Attributes:
         verbose: Verbosity, 0 to 2.
-        start_timeout: Seconds for the start.
-        nics: Names of network interfaces.
+        start_timeout: Seconds within which the ranks must start.
+        nics: Names of the network interfaces to use.
     """
 
     num_proc: int | None = None
@@ -38,6 +38,9 @@ class BaseSettings:
 
 @dataclass(kw_only=True, repr=False)
 class Settings(BaseSettings):
-    """Settings of a job on given hosts: `name:slots,...`, or as parsed by `horovod.runner.common.util.hosts`."""
+    """Settings of a job on fixed hosts.
+
+    `hosts` is `name:slots,...` or a result of `horovod.runner.common.util.hosts`.
+    """
 
     hosts: str | Sequence[Any] | None = None
