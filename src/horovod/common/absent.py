@@ -1,6 +1,6 @@
-"""Error messages for modules that other versions of Horovod have and this one does not have yet.
+"""Explanatory import errors for modules that other Horovod versions have and this one lacks.
 
-A finder at the end of ``sys.meta_path`` handles their names. It is never asked for a module that exists.
+The finder stands last in ``sys.meta_path``, so Python consults it only for modules that no other finder has found.
 """
 
 from __future__ import annotations
@@ -30,8 +30,7 @@ def _refusal(module: str) -> str:
 class AbsentModules:
     """Finder that raises ModuleNotFoundError with an explanation for modules in ABSENT.
 
-    ``importlib.util.find_spec``, which programs use to test whether a module exists, gets None as for any missing
-    module.
+    Programs test whether a module exists with ``importlib.util.find_spec``. It gets None, as for any missing module.
     """
 
     @staticmethod
@@ -43,8 +42,8 @@ class AbsentModules:
 
 
 def _only_looked_for() -> bool:
-    """Return True if the caller is ``importlib.util.find_spec`` and not an import statement."""
-    frame = sys._getframe(1).f_back  # the caller of the function that asks all finders
+    """Return True if ``importlib.util.find_spec`` is looking for the module, rather than an import statement."""
+    frame = sys._getframe(1).f_back  # caller of importlib's function that queries all finders
     asker = frame.f_back if frame is not None else None
     return asker is not None and asker.f_globals.get("__name__") == "importlib.util"
 

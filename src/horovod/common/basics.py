@@ -1,8 +1,8 @@
-"""``init``, ``shutdown`` and the queries about ranks and capabilities, shared by all frontends.
+"""Initialization, shutdown, and queries about ranks and capabilities, shared by all frontends.
 
 A frontend creates one ``HorovodBasics(face)`` and exports its methods. All frontends of a process share one engine
-(``state``). The first ``init`` starts it and the last ``shutdown`` ends it. A frontend that has shut down has left the
-job, although other frontends may still be in it.
+(``state``). The first ``init`` starts it and the last ``shutdown`` ends it. After its ``shutdown``, a frontend is no
+longer part of the job, even if other frontends of the process are.
 """
 
 import atexit
@@ -29,7 +29,7 @@ from horovod.common.training import training
 __all__ = ["HorovodBasics"]
 
 _lock = threading.RLock()
-# Why the last engine had ended when this process left its job, and the members of that job.
+# Set when this process leaves a job: why the engine had ended by then, and the job's members.
 _last: tuple[ending.Ended, list[int] | None] = None, None
 
 
@@ -49,7 +49,7 @@ class HorovodBasics(observed.Observed):
     """Initialization, shutdown and queries of one frontend, and the queries about the observed job."""
 
     def __init__(self, face: str) -> None:
-        """Create the functions of one frontend.
+        """Bind the functions to one frontend.
 
         Args:
             face: Name of the framework's module, for example "torch"; see ``frontends``.
@@ -83,8 +83,9 @@ class HorovodBasics(observed.Observed):
         """
         with _lock:
             if self._face.engine is None:
-                # A frontend that joins for the first time learns of the end as the others do, from an operation that
-                # reports why. The remaining ranks would otherwise wait for each other in different places.
+                # Only a frontend that had left the job ends it here. One that joins for the first time gets the error
+                # from its first operation, as the other frontends do. Otherwise the remaining ranks would wait for
+                # each other in different places.
                 if state.engine is not None and self._face.name in state.left and _ended() is not None:
                     _stop("hvd.init() was called after the job had ended")
                 if state.engine is None:
@@ -174,7 +175,7 @@ class HorovodBasics(observed.Observed):
         return job.size if job.most == 0 else job.most
 
     def should_stop(self) -> bool:
-        """Return True on all ranks if any rank has received a stop signal: SIGTERM or SIGUSR1 (HOROVOD_STOP_SIGNALS).
+        """Return True on all ranks once any rank has received a stop signal: SIGTERM or SIGUSR1 (HOROVOD_STOP_SIGNALS).
 
         All ranks must call it at the same point of the program, for example once per step; it costs a reduction of one
         byte. When it returns True, save a checkpoint and return.
@@ -270,17 +271,17 @@ class HorovodBasics(observed.Observed):
 
 
 def leave(error: BaseException | None = None) -> None:
-    """Make this process leave its job, for all its frontends; no effect without a job.
+    """Remove this process and all its frontends from the job; no effect without a job.
 
     Args:
-        error: Why the process leaves; the other ranks report it as if it had ended the process.
+        error: Exception to blame. The other ranks report it as if it had ended this process.
     """
     with _lock:
         _stop("it has left the job" if error is None else ending.told_of(error))
 
 
 def failures() -> int:
-    """Return the number of operations that failed in this process's job because ranks were lost."""
+    """Return how many operations of this process failed because the job has lost a rank."""
     ended = _ended()
     return 0 if state.engine is None or ended is None or ended[0] == "left" else state.engine.failures()
 
@@ -295,7 +296,7 @@ def _start(comm: Any, process_sets: Sequence[ProcessSet] | str | None) -> None:
     asked = check_init_arguments(comm, process_sets)
     members, dynamic = asked.members, asked.dynamic
 
-    # Imported here, because the checks above need no engine and capability queries must work without a usable one.
+    # Import late: the checks above need no engine, and capability queries must work even if it cannot be loaded.
     from horovod.common.bootstrap import start
 
     env = worker_env.WorkerEnv.from_environ()
@@ -346,7 +347,7 @@ def _link(env: worker_env.WorkerEnv, settings: Settings) -> Callable[[], float |
 
 
 def _ask_running(comm: Any, process_sets: Sequence[ProcessSet] | str | None) -> None:
-    """Check that the job started by another frontend has what the arguments ask for, and give the given sets their ids.
+    """Check the arguments against the job that another frontend has started, and assign ids to the given sets.
 
     Raises:
         ValueError: If the running job has other members, lacks a given set, or has static process sets.
@@ -379,9 +380,9 @@ def _ask_running(comm: Any, process_sets: Sequence[ProcessSet] | str | None) -> 
 
 
 def _ranks_of(entry: ProcessSet, running: list[int]) -> list[int] | None:
-    """Return the ranks in the job of a set's world ranks; None for COMM_NULL, because only other ranks know that set.
+    """Convert a process set's world ranks to ranks in the job; None for COMM_NULL, whose set only other ranks know.
 
-    If the job lacks some of the world ranks, return them unchanged, so that no registered set matches.
+    If the job does not include all of the world ranks, return them unchanged, so that no registered set matches.
     """
     if entry.world_ranks is None:
         return entry.ranks or []
@@ -429,7 +430,7 @@ def _install_hooks() -> None:
 
 def _after_fork() -> None:
     global _lock
-    _lock = threading.RLock()  # another thread may have held the old lock
+    _lock = threading.RLock()  # another thread may have held the old lock during the fork
     observed.leave_in_child()
     state.leave_in_child()
     worker_env.forget_keys()

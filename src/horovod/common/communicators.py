@@ -1,11 +1,11 @@
 """Conversion of mpi4py communicators to world ranks, and agreement between ranks on the process sets given to ``init``.
 
-mpi4py is never imported here: a caller that has a communicator has loaded it. All MPI calls are local, so none waits
-for other ranks, and an invalid communicator is detected on all its members.
+mpi4py is never imported here: a caller that passes a communicator has already imported it. All MPI calls are local, so
+none waits for other ranks, and each member detects an invalid communicator by itself.
 
-A set given as a list of ranks is the same on all ranks. With communicators, each rank passes its own: after
-``comm.Split``, ranks pass different sets at one index, and ranks that are in none pass COMM_NULL. All sets at an index
-are registered on all ranks, in the order of their first ranks.
+A process set can be a list of ranks, which must be the same on all ranks, or a communicator, of which each rank passes
+its own. After ``comm.Split``, ranks pass different communicators at the same index, and a rank in none of them passes
+COMM_NULL. Every rank registers all sets of an index, ordered by their first ranks.
 """
 
 import sys
@@ -20,15 +20,15 @@ _STARTERS = "mpirun, mpiexec or 'srun --mpi=pmix'"
 
 
 def world_ranks(comm: Any, what: str) -> list[int]:
-    """Return the world ranks of an mpi4py communicator's members, by their rank in it; empty for COMM_NULL.
+    """Return the world rank of each member of an mpi4py communicator, in its order; empty for COMM_NULL.
 
     Args:
         comm: The communicator.
         what: Name of the argument for error messages.
 
     Raises:
-        ValueError: If MPI did not start this job or is not initialized or already finalized here, for an
-            intercommunicator, and if members belong to another job.
+        ValueError: If MPI did not start this job, if MPI is not running in this process, if ``comm`` is an
+            intercommunicator, or if some members belong to another job.
     """
     mpi = _running(what)
     _check_world(mpi, what)
@@ -56,7 +56,7 @@ def world_ranks(comm: Any, what: str) -> list[int]:
 
 
 def threads() -> bool | None:
-    """Return True if MPI allows all threads of this process to call it; None if mpi4py has not initialized MPI."""
+    """Return True if any thread of this process may call MPI; None if mpi4py has not initialized MPI."""
     mpi = sys.modules.get("mpi4py.MPI")
     if mpi is None or not mpi.Is_initialized() or mpi.Is_finalized():
         return None
@@ -104,7 +104,7 @@ def _check_world(mpi: Any, what: str) -> None:
 
 
 class GivenSet(msgspec.Struct, array_like=True, frozen=True):
-    """Process set that one rank gives at one index."""
+    """Process set that one rank passes to ``init`` at one index of ``process_sets``."""
 
     ranks: list[int]
     """Sorted ranks of the job. For a communicator: world ranks in its order; empty for COMM_NULL."""
@@ -118,15 +118,15 @@ Name = Callable[[int], str]
 
 
 def agree_on_sets(given: Sequence[Sequence[GivenSet]], world: Sequence[int], name: Name) -> tuple[Sets, ...]:
-    """Return the agreed sets by index.
+    """Return the process sets to register, by index of ``process_sets``.
 
     Args:
-        given: Given sets by rank of the job.
-        world: World rank by rank of the job.
+        given: Sets that each rank of the job has passed, by rank.
+        world: World rank of each rank of the job.
         name: Returns the name of a rank for messages.
 
     Raises:
-        ValueError: If the ranks disagree; on all ranks alike, naming index, ranks and the difference.
+        ValueError: If the ranks disagree; names index, ranks and the difference. All ranks raise it.
     """
     first = given[0]
     for rank, row in enumerate(given):

@@ -1,10 +1,13 @@
-"""Gradient compression for all frontends: fewer bytes on the wire. docs/compression.md says which one to choose.
+"""Gradient compression for all frontends, which sends fewer bytes over the network.
+
+docs/compression.md helps to choose a method.
 
 A compressor is a class with two static methods, ``compress(tensor) -> (tensor, context)`` and ``decompress(tensor,
-context)``. Users may pass their own. Casting compressors change the tensor itself, so sums are rounded to 16 bits as
-well. Wire compressors leave the tensor in float32; the engine converts the values for transfer and adds in float32.
+context)``. Users may pass their own. Casting compressors convert the tensor itself to 16 bits, so the sums are rounded
+to 16 bits too. Wire compressors leave the tensor in float32; the engine converts the values for transfer and adds in
+float32.
 
-Each frontend defines how its tensors are cast (``CastCompressor``) and the two choices based on that.
+Each frontend defines how its tensors are cast (``CastCompressor``), and derives ``fp16`` and ``bf16`` from that.
 """
 
 from typing import Any
@@ -19,7 +22,7 @@ _ACCEPTED = (
 
 
 class Compressor:
-    """Base class of the compressors here; users' own compressors need not inherit from it."""
+    """Base class of the built-in compressors; users' own compressors need not inherit from it."""
 
     wire_format: int = WIRE_NONE
 
@@ -86,27 +89,28 @@ class WireCompressor(NoneCompressor):
     """
 
     wire_format: int = WIRE_NONE
-    # True if PyTorch's optimizer adds the rounding error of one step to the next.
+    # True if PyTorch's optimizer adds each step's rounding error to the gradients of the next step.
     error_feedback: bool = False
 
 
 class WireFP16Compressor(WireCompressor):
-    """Sends float16, half the bytes; values above 65504 arrive as infinity."""
+    """Compressor that sends float16, half the bytes; magnitudes above 65504 become infinity."""
 
     wire_format = WIRE_FP16
 
 
 class WireBF16Compressor(WireCompressor):
-    """Sends bfloat16, half the bytes; the range of float32 with 8 bits of precision."""
+    """Compressor that sends bfloat16, half the bytes, with the range of float32 and 8 bits of precision."""
 
     wire_format = WIRE_BF16
 
 
 class WireInt8Compressor(WireCompressor):
-    """Sends int8 with one float32 scale per 256 values, about a quarter of the bytes.
+    """Compressor that sends int8 and one float32 scale per 256 values, about a quarter of the bytes.
 
-    PyTorch's ``DistributedOptimizer`` uses it with error feedback. Everywhere else each of the two roundings loses up
-    to 1/254 of the largest of 256 neighboring values. A block that contains an infinity or a NaN arrives as all NaN.
+    PyTorch's ``DistributedOptimizer`` uses it with error feedback. Without it, each of the two roundings has an error
+    of up to 1/254 of the largest magnitude in a block of 256 values. If a block contains an infinity or NaN, all its
+    values become NaN.
     """
 
     wire_format = WIRE_INT8
@@ -114,7 +118,7 @@ class WireInt8Compressor(WireCompressor):
 
 
 class Choices:
-    """Choices for ``compression=`` that all frontends share; each frontend adds ``fp16`` and ``bf16``."""
+    """Values for the argument ``compression`` that all frontends share; each frontend adds ``fp16`` and ``bf16``."""
 
     none = NoneCompressor
     wire_fp16 = WireFP16Compressor
@@ -135,7 +139,7 @@ def wire_of(compression: Any) -> int:
         ValueError: If the argument is not a compressor.
     """
     wire: int | None = getattr(compression, "wire_format", None)
-    if wire is None:  # only our own classes have it, and those need no check on every call
+    if wire is None:  # only built-in compressors have it; skip the check for them
         check_compression(compression)
         return WIRE_NONE
     return wire
@@ -148,11 +152,11 @@ def leaves_alone(compression: Any) -> bool:
 
 
 def check_wire(compression: Any, tensor: Any, op: int, what: str, error: type[Exception] = ValueError) -> int:
-    """Return ``wire_of`` a compressor after checking that it supports the tensor and ``op``.
+    """Return the result of ``wire_of``, after checking that the compressor supports the tensor and ``op``.
 
     Args:
         compression: The compressor.
-        tensor: Tensor of any framework. A value without a dtype is not checked here.
+        tensor: Tensor of any framework. If it has no ``dtype``, it is not checked here.
         op: Code of the reduction.
         what: Prefix of error messages.
         error: Type of the exception to raise.
@@ -172,7 +176,7 @@ def check_wire(compression: Any, tensor: Any, op: int, what: str, error: type[Ex
 
 
 def refuse_wire(compression: Any, what: str, error: type[Exception] = ValueError) -> None:
-    """Raise ``error``, prefixed with ``what``, for a compressor that only works with allreduce."""
+    """Raise ``error`` if the compressor only works with allreduce; the message starts with ``what``."""
     if wire_of(compression) != WIRE_NONE:
         raise error(
             f"{what}: compression must be Compression.none, fp16, bf16 or your own compressor, got "

@@ -1,14 +1,14 @@
-"""Registry of a tf.data service: its dispatchers, its workers and the training jobs that read from it.
+"""Registry of a tf.data service, with its dispatchers, its workers and the training jobs that read from it.
 
-The registry is a store like that of a job, with its own key; clients without the key can neither read nor change it.
-Independent of any framework.
+The registry is a store like a job's store, with its own key; clients without the key can neither read nor change it.
+This module does not depend on any framework.
 
 Names in the store, for dispatcher D:
 
 - ``dispatcher.D``: its address
 - ``worker.D.W``: address of worker W
 - ``over.D``: the dispatcher is no longer needed
-- ``left.D.W``: worker W has noticed that
+- ``left.D.W``: worker W has learned that the dispatcher is no longer needed
 
 If the dispatcher runs on the training side, also:
 
@@ -33,15 +33,15 @@ log = logging.getLogger("horovod.data")
 Addresses = Mapping[str, Sequence[tuple[str, int]]]
 """(address, port) pairs by network interface."""
 
-_HEAR_SECONDS = 20.0  # interval for checking that the service still exists, during waits without a deadline
+_HEAR_SECONDS = 20.0  # seconds between checks that the service still runs, in waits without a deadline
 _ANSWER_SECONDS = 5.0
-_UNHEARD = 3  # number of consecutive checks without an answer after which the service is considered gone
+_UNHEARD = 3  # consecutive checks without an answer after which the service counts as gone
 _LEAVE_SECONDS = 10.0
-_READERS_SECONDS = 1.0  # interval for checking which readers are active
+_READERS_SECONDS = 1.0  # seconds between checks of which readers are active
 
 
 class ComputeService:
-    """Server of the registry, in its own thread until ``close``."""
+    """Server of the registry. Runs in its own thread until ``close`` is called."""
 
     def __init__(
         self, dispatchers: int, workers_per_dispatcher: int, key: bytes, nics: Collection[str] | None = None
@@ -51,7 +51,7 @@ class ComputeService:
         Args:
             dispatchers: Number of dispatchers.
             workers_per_dispatcher: Number of workers of each dispatcher.
-            key: Secret that clients must know: 32 bytes, or any number of bytes.
+            key: Secret of any length that clients must know, preferably 32 random bytes.
             nics: Network interfaces to listen on; None: all.
 
         Raises:
@@ -60,7 +60,7 @@ class ComputeService:
         for name, value in (("dispatchers", dispatchers), ("workers_per_dispatcher", workers_per_dispatcher)):
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ValueError(f"{name} must be an integer of at least 1, got {value!r}")
-        # Interfaces that are up: physical devices first, the loopback last.
+        # Active network interfaces: physical devices first, the loopback last.
         found: dict[str, list[str]] = {}
         for place in to_listen(scan(), "", alone=False):
             if ":" not in place.address:
@@ -92,7 +92,7 @@ class ComputeService:
         return self._addresses
 
     def wait_for_shutdown(self) -> None:
-        """Wait until no dispatcher is needed any more and the remaining workers know it."""
+        """Wait until no dispatcher is needed any more and the remaining workers have learned that."""
         for number in range(self._client.dispatchers()):
             self._client.wait_for_shutdown(number)
         with contextlib.suppress(StoreTimeout):
@@ -125,7 +125,7 @@ class ComputeClient:
         """Connect to the registry of a data service.
 
         Args:
-            addresses: Addresses of the service, by interface.
+            addresses: Addresses of the service by network interface, from ``ComputeService.addresses``.
             key: Key of the service.
             verbose: 2 or more: log actions to ``horovod.data`` at level INFO.
             compute_addresses: Alias of ``addresses``, for existing programs.
@@ -146,7 +146,7 @@ class ComputeClient:
         self._verbose = verbose
         self.here = ""
         """Address of this host from which the service was reached; other members of the service may use it."""
-        # Try loopback addresses last: another host's loopback address is this host here.
+        # Try loopback addresses last: on this host, they do not lead to the host that published them.
         self._store = self._connect(sorted(places, key=lambda place: place[0].startswith("127.")), key)
 
     def dispatchers(self) -> int:
@@ -168,7 +168,7 @@ class ComputeClient:
         self._set(f"worker.{number}.{index}", address)
 
     def find_worker(self, number: int, index: int) -> str:
-        """Return the last address of worker ``index`` of dispatcher ``number``; empty if it has never registered."""
+        """Return the address that worker ``index`` of dispatcher ``number`` registered last; empty if there is none."""
         return (self._find(f"worker.{number}.{index}") or b"").decode()
 
     def wait_for_dispatcher_worker_registration(self, number: int, workers: int, timeout: float) -> None:
@@ -194,17 +194,17 @@ class ComputeClient:
                     return
 
     def leave(self, number: int, index: int) -> None:
-        """Record that worker ``index`` of dispatcher ``number`` ends."""
+        """Record that worker ``index`` of dispatcher ``number`` is about to end."""
         with contextlib.suppress(StoreTimeout):
             self._set(f"left.{number}.{index}", "")
 
     def register_reader(self, number: int) -> int:
-        """Register another reader of the dispatcher, and return its number among the readers."""
+        """Register a new reader of the dispatcher, and return the reader's number."""
         me = uuid.uuid4().hex.encode()
         return next(one for one in itertools.count() if self._store.set_first(f"reader.{number}.{one}", me) == me)
 
     def say_reader_lives(self, number: int, reader: int) -> None:
-        """Send a heartbeat of the reader; call it repeatedly while reading."""
+        """Send a heartbeat for the reader; call this regularly while reading."""
         with contextlib.suppress(StoreTimeout):
             self._set(f"lives.{number}.{reader}", uuid.uuid4().hex)
 
@@ -219,11 +219,11 @@ class ComputeClient:
         Args:
             number: Number of the dispatcher.
             expected: Number of readers to wait for.
-            patience: Seconds after which a reader that has not registered or has sent no heartbeat is given up, with a
-                warning in the log.
+            patience: Seconds without a registration or a heartbeat after which a reader is given up; a warning is
+                logged.
         """
         begun = time.monotonic()
-        lives: dict[int, tuple[bytes | None, float]] = {}  # last heartbeat, and when it was received
+        lives: dict[int, tuple[bytes | None, float]] = {}  # last heartbeat of each reader, and when it was received
         with contextlib.suppress(StoreTimeout):  # the service is gone, and so are the workers
             while True:
                 readers = list(itertools.takewhile(lambda one: self._find(f"reader.{number}.{one}"), itertools.count()))
@@ -262,17 +262,17 @@ class ComputeClient:
             return False
 
     def end_dispatcher(self, number: int) -> None:
-        """Record that the dispatcher is no longer needed, so its workers end."""
+        """Record that the dispatcher is no longer needed, which makes its workers end."""
         self._say("dispatcher %d is not needed any more", number)
         self._set(f"over.{number}", "")
 
     def dispatcher_ends(self, number: int) -> None:
-        """End the dispatcher itself after all readers have finished; no error if the service is already gone."""
+        """Record that the dispatcher is no longer needed; no error if the service is already gone."""
         with contextlib.suppress(StoreTimeout):
             self.end_dispatcher(number)
 
     def shutdown(self) -> None:
-        """Record that no dispatcher is needed, so workers, dispatchers on the worker side and the service end."""
+        """Record that no dispatcher is needed. Workers, dispatchers on the worker side and the service then end."""
         for number in range(self.dispatchers()):
             self.end_dispatcher(number)
 

@@ -1,4 +1,4 @@
-"""Tuning values measured on this host (core/plan/tuning.h), kept between jobs in the user's cache directory.
+"""Cache of tuning values (core/plan/tuning.h) measured on this host, in the user's cache directory.
 
 There is one file per host and shape of the job. ``python -m horovod.benchmark --calibrate`` writes it. Rank 0 reads it
 in ``init`` and passes the values to all ranks as HOROVOD_TUNING. No value changes any bit of a result, so a missing,
@@ -17,12 +17,12 @@ from pathlib import Path
 import msgspec
 
 FORMAT = 1
-_LIMIT = 65536  # maximum bytes of a file
+_LIMIT = 65536  # maximum size of a calibration file in bytes
 
 
 @dataclass(frozen=True)
 class World:
-    """Host and shape of the job that values were measured for. Jobs with an equal World may share them."""
+    """Host and job size for which tuning values were measured. Jobs with an equal ``World`` may share the values."""
 
     machine: str
     """Identity of rank 0's host: machine id, CPU model and number of cores."""
@@ -34,14 +34,14 @@ class World:
 
     @classmethod
     def here(cls, size: int, local_size: int, cross_size: int, transport: str) -> "World":
-        """Return the World of a job of this shape with its rank 0 on this host."""
+        """Return the ``World`` of a job of this size whose rank 0 runs on this host."""
         return cls(machine_text(), size, local_size, cross_size, transport)
 
 
 def machine_text() -> str:
-    """Return an identity of this host and its CPUs.
+    """Return text that identifies this host and its CPUs.
 
-    It distinguishes hosts that share a home directory, and a host before and after a change of its CPUs.
+    The text differs between hosts that share a home directory, and changes when a host gets other CPUs.
     """
     name = _first_line("/etc/machine-id") or os.uname().nodename
     return f"{name}/{os.uname().machine}/{_cpu_model()}/{os.cpu_count()}"
@@ -56,7 +56,7 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def directory() -> Path:
-    """Return $XDG_CACHE_HOME/horovod, or else ~/.cache/horovod."""
+    """Return the cache directory: $XDG_CACHE_HOME/horovod if that is set, else ~/.cache/horovod."""
     base = os.environ.get("XDG_CACHE_HOME", "")
     if not os.path.isabs(base):  # the XDG specification says to ignore relative paths
         base = os.path.join(os.path.expanduser("~"), ".cache")
@@ -64,13 +64,16 @@ def directory() -> Path:
 
 
 def path_of(world: World) -> Path:
-    """Return the path of a World's file."""
+    """Return the path of the calibration file for ``world``."""
     digest = hashlib.sha256(msgspec.json.encode(world)).hexdigest()[:24]
     return directory() / f"tuning-{digest}.json"
 
 
 def load(world: World) -> tuple[str, str]:
-    """Return the values as text for HOROVOD_TUNING, and why an existing file is not used; either may be empty."""
+    """Return (text for HOROVOD_TUNING, why the file is not used).
+
+    Both are empty if there is no file; otherwise exactly one is empty.
+    """
     path = path_of(world)
     try:
         data = _read(path)
@@ -90,7 +93,7 @@ def load(world: World) -> tuple[str, str]:
 def link_bandwidth(world: World) -> float | None:
     """Return the measured bandwidth of a link in bytes per second; None if not measured.
 
-    It is that of links between hosts, or within the host if there is only one.
+    In a job on several hosts this is a link between hosts, otherwise a link within the host.
     """
     try:
         found = msgspec.json.decode(_read(path_of(world)), type=_File)
@@ -101,7 +104,7 @@ def link_bandwidth(world: World) -> float | None:
 
 
 def checked(tuning: dict[str, int]) -> str:
-    """Return the values as text for HOROVOD_TUNING. Raises ValueError naming a value that the engine refuses."""
+    """Return the values as text for HOROVOD_TUNING. Raises ValueError if the engine rejects a value; names it."""
     from horovod import _core
 
     text = ",".join(f"{name}={value}" for name, value in tuning.items())
@@ -118,19 +121,19 @@ def store(
     """Store the values in a file that only this user can access, replacing it atomically.
 
     Args:
-        world: What the values were measured for.
+        world: Host and job size for which the values were measured.
         tuning: The values.
-        measured: Measured seconds behind the choice, for human readers.
+        measured: Times in seconds on which the choice is based, for human readers only.
         model: Parameters of the cost model.
 
     Returns:
         Path of the file.
 
     Raises:
-        ValueError: If the engine refuses a value.
+        ValueError: If the engine rejects a value.
         OSError: If the file cannot be written.
     """
-    import tempfile  # imports much of the standard library, which starting workers do not need
+    import tempfile  # slow import that starting workers do not need
 
     checked(tuning)
     path = path_of(world)
@@ -151,7 +154,7 @@ def store(
 
 
 def _read(path: Path) -> bytes:
-    """Read the file. Raises ValueError if another user could have written it."""
+    """Return the file's contents. Raises ValueError if another user could have written it."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
     with os.fdopen(descriptor, "rb") as file:
         status = os.fstat(descriptor)

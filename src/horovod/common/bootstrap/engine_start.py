@@ -1,4 +1,4 @@
-"""Start of the engine with a rank's connections, memory and libraries."""
+"""Creation of the engine from a rank's connections, shared memory and libraries."""
 
 import os
 import socket
@@ -23,7 +23,10 @@ COLLECTIVES: Final = ("allreduce", "allgather", "broadcast", "alltoall", "reduce
 
 
 class NcclOperations(NamedTuple):
-    """For each collective: True if NCCL may perform it. Otherwise, or if NCCL cannot, the engine does."""
+    """Flags by collective: True if NCCL may perform it.
+
+    The engine performs the others, and those that NCCL does not support.
+    """
 
     allreduce: bool = True
     allgather: bool = True
@@ -33,9 +36,9 @@ class NcclOperations(NamedTuple):
 
 
 def nccl_operations(settings: Settings) -> NcclOperations:
-    """Return what the settings ask for.
+    """Return for each collective whether the settings select NCCL.
 
-    Libraries that this version does not support (mpi, ddl, ccl) mean the engine.
+    Values for libraries that this version does not support (mpi, ddl, ccl) select the engine.
     """
     general = settings.text("HOROVOD_GPU_OPERATIONS")
     asked = (settings.text(f"HOROVOD_GPU_{collective.upper()}") or general for collective in COLLECTIVES)
@@ -44,13 +47,13 @@ def nccl_operations(settings: Settings) -> NcclOperations:
 
 @dataclass
 class Formed:
-    """Result of forming connections; owns the descriptors until the engine takes them."""
+    """Connections and shared memory of a rank. Owns the descriptors until the engine takes them over."""
 
     links: dict[Link, socket.socket]
-    descriptors: list[int]  # the segment's (or -1) and the doorbells'
+    descriptors: list[int]  # of the shared memory (or -1), then of each local rank's doorbell
     cipher: Cipher | None = None
-    sessions: dict[Link, Session] = field(default_factory=dict)  # keys of encrypted links
-    first_address: str = ""  # address of rank 0, if there is a link to it
+    sessions: dict[Link, Session] = field(default_factory=dict)  # session keys of encrypted links
+    first_address: str = ""  # IP address of rank 0; empty without a data link to it
 
     def close(self) -> None:
         for sock in self.links.values():
@@ -60,10 +63,10 @@ class Formed:
 
 
 def make_engine(plan: Plan, peers: Sequence[Peer], formed: Formed, settings: Settings, env: WorkerEnv) -> "Engine":
-    """Create the engine, which takes ownership of what was formed.
+    """Create the engine, which takes ownership of the connections and descriptors in ``formed``.
 
     Raises:
-        ValueError: If it refuses a setting; names it.
+        ValueError: If the engine rejects a setting; names it.
         ImportError: If the native engine was built from different sources than the Python files.
     """
     from horovod import _core
@@ -102,7 +105,7 @@ def make_engine(plan: Plan, peers: Sequence[Peer], formed: Formed, settings: Set
 
 
 def _set_up(config: Any, plan: Plan, peers: Sequence[Peer], settings: Settings, env: WorkerEnv) -> None:
-    """Set the engine's configuration except for its connections."""
+    """Copy the settings into the engine's configuration; connections are set elsewhere."""
     config.rank = plan.me
     config.size = len(peers)
     config.node_of = plan.node_of
@@ -114,7 +117,7 @@ def _set_up(config: Any, plan: Plan, peers: Sequence[Peer], settings: Settings, 
     config.stall_warning = (
         0.0 if settings.flag("HOROVOD_STALL_CHECK_DISABLE") else settings.number("HOROVOD_STALL_CHECK_TIME_SECONDS")
     )
-    # On a single host, no other host can be lost, so no heartbeat is needed.
+    # Heartbeats detect lost hosts, so a job on a single host needs none.
     if len({peer.hostname for peer in peers}) > 1:
         config.heartbeat = settings.number("HOROVOD_HEARTBEAT_TIMEOUT")
     config.spins = _spins(plan, peers, settings)
@@ -126,7 +129,7 @@ def _set_up(config: Any, plan: Plan, peers: Sequence[Peer], settings: Settings, 
 
 
 def _look_for_nccl(config: Any, settings: Settings) -> None:
-    """Set where the engine looks for NCCL when it gets the first GPU tensor, and for which operations it uses NCCL."""
+    """Configure where the engine looks for NCCL at the first GPU tensor, and which operations use NCCL."""
     from horovod import _core
 
     allowed = nccl_operations(settings)
@@ -139,7 +142,7 @@ def _look_for_nccl(config: Any, settings: Settings) -> None:
 
 
 def _check_texts(settings: Settings) -> None:
-    """Check settings that the engine parses itself, to name the setting in errors."""
+    """Check the settings that the engine parses itself, so that errors name the setting."""
     from horovod import _core
 
     for name, read in (
@@ -162,9 +165,9 @@ _SPECIAL = {
 
 
 def _spins(plan: Plan, peers: Sequence[Peer], settings: Settings) -> int:
-    """Return the rounds of busy waiting; 0 if ranks share cores.
+    """Return how many times a waiting rank polls before it sleeps; 0 if ranks share cores.
 
-    A spinning rank would keep the rank that it waits for from running.
+    On a shared core, a polling rank would keep the rank that it waits for from running.
     """
     # Ranks pinned to one core each see only their own, so take the union. Compare host names, because
     # HOROVOD_TRANSPORT=tcp makes every rank its own node.
@@ -176,7 +179,7 @@ def _spins(plan: Plan, peers: Sequence[Peer], settings: Settings) -> int:
 
 
 def _cpu(settings: Settings, env: WorkerEnv) -> int:
-    """Return the core of the engine's thread, or -1 for any.
+    """Return the CPU core to which the engine's thread is pinned, or -1 for no pinning.
 
     Uses the launcher's local rank, because HOROVOD_TRANSPORT=tcp makes every rank its own node.
     """

@@ -1,7 +1,7 @@
-"""Errors of a job that cannot be formed, and their exchange between the ranks through the store.
+"""Errors for a job that cannot be formed, and how ranks share them through the store.
 
-- First failure: it is stored once. Other ranks find it while they connect, and give up too.
-- Final exchange: each rank reports that it is ready, or why it is not.
+- The first rank that fails stores its failure. Other ranks find it while they connect, and give up too.
+- In a final exchange, each rank reports that it is ready, or why it is not.
 """
 
 import contextlib
@@ -25,22 +25,22 @@ class NotFormedError(ValueError):
 
 
 class LinkError(Exception):
-    """Connections could not be formed; the message says which, and why."""
+    """Some connections could not be formed; the message names them and the reasons."""
 
 
 def outcome_text(target: Endpoint | str, outcome: str) -> str:
-    """Return text about an address that was tried and the outcome."""
+    """Return text that names an address and what happened when this rank tried it."""
     return f"{target} ({target.interface}): {outcome}" if isinstance(target, Endpoint) else f"{target}: {outcome}"
 
 
 def unreachable_text(peer: Peer) -> str:
-    """Return text about why no address of the peer was tried."""
+    """Return text that explains why this rank could not try any address of the peer."""
     listens = ", ".join(f"{each} ({each.interface})" for each in peer.endpoints) or "nothing"
     return f"which listens on {listens} only, where this host cannot reach it"
 
 
 def failure_reason(error: Exception) -> str:
-    """Return a short reason for the failure of a connection."""
+    """Return a short text for messages that says why a connection failed."""
     if not isinstance(error, OSError):
         return str(error)
     if isinstance(error, ConnectionRefusedError):
@@ -58,15 +58,15 @@ _SHOWN = 32
 def start_timeout_error(
     who: tuple[int, str], size: int, seconds: float, absent: Sequence[int], gave_up: Sequence[int], alone: str = ""
 ) -> NotFormedError:
-    """Return the error, which names the ranks that have not come or have given up.
+    """Return the error for a start timeout. It names the ranks that are missing or have given up.
 
     Args:
         who: Rank and host of this process.
         size: Number of ranks of the job.
-        seconds: Time waited.
+        seconds: How long this rank has waited.
         absent: Ranks that have not called ``hvd.init()``.
-        gave_up: Ranks that had called it but timed out before others came.
-        alone: Explanation of why the process assumes other ranks, which may be a mistake.
+        gave_up: Ranks that called ``hvd.init()`` but timed out before all others did.
+        alone: Why this process expects other ranks, in case that is a mistake; empty if it cannot be one.
     """
     rank, host = who
     begin = f"init: rank {rank} (host {host}) waited {seconds:g} s"
@@ -85,7 +85,7 @@ def start_timeout_error(
 
 
 def listed(ranks: Sequence[int]) -> str:
-    """Return the first of the ranks as text, for messages about many."""
+    """Return the ranks as text for messages, shortened if there are many."""
     return ", ".join(map(str, ranks[:_SHOWN])) + (", ..." if len(ranks) > _SHOWN else "")
 
 
@@ -93,18 +93,18 @@ _AWAIT_SECONDS = 5.0
 
 
 class KnownFailureError(LinkError):
-    """A failure that all ranks already know."""
+    """Failure that all ranks already know, so it need not be reported."""
 
 
 class Failures:
-    """Failures of the epoch that began with round ``epoch`` of the exchange between ``ranks`` (world ranks)."""
+    """Exchange of failures among the ranks that are forming an epoch."""
 
     def __init__(self, store: StoreClient, epoch: int, me: int, ranks: list[int], hostname: str) -> None:
         """Prepare the exchange for one epoch.
 
         Args:
             store: Connection to the store.
-            epoch: Number of the round.
+            epoch: Number of the round of the store's exchange with which the epoch began.
             me: Index of this rank in ``ranks``.
             ranks: World ranks of the job.
             hostname: This rank's host, for messages.
@@ -119,17 +119,17 @@ class Failures:
     def check(self) -> None:
         """Raise LinkError if another rank has reported a failure.
 
-        Does not block: the store's answer is seen in a later call, so a slow store delays only this check.
+        Does not block: each call sees the answer to an earlier request, so a slow store only delays the detection.
         """
         text = self._store.peek(self._name)
         if text is not None:
             raise LinkError(text.decode(errors="replace"))
 
     def tell(self, error: BaseException) -> str:
-        """Report a failure, so that other ranks fail at once instead of at their deadlines.
+        """Report a failure, so that the other ranks fail now instead of at their deadlines.
 
         Returns:
-            The first failure of the job, this rank's or another's.
+            The failure that was reported first, which may be another rank's.
         """
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
         text = f"{self._who} could not join: {reason}"
@@ -138,7 +138,7 @@ class Failures:
         return text
 
     def await_others(self, text: str) -> None:
-        """Report the failure ``text`` in the final exchange too, because some ranks may already wait in ``confirm``."""
+        """Report ``text`` in the final exchange too, because some ranks may already be waiting in ``confirm``."""
         with contextlib.suppress(StoreError):
             self._store.exchange(self._end, self._me, len(self._ranks), text.encode(), _AWAIT_SECONDS)
 
@@ -147,7 +147,7 @@ class Failures:
 
         Raises:
             KnownFailureError: If a rank is not ready.
-            LinkError: If ranks do not come within ``seconds``; names them.
+            LinkError: If ranks are still missing after ``seconds``; names them.
         """
         try:
             _, errors = self._store.exchange(self._end, self._me, len(self._ranks), b"", seconds)

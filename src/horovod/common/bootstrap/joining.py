@@ -1,4 +1,4 @@
-"""A rank's attempt to join a job of several ranks, in stages.
+"""Attempt of one rank to join a job of several ranks, in stages.
 
     stage                                                       if it fails here
     listen    open sockets for peers that connect to us         other ranks learn from the store that this rank
@@ -14,8 +14,8 @@
     confirm   make init succeed on all ranks or on none         reported, or learned from another rank
 
 Failures below the line end in ``_give_up``. It first reports the failure to the other ranks (``failures``), because
-connections that it closes earlier would hide the cause. Then it closes everything, waits for ranks that no longer check
-for failures, and raises an error.
+closing connections first would hide the cause from them. Then it closes everything, waits for ranks that no longer
+check for failures, and raises an error.
 """
 
 import os
@@ -67,7 +67,7 @@ class Joining:
     def __init__(
         self, env: WorkerEnv, settings: Settings, members: list[int] | None, sets: list[GivenSet], dynamic: bool
     ) -> None:
-        """Prepare the attempt. ``members``: world ranks by rank of the job; None: all, with their own ranks."""
+        """Prepare the attempt. ``members[i]`` is the world rank of rank i; None if all world ranks form the job."""
         self._env = env
         self._settings = settings
         self._world = members is None
@@ -82,13 +82,14 @@ class Joining:
         self._formed = Formed({}, [])
         self._engine: Engine | None = None
         self._agreed: tuple[Sets, ...] = ()
-        self._told = False  # True while a failure is known to all ranks without being reported
+        self._told = False  # True while every rank would detect the same error by itself
 
     def run(self) -> tuple[Job, "Engine"]:
         """Return the job and its engine.
 
         Raises:
-            ValueError: If the job cannot be formed; names the problem, or what was waited for. Nothing stays open.
+            ValueError: If the job cannot be formed; names the problem, or the missing ranks. All descriptors are
+                closed.
         """
         listeners = self._listen()
         try:
@@ -102,7 +103,7 @@ class Joining:
                     text = self._give_up(error, failures)
                     if isinstance(error, (LinkError, OSError, StoreError)):
                         kind = ValueError if _is_own(error) else NotFormedError
-                        # A LinkError has the same text, and two tracebacks would only hide it.
+                        # A LinkError has the same text, so a second traceback would add nothing.
                         raise kind(f"init: {text}") from (None if isinstance(error, LinkError) else error)
                     raise
         finally:
@@ -127,20 +128,20 @@ class Joining:
         return self._describe_job(peers, epoch), self._engine
 
     def _give_up(self, error: BaseException, failures: Failures) -> str:
-        """Report the failure and release everything. Returns the job's first failure, this rank's or another's."""
+        """Report the failure and release all resources. Returns the failure that was reported first, on any rank."""
         told = self._told or isinstance(error, KnownFailureError)
         text = str(error) if told else failures.tell(error)
         self._formed.close()
         if self._engine is not None:
             self._engine.shutdown("init failed")
-            self._engine = None  # the traceback would keep it and its doorbell alive
-        # Do not wait after Ctrl-C, nor in an elastic job, whose ranks return to the launcher independently.
+            self._engine = None  # the traceback would keep the engine and its doorbell alive
+        # Do not wait after Ctrl-C, nor in an elastic job, where each rank asks the launcher for a new place by itself.
         if isinstance(error, Exception) and not told and not self._env.epoch:
             failures.await_others(text)
         return text
 
     def _listen(self) -> Listeners:
-        """Return sockets that listen for peers.
+        """Open the sockets on which this rank listens for its peers.
 
         Raises ValueError naming HOROVOD_GLOO_IFACE or HOROVOD_PORT_RANGE if they do not fit this host.
         """
@@ -152,9 +153,9 @@ class Joining:
         except OSError as error:
             if interface or not alone:
                 raise ValueError(f"the network interfaces of this host cannot be listed: {error.strerror}") from None
-            found = []  # shared memory needs no network
+            found = []  # all ranks are on this host and need no network
         places = to_listen(found, interface, alone)
-        # A peer makes a control and a data connection, and tries several addresses in parallel.
+        # Each peer opens a control and a data connection, and tries several addresses in parallel.
         return Listeners(places, 4 * len(self._members) + 64, ports)
 
     def _describe_self(self, listeners: Listeners) -> Peer:
@@ -169,7 +170,7 @@ class Joining:
         )
 
     def _meet(self, store: StoreClient, mine: Peer) -> Met:
-        """Wait for all ranks. Raises ValueError naming those that do not come."""
+        """Wait until all ranks have called ``init``. Raises ValueError if some do not; names them."""
         group = (
             f"init e{self._env.epoch}"
             if self._env.epoch
@@ -177,7 +178,7 @@ class Joining:
             if self._world
             else "init " + ",".join(map(str, self._members))
         )
-        if len(group) > 512:  # the store's limit for names
+        if len(group) > 512:  # maximum length of a name in the store
             group = "init " + derive_key(self._key, group).hex()
         try:
             met = store.exchange_by_node(
@@ -185,7 +186,7 @@ class Joining:
                 self._me,
                 len(self._members),
                 msgspec.msgpack.encode(mine),
-                derive_key(self._key, "node " + "\0".join(node_of(mine))).hex(),  # names may be of any length
+                derive_key(self._key, "node " + "\0".join(node_of(mine))).hex(),  # names can be long
                 self._patience,
             )
         except StoreTimeout as error:
@@ -201,7 +202,7 @@ class Joining:
         return met
 
     def _gather(self, listeners: Listeners, mine: Peer, met: Met, failures: Failures) -> list[bytes]:
-        """Return all ranks' records, and keep the links within the node over which they came."""
+        """Return all ranks' records. The links within the node that transferred them stay open."""
         seconds = self._settings.number("HOROVOD_GLOO_TIMEOUT_SECONDS")
         key = derive_key(self._key, "links")
         values, self._formed.links = records.spread(met, self._me, mine, key, listeners, seconds, failures.check)
@@ -210,7 +211,7 @@ class Joining:
     def _cipher(self, plan: Plan, peers: list[Peer]) -> Cipher | None:
         """Return the cipher for connections between nodes; None with a single node.
 
-        Raises ValueError on all ranks alike.
+        Raises ValueError if the ranks have no common cipher; then all ranks raise it.
         """
         if len(plan.leaders) == 1:
             return None
@@ -219,7 +220,7 @@ class Joining:
         return Cipher(name, self._ciphers[name])
 
     def _connect(self, listeners: Listeners, plan: Plan, peers: list[Peer], epoch: int, failures: Failures) -> None:
-        """Connect to other nodes, then stop listening."""
+        """Form the connections to other nodes, then stop listening."""
         settings = self._settings
         descriptors.make_room(_descriptors(plan))
         encrypted = (CONTROL, DATA) if settings.flag("HOROVOD_ENCRYPT_DATA") else (CONTROL,)
@@ -227,7 +228,7 @@ class Joining:
         mesh = MeshBuilder(plan, peers, key, epoch, listeners, formed.cipher, encrypted, kinds=(CONTROL, DATA))
         formed.links.update(mesh.run(settings.number("HOROVOD_GLOO_TIMEOUT_SECONDS"), failures.check))
         formed.sessions = mesh.sessions
-        if (DATA, 0) in formed.links:  # the engine takes the link, so its address is read now
+        if (DATA, 0) in formed.links:  # read now, because the engine takes over the socket
             formed.first_address = str(formed.links[DATA, 0].getpeername()[0])
         for (kind, _), sock in formed.links.items():
             if kind == DATA:
@@ -246,13 +247,13 @@ class Joining:
         )
         if self._formed.cipher is None:
             return job
-        # A user's key may serve several jobs, so the key of the seals also depends on a random name.
+        # A user may provide the same key to several jobs, so add a random name to the input of the seals' key.
         return replace(job, seals=Seals(derive_key(self._key, f"objects {epoch} {peers[0].unix_name}")))
 
     def _placed(self, peers: list[Peer]) -> WorkerEnv:
         """Return the environment with local and cross ranks computed from host names.
 
-        Other launchers may not provide them.
+        Launchers other than horovodrun may not provide these ranks.
         """
         if self._env.place is None:
             return self._env
@@ -272,7 +273,7 @@ class Joining:
         )
         if not self._world or self._env.place is not None:
             return job
-        env = self._env  # the launcher's values take precedence, because it may order the ranks of a host differently
+        env = self._env  # the launcher may number the ranks of a host differently
         return Job(
             env.rank,
             env.size,
@@ -316,13 +317,14 @@ def describe(
 
 
 def _is_own(error: Exception) -> bool:
-    """Return True for an error of this rank's system (such as too many open files), not of a lost peer."""
+    """Return True if this host caused the error (for example by too many open files), not a lost peer."""
     return isinstance(error, OSError) and not isinstance(error, (ConnectionError, TimeoutError))
 
 
 def _descriptors(plan: Plan) -> int:
-    """Return the maximum number of descriptors this rank needs.
+    """Return an upper bound for the number of file descriptors this rank needs.
 
-    They are for links, doorbells, connections tried twice, unauthenticated connections, libraries and the program.
+    This includes links, doorbells, repeated attempts to connect, unauthenticated connections, libraries and the
+    program.
     """
     return 3 * len(plan.remote) + 2 * (len(plan.local) + len(plan.leaders)) + 128

@@ -1,11 +1,11 @@
-"""Listener for news about an elastic job during training, in a thread independent of the program.
+"""Thread that exchanges events of an elastic job with the launcher during training.
 
-- The launcher ends the epoch: the engine gives up, unless it has already noticed.
-- The engine has lost a rank: the launcher is told, even if the program continues to compute for a long time.
-- Hosts have changed: the states of the program are told.
+- When the launcher ends the epoch, the thread makes the engine give up, unless the engine has already ended.
+- When the engine loses a rank, the thread tells the launcher, even if the program keeps computing for minutes.
+- When hosts change, the thread notifies the program's elastic states.
 
-If the connection fails for any reason, it is made again after a pause, because no new worker can join a job whose rank
-0 gets no news.
+If the connection fails for any reason, the thread reconnects after a pause, because no new worker can join a job whose
+rank 0 receives no events.
 """
 
 import os
@@ -26,21 +26,22 @@ from horovod.common.store.client import StoreClient, StoreError, StoreTimeout
 if TYPE_CHECKING:
     from horovod._core import EndSignal, Engine
 
-_NEWS_SECONDS = 600.0  # timeout of a request for news, after which it is repeated
+_NEWS_SECONDS = 600.0  # timeout in seconds of one request to the launcher; it is then repeated
 _BLAME = (
     "its program goes on after a HorovodInternalError, though every operation fails; it must let the error pass to "
     "hvd.elastic.run"
 )
-# Seconds that the engine gets to detect an end that the launcher already knows, with more detail.
+# After the launcher has ended the epoch because of lost workers: seconds for the engine to detect the loss itself,
+# which gives a more detailed error.
 AT_ONCE = 0.05
-PAUSE, LONGEST_PAUSE = 0.5, 30.0  # seconds between a failed connection and the next one
-_STUBBORN = 4  # seconds of repeated failures after which a program counts as stubborn
-# The same as AT_ONCE if workers have left, because operations agreed on earlier may still succeed.
+PAUSE, LONGEST_PAUSE = 0.5, 30.0  # seconds before reconnecting: the first pause and the maximum
+_STUBBORN = 4  # seconds of repeated failures after which the program is reported
+# Used instead of AT_ONCE if workers have only left, because operations agreed on earlier may still succeed.
 SOON = 1.0
 
 
 class IgnoredFailure:
-    """Detector of programs that continue although all their operations fail. Pure."""
+    """Detector of programs that keep starting operations although every one fails."""
 
     def __init__(self, failures: int, now: float) -> None:
         self._failures = failures
@@ -49,9 +50,9 @@ class IgnoredFailure:
         """Time of the next check."""
 
     def look(self, failures: int, now: float) -> bool:
-        """Return True if more operations have failed in each of the last seconds.
+        """Return True if operations have failed in each of the last 4 seconds.
 
-        A program that lets the first error pass starts no further operations.
+        A program that does not catch the first error starts no further operations.
         """
         if now >= self.next:
             self._grown = self._grown + 1 if failures > self._failures else 0
@@ -61,38 +62,38 @@ class IgnoredFailure:
 
 @dataclass
 class _Epoch:
-    """Epoch that was formed. ``engine``: None once it has ended."""
+    """Epoch that this process has joined. ``engine`` becomes None when it has ended."""
 
     place: Place
     engine: "Engine | None"
     signal: "EndSignal"
     gives_up: float | None = None
-    """Time at which the engine gives up unless it ends by itself."""
+    """Time (``time.monotonic``) at which to make the engine give up, if it has not ended by then."""
     stubborn: IgnoredFailure | None = None
-    """Set once the engine has ended."""
+    """Detector that watches the program after the engine has ended."""
 
     @property
     def next(self) -> float | None:
-        """Time of the next action; None if there is none."""
+        """Time (``time.monotonic``) of the next action; None if no action is due."""
         if self.stubborn is not None:
             return self.stubborn.next
         return None if self.engine is None else self.gives_up
 
 
 def lost_workers(ended: tuple[str, int] | None, place: Place) -> list[int]:
-    """Return the workers that the engine has lost, from the result of ``Engine.ended``."""
+    """Return the numbers of the workers that the engine has lost. ``ended``: result of ``Engine.ended``."""
     if ended is None or ended[0] != "lost" or not 0 <= ended[1] < place.size:
         return []
     return [place.workers[ended[1]]]
 
 
 class Listening:
-    """Listener of one process, from its first epoch to its end.
+    """Event thread of one process. It runs from the first epoch until the process ends.
 
     Args:
         worker: Number of the worker.
-        connect: Connects to the store.
-        updated: Called with time, host update and the epoch it was sent to, which may have ended meanwhile.
+        connect: Returns a new connection to the store.
+        updated: Called for each host update with its time, its kind, and the epoch for which it was sent.
     """
 
     def __init__(
@@ -101,19 +102,19 @@ class Listening:
         self._worker = worker
         self._connect = connect
         self._updated = updated
-        self._client: StoreClient | None = None  # kept referenced, so that a forked child does not close it
+        self._client: StoreClient | None = None  # a reference, so that a forked child does not close it
         self._lock = threading.Lock()
         self._epoch: _Epoch | None = None
-        self._over: Over | None = None  # latest end of an epoch, which may begin here only a moment later
-        self._early: list[Updated] = []  # updates for an epoch that has not begun here yet
-        self._untold: list[tuple[int, list[int], str]] = []  # (epoch, lost, blame) still to be reported to the launcher
-        self._after = 0  # number of the last received news
+        self._over: Over | None = None  # latest end of an epoch; may arrive before that epoch begins here
+        self._early: list[Updated] = []  # host updates for an epoch that has not begun here yet
+        self._untold: list[tuple[int, list[int], str]] = []  # (epoch, lost, blame) to send to the launcher
+        self._after = 0  # number of the last event received
         self._warned: set[str] = set()
         self._changed = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         threading.Thread(target=self._run, name="horovod-news", daemon=True).start()
 
     def begin(self, place: Place, engine: "Engine") -> None:
-        """Start listening for an epoch that was formed with this place and engine."""
+        """Start to handle events of the epoch with this place and engine."""
         with self._lock:
             self._epoch = _Epoch(place, engine, engine.end_signal())
             if self._over is not None:
@@ -131,7 +132,7 @@ class Listening:
                     self._client = self._connect()
                 self._hear(self._client)
                 pause = PAUSE
-            except (StoreError, ValueError, OSError, zmq.ZMQError) as error:  # for example too many open files
+            except (StoreError, ValueError, OSError, zmq.ZMQError) as error:  # OSError: for example too many open files
                 self._warn(f"the connection on which the launcher's news come has failed, and is tried again: {error}")
                 if self._client is not None:
                     self._client.close()
@@ -140,10 +141,10 @@ class Listening:
                 pause = min(2 * pause, LONGEST_PAUSE)
 
     def _hear(self, client: StoreClient) -> None:
-        """Receive and handle news from the launcher.
+        """Receive and handle events from the launcher.
 
-        Raises all errors except for a timeout. A launcher that does not answer may be stopped (Ctrl-Z), and if it is
-        gone, ranks in training notice by other means.
+        A timeout is ignored: the launcher may be suspended (Ctrl-Z), and training ranks detect by other means that it
+        is gone. All other errors are raised.
         """
         try:
             self._after, news = client.news(self._worker, self._after, self._seconds(), self._descriptors())
@@ -160,7 +161,7 @@ class Listening:
         self._tell()
 
     def _rest(self, seconds: float) -> None:
-        """Pause, but notice the end of the engine."""
+        """Sleep for ``seconds``, but react at once if the engine ends."""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
             poll = select.poll()
@@ -170,7 +171,7 @@ class Listening:
             self._look()
 
     def _warn(self, text: str) -> None:
-        """Log each kind of warning only once."""
+        """Log a warning, unless one with the same text before the colon was logged."""
         kind = text.partition(":")[0]
         if kind in self._warned:
             return
@@ -180,7 +181,7 @@ class Listening:
         warner(rank, Settings.from_environ())(text)
 
     def _tell(self) -> None:
-        """Report findings to the launcher. A stopped launcher (Ctrl-Z) answers when it continues."""
+        """Send the pending reports to the launcher. A suspended launcher (Ctrl-Z) answers when it continues."""
         assert self._client is not None
         while self._untold:
             try:
@@ -210,7 +211,7 @@ class Listening:
         return 0.0 if self._untold else self._due()
 
     def _due(self) -> float:
-        """Return the seconds until the next action."""
+        """Return how many seconds remain until the next action."""
         with self._lock:
             at = None if self._epoch is None else self._epoch.next
             return _NEWS_SECONDS if at is None else max(0.0, at - time.monotonic())
@@ -222,7 +223,7 @@ class Listening:
             return [self._changed, self._epoch.signal.fileno()]
 
     def _look(self) -> None:
-        """Handle the end of the engine, or make it give up when that is due."""
+        """Check whether the engine has ended; if it has not, make it give up once that is due."""
         try:
             os.eventfd_read(self._changed)
         except BlockingIOError:
@@ -241,8 +242,8 @@ class Listening:
                 epoch.engine.give_up(*_why(over, epoch.place))
                 epoch.gives_up = None
             return
-        ended, epoch.engine = epoch.engine.ended(), None  # release the engine, because the next one may need its memory
-        if ended is not None and ended[0] != "left":  # a worker that leaves reports that itself
+        ended, epoch.engine = epoch.engine.ended(), None  # release its memory for the next engine
+        if ended is not None and ended[0] != "left":  # a worker that leaves tells the launcher itself
             self._untold.append((epoch.place.epoch, lost_workers(ended, epoch.place), ""))
             epoch.stubborn = IgnoredFailure(epoch.signal.failures(), time.monotonic())
 

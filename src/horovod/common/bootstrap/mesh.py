@@ -1,13 +1,13 @@
-"""Builder of a rank's connections, which listens, connects and authenticates in one loop with one deadline.
+"""Formation of a rank's connections: one loop with one deadline that listens, connects and authenticates.
 
     dialer: due ──connect──> attempt ──hello, challenge──> proven ──welcome──> link
     listener ────accept────> attempt (unknown peer until its hello) ──> link
     attempt ──refused, too late, another address was faster──> closed; the dialer tries again later
 
-``links`` defines which connections to form. A peer listens on several addresses; ``dialing`` decides which of them are
-tried when. Only one connection per link at a time can reach the connector's proof, and it becomes the link when the
-acceptor has welcomed it, so both ends choose the same one. If the connector has not come for a while, the listening
-rank connects instead, and they continue with their original roles. An unauthenticated connection is dropped when its
+``peers.wanted_links`` defines which connections to form. A peer listens on several addresses; a ``Dialer`` decides when
+to try each. Only one connection per link at a time can reach the connector's proof, and it becomes the link when the
+acceptor has welcomed it, so both ends choose the same one. If the connector has not come after 2.5 seconds or more, the
+listening rank connects instead; both then keep their original roles. An unauthenticated connection is dropped when its
 handshake fails or takes too long, and delays no other. The loop only waits for the sockets of the handshakes.
 """
 
@@ -27,15 +27,15 @@ from horovod.common.network.interfaces import Endpoint, source_address, to_try
 from horovod.common.security.auth import Acceptor, AuthError, Connector, Ephemeral, Inviter, Place, Session
 from horovod.common.security.cipher import Cipher
 
-_HANDSHAKE_SECONDS = 5.0  # for peers that have not sent anything yet
-_BUSY_SECONDS = 20.0  # for peers that have: hundreds of ranks starting on few cores delay each other
+_HANDSHAKE_SECONDS = 5.0  # timeout for peers that have not sent anything yet
+_BUSY_SECONDS = 20.0  # timeout for peers that have; hundreds of ranks on few cores start slowly
 _STRANGERS = 64
-_ACCEPTS = 64  # maximum connections to accept before existing ones are served again
+_ACCEPTS = 64  # maximum connections to accept before the existing ones get a turn
 _FULL_PAUSE = 0.05
 _CHECK_SECONDS = 0.25
-_UNREACHABLE = 0.2  # fraction of the total time after which an address without an answer is given up
-_UNREACHABLE_SECONDS = 6.0  # but not earlier than this
-_REVERSE_SECONDS = 2.5  # time until the listening rank connects itself, which a firewall may allow
+_UNREACHABLE = 0.2  # give up on a peer that has not answered in this fraction of the time limit
+_UNREACHABLE_SECONDS = 6.0  # minimum for that time, in seconds
+_REVERSE_SECONDS = 2.5  # then the listening rank connects itself; a firewall may allow that
 _REVERSE_SECONDS_A_LINK = 0.1
 _UNIX = "its Unix socket"
 _INVITED = "its own connection"
@@ -50,7 +50,7 @@ class _Attempt:
         self.sock = sock
         self.side = side
         self.deadline = deadline
-        self.link: Link | None = None  # None: an incoming connection of a peer that is still unknown
+        self.link: Link | None = None  # None: incoming connection whose peer is still unknown
         self.target: Target = ""
         self.connected = False
 
@@ -92,12 +92,12 @@ class MeshBuilder:
         self._listeners = listeners
         self._selector = selectors.DefaultSelector()
         self._links: dict[Link, socket.socket] = {}
-        self._attempts: dict[_Attempt, None] = {}  # ordered by time of creation
+        self._attempts: dict[_Attempt, None] = {}  # in order of creation
         self._kinds = kinds
         self._outgoing, self._incoming = wanted_links(plan, kinds)
         self._dialers: dict[Link, Dialer[Target]] = {}
-        self._proven: dict[Link, _Attempt] = {}  # attempts that wait for the acceptor's welcome
-        self._invitations: set[bytes] = set()  # invitations received so far
+        self._proven: dict[Link, _Attempt] = {}  # sent their proof and wait for the welcome
+        self._invitations: set[bytes] = set()  # all received so far, to detect replays
         self._next_due = 0.0
         self._next_check = 0.0
 
@@ -109,8 +109,8 @@ class MeshBuilder:
             check: Called regularly; may raise an error to give up. Must not block.
 
         Raises:
-            LinkError: If links are missing after ``seconds``, or earlier (after 6 of 30 seconds) if no address of a
-                peer answers. Names them; nothing stays open.
+            LinkError: If links are missing after ``seconds``; names them. Raised earlier (after 6 of 30 seconds) if no
+                address of a peer answers. All sockets are closed then.
         """
         begin = time.monotonic()
         patience = min(seconds, max(_UNREACHABLE_SECONDS, seconds * _UNREACHABLE))
@@ -145,7 +145,8 @@ class MeshBuilder:
     def _prepare(self, now: float) -> None:
         routes = functools.cache(source_address)
         me = self._peers[self._plan.me]
-        # Hundreds of ranks on few cores need longer, and more connections would only add load.
+        # Scale with the number of links: hundreds of ranks on few cores need longer, and more connections would add
+        # load.
         patience = max(_REVERSE_SECONDS, _REVERSE_SECONDS_A_LINK * len(self._incoming))
         for link in self._outgoing:
             if link[0] == NODE:
@@ -164,12 +165,12 @@ class MeshBuilder:
         for key, _ in events:
             if key.data is None:
                 self._accept(key.fileobj)  # type: ignore[arg-type]
-            elif key.data in self._attempts:  # not dropped by an earlier event
+            elif key.data in self._attempts:  # an earlier event may have dropped it
                 self._advance(key.data)
         now = time.monotonic()
         for attempt in [a for a in self._attempts if a.deadline <= now]:
             self._fail(attempt, "connected, but no answer" if attempt.connected else "no answer", silent=True)
-        # Unknown peers, or a listener that cannot accept, may produce events endlessly.
+        # Check regularly even if events never stop, as with many unknown peers or a listener that cannot accept.
         if not events or now >= self._next_check:
             self._next_check = now + _CHECK_SECONDS
             check()
@@ -196,10 +197,10 @@ class MeshBuilder:
                 sock, _address = listener.accept()
             except BlockingIOError:
                 return
-            # The connection is already closed, or out of descriptors; the deadline covers both.
+            # Either the peer has closed the connection, or descriptors have run out. The deadline covers both.
             except OSError as error:
                 if error.errno in (errno.EMFILE, errno.ENFILE):
-                    time.sleep(_FULL_PAUSE)  # the listener stays readable
+                    time.sleep(_FULL_PAUSE)  # the listener stays readable, so do not spin
                 return
             if listener is self._listeners.unix and descriptors.peer_user(sock) != os.geteuid():
                 sock.close()
@@ -208,10 +209,10 @@ class MeshBuilder:
             self._begin(sock, Acceptor(self._key, self._epoch, self._plan.me, self._ephemeral))
 
     def _make_place(self) -> None:
-        """Drop an incoming attempt if there are too many.
+        """Drop one incoming attempt if there are too many.
 
-        Attempts that have sent a hello and silent ones are counted separately; the oldest of the larger group is
-        dropped. So a flood of one group does not displace the other.
+        There are two groups: attempts that have sent a hello, and silent ones. The oldest attempt of the larger group
+        is dropped, so that a flood in one group does not displace the other.
         """
         unknown = [a for a in self._attempts if a.link is None]
         if len(unknown) < 2 * len(self._incoming) + _STRANGERS:
@@ -235,7 +236,7 @@ class MeshBuilder:
             sock = socket.socket(family, socket.SOCK_STREAM)
             sock.setblocking(False)
             code = sock.connect_ex(where)
-        except OSError as error:  # out of descriptors, or no IPv6 here
+        except OSError as error:  # descriptors have run out, or this host has no IPv6
             self._failed(link, target, error.strerror or str(error))
             return
         if code not in (0, errno.EINPROGRESS):
@@ -299,23 +300,23 @@ class MeshBuilder:
                 return self._prove(attempt)
         elif side.done:
             return self._admit(attempt)
-        elif side.outgoing:  # a challenge was sent, so the peer speaks our protocol
+        elif side.outgoing:  # a challenge follows a valid hello, so the peer speaks our protocol
             attempt.deadline = max(attempt.deadline, time.monotonic() + _BUSY_SECONDS)
         return True
 
     def _prove(self, attempt: _Attempt) -> bool:
-        """Claim the link before the proof is sent, so that the acceptor gets no second proof meanwhile."""
+        """Reserve the link for this attempt before its proof is sent, so that no other attempt sends one too."""
         link = _known(attempt)
         if link in self._links or link in self._proven:
             self._fail(attempt, "another address was faster")
             return False
         self._proven[link] = attempt
-        attempt.deadline = float("inf")  # the peer itself has it now
+        attempt.deadline = float("inf")  # authenticated; now only the peer's welcome is missing
         self._drop_rivals(attempt)
         return True
 
     def _admit(self, attempt: _Attempt) -> bool:
-        """Check before the welcome is sent whether this connection is wanted."""
+        """Decide whether this connection is wanted; called before the welcome is sent."""
         side = attempt.side
         assert isinstance(side, Acceptor)
         place = side.invited or side.place
@@ -332,9 +333,9 @@ class MeshBuilder:
         return True
 
     def _may_invite(self, side: Acceptor, link: Link) -> bool:
-        """Accept each invitation once, and only one at a time per link.
+        """Return True for a new invitation, if no other one for this link is in progress.
 
-        Anyone can replay a peer's invitation, and from now on the attempt does not count as unauthenticated.
+        Anyone can replay a peer's invitation, and an accepted attempt no longer counts as unauthenticated.
         """
         if side.invitation in self._invitations:
             return False
@@ -358,7 +359,7 @@ class MeshBuilder:
         self._drop_rivals(attempt)
 
     def _follow(self, attempt: _Attempt) -> None:
-        """Continue an accepted connection with the handshake of a connector, as if this rank had connected."""
+        """Restart the handshake on an accepted connection in the connector's role, as if this rank had connected."""
         kind, rank = _known(attempt)
         attempt.target = _INVITED
         attempt.side = Connector(self._key, Place(kind, self._epoch, self._plan.me, rank), self._ephemeral)
@@ -371,7 +372,7 @@ class MeshBuilder:
 
     def _failed(self, link: Link | None, target: Target, reason: str, silent: bool = False) -> None:
         if link is None or target in ("", _INVITED):
-            return  # this rank has not dialed it
+            return  # not a connection that this rank has dialed
         dialer = self._dialers[link]
         dialer.failed(target, reason, time.monotonic(), silent)
         self._next_due = min(self._next_due, dialer.next_due())

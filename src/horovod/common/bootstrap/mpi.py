@@ -1,14 +1,14 @@
 """MPI as the transport of the job: ``HOROVOD_CPU_OPERATIONS=mpi``.
 
-MPI is initialized before the ranks meet: if the process manager speaks PMI-1, MPI must be the one to send it "init" and
-"finalize" (``key_exchange.pmi``). MPI cannot be initialized twice, so it is finalized only at the end of the process,
-and only if it was initialized here.
+MPI is initialized before the ranks meet, because a process manager with PMI-1 expects "init" and "finalize" from MPI
+itself (``key_exchange.pmi``). MPI cannot be initialized twice, so it is finalized only at the end of the process, and
+only if it was initialized here.
 
-MPI_Finalize waits for all processes of the job and cannot be interrupted, and there is no limit to how long it may
-take: another rank may write a file for an hour before its process ends. So the wait does not end by a timeout but when
-another process is gone. To detect that, the control connections to the neighbors in the tree of ranks are kept open
-through a second descriptor until the process ends; the kernel closes them when a process dies. A process that has
-completed MPI_Finalize closes them too, hence the grace period.
+MPI_Finalize waits for all processes of the job and cannot be interrupted. It can take arbitrarily long: another rank
+may write a file for an hour before its process ends. So the wait has no timeout; it ends when another process is gone.
+To detect that, the control connections to the neighbors in the tree of ranks are kept open through a second descriptor
+until the process ends; the kernel closes them when a process dies. A process that has completed MPI_Finalize closes
+them too, hence the grace period.
 """
 
 import atexit
@@ -40,24 +40,24 @@ _kept: list[tuple[str, int]] = []
 
 
 def note_links(links: Iterable[tuple[str, int]]) -> None:
-    """Remember the control connections of a starting engine.
+    """Remember the control connections of an engine that is starting.
 
-    ``links``: labels of the ranks, and descriptors that the engine owns.
+    ``links``: pairs of a rank's label and the descriptor of the connection to it, which the engine owns.
     """
     _links[:] = links
 
 
 def keep_links() -> None:
-    """Keep duplicates of the connections of an engine that ends normally, only to detect lost processes."""
+    """Duplicate the control connections of an engine that ends normally, to detect lost processes later."""
     _close_links()
     for label, descriptor in _links:
-        with contextlib.suppress(OSError):  # out of descriptors: then only the launcher detects lost processes
+        with contextlib.suppress(OSError):  # without descriptors, only the launcher detects losses
             _kept.append((label, os.dup(descriptor)))
     _links.clear()
 
 
 def lost_peer(kept: Iterable[tuple[str, int]]) -> str | None:
-    """Return the label of a rank whose end of the connection is closed, or None. Data in the connections is ignored."""
+    """Return the label of a rank that has closed its connection, or None. Unread data is ignored."""
     kept = list(kept)
     poll = select.poll()
     for _, descriptor in kept:
@@ -67,14 +67,14 @@ def lost_peer(kept: Iterable[tuple[str, int]]) -> str | None:
 
 
 def wait_for_finalize(ended: Callable[[float], bool], say: Callable[[str], None]) -> bool:
-    """Wait for the end of MPI_Finalize, and log a message if that takes long.
+    """Wait until MPI_Finalize has returned, and log a message if that takes long.
 
     Args:
-        ended: Waits for the end for the given seconds, and returns True if it has come.
+        ended: Waits up to the given seconds for MPI_Finalize; returns True if it has returned.
         say: Logs a warning.
 
     Returns:
-        False if it will not end because a neighbor's process is gone; that was logged.
+        False if MPI_Finalize cannot return because a neighbor's process is gone; that was logged.
     """
     begun = time.monotonic()
     lost: tuple[str, float] | None = None
@@ -97,7 +97,7 @@ def wait_for_finalize(ended: Callable[[float], bool], say: Callable[[str], None]
 
 
 def exit_at_once() -> None:
-    """End the process while MPI_Finalize is running, skipping exit handlers that could conflict with it."""
+    """End the process while MPI_Finalize is running, without exit handlers, which could interfere with it."""
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             stream.flush()
@@ -121,12 +121,12 @@ _failed: list[str] = []
 
 
 def wanted(settings: Settings) -> bool:
-    """Return True if ranks are to communicate over MPI."""
+    """Return True if the settings select MPI for communication."""
     return settings.text(OPERATIONS) == "mpi"
 
 
 def begin(env: WorkerEnv, settings: Settings) -> None:
-    """Initialize MPI, or use what the program has initialized, if the settings ask for it.
+    """Initialize MPI if the settings select it; if the program has initialized it, use that.
 
     Raises:
         ValueError: If the job was not started by MPI, if the library is missing, ambiguous or does not match the
@@ -174,7 +174,7 @@ def begin(env: WorkerEnv, settings: Settings) -> None:
 
 
 def ranks(settings: Settings, world_ranks: Sequence[int]) -> list[int]:
-    """Return the ranks in MPI_COMM_WORLD by rank of the job; empty if MPI is not used.
+    """Return the rank in MPI_COMM_WORLD for each rank of the job; empty if MPI is not used.
 
     Raises:
         ValueError: If other ranks use MPI and this one has not initialized it.
@@ -189,15 +189,15 @@ def ranks(settings: Settings, world_ranks: Sequence[int]) -> list[int]:
 
 
 def info() -> "MpiInfo | None":
-    """Return information on the MPI initialized in this process, or None."""
+    """Return information about MPI in this process, or None if this library has not initialized it."""
     return _begun[0] if _begun else None
 
 
 def engine_ends(lost: str | None) -> None:
-    """Prepare for the end of MPI before the job's engine is shut down.
+    """Prepare for MPI_Finalize; call before the job's engine is shut down.
 
     Args:
-        lost: Why the job has ended, if a rank is gone; MPI_Finalize would wait for that rank.
+        lost: Why the job has ended, if a rank is gone; otherwise None. MPI_Finalize would wait for a lost rank.
     """
     if not _begun:
         return
@@ -208,7 +208,7 @@ def engine_ends(lost: str | None) -> None:
 
 
 def _finish(pid: int, rank: int, hide_time: bool) -> None:
-    # After an exception, MPI must not be finalized: the launcher then ends the other processes.
+    # Do not finalize MPI after an exception, so that the launcher ends the other processes.
     if os.getpid() != pid or _failed or hasattr(sys, "last_type"):
         return
     from horovod import _core

@@ -1,6 +1,6 @@
-"""Members of a job and the resulting structure: nodes, parents, connections.
+"""Members of a job, and its structure: which ranks form nodes, and which connections they need.
 
-Pure, except for the identities at the end. Connections of a rank to its peers:
+A rank has three kinds of connections to its peers:
 
 - node: Unix socket from a rank to its node's leader. Transfers the descriptors of shared memory, then serves as control
   link.
@@ -21,7 +21,7 @@ from horovod.common.network.interfaces import Endpoint
 
 
 class Peer(msgspec.Struct, array_like=True):
-    """Record of a rank for the other ranks."""
+    """Record that a rank publishes about itself to the other ranks."""
 
     version: str
     world_rank: int
@@ -47,7 +47,7 @@ class Peer(msgspec.Struct, array_like=True):
 
 
 class VersionedPeer(msgspec.Struct, array_like=True):
-    """Part of a Peer that every version understands."""
+    """Fields of a ``Peer`` that every version can decode."""
 
     version: str
     world_rank: int
@@ -55,15 +55,15 @@ class VersionedPeer(msgspec.Struct, array_like=True):
 
 
 def label(rank: int, peer: Peer) -> str:
-    """Return the name of a rank for messages."""
+    """Return text for messages that names the rank and its host."""
     return f"rank {rank} (host {peer.hostname}, pid {peer.pid})"
 
 
 def decode_peers(values: Sequence[bytes], first: int = 0) -> list[Peer]:
-    """Decode the records of the ranks from ``first`` on.
+    """Decode the records of consecutive ranks, starting with rank ``first``.
 
     Raises:
-        ValueError: If a rank runs another version; names it and both versions.
+        ValueError: If a rank runs another version of horovod; names the rank and both versions.
     """
     plain = [msgspec.msgpack.decode(value, type=VersionedPeer) for value in values]
     for rank, peer in enumerate(plain, first):
@@ -77,10 +77,10 @@ def decode_peers(values: Sequence[bytes], first: int = 0) -> list[Peer]:
 
 
 def check_agreement(peers: Sequence[Peer]) -> tuple[Sets, ...]:
-    """Return the agreed process sets for each entry given to ``init``.
+    """Return the process sets on which all ranks agree, for each entry of ``init``'s ``process_sets``.
 
     Raises:
-        ValueError: On all ranks alike, if ranks gave ``init`` different sets; names the difference.
+        ValueError: If ranks gave ``init`` different sets; names the difference. All ranks raise it.
     """
     first = peers[0]
     for rank, peer in enumerate(peers):
@@ -95,7 +95,7 @@ def check_agreement(peers: Sequence[Peer]) -> tuple[Sets, ...]:
 
 @dataclass(frozen=True)
 class Plan:
-    """Structure of the job as seen by one rank. Ranks are indices into the list of peers."""
+    """Structure of the job from the view of one rank. Ranks are indices into the list of peers."""
 
     me: int
     node_of: list[int]
@@ -131,12 +131,12 @@ class Plan:
 
 
 def node_of(peer: Peer) -> tuple[str, str]:
-    """Return the node's identity: ranks with the same host identity on the same machine form a node."""
+    """Return the identity of the rank's node: ranks with equal host name and machine form a node."""
     return peer.hostname, peer.machine
 
 
 def make_plan(me: int, peers: Sequence[Peer]) -> Plan:
-    """Return the plan of rank ``me``."""
+    """Return the job's structure from the view of rank ``me``."""
     numbers: dict[tuple[str, str], int] = {}
     nodes = [numbers.setdefault(node_of(peer), len(numbers)) for peer in peers]
     leaders = [nodes.index(node) for node in range(len(numbers))]
@@ -147,19 +147,19 @@ def make_plan(me: int, peers: Sequence[Peer]) -> Plan:
 
 
 def make_first_plan(me: int, leader: int) -> Plan:
-    """Return the plan of a rank that only knows its node's leader yet."""
+    """Return the plan of a rank that so far knows only its node's leader."""
     return Plan(me, [], [leader, me], leader, [], [leader])
 
 
 def make_job(me: int, hostnames: Sequence[str], pids: Sequence[int], dynamic: bool, elastic: bool) -> Job:
-    """Return the job with local and cross ranks computed from the host identities (by rank)."""
+    """Return the job, with local and cross ranks computed from the host names (by rank)."""
     index_on_host: list[int] = []
     counts: dict[str, int] = {}
     for name in hostnames:
         index_on_host.append(counts.get(name, 0))
         counts[name] = index_on_host[-1] + 1
     mine = index_on_host[me]
-    # Hosts in order of first appearance that have a rank with this local rank.
+    # Hosts that have a rank with this local rank, in order of their first ranks.
     across = [name for name, count in counts.items() if count > mine]
     return Job(
         rank=me,

@@ -1,7 +1,7 @@
-"""Distribution of all ranks' records: each node's first rank gets them from the store and passes them to its node.
+"""Distribution of all ranks' records by way of one rank per node.
 
-So traffic through the store, and thus the launcher's network, is proportional to nodes times ranks. For a single host
-it is proportional to the number of ranks.
+The first rank of each node gets the records from the store and passes them on to the other ranks of the node. So the
+store sends nodes x ranks records through the launcher's network, not ranks x ranks.
 """
 
 import socket
@@ -26,10 +26,10 @@ Check = Callable[[], None]
 def spread(
     met: Met, me: int, mine: Peer, key: bytes, listeners: Listeners, seconds: float, check: Check
 ) -> tuple[list[bytes], dict[Link, socket.socket]]:
-    """Return the records by rank, and the node links over which they came.
+    """Return the records by rank, and the open links within the node that transferred them.
 
     Args:
-        met: What the store has sent to this rank.
+        met: Answer of the store to this rank.
         me: This rank.
         mine: This rank's record.
         key: Key that authenticates links.
@@ -38,7 +38,7 @@ def spread(
         check: Called regularly; may raise an error to give up. Must not block.
 
     Raises:
-        LinkError, OSError: If the records do not arrive. Nothing stays open.
+        LinkError, OSError: If the records do not arrive. All links are closed.
         ValueError: If the leader runs another version. The caller reports these errors to the other ranks.
     """
     if met.holder == me:
@@ -62,7 +62,7 @@ def spread(
 def _lead(
     met: Met, me: int, key: bytes, listeners: Listeners, seconds: float, check: Check
 ) -> tuple[list[bytes], dict[Link, socket.socket]]:
-    # If a record is of another version, the caller reports that, so the other ranks learn of it from the store.
+    # If a rank runs another version, the caller reports that through the store, so the other ranks learn of it.
     peers = decode_peers(met.values)
     plan = make_plan(me, peers)
     if not plan.local_children:
@@ -118,7 +118,7 @@ def _receive_exactly(sock: socket.socket, count: int, leader: str, deadline: flo
 
 
 def _hear_why(check: Check) -> None:
-    """Wait for the reason that a peer that has closed the connection should have stored."""
+    """Wait a second for the failure report of a peer that has closed the connection; raise it if it comes."""
     deadline = time.monotonic() + _REASON_SECONDS
     while time.monotonic() < deadline:
         check()

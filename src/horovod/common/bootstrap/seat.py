@@ -1,4 +1,4 @@
-"""Place of this process in an elastic job, requested in each ``init``. ``listening`` handles news about it.
+"""Place of this process in an elastic job, requested in each ``init``. ``listening`` handles later events.
 
 join:  ask the launcher --> place --> form the epoch with the others (``bootstrap``) --> engine
          ^                                 '-- fails because a member is gone --.
@@ -29,16 +29,16 @@ from horovod.common.store.client import StoreClient, StoreError, StoreRefused, S
 if TYPE_CHECKING:
     from horovod._core import Engine
 
-_GRACE = 60.0  # seconds that the store may be silent in addition to the launcher's wait for workers
+_GRACE = 60.0  # seconds beyond HOROVOD_ELASTIC_TIMEOUT to wait for the launcher's answer
 
-_last: Place | None = None  # of this process, even if that epoch has failed
+_last: Place | None = None  # last place of this process, even if its epoch was never formed
 _listening: Listening | None = None
 
 
 def join(
     env: WorkerEnv, ended: tuple[str, int] | None, members: list[int] | None, sets: list[GivenSet], dynamic: bool
 ) -> tuple[WorkerEnv, Job, "Engine"]:
-    """Wait for a place and form the epoch, repeatedly until one is formed.
+    """Get a place from the launcher and form its epoch; try again with a new place until that succeeds.
 
     Also sets this process's environment variables for the place.
 
@@ -123,12 +123,12 @@ def _client(env: WorkerEnv) -> StoreClient:
 
 
 def _is_over(error: Exception) -> bool:
-    """Return True if the epoch probably failed because of other ranks. The launcher gives up if that repeats."""
+    """Return True if other ranks probably made the epoch fail. Try again then; the launcher limits the attempts."""
     return isinstance(error, (StoreError, NotFormedError))
 
 
 def _meet_alone(env: WorkerEnv) -> None:
-    """Do the exchanges of an epoch, by which the launcher learns that it is formed, for a job of one rank."""
+    """Do the store exchanges of a job with one rank; they tell the launcher that the epoch is formed."""
     with _client(env) as store:
         number, _ = store.exchange(f"init e{env.epoch}", 0, 1, b"")
         store.exchange(f"formed {number}", 0, 1, b"")
@@ -140,7 +140,7 @@ def _identity(env: WorkerEnv) -> Mapping[str, str]:
 
 
 def _listen(env: WorkerEnv, place: Place, engine: "Engine") -> None:
-    """Start to receive the launcher's news, and to report the engine's end."""
+    """Start to handle events from the launcher and to report the engine's end to it."""
     global _listening
     assert env.worker is not None
     if _listening is None:

@@ -1,4 +1,4 @@
-"""Memory and doorbells shared by the ranks of a node: its leader creates them and passes on the descriptors.
+"""Memory and doorbells that the ranks of a node share; its leader creates them and sends the descriptors.
 
 They have no names, so nothing is left behind even after kill -9: one memfd, and one eventfd per rank, are sent over the
 authenticated Unix sockets of ``links``.
@@ -20,11 +20,10 @@ _BATCH = 200  # the kernel allows 253 descriptors per message
 
 
 def arena_bytes(wanted: int, ranks: int) -> int:
-    """Return the address space of each rank's arena in bytes, rounded up to whole pages.
+    """Return the size of each rank's arena in bytes, rounded up to whole pages.
 
     Args:
-        wanted: Bytes. -1: this host's memory divided by ``ranks``, which the ranks' tensors cannot exceed anyway. Pages
-            take no memory until they are used.
+        wanted: Size in bytes. -1: this host's memory divided by ``ranks``. Unused pages take no memory.
         ranks: Number of ranks on this host.
     """
     page = os.sysconf("SC_PAGE_SIZE")
@@ -34,12 +33,12 @@ def arena_bytes(wanted: int, ranks: int) -> int:
 
 
 def provide(plan: Plan, links: Mapping[Link, socket.socket], settings: Settings, seconds: float) -> list[int]:
-    """Return the descriptors of the segment (or -1) and of each local rank's doorbell.
+    """Return the descriptors of the shared memory (or -1) and of each local rank's doorbell.
 
     The node's leader creates them and sends them to the other ranks.
 
     Raises:
-        OSError: If that fails; names the settings if their size is refused. Nothing stays open.
+        OSError: If that fails. If the memory is too large, names the settings. All descriptors are closed.
     """
     from horovod import _core
 
@@ -56,11 +55,11 @@ def provide(plan: Plan, links: Mapping[Link, socket.socket], settings: Settings,
         try:
             return make(whole, count)
         except MemoryFileError:
-            raise  # no setting would help
+            raise  # caused by another limit than the size, so no setting would help
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE):
                 raise
-            if bytes_each == -1:  # the default, which the user has not asked for
+            if bytes_each == -1:  # the default size; continue without it, because the user has not asked for it
                 return make_segment(0)
             raise OSError(
                 error.errno,
@@ -80,10 +79,10 @@ def provide(plan: Plan, links: Mapping[Link, socket.socket], settings: Settings,
 
 
 def make(size: int, ranks: int) -> list[int]:
-    """Create ``size`` zeroed bytes of memory and ``ranks`` eventfds, and return the descriptors in this order.
+    """Create ``size`` zeroed bytes of memory and ``ranks`` eventfds, and return their descriptors in this order.
 
     Raises:
-        OSError: If that fails. Nothing stays open.
+        OSError: If that fails. All descriptors are closed.
     """
     made: list[int] = []
     try:
@@ -111,7 +110,7 @@ def make_bells(ranks: int) -> list[int]:
 
 
 def send(sock: socket.socket, descriptors: Sequence[int], timeout: float) -> None:
-    """Send descriptors, with one byte of data per batch. Raises OSError (including TimeoutError)."""
+    """Send descriptors in batches, each with one byte of data. Raises OSError (including TimeoutError)."""
     deadline = time.monotonic() + timeout
     for begin in range(0, len(descriptors), _BATCH):
         sock.settimeout(max(0.001, deadline - time.monotonic()))
@@ -119,7 +118,7 @@ def send(sock: socket.socket, descriptors: Sequence[int], timeout: float) -> Non
 
 
 def receive(sock: socket.socket, count: int, timeout: float) -> list[int]:
-    """Receive ``count`` descriptors from ``send``. Raises OSError (including TimeoutError); nothing stays open then."""
+    """Receive ``count`` descriptors from ``send``. Raises OSError (or TimeoutError) and closes those received."""
     deadline = time.monotonic() + timeout
     received: list[int] = []
     try:
@@ -150,7 +149,7 @@ def _receive_batch(sock: socket.socket) -> tuple[bytes, list[int], int]:
 
 
 def close(descriptors: Sequence[int]) -> None:
-    """Close all open descriptors."""
+    """Close these descriptors; -1 is skipped."""
     for descriptor in descriptors:
         if descriptor >= 0:
             os.close(descriptor)

@@ -1,6 +1,6 @@
-"""Start of an engine from the worker environment and the settings, alone or together with other ranks.
+"""Start of an engine from the environment variables, alone or together with other ranks.
 
-The docstring of ``joining`` describes how ranks meet, connect and start, and how failures on the way are handled. Each
+The docstring of ``joining`` describes how ranks meet, connect and start, and how failures are handled. Each
 ``init`` is a separate epoch, so nothing of an earlier epoch, whether failed or shut down, can be mistaken for part of
 it.
 """
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def _warn(env: WorkerEnv, settings: Settings) -> None:
-    """Warn about variables that have no effect; horovodrun has already warned about those that it could see."""
+    """Warn about variables without effect, except for those that horovodrun has already warned about."""
     if LOG_LEVELS.index(settings.text("HOROVOD_LOG_LEVEL")) > LOG_LEVELS.index("warning"):
         return
     sink = make_sink(env.rank, settings.flag("HOROVOD_LOG_HIDE_TIME"))
@@ -45,7 +45,7 @@ def start(
 
     Args:
         env: Environment of this worker.
-        members: World ranks that form the job, by their rank in it; None: all.
+        members: World rank of each rank of the job; None if all world ranks form the job.
         process_sets: Process sets given to ``init``; compared between ranks.
         dynamic: True for dynamic process sets; compared between ranks.
 
@@ -76,7 +76,7 @@ def start(
 
 
 def _calibrated(env: WorkerEnv, settings: Settings) -> Settings:
-    """Return the settings with the tuning calibrated on this host for a job of this shape, if there is one.
+    """Return the settings, with the tuning that was calibrated on this host for jobs of this size, if any.
 
     Only rank 0 loads it; other ranks get it from rank 0.
     """

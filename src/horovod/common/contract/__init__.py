@@ -1,1 +1,1 @@
-"""Definitions shared by launcher and workers; the launcher may import them."""
+"""Definitions shared by launcher and workers; launcher code may import this package."""

@@ -1,9 +1,9 @@
-"""Command lines that start programs of this package in a Python interpreter, on this host and on others.
+"""Command lines that start this package's programs in a Python interpreter, on this host and on others.
 
 With `-c`, `-m` and a script on stdin, Python looks for modules in the current directory first. Other users may be able
 to write to that directory, and these programs hold the job's key: a `zmq.py` there must not replace the library. The
 option -P exists only since Python 3.11, and -I would also ignore the user's site-packages and variables. So each
-program removes that entry before it imports anything. PYTHONPATH is respected, because the user has set it.
+program first removes that directory from ``sys.path``. PYTHONPATH is respected, because the user has set it.
 
 Every interpreter that this package starts gets its arguments from this module; `tools/check_starts.py` checks that.
 This module is also a program itself: ``main`` runs another module in a process that ends together with its caller.
@@ -23,13 +23,13 @@ _SAFE = "sys.path[:] = [p for p in sys.path if p]; "
 
 
 def arguments(module: str, before: str = "pass") -> list[str]:
-    """Return the interpreter's arguments that run `main()` of a module and exit with its result.
+    """Return interpreter arguments that run `main()` of a module and exit with its result.
 
-    Append arguments for the program to them. The interpreter uses this installation of horovod if it has none itself.
+    The caller appends the program's own arguments. An interpreter without horovod uses this installation.
 
     Args:
         module: Full name of the module.
-        before: Statement that runs first; it may use `os` and `sys`.
+        before: Python statement to run first; it may use `os` and `sys`.
     """
     code = (
         f"import os, sys; {before}; {_SAFE}sys.path.append(sys.argv.pop(1)); "
@@ -39,12 +39,12 @@ def arguments(module: str, before: str = "pass") -> list[str]:
 
 
 def arguments_elsewhere(module: str) -> list[str]:
-    """Return the same for an interpreter on another machine or in a container that has horovod installed."""
+    """Return `arguments` for an interpreter on another machine or in a container where horovod is installed."""
     return ["-c", f"import sys; {_SAFE}from {module} import main; sys.exit(main())"]
 
 
 def standalone_arguments(*program: str) -> list[str]:
-    """Return the interpreter's arguments for a program that needs only the standard library.
+    """Return interpreter arguments for a program that needs only the standard library.
 
     Args:
         program: Path of a file, or `-c` and code, followed by the program's arguments.
@@ -52,10 +52,10 @@ def standalone_arguments(*program: str) -> list[str]:
     return ["-I", "-S", *program]
 
 
-# Runner of a module in a process that ends together with its caller.
+# The rest of this file runs a module in a process that ends together with its caller.
 #
 # Standard input is one end of a socket pair whose other end the caller holds. This process ends when the caller ends or
-# closes its end. That works from the first moment on, even while a framework is imported, which takes seconds.
+# closes its end. This works from the start, even during the import of a framework, which takes seconds.
 READY, GO = b"r", b"g"
 
 
@@ -63,8 +63,8 @@ def main() -> None:
     """Run ``main()`` of the module named by the first argument, with the remaining arguments."""
     waiting = select.poll()
     waiting.register(0, select.POLLHUP)
-    with contextlib.suppress(AttributeError, OSError):  # not available before Linux 5.3
-        # Children forked by the caller hold its end of the pair too, so the end of the caller itself is also watched.
+    with contextlib.suppress(AttributeError, OSError):  # pidfd_open needs Linux 5.3
+        # Watch the caller's process too, because children that it has forked also hold its end of the pair.
         waiting.register(os.pidfd_open(os.getppid()), select.POLLIN)
     threading.Thread(target=_end_with_caller, args=(waiting,), daemon=True).start()
     importlib.import_module(sys.argv.pop(1)).main()

@@ -1,15 +1,15 @@
-"""Limits that control groups set for this process: cores, memory and number of processes.
+"""Limits of this process's control groups: cores, memory and number of processes.
 
-Containers, services and batch systems use control groups. Both versions are supported, also nested. ``root`` is the
-directory that contains proc and sys; tests change it.
+Containers, services and batch systems use control groups. Versions 1 and 2 are supported, including nested groups.
+``root`` is the directory that contains proc and sys; tests change it.
 """
 
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-_UNLIMITED = 1 << 60  # bytes; version 1 writes a number near 2^63 for "no limit"
-_FILES = {  # by version: limit, usage, and the part of the usage that the kernel can reclaim
+_UNLIMITED = 1 << 60  # bytes; version 1 reports "no limit" as a number near 2^63
+_FILES = {  # by version: names of the limit, the usage, and the usage that the kernel can reclaim
     1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
     2: ("memory.max", "memory.current", "inactive_file"),
 }
@@ -17,7 +17,7 @@ _FILES = {  # by version: limit, usage, and the part of the usage that the kerne
 
 @dataclass(frozen=True)
 class Room:
-    """Capacity of a limited resource: the lowest limit, and what is left below all limits."""
+    """Capacity of a limited resource: the lowest limit of all groups, and how much is unused in every group."""
 
     limit: int
     free: int
@@ -32,7 +32,7 @@ class Groups:
 
 
 def groups(controller: str, own: str, mounts: str) -> Groups | None:
-    """Return the directories for ``controller`` ("cpu", "memory" or "pids"). Pure.
+    """Return the group directories for ``controller`` ("cpu", "memory" or "pids").
 
     Args:
         controller: Name of the controller.
@@ -61,7 +61,7 @@ def _fields(own: str) -> Iterator[tuple[str, str, str]]:
 
 
 def _upwards(point: str, mounted: str, path: str) -> list[str]:
-    """Return the group's directory and its parents' below the mount point.
+    """Return the directories of the group and its parents, up to the mount point.
 
     In a container the mounted group is often the container's own, while ``path`` is the group's name on the host, which
     is meaningless there.
@@ -73,13 +73,13 @@ def _upwards(point: str, mounted: str, path: str) -> list[str]:
     """
     below = path[len(mounted.rstrip("/")) :] if (path + "/").startswith(mounted.rstrip("/") + "/") else ""
     parts = [part for part in below.split("/") if part]
-    if ".." in parts:  # the process is outside the mounted group
+    if ".." in parts:  # the process is not in the mounted group
         parts = []
     return [os.path.join(point, *parts[:count]) for count in range(len(parts), -1, -1)]
 
 
 def cpu_limit(cpu_max: str = "", quota_us: str = "", period_us: str = "") -> float | None:
-    """Return the number of cores that a control group may use; None for no limit or an invalid text. Pure.
+    """Return the number of cores that a control group may use; None for no limit or invalid text.
 
     Args:
         cpu_max: Text of version 2's cpu.max, such as "150000 100000".
@@ -93,7 +93,7 @@ def cpu_limit(cpu_max: str = "", quota_us: str = "", period_us: str = "") -> flo
 
 
 def cores(root: str = "/") -> float | None:
-    """Return the number of cores that this process may use by its quota; None for no limit. Ignores CPU affinity."""
+    """Return the CPU quota of this process in cores; None for no limit. Ignores CPU affinity."""
     found = []
     for _, folder in _folders("cpu", root):
         v1 = [_read(f"{folder}/cpu.cfs_{name}_us") for name in ("quota", "period")]
@@ -102,15 +102,15 @@ def cores(root: str = "/") -> float | None:
 
 
 def usable_cores() -> int:
-    """Return how many cores this process and its children can keep busy, by CPU affinity and quota; at least 1."""
+    """Return how many cores this process and its children can use, given CPU affinity and quota; at least 1."""
     quota, allowed = cores(), len(os.sched_getaffinity(0))
     return allowed if quota is None else max(1, min(allowed, int(quota)))
 
 
 def memory(root: str = "/") -> Room | None:
-    """Return the memory limit and what is left, in bytes; None for no limit.
+    """Return the memory limit and the unused memory in bytes; None for no limit.
 
-    Shared memory and files in memory count as used, but not the reclaimable page cache.
+    Shared memory and files in memory count as used; the reclaimable page cache does not.
     """
     rooms = []
     for version, folder in _folders("memory", root):
@@ -126,7 +126,7 @@ def memory(root: str = "/") -> Room | None:
 
 
 def tasks(root: str = "/") -> Room | None:
-    """Return the limit of processes and threads, and what is left; None for no limit."""
+    """Return the limit on the number of processes and threads, and how many are left; None for no limit."""
     rooms = []
     for _, folder in _folders("pids", root):
         most = _number(_read(f"{folder}/pids.max"))
@@ -149,7 +149,7 @@ def _folders(controller: str, root: str) -> list[tuple[int, str]]:
 
 
 def _number(text: str) -> int | None:
-    """Return the number in a text; None for "max" and invalid texts."""
+    """Parse a number; return None for "max" and for invalid text."""
     text = text.strip()
     return int(text) if text.isascii() and text.isdecimal() else None
 

@@ -1,6 +1,7 @@
-"""File descriptors: limit of open files, files in memory (memfd), and the peer of a Unix socket.
+"""File descriptors: the limit of open files, files in memory (memfd), and the peers of Unix sockets.
 
-Files in memory have no names. They pass the job's key to workers, and the ranks of a host share memory by them.
+Files in memory have no names. They are used to pass the job's key to workers, and as shared memory of the ranks on a
+host.
 """
 
 import errno
@@ -17,7 +18,7 @@ def make_room(count: int, at_least: int | None = None) -> None:
 
     Args:
         count: Number of descriptors to make room for.
-        at_least: If given, settle for any number from this one up when the hard limit is too low.
+        at_least: Smallest number that is enough if the hard limit is too low for ``count``; None: ``count``.
 
     Raises:
         ValueError: If the hard limit is too low; names the limit and the number needed.
@@ -47,16 +48,14 @@ _NO_ROOM = "no file can be made in memory: {} (of this process: ulimit -n; of th
 
 
 class MemoryFileError(OSError):
-    """The system refuses to create the file; the text says what must allow it."""
+    """The system does not allow the file to be created; the message says what to change."""
 
-    def __str__(self) -> str:  # without the error number
+    def __str__(self) -> str:  # the message without the error number
         return str(self.strerror)
 
 
 def create_memory_file(name: str) -> int:
-    """Return the descriptor of an empty memory file that can be sealed and is closed on exec.
-
-    ``name`` is only visible in /proc.
+    """Create an empty, sealable file in memory and return its close-on-exec descriptor. ``name`` only shows in /proc.
 
     Raises:
         MemoryFileError: If the file cannot be created.
@@ -68,12 +67,12 @@ def create_memory_file(name: str) -> int:
         raise MemoryFileError(error.errno, text.format(error.strerror)) from None
 
 
-_KINDS = ("user", "pid")  # kinds of namespaces
-CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
+_KINDS = ("user", "pid")  # namespaces that must be the same
+CREDENTIALS = struct.Struct("3i")  # process id, user id, group id
 
 
 def peer_credentials(sock: socket.socket) -> tuple[int, int, int]:
-    """Return (process, user, group) of the peer at the time it connected or began to listen.
+    """Return (process id, user id, group id) of the peer, from when it connected or began to listen.
 
     The ids are those of this process's namespaces.
     """
@@ -82,18 +81,18 @@ def peer_credentials(sock: socket.socket) -> tuple[int, int, int]:
 
 
 def peer_user(sock: socket.socket) -> int:
-    """Return the peer's user id."""
+    """Return the user id of the Unix socket's peer."""
     return peer_credentials(sock)[1]
 
 
 def is_this_user_or_root(sock: socket.socket) -> bool:
-    """Return True if the peer is a process of this user or root, in this container.
+    """Return True if the peer is a process in this container, of this user or of root.
 
     Containers may share a network namespace, to which abstract sockets belong. Processes of other containers are not
     trusted, even if their users have the same numbers.
     """
     pid, uid, _ = peer_credentials(sock)
-    if pid <= 0:  # a process that is not visible from here
+    if pid <= 0:  # the peer's process is not visible in this namespace
         return False
     if uid == 0:
         return True

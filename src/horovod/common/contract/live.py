@@ -1,4 +1,4 @@
-"""Messages for the live page (`horovodrun --dashboard`), which rank 0 sends to the launcher about once a second.
+"""Messages that rank 0 sends to the launcher about once a second for the live page (`horovodrun --dashboard`).
 
 They use the pipe of reports (``reasons``). Each message is self-contained and describes the current state, not changes.
 A message that does not fit into the pipe is dropped, and the next one a second later replaces it. Times are in seconds.
@@ -12,14 +12,14 @@ import msgspec
 
 from horovod.common.contract.reasons import LIMIT
 
-NAME = 100  # maximum characters of a name in a message
+NAME = 100  # maximum length of a name in characters
 _SENTENCE = 400
 _WAITS = 20
 _MISSING = 16
 
 
 class Parts(msgspec.Struct, frozen=True, array_like=True):
-    """Parts of a step's time; None: not measured. ``hidden`` overlaps the others, which add up to ``step``."""
+    """Parts of a step's time, which add up to ``step``; ``hidden`` overlaps the others. None: not measured."""
 
     step: float
     data: float | None = None
@@ -29,7 +29,7 @@ class Parts(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Last(msgspec.Struct, frozen=True):
-    """Rank that came last most often: its fraction of the steps, and by how many seconds it was late."""
+    """Rank that most often came last: the fraction of the steps, and how many seconds late it was."""
 
     rank: int
     share: float
@@ -40,13 +40,13 @@ class Overall(msgspec.Struct, frozen=True, tag="live-job"):
     """State of the whole job for the live page.
 
     Attributes:
-        at: Time of the data, on rank 0's clock.
-        made: Steps of the rank that has made the most.
-        own: Steps of rank 0.
+        at: Time of the data in seconds, on rank 0's clock.
+        made: Number of steps of the rank that is furthest.
+        own: Number of steps of rank 0.
         whole: Parts of a step, over the whole job.
         lately: Parts of a step since the previous reports of the ranks.
-        bandwidth: Bytes per second in collectives.
-        link: Measured bandwidth of a link.
+        bandwidth: Bandwidth reached in collectives, in bytes per second.
+        link: Calibrated bandwidth of a link, in bytes per second.
         last: Rank that came last most often, over the whole job.
         last_lately: The same since the previous reports.
         sentence: Summary in one sentence.
@@ -65,7 +65,7 @@ class Overall(msgspec.Struct, frozen=True, tag="live-job"):
 
 
 class Row(msgspec.Struct, frozen=True, array_like=True):
-    """State of one rank. ``share``: fraction of the steps in which it came last; ``late``: by how many seconds."""
+    """State of one rank. ``share``: fraction of the steps in which it came last; ``late``: how many seconds late."""
 
     rank: int
     made: int
@@ -100,7 +100,7 @@ class Values(msgspec.Struct, frozen=True, tag="live-values"):
 
 
 class Wait(msgspec.Struct, frozen=True, array_like=True):
-    """Operation that waits for ranks. ``lacking``: number of missing ranks; ``missing``: the first of them."""
+    """Operation that waits for ranks. ``lacking`` is the number of missing ranks; ``missing`` lists the first ones."""
 
     name: str
     age: float
@@ -110,7 +110,7 @@ class Wait(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Waits(msgspec.Struct, frozen=True, tag="live-waits"):
-    """Oldest of ``total`` waiting operations. ``why``: the likely reason, if one was found."""
+    """The oldest of ``total`` waiting operations. ``why`` is the likely reason, if one was found."""
 
     total: int
     waits: list[Wait]
@@ -122,7 +122,7 @@ _decoder: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)
 
 
 def decode(line: bytes) -> Message | None:
-    """Return the message, or None for an invalid one: any process that knows the pipe's name can write to it."""
+    """Return the decoded message; None if it is invalid, as any process that knows the pipe's name can write."""
     try:
         return _decoder.decode(line)
     except (ValueError, RecursionError):
@@ -135,7 +135,7 @@ def encode(message: Message) -> bytes:
 
 
 def of_job(job: Mapping[str, Any], at: float) -> Overall:
-    """Return the message for the result ``job`` of ``Account.job`` at time ``at``."""
+    """Return the message for ``job``, the result of ``Account.job`` at time ``at``."""
     lately = job["lately"]
     return Overall(
         at,
@@ -152,12 +152,12 @@ def of_job(job: Mapping[str, Any], at: float) -> Overall:
 
 
 def of_ranks(ranks: Iterable[Mapping[str, Any]]) -> list[Row]:
-    """Return the rows for the ranks in the result of ``Account.job``."""
+    """Return one row for each rank in ``job``, the result of ``Account.job``."""
     return [Row(r["rank"], r["made"], _parts(r), r["late"]["share"], r["late"]["seconds"]) for r in ranks]
 
 
 def of_values(ranks: Iterable[Mapping[str, Any]]) -> list[Value]:
-    """Return the values reported by the same ranks, by name."""
+    """Summarize the values that these ranks have reported under each name."""
     told: dict[str, list[float]] = {}
     for rank in ranks:
         for name, value in rank["reported"].items():
@@ -182,7 +182,7 @@ def of_waits(waiting: Sequence[Mapping[str, Any]], why: str) -> Waits:
 
 
 def packed(rows: Sequence[Row], values: Sequence[Value]) -> list[bytes]:
-    """Encode rows and values in as few messages as possible, none longer than LIMIT bytes."""
+    """Encode rows and values in as few messages as possible, each of at most LIMIT bytes."""
     made: list[bytes] = []
     for kind, items in ((Values, values), (Rows, rows)):
         begin = 0
@@ -203,7 +203,7 @@ def _parts(figures: Mapping[str, Any]) -> Parts | None:
 
 
 def _text(words: str, most: int) -> str:
-    """Return at most ``most`` characters, without those that UTF-8 cannot encode."""
+    """Shorten the text to ``most`` characters and remove those that UTF-8 cannot encode."""
     return words[:most].encode(errors="replace").decode()
 
 

@@ -1,4 +1,4 @@
-"""Messages to the user: the engine's log on stderr, and warnings that point at the user's line."""
+"""Log messages on stderr, and warnings that point at the user's line."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from horovod.common.contract.settings import LOG_LEVELS, Settings
 
 
 def make_sink(rank: int, hide_time: bool) -> Callable[[int, str], None]:
-    """Return a function (level, message) that writes one line; it is called from the engine's thread."""
+    """Return the engine's log function (level, message), which writes one line. The engine's thread calls it."""
 
     def sink(level: int, message: str) -> None:
         name = LOG_LEVELS[level].upper() if 0 <= level < len(LOG_LEVELS) else str(level)
         stream = sys.stderr
-        if stream is None:  # processes without stderr, and the very end of the interpreter
+        if stream is None:  # no stderr, or the interpreter is shutting down
             return
         stamp = ""
         if not hide_time:
@@ -86,7 +86,7 @@ def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
 
 
 def _caller(frame: FrameType) -> FrameType | None:
-    """Return the next outer frame that ``warnings`` counts; it skips importlib's own frames."""
+    """Return the next outer frame, skipping frames of importlib as ``warnings`` does."""
     outer = frame.f_back
     while outer is not None and "importlib" in outer.f_code.co_filename and "_bootstrap" in outer.f_code.co_filename:
         outer = outer.f_back

@@ -1,8 +1,8 @@
-"""Messages about membership between the launcher of an elastic job and its workers; ``store.desk`` transfers them.
+"""Messages about membership that the launcher and the workers of an elastic job exchange (``store.membership``).
 
-Each process of the job has a unique worker number. A worker tells the launcher that it wants to join
-(``store.messages.Come``), and that it has learned of the end of its epoch (``Heard``). The launcher sends its place in
-the next epoch, and news such as changes of the hosts.
+Each process of the job has a unique worker number. A worker tells the launcher when it wants to join
+(``store.messages.Come``) and when its epoch has ended (``Heard``). The launcher sends the worker its place in the next
+epoch, and events such as changes of the hosts.
 """
 
 from enum import IntFlag
@@ -11,7 +11,7 @@ import msgspec
 
 
 class HostUpdateResult(IntFlag):
-    """Change of the hosts of an elastic job, as told by the launcher."""
+    """Kind of change of an elastic job's hosts, as reported by the launcher."""
 
     no_update = 0
     removed = 1
@@ -24,8 +24,8 @@ class Place(msgspec.Struct, frozen=True, array_like=True):
 
     Attributes:
         workers: Numbers of the workers, by rank.
-        most: Maximum number of workers ever; None: unlimited.
-        in_sync: True if all members have reported that their states are unchanged since the last sync (``Come``).
+        most: Maximum number of workers during the whole job; None: unlimited.
+        in_sync: True if all members have reported (``Come``) that their states have missed nothing since the last sync.
     """
 
     epoch: int
@@ -47,7 +47,7 @@ class Facts(msgspec.Struct, frozen=True, array_like=True):
         version: Version of horovod.
         python: Version of Python, such as "3.11".
         program: Name of the program.
-        code: Digest of the program's main file; empty without one.
+        code: Digest of the program's main file; empty if it has none.
     """
 
     version: str
@@ -57,10 +57,10 @@ class Facts(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Over(msgspec.Struct, frozen=True, tag="over"):
-    """End of an epoch: workers that are connecting give up, and the operations of those that train fail.
+    """Message that an epoch is over. Workers that are connecting give up; operations of training workers fail.
 
     Attributes:
-        lost: Workers that are certainly gone. Empty if workers have only left, so that operations agreed on before may
+        lost: Workers that are certainly gone. Empty if workers have only left; operations agreed on earlier may then
             still succeed.
     """
 
@@ -70,7 +70,7 @@ class Over(msgspec.Struct, frozen=True, tag="over"):
 
 
 class Updated(msgspec.Struct, frozen=True, tag="updated"):
-    """Host update: other workers could join the epoch, or some must leave. ``timestamp``: seconds; always increases."""
+    """Message that workers could join the job or must leave it. ``timestamp`` is in seconds and always increases."""
 
     epoch: int
     timestamp: float
@@ -94,15 +94,15 @@ def encode(message: Place | Facts | News) -> bytes:
 
 
 def decode_place(data: bytes) -> Place:
-    """Return the place. Raises ValueError if ``data`` is invalid."""
+    """Decode a worker's place. Raises ValueError if ``data`` is invalid."""
     return _places.decode(data)
 
 
 def decode_facts(data: bytes) -> Facts:
-    """Return the facts. Raises ValueError if ``data`` is invalid."""
+    """Decode a worker's properties. Raises ValueError if ``data`` is invalid."""
     return _facts.decode(data)
 
 
 def decode_news(data: bytes) -> News:
-    """Return the news. Raises ValueError if ``data`` is invalid."""
+    """Decode an event from the launcher. Raises ValueError if ``data`` is invalid."""
     return _news.decode(data)

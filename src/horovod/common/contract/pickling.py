@@ -1,4 +1,4 @@
-"""Pickling by cloudpickle, which supports functions and classes of scripts; file names in code objects are kept."""
+"""Pickling with cloudpickle, which also supports functions and classes of scripts, and keeps file names of code."""
 
 import collections
 import io
@@ -8,11 +8,11 @@ from typing import IO, Any, ClassVar
 
 import cloudpickle
 
-_NO_NAME = "<dynamic-code>"  # what cloudpickle 3.1.3 and later write instead of a file name
+_NO_NAME = "<dynamic-code>"  # placeholder that cloudpickle 3.1.3 and later write instead of a file name
 
 
 def _code(code: CodeType) -> tuple[Any, tuple[Any, ...]]:
-    """Reduce a code object with its file name, so that tracebacks on other ranks show the user's lines."""
+    """Pickle a code object with its file name, so that tracebacks on other ranks show the user's lines."""
     make, parts = cloudpickle.CloudPickler.dispatch_table[CodeType](code)
     return make, tuple(code.co_filename if part == _NO_NAME else part for part in parts)
 
@@ -22,12 +22,12 @@ class _Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]
 
 
 def dump(value: object, file: IO[bytes]) -> None:
-    """Pickle ``value`` into a binary file, for ``pickle.load``. Raises errors of pickling and writing."""
+    """Pickle ``value`` into a binary file that ``pickle.load`` can read. Raises errors of pickling and writing."""
     _Pickler(file, protocol=pickle.HIGHEST_PROTOCOL).dump(value)
 
 
 def dumps(value: object) -> bytes:
-    """Return ``value`` pickled, for ``pickle.loads``. Raises errors of pickling."""
+    """Pickle ``value`` to bytes that ``pickle.loads`` can read. Raises errors of pickling."""
     stream = io.BytesIO()
     dump(value, stream)
     return stream.getvalue()

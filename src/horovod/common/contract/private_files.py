@@ -1,8 +1,8 @@
-"""Safe access to directories and files where other users may have created something first, and keys not to be printed.
+"""Safe access to files in places where other users can create files too, and bytes that never get printed.
 
-Every name there can be a symbolic link, a pipe, or a hard link to another file, and can change between two checks. So
-each name is opened once, without following links, and owner, type and mode are read from the descriptor. Files in a
-directory are accessed through that directory's descriptor (`dir_fd`), never again by its path.
+In such a place, every name can be a symbolic link, a pipe, or a hard link to another file, and can change between two
+checks. So each name is opened once, without following links, and owner, type and mode are read from the descriptor.
+Files in a directory are accessed through that directory's descriptor (`dir_fd`), never again by its path.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ _BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
 class NotPrivateError(OSError):
-    """A directory or file belongs to another user, or others can write to it."""
+    """The directory or file belongs to another user, or other users can write to it."""
 
 
 @contextlib.contextmanager
@@ -88,7 +88,7 @@ def check_private(fd: int, path: str) -> os.stat_result:
 
 
 def open_file(name: str, flags: int, dir_fd: int | None = None, mode: int = 0o666) -> int:
-    """Open a regular file without other hard links, creating it if it is missing, and return its descriptor.
+    """Open a regular file that has no other hard link, create it if it is missing, and return its descriptor.
 
     Args:
         name: Path of the file, relative to `dir_fd` if that is given; links in its directory part are followed.
@@ -98,7 +98,7 @@ def open_file(name: str, flags: int, dir_fd: int | None = None, mode: int = 0o66
         mode: Mode of a new file.
 
     Raises:
-        OSError: If it cannot be opened or created, or is something else.
+        OSError: If it cannot be opened or created, is not a regular file, or has other hard links.
     """
     try:
         fd = os.open(name, _FILE | flags, mode, dir_fd=dir_fd)
@@ -107,7 +107,8 @@ def open_file(name: str, flags: int, dir_fd: int | None = None, mode: int = 0o66
             _refuse_link(name, dir_fd)
         raise
     try:
-        # Compare with the file that now has the name: a hard link removed after the open would no longer be counted.
+        # Compare with the file that has the name now. The link count alone is not enough, because a hard link could be
+        # removed after the open.
         found = os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
         mine = os.path.samestat(found, os.fstat(fd)) and stat.S_ISREG(found.st_mode) and found.st_nlink < 2
         if not mine:
@@ -126,9 +127,8 @@ def _refuse_link(name: str, dir_fd: int | None) -> None:
 class Secret(bytes):
     """Bytes that print as ``<secret of 32 bytes>``.
 
-    Debuggers, notebooks and test runners show the variables of every frame of a traceback, and logs show what is put
-    into them. A Secret equals, and is used like, the bytes that it holds; ``bytes(secret)`` returns them without this
-    protection.
+    This keeps keys out of tracebacks in which debuggers, notebooks and test runners show variables, and out of logs. In
+    all other ways a Secret behaves like its bytes; ``bytes(secret)`` returns them without this protection.
     """
 
     __slots__ = ()

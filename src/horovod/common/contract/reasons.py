@@ -1,11 +1,11 @@
-"""Reports of a rank to the launcher: that it calls ``init``, that it leaves, and why it ends.
+"""Reports that a rank sends to the launcher: when it calls ``init``, when it leaves, and why it ends.
 
 The agent of a host gives its workers the path and inode of a named pipe in HOROVOD_REPORT_PIPE. A report is one line of
-JSON, written in one call, so that reports of several ranks do not mix. No process waits for reports. If the pipe is
-missing or full, the launcher decides without them. It is missing under other launchers (except mpirun below `horovodrun
---mpi` on one machine), and if a container separates agent and worker.
+JSON, written in a single call, so that reports of several ranks do not mix. No process waits for a report. If the pipe
+is missing or full, the launcher has to do without. The pipe is missing under other launchers (except mpirun below
+`horovodrun --mpi` on one machine), and if the worker runs in another container than the agent.
 
-Also formats lists of ranks for messages, with consecutive ranks as ranges.
+This module also formats lists of ranks for messages, with consecutive ranks as ranges.
 """
 
 import contextlib
@@ -26,30 +26,30 @@ _MOST_RANKS = 64
 
 
 class Called(msgspec.Struct, frozen=True, tag="called"):
-    """The rank calls ``hvd.init()``. ``pid``: its process id, by which other launchers identify it."""
+    """Report that the rank calls ``hvd.init()``. ``pid``, its process id, identifies it under other launchers."""
 
     rank: int
     pid: int = 0
 
 
 class Left(msgspec.Struct, frozen=True, tag="left"):
-    """The rank leaves the job in an orderly way; ``reason`` is what it tells the other ranks."""
+    """Report that the rank leaves the job in an orderly way. ``reason`` is what it tells the other ranks."""
 
     rank: int
     reason: str
 
 
 class Ending(msgspec.Struct, frozen=True, tag="ending"):
-    """The process ends, with the reason.
+    """Report that the process ends, and why.
 
     Attributes:
         rank: World rank of the process.
-        why: "own": by its own exception; "exit": without an exception, possibly by sys.exit. The others are
-            consequences of other ranks. "lost": the connection to ``ranks`` broke; "left": they had left the job;
-            "absent": they did not call ``hvd.init()`` within ``seconds``; "failed": an operation failed for an unknown
+        why: "own": by its own exception. "exit": without an exception, possibly by sys.exit. The other values mean that
+            it ends because of other ranks. "lost": the connection to ``ranks`` broke. "left": they had left the job.
+            "absent": they did not call ``hvd.init()`` within ``seconds``. "failed": an operation failed for an unknown
             reason.
-        ranks: Ranks that are the reason.
-        seconds: See "absent".
+        ranks: Ranks that caused it.
+        seconds: Time waited, for "absent".
     """
 
     rank: int
@@ -59,12 +59,12 @@ class Ending(msgspec.Struct, frozen=True, tag="ending"):
 
     @property
     def suffers(self) -> bool:
-        """True if the reason lies outside this process."""
+        """True if the process ends because of other ranks."""
         return self.why not in ("own", "exit")
 
 
 class Refused(msgspec.Struct, frozen=True, tag="refused"):
-    """A process started by the rank called ``hvd.init()``."""
+    """Report that a process started by the rank has called ``hvd.init()``."""
 
     rank: int
 
@@ -84,7 +84,7 @@ def encode(report: Report) -> bytes:
 
 
 def decode(line: bytes) -> Report | None:
-    """Return the report, or None for an invalid line: any process that knows the pipe's name can write to it."""
+    """Return the decoded report; None if it is invalid, as any process that knows the pipe's name can write."""
     try:
         return _decoder.decode(line)
     except (ValueError, RecursionError):
@@ -92,12 +92,12 @@ def decode(line: bytes) -> Report | None:
 
 
 def name_of(path: str, fd: int) -> str:
-    """Return the name for the pipe with this path below /proc and this local descriptor."""
+    """Return the name under which workers find the pipe: its path below /proc, and its inode."""
     return f"{path}:{os.fstat(fd).st_ino}"
 
 
 class ReportPipe:
-    """Worker's end of the pipe."""
+    """Worker's end of the pipe to the launcher."""
 
     def __init__(self, name: str) -> None:
         """Open the worker's end of the pipe.
@@ -132,7 +132,7 @@ class ReportPipe:
             return False
 
     def waiting(self) -> int:
-        """Return how many bytes in the pipe have not been read yet."""
+        """Return the number of bytes in the pipe that the agent has not read yet."""
         if self._fd < 0:
             return 0
         try:
@@ -151,19 +151,19 @@ _EXPLAINED = "_horovod_ending"
 
 
 def explained(error: E, ending: Ending) -> E:
-    """Attach to the exception why a process that it ends ends, and return it."""
+    """Attach to an exception the reason to report if it ends the process; return the exception."""
     setattr(error, _EXPLAINED, ending)
     return error
 
 
 def explanation(error: BaseException) -> Ending | None:
-    """Return what ``explained`` has attached, or None."""
+    """Return the reason that ``explained`` has attached to the exception, or None."""
     found = getattr(error, _EXPLAINED, None)
     return found if isinstance(found, Ending) else None
 
 
 def runs(ranks: Collection[int]) -> list[tuple[int, int]]:
-    """Return the (first, last) rank of each run of consecutive ranks, sorted."""
+    """Group ranks into sorted (first, last) pairs of consecutive ranks."""
     found: list[tuple[int, int]] = []
     for rank in sorted(ranks):
         if found and found[-1][1] == rank - 1:
@@ -174,7 +174,7 @@ def runs(ranks: Collection[int]) -> list[tuple[int, int]]:
 
 
 def rank_ranges(ranks: Collection[int], between: str = ",") -> str:
-    """Return sorted ranges such as ``0-3,7``, separated by ``between``."""
+    """Return ranks as text such as ``0-3,7``, sorted, with ``between`` as separator."""
     return between.join(f"{low}" if low == high else f"{low}-{high}" for low, high in runs(ranks))
 
 

@@ -1,4 +1,4 @@
-"""Directories for a job's reports on problems: one per job, inside one per user.
+"""Directories for reports about problems: one directory per job, inside one per user.
 
 The user's default directory has a predictable name in the directory for temporary files, so another user may have
 created it first. Such a directory is not used.
@@ -24,27 +24,27 @@ _DOOR_LINE = re.compile(rf" @({_DOOR}([1-9][0-9]{{0,9}})-[0-9a-f]{{16}})\n?\Z")
 
 
 def folder_of_user(text: str) -> str:
-    """Return the user's directory: ``text`` if given, otherwise the default."""
+    """Return the directory for all of this user's jobs: ``text`` if not empty, else the default."""
     if text:
         return os.path.abspath(text)
     try:
         place = tempfile.gettempdir()
-    except FileNotFoundError:  # nothing is writable here; jobs run anyway, without reports
+    except FileNotFoundError:  # no writable directory: the job runs without reports
         place = "/tmp"
     return os.path.join(place, f"horovod-{os.getuid()}")
 
 
 def folder_of_job(text: str) -> str:
-    """Return the directory of a job that begins now with this process.
+    """Return the directory for the job that starts in this process now.
 
-    It is created when there is something to write, except for the user's default directory, which is created at once.
+    The first report creates it. Only the user's default directory is created at once.
     """
     name = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
     return on_this_host(os.path.join(folder_of_user(text), name))
 
 
 def on_this_host(folder: str) -> str:
-    """Return a job's directory, or a fresh one if another user has created this user's default directory.
+    """Return the job's directory, or a new one if another user owns this user's default directory.
 
     Args:
         folder: Result of `folder_of_job`, possibly from another host.
@@ -57,14 +57,14 @@ def on_this_host(folder: str) -> str:
         return folder
     except OSError:
         if not os.path.lexists(place):
-            return folder  # nothing is writable here; that is reported when there is something to write
+            return folder  # no writable directory; the first write reports that
     with contextlib.suppress(OSError):
         return os.path.join(tempfile.mkdtemp(prefix=f"horovod-{os.getuid()}-"), name)
     return folder
 
 
 def process_of(folder: str) -> int | None:
-    """Return the process id of rank 0 from the name of a job's directory; None for another name."""
+    """Extract rank 0's process id from the name of a job's directory; None if the name has another form."""
     found = _JOB.fullmatch(os.path.basename(os.path.normpath(folder)))
     return int(found[1]) if found else None
 
@@ -72,8 +72,8 @@ def process_of(folder: str) -> int | None:
 def prune(folder: str) -> None:
     """Remove the oldest job directories beside ``folder``.
 
-    Only directories of this user that contain nothing but reports are removed, because users may name their own
-    directories after dates too.
+    A directory is only removed if it belongs to this user and contains nothing but reports, because users may name
+    their own directories after dates too.
     """
     with contextlib.suppress(OSError), private_files.closing(_open_listed(os.path.dirname(folder))) as parent:
         with os.scandir(parent) as entries:
@@ -89,7 +89,7 @@ def _open_listed(path: str) -> int:
 
 
 def _reports_in(parent: int, name: str) -> list[str] | None:
-    """Return the names in a job's directory; None if it is not this user's or contains other files."""
+    """List a job's directory; None if it belongs to another user or contains other files."""
     with contextlib.suppress(OSError), _opened_own(parent, name) as fd:
         found = os.listdir(fd)
         return found if all(map(_FILE.fullmatch, found)) else None
@@ -114,18 +114,18 @@ def _opened_own(parent: int, name: str) -> Iterator[int]:
 
 
 def new_door() -> str:
-    """Return a name for the abstract Unix socket on which this process explains why its job waits.
+    """Return a name for the abstract Unix socket on which this process answers why its job waits.
 
-    Part of the name is random, because any process of the network namespace could take a predictable name.
+    Part of the name is random, because any process in the network namespace could occupy a predictable name.
     """
     return f"\0{_DOOR}{os.getpid()}-{secrets.token_hex(8)}"
 
 
 def doors() -> list[tuple[int, str]]:
-    """Return the sockets of that kind in this network namespace, as (process id in the name, name).
+    """Return (process id in the name, name) of each such socket in this network namespace.
 
-    Any process may have created one, also in another container with different process ids. So ask the kernel for the
-    real owner.
+    Any process can create a socket with such a name, even in another container. So callers must ask the kernel who owns
+    it.
     """
     found = set()
     with contextlib.suppress(OSError), open("/proc/net/unix", encoding="utf-8", errors="replace") as lines:

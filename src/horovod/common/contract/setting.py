@@ -1,4 +1,4 @@
-"""A single setting: accepted values, and parsing of its text."""
+"""Definition of a single setting: its accepted values, and how its text is parsed."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -62,7 +62,7 @@ class Setting:
         return noun if self.low is None else f"{noun} of {_plain(self.low)} or more"
 
     def parse(self, text: str) -> Value:
-        """Return the value of ``text``; the default if it is empty.
+        """Parse the value of ``text``; return the default if it is empty.
 
         Raises:
             ValueError: If the text is invalid; names variable, text and what is accepted.
@@ -91,17 +91,17 @@ class Setting:
         if self.kind == "steps":
             first, end = steps_of(text)
             return _within(text, first >= 0 and (end < 0 or first < end))
-        if is_word(text):  # programs that wrote True for a number have been getting 0
+        if is_word(text):  # existing programs set numbers to "True", which has meant 0
             return 0 if (self.low or 0) <= 0 else self.default
         number: int | float = int(text) if self.kind == "int" else float(text)
-        # Every number has bounds, and infinity and NaN fail the comparisons with them.
+        # Every number has bounds, so this also rejects infinity and NaN.
         return _within(number, (self.low or 0) <= number <= (self.high if self.high is not None else 1e18))
 
 
 def steps_of(text: str) -> tuple[int, int]:
-    """Return the first step and the end (exclusive) of a "FIRST:END" text; -1 for no limit.
+    """Parse "FIRST:END" into the first step and the end (exclusive); -1 for no limit.
 
-    "" means all steps, "100:" those from 100 on.
+    "" means all steps, "100:" means steps from 100 on.
 
     Raises:
         ValueError: If the text is invalid.
@@ -124,7 +124,7 @@ def is_off(text: str) -> bool:
 
 
 def is_word(text: str) -> bool:
-    """Return True for a boolean written as a word."""
+    """Return True if the text is a word for a boolean, such as "true"."""
     return text.lower() in ("true", "yes", "false", "no")
 
 

@@ -1,4 +1,4 @@
-"""Table of all settings, and their parsing.
+"""Table of all settings, and how a process reads their values.
 
 Environment variables, launcher flags, YAML keys, the engine's fields and docs/settings.md are derived from TABLE. A
 worker reads its environment with ``Settings.from_environ``. A launcher translates flags and YAML keys to the same
@@ -312,7 +312,7 @@ LOG_LEVELS: Final = BY_NAME["HOROVOD_LOG_LEVEL"].choices
 
 @dataclass(frozen=True)
 class Settings:
-    """Values of all settings of one process."""
+    """Values of all settings in one process."""
 
     values: dict[str, Value] = field(default_factory=lambda: {s.name: s.default for s in TABLE})
 
@@ -346,7 +346,7 @@ class Settings:
         return value
 
     def number(self, name: str) -> float:
-        """Return the value of an int or float setting."""
+        """Return the value of an int or float setting as a float."""
         value = self.values[name]
         assert isinstance(value, (int, float))
         return value
@@ -358,13 +358,13 @@ class Settings:
         return value
 
     def integers(self, name: str) -> list[int] | None:
-        """Return the value of an ints setting; None if unset."""
+        """Return the value of a setting that is a list of ints; None if unset."""
         value = self.values[name]
         assert value is None or isinstance(value, list)
         return value
 
     def shared(self) -> dict[str, Value]:
-        """Return the values that ranks exchange, for ``agree``."""
+        """Return the values that the ranks exchange as input for ``agree``."""
         return {setting.name: self.values[setting.name] for setting in TABLE if setting.agreed or setting.anyone}
 
     def with_values(self, values: Mapping[str, Value]) -> Settings:
@@ -373,7 +373,7 @@ class Settings:
 
 
 def agree(shared: Sequence[Mapping[str, Value]]) -> dict[str, Value]:
-    """Return the values that all ranks take, from the values that each rank shared (by rank)."""
+    """Return the values that all ranks will use. ``shared``: the values that each rank has sent, by rank."""
     switches = {setting.name for setting in TABLE if setting.anyone}
     return {
         name: any(values[name] for values in shared) if name in switches else value for name, value in shared[0].items()
@@ -381,7 +381,7 @@ def agree(shared: Sequence[Mapping[str, Value]]) -> dict[str, Value]:
 
 
 def for_debugging(settings: Settings) -> Settings:
-    """Return the settings; if a rank is debugged, with timeouts of a day and without the stall check."""
+    """Return the settings. If a rank runs under a debugger, set timeouts to a day and disable the stall check."""
     if settings.integer("HOROVOD_DEBUG_RANK") < 0:
         return settings
     longest = {name: BY_NAME[name].high for name in ("HOROVOD_START_TIMEOUT", "HOROVOD_GLOO_TIMEOUT_SECONDS")}

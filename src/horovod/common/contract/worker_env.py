@@ -1,14 +1,14 @@
-"""Worker environment: the variables by which a launcher tells a worker its place. Launcher and engine only meet here.
+"""Environment variables that tell a worker its place in the job.
 
-A worker started without these variables uses those of another launcher (``launchers``), and without those it is rank 0
-of a job of one process.
+They are the only interface between launcher and engine. A worker without these variables uses those of another launcher
+(``launchers``). Without any, it is rank 0 of a job with one process.
 
-The job key consists of 32 random bytes, created per job, that authenticate every connection inside the job. horovodrun
-passes it as a sealed memfd inherited by the worker (HOROVOD_KEY_FD) or in a file that only its owner can read
-(HOROVOD_KEY_FILE), never in the environment itself or in argv. If both are given, the file is the fallback for a
-descriptor that did not survive, for example when a Python wrapper starts the training script with subprocess, which
-closes descriptors. ``/proc/<launcher's pid>/fd/<n>`` of the same memfd is such a file. Once a process has read the
-descriptor, programs that it starts do not inherit it, and forked children close it.
+The job key authenticates every connection inside the job. It consists of 32 random bytes and is created per job.
+horovodrun passes it as a sealed memfd inherited by the worker (HOROVOD_KEY_FD) or in a file that only its owner can
+read (HOROVOD_KEY_FILE), never in the environment itself or in argv. If both are given, the file is used if the worker
+did not inherit the descriptor, for example because a Python wrapper has started the training script with subprocess,
+which closes descriptors. ``/proc/<launcher's pid>/fd/<n>`` of the same memfd is such a file. Once a process has read
+the descriptor, programs that it starts do not inherit it, and forked children close it.
 
 Under other launchers a user may provide a key in a file, or as 64 hexadecimal digits in HOROVOD_JOB_KEY, which all
 processes inherit. This variable is removed from the environment once read, so that children do not get it.
@@ -37,14 +37,14 @@ WORKER = "HOROVOD_WORKER"
 TORCH_PLACE = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK")
 """Variables of torch.distributed that the launcher sets in workers of a job of fixed size."""
 _JOB_KEY = "HOROVOD_JOB_KEY"
-_taken: list[Secret] = []  # key from HOROVOD_JOB_KEY of this process
+_taken: list[Secret] = []  # key that this process got in HOROVOD_JOB_KEY
 # Device and inode of each key descriptor that this process has read.
 _read: dict[int, tuple[int, int]] = {}
 
 
 @dataclass(frozen=True)
 class WorkerEnv:
-    """Place of one worker in the job, and how it reaches the others."""
+    """Place of one worker in the job, and how the worker reaches the others."""
 
     rank: int = 0
     size: int = 1
@@ -131,9 +131,9 @@ class WorkerEnv:
             raise ValueError(f"HOROVOD_CONTROLLER must be 'gloo' in this build, got {self.controller!r}")
 
     def to_environ(self) -> dict[str, str]:
-        """Return the variables from which ``from_environ`` makes an equal object.
+        """Return environment variables from which ``from_environ`` creates an equal object.
 
-        The child must get the key's descriptor under the same number.
+        The child must inherit the key's descriptor under the same number.
         """
         made = {
             "HOROVOD_RANK": str(self.rank),
@@ -189,10 +189,10 @@ class WorkerEnv:
         )
 
     def keep_key(self) -> None:
-        """Keep programs started by this process from inheriting a key that it does not need."""
+        """Keep programs that this process starts from inheriting a key that the process itself does not need."""
         take_job_key()
         if self.key_fd is not None:
-            with contextlib.suppress(ValueError):  # closed by a program in between
+            with contextlib.suppress(ValueError):  # a wrapper program has closed it
                 read_key_fd(self.key_fd)
 
     def given_key(self) -> Secret | None:
@@ -222,7 +222,7 @@ def carried_by_mpi(environ: Mapping[str, str]) -> bool:
 
 
 def take_job_key() -> None:
-    """Remove HOROVOD_JOB_KEY from this process's environment and remember it. Raises ValueError if it is invalid."""
+    """Move HOROVOD_JOB_KEY from this process's environment into memory. Raises ValueError if it is invalid."""
     if _JOB_KEY not in os.environ:
         return
     text = Secret(os.environb.pop(_JOB_KEY.encode()).strip())
@@ -235,7 +235,7 @@ def take_job_key() -> None:
 
 
 def host_name() -> str:
-    """Return this host's name, for use if neither user nor launcher provides one."""
+    """Return this host's name; used if neither the user nor the launcher provides one."""
     return os.uname().nodename or "localhost"
 
 
@@ -251,9 +251,9 @@ def _ours(env: Mapping[str, str]) -> dict[str, int]:
 
 
 def _theirs(place: Place) -> dict[str, int]:
-    """Return the place if all hosts have equally many processes in order of rank.
+    """Return the place, assuming that all hosts have equally many processes, in order of rank.
 
-    Whether that is true is known only when all ranks have exchanged their hosts.
+    Whether that holds is only known after all ranks have exchanged their hosts.
     """
     local_size = min(place.local_size or 1, place.size)
     hosts = -(-place.size // local_size)
@@ -283,7 +283,7 @@ def make_key_fd(key: bytes) -> int:
     fd = descriptors.create_memory_file("horovod-key")
     try:
         os.write(fd, key)
-        os.fchmod(fd, 0o600)  # mode shown by /proc/<pid>/fd/<n>, see the module's docstring
+        os.fchmod(fd, 0o600)  # mode of /proc/<pid>/fd/<n>, which HOROVOD_KEY_FILE may name
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
     except OSError:
         os.close(fd)
@@ -292,7 +292,7 @@ def make_key_fd(key: bytes) -> int:
 
 
 def path_of_descriptor(pid: int, fd: int) -> str:
-    """Return the path by which this user's processes can open a descriptor of another process."""
+    """Return the path under /proc by which this user's other processes can open the descriptor."""
     return f"/proc/{pid}/fd/{fd}"
 
 
@@ -311,7 +311,7 @@ def read_key_fd(fd: int) -> Secret:
         ValueError: If the descriptor is not such a memfd.
     """
     try:
-        # If the descriptor was closed and its number reused, the other file has no seals.
+        # Without seals this is another file: the descriptor was closed and its number reused.
         sealed = fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_WRITE
         key = Secret(os.pread(fd, KEY_BYTES + 1, 0))
     except OSError as error:
@@ -335,7 +335,7 @@ def forget_keys() -> None:
     for fd, identity in _read.items():
         with contextlib.suppress(OSError):
             found = os.fstat(fd)
-            # Otherwise it was closed and the number belongs to another file.
+            # If not, the descriptor was closed and its number now belongs to another file.
             if (found.st_dev, found.st_ino) == identity:
                 os.close(fd)
     _read.clear()
