@@ -2,7 +2,7 @@
 
 namespace hvd {
 
-// Limit of a bucket, so that it fits the last-level cache and communication overlaps with computation.
+// Maximum bytes of a bucket: it should fit the last-level cache, and smaller buckets overlap better with computation.
 constexpr size_t kBucketBytes = 16u << 20;
 
 uint64_t identity_of(const Ready& ready) {
@@ -88,7 +88,7 @@ bool Coordinator::on_ready(int rank, uint64_t id, uint64_t position, uint64_t* g
   if (id != last_schedule_ || revoked_ || members_.empty()) return false;
   positions_[rank] = position;
   const uint64_t before = go_;
-  // Members found ready are not checked again, so the cost of a message does not depend on the number of ranks.
+  // Ranks already found ready are not checked again, so the cost of a message does not grow with the number of ranks.
   for (;; ++go_, ready_ = 0) {
     const std::vector<int>& members = members_[go_ % members_.size()];
     while (ready_ < members.size() && positions_[members[ready_]] > go_) ++ready_;

@@ -1,5 +1,5 @@
-// Coordinator on rank 0: turns the requests of all ranks into one order of operations that every rank follows, and
-// finds schedules in it. Holds no links; the driver sends what it returns.
+// Coordinator on rank 0. It turns the requests of all ranks into one order of operations that every rank follows, and
+// detects schedules in that order. It holds no links: the driver sends the messages that it returns.
 #pragma once
 #include <cstdint>
 #include <deque>
@@ -14,12 +14,12 @@ namespace hvd {
 
 class Coordinator {
  public:
-  // `world`: number of ranks. `labels`: by rank, for messages. `cache_capacity`: maximum operations of a schedule; 0:
-  // no schedules.
+  // `world` is the number of ranks, `labels[r]` names rank r in messages, and `cache_capacity` is the maximum number of
+  // operations in a schedule (0 disables schedules).
   Coordinator(int world, std::vector<std::string> labels, FuseOptions options, size_t cache_capacity);
 
-  // Process requests of a rank. Requests of a past epoch are ignored (their rank sends them again); those of a future
-  // epoch are kept.
+  // Process requests of a rank. Requests of a past epoch are ignored, because their rank sends them again; those of a
+  // future epoch are kept for later.
   void add_requests(int rank, uint64_t epoch, std::vector<Request> requests, double now);
   void settled(int rank, uint64_t epoch) { settled_[rank] = epoch; }
 
@@ -28,12 +28,13 @@ class Coordinator {
   std::vector<Response> decide();
 
   uint64_t epoch() const { return epoch_; }
-  // Return from a schedule to negotiation; `rounds`: how often the schedule ran.
+  // Return from a schedule to negotiation after the schedule has run `rounds` times.
   void fall_back(uint64_t rounds, double now);
 
-  // Several nodes: record a rank's position in the running schedule. Return true if `go` has advanced.
+  // Record a rank's position in the running schedule (only used with several nodes). Return true if `go` has advanced.
   bool on_ready(int rank, uint64_t id, uint64_t position, uint64_t* go);
-  // Handle a rank that wants to leave the schedule. Return true the first time; `final` must then be broadcast.
+  // Handle a rank that leaves the schedule. Return true for the first such rank; the caller must then broadcast
+  // `final`.
   bool on_revoke(uint64_t id, uint64_t* final);
 
   Negotiator& negotiator() { return negotiator_; }
@@ -55,16 +56,16 @@ class Coordinator {
   uint64_t last_schedule_ = 0;
   std::vector<uint64_t> settled_;
   std::deque<Early> early_;
-  // State of the running schedule, used for GoUpTo and Revoked.
+  // State of the running schedule; the source of the GoUpTo and Revoked messages.
   std::vector<std::vector<int>> members_;
   std::vector<uint64_t> positions_;
   uint64_t go_ = 0;
-  size_t ready_ = 0;  // the first ready_ members of the bucket at go_ are known to be ready for it
-  size_t operations_ = 0;  // number of operations in the schedule
+  size_t ready_ = 0;  // Number of ranks, counted from the first member, that are known to be ready for the bucket at go_.
+  size_t operations_ = 0;  // Number of operations in the schedule.
   bool revoked_ = false;
 };
 
-// Return a hash of what must be equal on all ranks for an operation to count as the same in the next step.
+// Return a hash that is equal for two requests if they count as the same operation in consecutive steps.
 uint64_t identity_of(const Ready& ready);
 
 }  // namespace hvd

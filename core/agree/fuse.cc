@@ -5,23 +5,23 @@
 namespace hvd {
 namespace {
 
-// True if one response may cover both.
+// True if one response may carry both operations.
 bool alike(const Response& x, const Response& y) {
   return x.kind == y.kind && joinable(x.kind) && x.error.ok() && y.error.ok() && x.set == y.set && x.frontend == y.frontend &&
          x.dtype == y.dtype && x.op == y.op && x.wire == y.wire && x.device == y.device && x.across_hosts == y.across_hosts &&
          x.partial == y.partial && x.prescale == y.prescale && x.postscale == y.postscale;
 }
 
-// Unit that is never split: one operation, or all members of a group that can share a response.
+// Operations that are never split between responses: a single operation, or all members of a group that can share one.
 struct FusionUnit {
-  std::vector<size_t> members;  // indices of operations
+  std::vector<size_t> members;  // indices of the operations in this unit
   size_t bytes = 0;
   bool apart = false;  // must not be fused with other units
 };
 
 std::vector<FusionUnit> fusion_units(const std::vector<Ready>& ready, const FuseOptions& options) {
   std::vector<FusionUnit> units;
-  std::map<uint64_t, std::vector<size_t>> of_group;  // units of each group, by unit
+  std::map<uint64_t, std::vector<size_t>> of_group;  // units of each group, keyed by Ready::unit
   for (size_t i = 0; i < ready.size(); ++i) {
     const Ready& r = ready[i];
     FusionUnit* mine = nullptr;

@@ -1,4 +1,4 @@
-// Fusion: which ready operations share one buffer. Pure.
+// Fusion decides which ready operations share one buffer. These functions do no I/O and keep no state.
 #pragma once
 #include <vector>
 
@@ -8,19 +8,19 @@ namespace hvd {
 
 // Limits of fusion, equal on all ranks.
 struct FuseOptions {
-  size_t threshold = 128u << 20;  // maximum bytes of a fused operation; 0: no fusion
-  bool groups_apart = false;      // fuse group members only with each other (HOROVOD_DISABLE_GROUP_FUSION)
+  size_t threshold = 128u << 20;  // Maximum bytes of a fused operation; 0 disables fusion.
+  bool groups_apart = false;      // Fuse group members only with members of the same group (HOROVOD_DISABLE_GROUP_FUSION).
 };
 
-// A ready operation that becomes a response. Operations with the same `unit` (members of a group) become ready together
-// and stay together. Operations with different `fence` are never fused, because the program waited for the first before
-// it submitted the second.
+// A ready operation that becomes a response. Operations with the same `unit` are members of one group: they become
+// ready together and stay together. Operations with different `fence` values are never fused, because the program
+// waited for the first before it submitted the second.
 struct Ready {
-  Response response;  // has exactly one name
-  size_t bytes = 0;          // bytes that count towards the threshold: for an allgather, the result
+  Response response;  // Response with exactly one name.
+  size_t bytes = 0;          // Bytes counted towards the fusion threshold; for an allgather, the size of the result.
   uint64_t unit = 0;
   uint64_t fence = 0;
-  uint32_t group_size = 0;  // 0: not in a group
+  uint32_t group_size = 0;  // 0 if the operation is in no group
   bool unnamed = false;
   bool grouped() const { return group_size > 0; }
 };
@@ -30,7 +30,7 @@ struct Ready {
 // output bytes). Other kinds are never fused. A group of one such kind is one response whatever its size; a group that
 // needs several responses is fused with nothing else. Responses are ordered by their first members. Deterministic.
 std::vector<Response> fuse(std::vector<Ready> ready, const FuseOptions& options);
-// Same, and return for each response the indices of the operations in it.
+// Fuse as above, and return for each response the indices of the operations in it.
 std::vector<Response> fuse(std::vector<Ready> ready, const FuseOptions& options, std::vector<std::vector<size_t>>* members);
 
 }  // namespace hvd

@@ -18,8 +18,8 @@ std::vector<int64_t> gather_sizes(Kind kind, const std::vector<RankRequest>& by_
 
 namespace {
 
-// Return the bytes that count for fusion: for an allgather, those of the result. Impossible sizes are detected by the
-// ranks (check_response.h); here they only must not overflow with undefined behaviour.
+// Return the bytes counted for fusion; for an allgather, the size of the result. Every rank rejects impossible sizes
+// (check_response.h), so here it is enough that the arithmetic cannot overflow.
 size_t bytes_to_fuse(const Request& like, const Response& r) {
   if (r.kind != Kind::allgather || !r.error.ok()) return like.bytes();
   size_t bytes = 0;
@@ -28,7 +28,7 @@ size_t bytes_to_fuse(const Request& like, const Response& r) {
   return bytes * size_of(like.dtype);
 }
 
-// A named request to add a process set comes from the members of the new set only, so the other ranks are not awaited.
+// Only the members of a new set request it if the request has a name, so the other ranks are not awaited.
 bool by_members(const Request& q) { return q.kind == Kind::add_set && !q.unnamed; }
 
 Status no_such_set(const Request& q) {
@@ -67,7 +67,7 @@ void Negotiator::add_request(int rank, Request request, double now) {
 
 bool Negotiator::complete(const Key& key, const Pending& p) const {
   const auto set = table_.sets.find(key.set);
-  if (set == table_.sets.end()) return true;  // will be decided as an error
+  if (set == table_.sets.end()) return true;  // the ranks disagree, so this is decided as an error
   size_t have = p.by_rank.size();
   if (const Request& like = p.by_rank.front().request; by_members(like)) return have >= like.splits.size();
   if (have >= set->second.size()) return true;
@@ -87,7 +87,7 @@ void Negotiator::settle(const Key& key) {
   std::sort(p.by_rank.begin(), p.by_rank.end(), [](const RankRequest& a, const RankRequest& b) { return a.rank < b.rank; });
   const Request& like = p.by_rank.front().request;
   Ready ready;
-  ready.fence = like.fence;  // Fence of the set's first rank; fences are comparable only within one set.
+  ready.fence = like.fence;  // Use the fence of the set's first rank, because fences are only comparable within one set.
   ready.unnamed = like.unnamed;
   ready.response = decide(key, p);
   ready.bytes = bytes_to_fuse(like, ready.response);
@@ -95,7 +95,7 @@ void Negotiator::settle(const Key& key) {
   settle_removed();
 }
 
-// Fail the operations that still wait in a removed set; they can never complete.
+// Fail the operations that still wait in a removed set, because they can never complete.
 void Negotiator::settle_removed() {
   while (!removed_.empty()) {
     const uint32_t id = removed_.back();
@@ -113,7 +113,7 @@ void Negotiator::settle_removed() {
   }
 }
 
-// Repeat the checks that each rank has done before its request, so that a faulty rank cannot corrupt the decisions.
+// Repeat the checks that each rank makes before it sends a request, so that a faulty rank cannot corrupt the decisions.
 Status Negotiator::check_requests(const std::vector<RankRequest>& by_rank, const std::vector<int>& members) const {
   for (size_t i = 0; i < by_rank.size(); ++i) {
     const RankRequest& a = by_rank[i];
@@ -179,7 +179,7 @@ Response Negotiator::decide(const Key& key, Pending& p) {
   return r;
 }
 
-// Return the groups of an operation; several only if ranks disagree about the group.
+// Return the groups that ranks name for an operation. There are several only if the ranks disagree.
 std::set<Negotiator::GroupKey> Negotiator::groups_of(const Key& key, const Pending& p) {
   std::set<GroupKey> groups;
   for (const RankRequest& a : p.by_rank) {
@@ -196,7 +196,7 @@ void Negotiator::push(Ready ready, uint64_t unit) {
 }
 
 // Emit an operation that all ranks have requested. A group member is held until all other members are complete. One
-// failed member fails the whole group: no part of it runs, so the program can retry all of it.
+// failed member fails the whole group before any part of it runs, so the program can retry the whole group.
 void Negotiator::emit(const Key& key, Ready ready) {
   const auto it = pending_.find(key);
   const std::set<GroupKey> groups = groups_of(key, it->second);
@@ -241,12 +241,12 @@ void Negotiator::release(const GroupKey& key, Group* group) {
   ++units_;
   for (Ready& member : members) {
     if (!group->error.ok()) member.response.error = group->error.with("group '" + key.name + "'");
-    member.fence = fence;  // Another thread may have waited for something else while this one submitted the group.
+    member.fence = fence;  // Another thread may have waited for a different operation while this one submitted the group.
     push(std::move(member), units_);
   }
 }
 
-// Fail the held members of the operation's groups.
+// Fail the held members of every group that contains this operation.
 void Negotiator::spoil(const Key& key, const Status& why) {
   for (const GroupKey& g : groups_of(key, pending_.at(key))) {
     Group& group = groups_[g];
@@ -274,7 +274,7 @@ void Negotiator::join(int rank, uint8_t frontend, double now) {
   ready.response.shapes = {{}};
   ready.response.sizes = {rank};
   joined_.erase(frontend);
-  // Numbering restarts after a join.
+  // Unnamed operations are numbered from 0 again after a join.
   std::erase_if(answered_, [frontend](const auto& entry) { return entry.first.set == 0 && entry.first.frontend == frontend; });
   push(std::move(ready), ++units_);
 }
@@ -298,7 +298,7 @@ void Negotiator::clear_pending() {
 }
 
 bool Negotiator::may_be_scheduled(const std::vector<Ready>& period) const {
-  // Later members must fail with their group's error, which clear_pending() would drop.
+  // Members that arrive later must fail with their group's error, which clear_pending() would drop.
   for (const auto& [key, group] : groups_) {
     if (!group.error.ok()) return false;
   }
@@ -330,7 +330,7 @@ std::vector<Negotiator::Waiting> Negotiator::waiting(double since) const {
     if (set == table_.sets.end()) return;
     Waiting w{name, key.set, first, std::move(ready), {}};
     std::sort(w.ready.begin(), w.ready.end());
-    const std::vector<int>& left = joined(key.frontend);  // ranks that have joined, which are not waited for
+    const std::vector<int>& left = joined(key.frontend);  // ranks that have joined and are therefore not awaited
     for (int r : set->second) {
       if (like && by_members(*like) && !std::binary_search(like->splits.begin(), like->splits.end(), r)) continue;
       if (std::binary_search(w.ready.begin(), w.ready.end(), r) || std::find(left.begin(), left.end(), r) != left.end()) continue;
@@ -338,7 +338,7 @@ std::vector<Negotiator::Waiting> Negotiator::waiting(double since) const {
     }
     out.push_back(std::move(w));
   };
-  std::set<GroupKey> told;  // groups with a missing operation that is reported by its own name
+  std::set<GroupKey> told;  // groups with a missing operation that this list already reports by its name
   for (const auto& [key, p] : pending_) {
     if (p.decided) continue;
     for (const GroupKey& g : groups_of(key, p)) told.insert(g);

@@ -1,5 +1,5 @@
 // Negotiator of the coordinator: collects the ranks' requests and decides which operations are ready, and in which
-// order. Pure: no I/O, no threads, time is an argument.
+// order. It does no I/O, starts no threads, and receives the time as an argument.
 //
 // One negotiator serves all process sets, so operations have one total order and overlapping sets cannot deadlock
 // (docs/adr/0001-one-coordinator.md).
@@ -22,29 +22,29 @@ namespace hvd {
 
 class Negotiator {
  public:
-  // `world`: number of ranks. `labels`: by rank, for messages.
+  // `world` is the number of ranks; `labels[r]` names rank r in messages.
   Negotiator(int world, std::vector<std::string> labels);
 
   // Record that `rank` is ready for `request`.
   void add_request(int rank, Request request, double now);
 
-  // Take the operations that became ready since the last call, one Ready each, in order, before fusion.
+  // Take the operations that became ready since the last call, in order and not yet fused.
   std::vector<Ready> take_ready();
 
-  // Drop all requests that are not ready. A schedule takes over; ranks request again if it ends.
+  // Drop all requests that are not ready, because a schedule takes over. Ranks send them again if the schedule ends.
   void clear_pending();
   // True if any operation or join waits for ranks.
   bool has_pending() const { return !pending_.empty() || !joined_.empty(); }
   bool anyone_joined() const { return !joined_.empty(); }
-  // True if a schedule of `period` covers all pending operations. Otherwise a rank that has submitted another one would
-  // revoke the schedule at once, again and again, and no operation would appear stalled.
+  // True if a schedule of `period` covers all pending operations. If it did not, a rank that has submitted an operation
+  // outside the schedule would revoke every schedule at once, and the stall check would never see a stalled operation.
   bool may_be_scheduled(const std::vector<Ready>& period) const;
 
   const ProcessSetTable& sets() const { return table_; }
 
-  // Operations that have waited since before `since`, and for which ranks; used by the stall check. Covers everything
-  // requested but undecided: operations not requested by all ranks, groups with members missing on every rank, and
-  // joins if nothing else was decided since.
+  // Return the operations that have waited since before `since`, and the ranks that they wait for; used by the stall
+  // check. This covers every request without a response: operations that some ranks have not requested, groups with
+  // members that no rank has submitted, and joins if nothing else was decided since.
   struct Waiting {
     std::string name;
     uint32_t set;
@@ -52,12 +52,12 @@ class Negotiator {
     std::vector<int> ready, missing;
   };
   std::vector<Waiting> waiting(double since) const;
-  // Return key_of() of all that waits.
+  // Return the keys (see key_of()) of all operations that still wait.
   std::vector<std::string> keys() const;
 
-  // Fail operations of different kinds with one base name that were requested by disjoint ranks before `since`: the
-  // programs have diverged, and neither can become ready. The errors name both operations and are returned by
-  // take_ready(). The same for groups with one name and different sizes.
+  // Fail operations that can never become ready because the ranks' programs have diverged: operations of different
+  // kinds with the same base name that disjoint sets of ranks requested before `since`. Groups with the same name but
+  // different sizes fail in the same way. take_ready() returns the errors, which name both operations.
   void fail_diverged(double since);
 
  private:
@@ -70,7 +70,7 @@ class Negotiator {
   struct Pending {
     std::vector<RankRequest> by_rank;
     double first = 0;
-    std::optional<Ready> decided;  // set once requested by all ranks; held until its group is complete
+    std::optional<Ready> decided;  // set once all ranks have requested the operation; held until its group is complete
   };
   struct GroupKey {
     uint32_t set;
@@ -80,22 +80,22 @@ class Negotiator {
     auto operator<=>(const GroupKey&) const = default;
   };
   struct Group {
-    uint32_t decided = 0;   // number of members that all ranks have requested
-    std::vector<Key> held;  // decided members that are held in pending_
-    Status error;           // first error of a member; all others fail with it
-    bool over = false;      // ranks disagree about the group's size
+    uint32_t decided = 0;   // Number of members that all ranks have requested.
+    std::vector<Key> held;  // Decided members that are held in pending_.
+    Status error;           // First error of a member; all others fail with it.
+    bool over = false;      // Ranks disagree about the group's size.
   };
   struct Answered {
     Status why;
-    std::set<int> ranks;         // ranks that have requested the operation
-    std::set<GroupKey> groups;   // groups that have counted the operation
+    std::set<int> ranks;         // Ranks that have requested the operation.
+    std::set<GroupKey> groups;   // Groups that have counted the operation.
   };
   struct Joined {
     std::vector<int> ranks;  // ranks in order of joining; not empty
     double last = 0;
   };
 
-  void settle(const Key& key);         // decide the operation if it is ready now
+  void settle(const Key& key);         // Decide the operation if it is ready now.
   bool complete(const Key& key, const Pending& p) const;
   Response decide(const Key& key, Pending& p);
   Status check_requests(const std::vector<RankRequest>& by_rank, const std::vector<int>& members) const;
@@ -116,21 +116,22 @@ class Negotiator {
   int world_;
   std::vector<std::string> labels_;
   ProcessSetTable table_;
-  // All requests without a response. What is neither here nor in joined_ waits for nothing.
+  // All requests without a response. An operation that is neither here nor in joined_ is not waiting.
   std::map<Key, Pending> pending_;
-  std::map<GroupKey, Group> groups_;   // groups with at least one decided member
-  bool any_over_ = false;              // true if any of them has `over` set
-  // Operations failed by fail_rest(). A rank that requests one later had submitted it before it received the error.
+  std::map<GroupKey, Group> groups_;   // Groups with at least one decided member.
+  bool any_over_ = false;              // True if any group has `over` set.
+  // Operations failed by fail_rest(). A rank that requests one of them later submitted it before the error arrived.
   std::map<Key, Answered> answered_;
-  std::map<uint8_t, Joined> joined_;   // key: frontend
-  double now_ = 0;                     // time of the last request
+  std::map<uint8_t, Joined> joined_;   // Keyed by frontend.
+  double now_ = 0;                     // Time of the last request, in seconds.
   double last_decision_ = 0;
   std::vector<Ready> ready_;
   std::vector<uint32_t> removed_;
   uint64_t units_ = 0;
 };
 
-// Return the sizes of a response whose result depends on every rank's request. `members` in set order.
+// Return the sizes of a response whose result depends on every rank's request. `members` lists the global ranks in set
+// order.
 std::vector<int64_t> gather_sizes(Kind kind, const std::vector<RankRequest>& by_rank, const std::vector<int>& members);
 
 }  // namespace hvd

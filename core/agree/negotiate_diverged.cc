@@ -7,8 +7,8 @@
 namespace hvd {
 namespace {
 
-// Return the base name: "allreduce.loss" and "broadcast.loss" share "loss", as do group members; all unnamed operations
-// share one base.
+// Return the base name of an operation. "allreduce.loss" and "broadcast.loss" share the base "loss", and so do the
+// members of a group named "loss"; all unnamed operations share one base.
 std::string base_of(const Request& q) {
   if (q.unnamed) return "\n";
   for (const std::string& prefix : {std::string(name_of(q.kind)) + ".", "grouped_" + std::string(name_of(q.kind)) + "."}) {
@@ -19,8 +19,8 @@ std::string base_of(const Request& q) {
 
 }  // namespace
 
-// Find groups of one name whose sizes differ between ranks, where each rank of the set waits with one size. The sizes
-// may have no member name in common, so no member would ever be compared.
+// Find groups with one name and different sizes for which every rank of the set already waits. Such groups may have no
+// member name in common, so comparing members would never detect them.
 std::vector<std::pair<Negotiator::Key, Status>> Negotiator::unlike_groups(double since) const {
   struct Spoken {
     std::map<int, std::set<uint32_t>> sizes;  // group sizes requested by each rank
@@ -73,19 +73,19 @@ Ready failure_of(const Request& like, const Status& why) {
 
 }  // namespace
 
-// Fail a pending operation unless it is decided.
+// Fail a pending operation unless its response has already been decided.
 void Negotiator::fail(const Key& key, const Status& why) {
   const auto it = pending_.find(key);
   if (it == pending_.end() || it->second.decided) return;
   emit(key, failure_of(it->second.by_rank.front().request, why));
 }
 
-// Fail unnamed members of groups whose size ranks are known to disagree about. Waiting until it is certain that the
-// others never request them would be too late: their next unnamed operations would be matched with these members. A
-// rank that has already submitted such a member gets its error when it requests it.
+// Fail unnamed members of groups whose sizes differ between ranks. Do not wait until it is certain that the other ranks
+// never request them: by then the ranks' next unnamed operations would be matched with these members. A rank that has
+// already submitted such a member gets its error when it requests it.
 void Negotiator::fail_rest() {
   if (!any_over_) return;
-  // Maximum number of failed names to remember; a rank that receives the error first never uses the name.
+  // Maximum number of failed names to remember. A rank that receives the error before it uses the name never sends it.
   constexpr size_t kAnswered = 1024;
   std::vector<std::pair<Key, Status>> rest;
   for (const auto& [key, p] : pending_) {
@@ -108,8 +108,8 @@ void Negotiator::fail_rest() {
   any_over_ = std::any_of(groups_.begin(), groups_.end(), [](const auto& entry) { return entry.second.over; });
 }
 
-// Answer a late request for a failed operation. Ranks that were already answered have no operation of that name any
-// more.
+// Answer a rank that requests an operation after it has failed. A rank that already got the answer has no operation of
+// that name in flight any more.
 bool Negotiator::answer_late(const Key& key, int rank, const Request& request) {
   const auto it = answered_.find(key);
   if (it == answered_.end() || !request.unnamed || !it->second.ranks.insert(rank).second) return false;
@@ -148,8 +148,8 @@ void Negotiator::fail_diverged(double since) {
       failed.emplace_back(b->first, error);
     }
   }
-  // Members of a failed group that not all ranks know, because they disagree about its size or members: no other rank
-  // will request them.
+  // Members of a failed group that only some ranks know, because the ranks disagree about the group's size or members.
+  // No other rank will request these members.
   std::set<GroupKey> over;
   const auto has_failed = [this](const GroupKey& g) {
     const auto group = groups_.find(g);
@@ -172,7 +172,7 @@ void Negotiator::fail_diverged(double since) {
       if (!groups_.count(g)) whole.insert(g);
     }
   }
-  // These groups have had more members than their size; later operations of the same names must not count as further
+  // These groups have had more members than their size, so later operations with the same names must not count as
   // members.
   for (const GroupKey& g : whole) groups_.erase(g);
 }

@@ -1,4 +1,4 @@
-// Table of the existing process sets, as decided by the coordinator. Pure.
+// Table of the existing process sets, as decided by the coordinator. Does no I/O and starts no threads.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -10,14 +10,14 @@ namespace hvd {
 
 struct ProcessSetTable {  // maps id to sorted global ranks; equal on every rank
   std::map<uint32_t, std::vector<int>> sets;
-  uint64_t generation = 0;  // generation of the newest set, see NodeGroup
+  uint64_t generation = 0;  // Generation number of the newest set, see NodeGroup.
 
   uint32_t lowest_free_id() const;
-  // Return the id of the set with exactly these ranks, or -1.
+  // Return the id of the set that contains exactly these ranks, or -1.
   int64_t find(const std::vector<int>& ranks) const;
 
-  // Add the set of `ranks`. `world`: number of ranks. `sizes` receives the content of the response: id, generation,
-  // ranks.
+  // Add the set of `ranks`. `world` is the number of ranks in the job. `sizes` receives the values of the response: id,
+  // generation and ranks.
   Status add(const std::vector<int64_t>& ranks, int world, std::vector<int64_t>* sizes);
   // Remove a set. Return false if it does not exist or is the global set.
   bool remove(uint32_t id);

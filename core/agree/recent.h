@@ -1,5 +1,5 @@
-// This rank's requests of recently negotiated operations. A schedule only names operations; each rank looks up its own
-// request here. Pure.
+// This rank's requests of recently negotiated operations. A schedule contains only names, so each rank looks up its own
+// requests here. Does no I/O and starts no threads.
 #pragma once
 #include <cstdint>
 #include <deque>
@@ -13,11 +13,11 @@ namespace hvd {
 
 class RecentRequests {
  public:
-  // `capacity`: maximum operations of a schedule; 0: no schedules, so nothing is stored.
+  // `capacity` is the maximum number of operations in a schedule; with 0 there are no schedules and nothing is stored.
   explicit RecentRequests(size_t capacity) : capacity_(capacity) {}
 
   void remember(const Request& request);
-  // Null if it is unknown or was evicted.
+  // Return null if the request is unknown or was evicted.
   const Request* find(const std::string& key) const;
 
  private:
@@ -28,7 +28,7 @@ class RecentRequests {
   size_t capacity_;
   uint64_t stamps_ = 0;
   std::unordered_map<std::string, Entry> by_key_;
-  std::deque<std::pair<uint64_t, std::string>> by_age_;  // an entry is stale if its stamp is not the newest of its key
+  std::deque<std::pair<uint64_t, std::string>> by_age_;  // An entry is stale if its stamp is older than the newest stamp of its key.
 };
 
 }  // namespace hvd

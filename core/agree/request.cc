@@ -95,7 +95,7 @@ void put(Writer& w, const Request& r) {
   w.put(r.fence);
 }
 
-// True if dimensions are not negative and the size fits the address space, so that later products cannot overflow.
+// True if no dimension is negative and the size fits the address space, so that later products cannot overflow.
 bool possible(const std::vector<int64_t>& shape) {
   constexpr int64_t kMaxElements = int64_t{1} << 58;
   if (std::any_of(shape.begin(), shape.end(), [](int64_t d) { return d < 0; })) return false;

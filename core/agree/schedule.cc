@@ -17,8 +17,9 @@ Schedule make_schedule(uint64_t id, std::vector<Ready> period, const FuseOptions
   }
   std::vector<std::vector<size_t>> members;
   std::vector<Response> responses = fuse(period, options, &members);
-  // A group that needs several responses is fused with nothing else, so each of these belongs to that group alone.
-  std::map<uint64_t, size_t> bucket_of;  // key: unit
+  // Bucket of each unit (Ready::unit). A group that needs several responses is fused with nothing else, so each of
+  // these responses belongs to that group alone.
+  std::map<uint64_t, size_t> bucket_of;
   for (size_t i = 0; i < responses.size(); ++i) {
     const Ready& first = period[members[i].front()];
     const auto [at, fresh] = bucket_of.try_emplace(first.unit, s.buckets.size());
@@ -80,7 +81,7 @@ bool decode(const std::string& bytes, Schedule* s) {
     r.get(&e.unnamed);
     r.get(&e.frontend);
   }
-  s->buckets.resize(r.count(8 + 48));  // minimum size of a bucket: its entries and part count here, its parts below
+  s->buckets.resize(r.count(8 + 48));  // Minimum encoded size of a bucket: its entries and its part count here, its parts below.
   std::vector<bool> placed(s->entries.size());
   std::vector<uint32_t> parts;  // number of parts of each bucket
   size_t total = 0;
@@ -100,8 +101,8 @@ bool decode(const std::string& bytes, Schedule* s) {
       placed[e] = true;
     }
   }
-  // Every operation must be in exactly one bucket. At least one bucket is needed, because positions are taken modulo
-  // their number.
+  // Every operation must be in exactly one bucket. There must be at least one bucket, because positions are taken
+  // modulo the number of buckets.
   if (!r.ok() || s->buckets.empty() || std::find(placed.begin(), placed.end(), false) != placed.end()) return false;
   std::vector<Response> responses;
   const char* at = r.at();

@@ -10,7 +10,8 @@
 //                 +------ the detector waits, longer where schedules do not last <---+
 //
 // This file defines a schedule, its encoding and its construction. The coordinator detects repetition
-// (schedule_detector.h), and every rank follows a schedule with a cursor (schedule_cursor.h). All of it is pure.
+// (schedule_detector.h), and every rank follows a schedule with a cursor (schedule_cursor.h). None of this does I/O or
+// starts threads.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -21,8 +22,8 @@
 
 namespace hvd {
 
-// One operation of the schedule. Requests can differ between ranks (allgather's first dimension), so each rank keeps
-// its own; what is equal on all ranks is in the bucket's parts.
+// One operation of the schedule. Requests can differ between ranks (in the first dimension of an allgather), so each
+// rank keeps its own. Everything that is equal on all ranks is in the parts of the bucket.
 struct ScheduleEntry {
   uint32_t set = 0;
   Kind kind = Kind::allreduce;
@@ -34,20 +35,21 @@ struct ScheduleEntry {
 // Operations in a fixed order that all ranks repeat without negotiation, grouped into buckets.
 struct Schedule {
   uint64_t id = 0;
-  // Unit that starts, and is left, as a whole: one response, or all responses of a group that needs several.
+  // Unit of execution, which starts as a whole: one response, or all responses of a group that needs several. A rank
+  // never leaves the schedule in the middle of a bucket.
   struct Bucket {
-    std::vector<Response> parts;  // parts are of one process set and execute one after the other
-    std::vector<uint32_t> entries;  // indices into Schedule::entries, in the order of the parts' names
+    std::vector<Response> parts;  // Parts of one process set, executed one after the other.
+    std::vector<uint32_t> entries;  // Indices into Schedule::entries, in the order of the parts' names.
     uint32_t set() const { return parts.front().set; }
   };
   std::vector<ScheduleEntry> entries;
   std::vector<Bucket> buckets;
 };
-// Append the encoded schedule to `out`. decode() returns false if encode() cannot have written these bytes.
+// Append the encoded schedule to `out`. decode() returns false if encode() cannot have written the bytes.
 void encode(const Schedule& schedule, std::string* out);
 bool decode(const std::string& bytes, Schedule* out);
 
-// Build a schedule from one period of operations, in order.
+// Build a schedule from the operations of one period, in their order.
 Schedule make_schedule(uint64_t id, std::vector<Ready> period, const FuseOptions& options);
 
 }  // namespace hvd

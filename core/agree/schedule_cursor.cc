@@ -13,7 +13,8 @@ void make_key(uint32_t set, uint8_t frontend, const std::string& name, std::stri
   key->append(name);
 }
 
-// Return the number in a name ("allreduce.noname.17" -> 17); unnamed entries are matched in the order of submission.
+// Return the number in the name of an unnamed operation ("allreduce.noname.17" -> 17). Unnamed entries are matched in
+// the order of submission.
 uint64_t number_of(const std::string& name) {
   const size_t dot = name.rfind('.');
   return dot == std::string::npos ? 0 : std::strtoull(name.c_str() + dot + 1, nullptr, 10);
@@ -93,8 +94,9 @@ void ScheduleCursor::advance() {
     ready_ = kNoPart;
     return;
   }
-  // Limited to one round ahead of execution; a program that waits for its gradients cannot be further ahead. So a token
-  // waiting in a slot is for the position examined here: earlier rounds of its bucket have been taken.
+  // A rank runs at most one round ahead of execution, because a program that waits for its gradients cannot be further
+  // ahead. So a token that waits in a slot belongs to the position examined here: earlier rounds of its bucket are
+  // already taken.
   const uint64_t n = schedule_->buckets.size();
   while (ready_ < executed_ + n && missing_[ready_ % n] == 0) ++ready_;
 }
@@ -129,7 +131,7 @@ const Schedule::Bucket& ScheduleCursor::peek(std::vector<void*>* tokens) const {
 bool ScheduleCursor::stuck(const void* token) const {
   if (!anything_mine()) return false;
   const uint64_t n = schedule_->buckets.size();
-  // Buckets complete on this rank only wait for peers.
+  // A bucket that is complete on this rank only waits for other ranks.
   for (uint64_t position = executed_; position < ready_; ++position) {
     for (uint32_t e : schedule_->buckets[position % n].entries) {
       if (!slots_[e].waiting.empty() && slots_[e].waiting.front() == token) return false;

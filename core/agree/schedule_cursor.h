@@ -1,4 +1,5 @@
-// Position of one rank in a schedule: matches submissions with entries and tells how far this rank is ready. Pure.
+// Position of one rank in a schedule. It matches submissions with entries and knows for how many buckets this rank is
+// ready. Does no I/O and starts no threads.
 //
 //   submission --find()--> entry --offer()--> waiting in its slot --take(), with its whole bucket--> running --finish()--> done
 //                 |            |
@@ -17,8 +18,8 @@ namespace hvd {
 // Not thread-safe.
 class ScheduleCursor {
  public:
-  // `requests`: this rank's request for each entry, from the negotiated step before; null where this rank takes no
-  // part.
+  // `requests` holds this rank's request for each entry, taken from the last negotiated step; null where this rank
+  // takes no part.
   ScheduleCursor(std::shared_ptr<const Schedule> schedule, std::vector<const Request*> requests);
 
   const Schedule& schedule() const { return *schedule_; }
@@ -26,37 +27,38 @@ class ScheduleCursor {
   // Return the entry that a submission of this kind and name belongs to, or kNoEntry.
   static constexpr uint32_t kNoEntry = UINT32_MAX;
   uint32_t find(const Request& request) const;
-  // True if an operation with this entry's name is in flight: offered, but not yet finish()ed. Unnamed entries may be
-  // in flight several times.
+  // True if an operation with this entry's name is in flight, that is offered but not yet passed to finish(). An
+  // unnamed entry can be in flight several times.
   bool busy(uint32_t entry) const;
   // True if the name of this entry occurs several times in a round.
   bool repeated(uint32_t entry) const { return slots_[entry].stream != nullptr; }
-  // Offer a submission for `entry` as returned by find(). Return false, and store nothing, if the schedule expects a
-  // different request. `token` is opaque. `completed`: set if this completed a bucket.
+  // Offer a submission for the entry that find() returned. Return false, and store nothing, if the schedule expects a
+  // different request. `token` is opaque. `completed` is set to true if this submission completed a bucket.
   bool offer(uint32_t entry, const Request& request, void* token, bool* completed);
-  // Offer an operation whose request this cursor accepted for the entry before, without comparing. Not for repeated()
-  // names.
+  // Offer an operation whose request was accepted for this entry before; nothing is compared. Not for repeated() names.
   void offer_again(uint32_t entry, void* token, bool* completed);
 
-  // Number of consecutive buckets, from the first of the first round, for which this rank has submitted everything.
+  // Return the number of consecutive buckets, from the first of the first round, that this rank has submitted
+  // completely.
   uint64_t ready() const { return ready_; }
   uint64_t executed() const { return executed_; }
-  // Take the next bucket. `tokens` receives its tokens in the order of its entries (null where this rank takes no
-  // part).
+  // Take the next bucket. `tokens` receives the tokens of its entries in order, with null where this rank takes no
+  // part.
   const Schedule::Bucket& take(std::vector<void*>* tokens);
   // Mark the operation taken for this entry as executed.
   void finish(uint32_t entry) { slots_[entry].running = false; }
 
-  // Return what take() would, without taking it.
+  // Return what take() would return, without taking it.
   const Schedule::Bucket& peek(std::vector<void*>* tokens) const;
 
-  // True if this operation waits in the schedule and its bucket is incomplete on this rank, so waiting cannot help.
+  // True if this operation waits in the schedule and its bucket is incomplete on this rank, so the caller must not just
+  // wait.
   bool stuck(const void* token) const;
-  // All tokens that were offered but not taken.
+  // Return all tokens that were offered but not taken.
   std::vector<void*> outstanding() const;
 
  private:
-  // Entries that only their order distinguishes: unnamed ones, and repeated names.
+  // Entries that can only be told apart by their order: unnamed entries, and entries with a repeated name.
   struct Stream {
     std::vector<uint32_t> entries;  // entries in order of submission
     uint64_t seen = 0;
@@ -64,8 +66,8 @@ class ScheduleCursor {
     uint32_t previous() const { return entries[(seen + entries.size() - 1) % entries.size()]; }
   };
   struct Slot {
-    Request request;             // the expected request
-    std::vector<void*> waiting;  // one token per round; rarely more than one
+    Request request;             // Request that the schedule expects.
+    std::vector<void*> waiting;  // Tokens that wait in this slot, one per round; rarely more than one.
     uint32_t bucket = 0;
     bool mine = false;
     bool running = false;  // taken but not finished
@@ -77,9 +79,9 @@ class ScheduleCursor {
 
   std::shared_ptr<const Schedule> schedule_;
   std::vector<Slot> slots_;
-  std::vector<uint32_t> missing_;  // by bucket: number of this rank's entries without a waiting token
-  std::unordered_map<std::string, Stream> by_name_;    // key: set, frontend and name, see make_key()
-  std::unordered_map<uint64_t, Stream> unnamed_;       // key: stream_of()
+  std::vector<uint32_t> missing_;  // For each bucket, the number of this rank's entries that have no waiting token.
+  std::unordered_map<std::string, Stream> by_name_;    // Keyed by set, frontend and name, see make_key().
+  std::unordered_map<uint64_t, Stream> unnamed_;       // Keyed by stream_of().
   uint64_t ready_ = 0;
   uint64_t executed_ = 0;
   mutable std::string key_;

@@ -6,9 +6,10 @@ namespace hvd {
 
 void ScheduleDetector::reset() { log_.clear(); }
 
-// Number of operations after which short periods are considered again, because the program may have changed phase.
+// Number of operations after which short periods are proposed again, because the program may have entered another
+// phase.
 constexpr size_t kRecovery = 128;
-// A schedule that lasted for fewer operations than this may have been part of a longer period.
+// A schedule that lasted for fewer operations than this was probably only a part of a longer period.
 constexpr uint64_t kBrief = 1024;
 
 void ScheduleDetector::note_revoked(uint64_t rounds, size_t operations) {
@@ -18,9 +19,9 @@ void ScheduleDetector::note_revoked(uint64_t rounds, size_t operations) {
   if (rounds >= kLasting) {
     failures_ = 0;
     least_ = 1;
-    // A recurring interruption, such as a barrier after every twenty equal calls, lets each of these schedules pay off
-    // but hides the longer period that would last. Search for that only occasionally, so that a program without one
-    // does not pay for the search.
+    // A recurring interruption, such as a barrier after every twenty equal calls, makes each short schedule pay off but
+    // hides the longer period that would last. Search for the longer period only occasionally, so that a program
+    // without one does not pay for the search.
     const bool brief = rounds * operations < kBrief;
     brief_ = brief ? brief_ + 1 : 0;
     if (!brief) patience_ = kBriefPatience;
@@ -50,8 +51,8 @@ void ScheduleDetector::feed(const Ready& ready, uint64_t identity) {
   }
 }
 
-// Return the shape of a period, independent of races between ranks: for each process set, the sorted operations between
-// two waits of the program, with these sections in order. Unnamed operations keep their order.
+// Return the shape of a period in a form that races between ranks cannot change. For each process set, the operations
+// between two waits of the program are sorted, and these sections stay in order. Unnamed operations keep their order.
 ScheduleDetector::Shape ScheduleDetector::shape_of(size_t from, size_t count) const {
   Shape shape;
   std::map<uint32_t, uint64_t> fence;
@@ -89,8 +90,8 @@ bool ScheduleDetector::repeats_within(size_t p) const {
   return false;
 }
 
-// True if a name stands for different operations within the last p. Ranks follow a schedule by name and keep one
-// request per name.
+// True if one name stands for different operations among the last p. Such a period cannot be scheduled, because ranks
+// follow a schedule by name and keep one request per name.
 bool ScheduleDetector::ambiguous(size_t p) const {
   std::map<std::string, uint64_t> known;
   for (size_t i = log_.size() - p; i < log_.size(); ++i) {
@@ -103,7 +104,7 @@ bool ScheduleDetector::ambiguous(size_t p) const {
   return false;
 }
 
-// True where the program had waited for everything before, and not within a group.
+// True at an operation before which the program had waited for everything, and which does not continue a group.
 bool ScheduleDetector::may_begin(size_t at) const {
   const Ready &before = log_[at - 1].ready, &here = log_[at].ready;
   return before.fence != here.fence && !(here.grouped() && before.unit == here.unit);
@@ -112,7 +113,7 @@ bool ScheduleDetector::may_begin(size_t at) const {
 size_t ScheduleDetector::period_length() const {
   const size_t n = log_.size();
   if (hold_ > 0 || n < 3) return 0;
-  // Sum of the first i identities.
+  // Return the sum of the first i identities.
   auto prefix = [&](size_t i) { return i == 0 ? log_[0].prefix - log_[0].identity : log_[i - 1].prefix; };
   for (size_t p = least_; 2 * p + 1 <= n && p <= capacity_; ++p) {
     if (prefix(n) - prefix(n - p) != prefix(n - p) - prefix(n - 2 * p)) continue;

@@ -1,5 +1,5 @@
-// Stall check on the coordinator: a warning after a while when operations wait for ranks that do not submit them, and
-// later the end of the job if configured. Pure except for the log.
+// Stall check on the coordinator. It warns when operations have waited too long for ranks that do not submit them, and
+// can end the job after a second, longer time. It does no I/O except for the log.
 #pragma once
 #include <set>
 #include <string>
@@ -17,8 +17,8 @@ class StallCheck {
   StallCheck(double warning, double shutdown, std::vector<std::string> labels)
       : warning_(warning), shutdown_(shutdown), labels_(std::move(labels)) {}
 
-  // Check at most once a second. `told`: set if a warning was logged. An error means that the job must end (shutdown
-  // time passed).
+  // Check for stalls, at most once a second. `told` is set to true if a warning was logged. An error means that the
+  // shutdown time has passed, so the job must end.
   Status check(const Negotiator& negotiator, double now, const LogSink& log, bool* told);
 
  private:
@@ -28,31 +28,31 @@ class StallCheck {
   double last_warning_ = 0;
 };
 
-// Stall check of each rank for its own waits, in addition to rank 0's (agree/stall.h). Whenever rank 0 reports a stall
-// it sends the keys of all operations that it knows to wait. A rank reports by itself what it waits for and rank 0 does
-// not know, or no longer reports. So no wait goes unreported for long, even if rank 0's check or rank 0 itself fails.
-// Pure except for the log.
+// Stall check that each rank makes for its own waits, in addition to rank 0's check above. Whenever rank 0 reports a
+// stall it sends the keys of all operations that it knows to be waiting. Each rank itself reports a wait that rank 0
+// does not know of or no longer reports. So every long wait is reported, even if rank 0 fails. It does no I/O except
+// for the log.
 
 class LocalStallCheck {
  public:
-  // Times as for StallCheck. `label`: label of this rank.
+  // The times are in seconds, as for StallCheck. `label` names this rank in messages.
   LocalStallCheck(double warning, double shutdown, std::string label) : warning_(warning), shutdown_(shutdown), label_(std::move(label)) {}
 
   struct Waiting {
-    std::string key;  // unique key of the operation; "": rank 0 cannot know it yet
-    std::string what;  // description for messages
+    std::string key;  // Unique key of the operation; empty if rank 0 cannot know it yet.
+    std::string what;  // Description of the operation for messages.
     double since;
   };
-  // Record that rank 0 reports a stall and knows that these operations wait.
+  // Record that rank 0 reports a stall and knows that the operations `keys` are waiting.
   void known(const std::vector<std::string>& keys, double now);
   // True if the next check is due.
   bool due(double now) const { return now - last_look_ >= kLook && warning_ + shutdown_ > 0; }
-  // Check the waits of this rank. `why`: the cause, if this rank knows it. An error means that the job must end
-  // (shutdown time passed).
+  // Check the waits of this rank. `why` is the cause, if this rank knows it. An error means that the shutdown time has
+  // passed, so the job must end.
   Status check(const std::vector<Waiting>& waiting, const std::string& why, double now, const LogSink& log);
 
-  static constexpr double kLook = 1.0;  // seconds between checks
-  // Seconds that rank 0 has to report before this rank does.
+  static constexpr double kLook = 1.0;  // Seconds between two checks.
+  // Return the seconds that a rank gives rank 0 to report a stall before it reports the stall itself.
   double grace() const;
 
  private:

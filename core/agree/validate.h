@@ -1,4 +1,4 @@
-// Check that the ranks agree about one operation. Pure.
+// Checks that the ranks agree about one operation. These functions do no I/O and keep no state.
 #pragma once
 #include <string>
 #include <utility>
@@ -8,18 +8,18 @@
 
 namespace hvd {
 
-// The request of one rank. `rank` is global.
+// Request of one rank. `rank` is the global rank.
 struct RankRequest {
   int rank;
   Request request;
 };
 
-// Return ok, or Code::mismatch with a message that names the tensor, both ranks and both values. `labels`: label of
-// each global rank.
+// Return ok, or Code::mismatch with a message that names the tensor, both ranks and both values. `labels[r]` names
+// global rank r.
 Status validate(const std::vector<RankRequest>& requested, const std::vector<std::string>& labels);
 
 // Check on the submitting rank, before anything is sent, that the request is possible. Return Code::invalid_argument
-// naming the value and what is accepted. `members`: global ranks of the set.
+// with a message that names the value and the accepted values. `members` lists the global ranks of the set.
 Status check_arguments(const Request& request, const std::vector<int>& members);
 
 }  // namespace hvd

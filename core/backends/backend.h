@@ -16,33 +16,35 @@ class Backend {
  public:
   virtual ~Backend() = default;
   virtual const char* name() const = 0;
-  // Return the name of the algorithm used for an operation of this size, for observers.
+  // Return the name of the algorithm that an operation of this size uses, for observers.
   virtual std::string_view algorithm(const Comm&, Collective, DType, WireFormat, size_t bytes) const {
     (void)bytes;
     return name();
   }
 
-  // Reduce the concatenation of `segments` over the members, then scale. op: sum, min, max, product; or, for floats on
-  // a power of two of members, adasum, which treats each segment separately.
+  // Reduce the concatenation of `segments` over the members, then scale the result. `op` is sum, min, max or product.
+  // For floats on a power of two of members it can also be adasum, which treats each segment separately.
   virtual Status allreduce(Comm&, const Segments& segments, DType, ReduceOp, const Scale&) = 0;
-  // Sum float32 values sent in a compressed encoding. residuals: see collectives/collectives.h.
+  // Sum float32 values that are sent in a compressed encoding. `residuals` is described in collectives/collectives.h.
   virtual Status allreduce_compressed(Comm&, const Segments& segments, std::span<float* const> residuals, WireFormat, const Scale&) = 0;
   // True if the engine may run this allreduce as a guarded allreduce (collectives/guarded.h), a recursive doubling that
-  // carries the vote. Requires the same bits as allreduce() and about the same time. All members must answer alike.
+  // also carries the readiness vote. It must give the same bits as allreduce() and take about the same time. All
+  // members must return the same answer.
   virtual bool may_be_guarded(const Comm&, size_t count, DType) const = 0;
 
-  // root: set rank.
+  // `root` is a set rank.
   virtual Status broadcast(Comm&, std::byte* data, size_t bytes, int root) = 0;
-  // bytes: by set rank.
+  // `bytes` holds the size of each set rank's part.
   virtual Status allgather(Comm&, const std::byte* in, std::byte* out, std::span<const size_t> bytes) = 0;
   virtual Status alltoall(Comm&, const std::byte* in, std::span<const size_t> send_bytes, std::byte* out,
                           std::span<const size_t> recv_bytes) = 0;
-  // counts: elements, by set rank.
+  // `counts` holds the number of elements that each set rank receives.
   virtual Status reducescatter(Comm&, const std::byte* in, std::byte* out, std::span<const size_t> counts, DType, ReduceOp,
                                const Scale&) = 0;
   virtual Status barrier(Comm&) = 0;
 
-  // Release what was created for this comm, whose process set was removed. All members call it at the same place.
+  // Release what was created for this comm, because its process set was removed. All members call this at the same
+  // point of the order of operations.
   virtual void set_removed(const Comm&) {}
 };
 

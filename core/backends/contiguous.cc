@@ -5,7 +5,7 @@
 namespace hvd {
 namespace {
 
-constexpr int kPackSlot = 6;  // Scratch slot; algorithms use lower ones, or those of collectives/flow.h
+constexpr int kPackSlot = 6;  // Scratch slot. Algorithms use lower slots, or those of collectives/flow.h.
 
 }  // namespace
 

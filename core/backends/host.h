@@ -7,7 +7,7 @@
 
 namespace hvd {
 
-// `override_text`: see plan/algorithms.h. Return Code::invalid_argument if it does not parse.
+// `override_text` is described in plan/algorithms.h. Return Code::invalid_argument if it cannot be parsed.
 Status make_host_backend(const std::string& override_text, std::unique_ptr<Backend>* out);
 
 }  // namespace hvd

@@ -8,8 +8,8 @@
 //   several ranks on a host   shared memory inside the hosts, one of the above between them
 //                             (collectives/allreduce_hierarchical.cc)
 //
-// Everything is split into pieces: this bounds the memory that MPI uses, counts fit into MPI's ints, and the timeout
-// applies to each piece.
+// Everything is split into pieces. This bounds the memory that MPI uses, keeps counts within MPI's ints, and makes the
+// timeout apply to each piece.
 #include "backends/mpi.h"
 
 #include <algorithm>
@@ -26,11 +26,12 @@ namespace {
 
 using mpi::Handle;
 
-constexpr size_t kRides = 4 << 10;    // bytes that a message of the engine's own links can carry at almost no cost
-constexpr size_t kSmall = 256 << 10;  // bytes received by every rank up to which few messages matter more than few bytes
+constexpr size_t kRides = 4 << 10;    // Bytes that a message over the engine's own links can carry at almost no extra cost.
+// Bytes received per rank up to which a low number of messages matters more than a low number of bytes.
+constexpr size_t kSmall = 256 << 10;
 
-// Return the bytes of all parts of an operation on one rank: few enough that copies stay in the cache, and enough to
-// avoid small messages.
+// Return the bytes that one rank handles in one piece of an operation: few enough for copies to stay in the cache, and
+// enough to avoid small messages.
 size_t piece_of(size_t ranks) { return std::clamp<size_t>(ranks << 19, 2 << 20, 8 << 20); }
 
 class MpiBackend final : public Backend {
@@ -62,8 +63,8 @@ class MpiBackend final : public Backend {
     return host_->allreduce_compressed(c, s, residuals, format, scale);
   }
 
-  // The vote uses the engine's own links in any case, so little data does not make it longer, while MPI would add a
-  // second network latency. But MPI's float sums have other bits.
+  // The vote uses the engine's own links in any case, so carrying a little data with it costs no time, while a call of
+  // MPI would add a second network latency. But MPI's float sums have different bits.
   bool may_be_guarded(const Comm& c, size_t count, DType d) const override {
     return !(reduces_ && is_float(d)) && count * size_of(d) <= kRides && host_->may_be_guarded(c, count, d);
   }
@@ -145,7 +146,7 @@ class MpiBackend final : public Backend {
   }
 
  private:
-  // True if the host backend executes it: shared memory is faster than any library.
+  // True if the host backend executes the operation, because shared memory is faster than any library.
   static bool ours(const Comm& c) { return c.size == 1 || c.node; }
 
   Status within(Comm& c, const std::function<Status(Handle)>& work) {
@@ -197,7 +198,8 @@ class MpiBackend final : public Backend {
     return calls_.allgather(c, comm, sum, result, parts_);
   }
 
-  // Compute the maximum over all ranks of the bytes sent to one rank; each knows only its own.
+  // Return the largest number of bytes that any rank sends to one rank. Each rank knows only its own, so MPI computes
+  // the maximum.
   Status largest_of_all(Comm& c, Handle comm, size_t mine, size_t* out) {
     const auto& abi = session_->abi();
     auto* send = calls_.memory(MpiCalls::kSend, sizeof(int64_t));
@@ -211,15 +213,15 @@ class MpiBackend final : public Backend {
     return {};
   }
 
-  // Compute the bytes of each part that belong to the round starting at `first`. Return their sum.
+  // Compute for each part the bytes that belong to the round starting at `first`. Return their sum.
   static size_t cut(std::span<const size_t> parts, size_t first, size_t block, std::vector<size_t>* out) {
     out->clear();
     for (const size_t bytes : parts) out->push_back(std::min(block, bytes - std::min(first, bytes)));
     return std::accumulate(out->begin(), out->end(), size_t{0});
   }
 
-  // Return a round's parts as contiguous memory: in place if one round covers everything, otherwise a copy. `going`:
-  // their bytes.
+  // Return a round's parts as contiguous memory: in place if one round covers everything, otherwise a copy. `going`
+  // holds the bytes of each part.
   const std::byte* collect(const std::byte* all, std::span<const size_t> parts, size_t first, std::span<const size_t> round, size_t going) {
     if (going == std::accumulate(parts.begin(), parts.end(), size_t{0})) return all;
     std::byte* const packed = calls_.memory(MpiCalls::kSend, going);
@@ -230,7 +232,7 @@ class MpiBackend final : public Backend {
     }
     return packed;
   }
-  // Copy a round's parts, which are consecutive in `packed`, to their places.
+  // Copy a round's parts, which are consecutive in `packed`, to their final places.
   static void spread(const std::byte* packed, std::span<const size_t> round, std::byte* all, std::span<const size_t> parts, size_t first) {
     for (size_t i = 0; i < parts.size(); all += parts[i++]) {
       if (round[i]) std::memcpy(all + first, packed, round[i]);
@@ -238,7 +240,7 @@ class MpiBackend final : public Backend {
     }
   }
 
-  // Return the address of these input elements if they are all in one tensor, otherwise null.
+  // Return the address of these input elements if one tensor contains all of them, otherwise null.
   static const std::byte* in_one(const Segments& s, size_t first, size_t count, size_t element) {
     for (const Segments::Piece& piece : s.pieces) {
       if (first < piece.count) return piece.in && count <= piece.count - first ? piece.in + first * element : nullptr;

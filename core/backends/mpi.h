@@ -1,5 +1,5 @@
-// Backend that uses a site's MPI, and so any network it supports. Ranks of one host still use shared memory. Control
-// messages, Adasum and compressed formats stay on the engine's own links.
+// Backend that uses the site's MPI library, and so any network that MPI supports. Ranks on one host still use shared
+// memory. Control messages, Adasum and compressed formats use the engine's own links.
 #pragma once
 #include <memory>
 #include <vector>
@@ -9,8 +9,9 @@
 
 namespace hvd {
 
-// `host`: executes what does not go through MPI. `world`: rank in MPI_COMM_WORLD of each rank of the job. `reduces`:
-// let MPI reduce integers, float32 and float64 in allreduces, in any order. The session lives as long as the process.
+// `host` executes the operations that do not use MPI. `world` holds the rank in MPI_COMM_WORLD of each rank of the job.
+// If `reduces` is true, MPI may reduce integers, float32 and float64 in allreduces, in any order. The session must live
+// as long as the process.
 std::unique_ptr<Backend> make_mpi_backend(mpi::Session* session, std::vector<int> world, bool reduces, std::unique_ptr<Backend> host);
 
 }  // namespace hvd

@@ -9,11 +9,11 @@
 namespace hvd {
 namespace {
 
-// Seconds that operations in flight may take to complete at shutdown: the other ranks are alive, and MPI stays usable.
+// Seconds that operations in flight have to complete at shutdown, while the other ranks are alive and MPI stays usable.
 constexpr double kDrain = 2;
 
-// Counts and displacements in int arrays, as the MPI functions for parts of different sizes expect. `left_out`: a part
-// of which nothing is moved.
+// Counts and displacements as int arrays, the form that MPI functions for parts of different sizes expect. `left_out`
+// is the index of a part that is not moved.
 struct Parts {
   std::vector<int> counts, places;
   void of(std::span<const size_t> bytes, int left_out = -1) {
@@ -30,12 +30,12 @@ struct Parts {
 
 }  // namespace
 
-// MPI also reads the count arrays until an operation has completed.
+// MPI reads the count arrays until the operation has completed, so they must stay in place as well.
 struct MpiCalls::Memory {
   Scratch scratch;
   Parts out, in;
 
-  // Keep the memory until the process ends, reachable for leak checkers.
+  // Keep the memory until the process ends, reachable so that leak checkers do not report it.
   static void leave_behind(std::unique_ptr<Memory> memory) {
     static auto* const mutex = new std::mutex;
     static auto* const all = new std::vector<std::unique_ptr<Memory>>;
@@ -100,8 +100,8 @@ Status MpiCalls::allgather(Comm& c, mpi::Handle comm, const std::byte* in, std::
   return finish(c, "MPI_Iallgather", begun, request);
 }
 
-// One alltoall exchange sends every rank's part to all: Intel's MPI_Iallgatherv takes seconds if parts are large and
-// unequal.
+// Use one alltoall to send every rank's part to all ranks, because Intel's MPI_Iallgatherv takes seconds if parts are
+// large and unequal.
 Status MpiCalls::allgather(Comm& c, mpi::Handle comm, const std::byte* in, std::byte* out, std::span<const size_t> bytes) {
   mpi::Handle request = 0;
   const mpi::Handle byte = session_->abi().byte;
@@ -130,7 +130,7 @@ Status MpiCalls::alltoall(Comm& c, mpi::Handle comm, const std::byte* in, std::s
 
 Status MpiCalls::finish(Comm& c, const char* what, int begun, mpi::Handle request) {
   const mpi::Library& library = session_->library();
-  // An MPI error most likely means a lost rank, which the control tree will report in a moment.
+  // An MPI error most likely means that a rank is lost. The control tree will soon report which one.
   if (begun != 0) return give_up({Code::peer_lost, library.error(begun, what)});
   const std::function<std::string()> describe = [&] { return described(what, c); };
   PolledWait wait(*c.waiter, c.timeout, describe);

@@ -13,34 +13,34 @@ namespace hvd {
 
 class MpiCalls {
  public:
-  // world: rank in MPI_COMM_WORLD of each rank of the job.
+  // `world` holds the rank in MPI_COMM_WORLD of each rank of the job.
   MpiCalls(mpi::Session* session, std::vector<int> world);
   ~MpiCalls();
 
-  // Return the members' ranks in MPI_COMM_WORLD, by set rank.
+  // Return the rank in MPI_COMM_WORLD of each set rank.
   std::vector<int> members_of(const Comm& comm) const;
 
-  // Get the communicator of the members of `comm` for the calls below. Creating it is a blocking MPI call, which is
-  // abandoned, like all others, on an error of the waiter or after the comm's timeout.
+  // Make the communicator of the members of `comm` current for the calls below, and create it if needed. Creating it is
+  // a blocking MPI call. Like all others it is abandoned if the waiter reports an error or the comm's timeout passes.
   Status enter(const Comm& comm, mpi::Handle* out);
-  // Release that communicator.
+  // Release the communicator of this process set.
   void forget(const Comm& comm);
 
-  // Everything below must be called within session.use().
+  // All functions below must be called within session.use().
 
   enum Slot { kSend, kReceive, kMine, kResult, kSlots };
-  // 64-byte aligned, valid until the next call for this slot; contents undefined.
+  // Return memory that is aligned to 64 bytes and valid until the next call for this slot. Its contents are undefined.
   std::byte* memory(Slot slot, size_t bytes);
 
-  // Receive buffers are slot memory; send buffers must be elsewhere, because Open MPI takes equal addresses for
+  // Receive buffers must be slot memory and send buffers must not, because Open MPI takes equal addresses for
   // MPI_IN_PLACE. Bytes and counts must be below 2^31.
   Status barrier(Comm&, mpi::Handle);
   Status broadcast(Comm&, mpi::Handle, std::byte* data, size_t bytes, int root);
   Status allreduce(Comm&, mpi::Handle, const std::byte* in, std::byte* out, size_t count, mpi::Handle type, mpi::Handle op);
   Status allgather(Comm&, mpi::Handle, const std::byte* in, std::byte* out, size_t bytes_of_each);
-  // By set rank, consecutive in `out`.
+  // The parts are consecutive in `out`, in the order of set ranks.
   Status allgather(Comm&, mpi::Handle, const std::byte* in, std::byte* out, std::span<const size_t> bytes);
-  // without_me: this rank's own part is not moved, and its place in `out` is undefined.
+  // If `without_me` is true, this rank's own part is not moved, and its place in `out` stays undefined.
   Status alltoall(Comm&, mpi::Handle, const std::byte* in, std::span<const size_t> send, std::byte* out, std::span<const size_t> receive,
                   bool without_me = false);
 

@@ -1,4 +1,5 @@
-// A growing counter with one writer at a time and any number of readers, so no read-modify-write is needed.
+// A counter that only grows. It has one writer at a time and any number of readers, so no atomic read-modify-write is
+// needed.
 #pragma once
 #include <atomic>
 #include <cstdint>

@@ -1,4 +1,4 @@
-// A point in time at which a wait gives up. Every blocking call of the core takes one.
+// Point in time at which a wait gives up. Every blocking call of the core takes one.
 #pragma once
 #include <algorithm>
 #include <chrono>
@@ -7,7 +7,7 @@ namespace hvd {
 
 using Clock = std::chrono::steady_clock;
 
-inline constexpr double kForever = 3600;  // longest sleep in seconds when nothing else limits it
+inline constexpr double kForever = 3600;  // Longest sleep in seconds if nothing else limits it.
 
 class Deadline {
  public:
@@ -18,7 +18,8 @@ class Deadline {
 
   bool passed() const { return Clock::now() >= when_; }
   Clock::time_point when() const { return when_; }
-  // Return the milliseconds left, at least 0, rounded up so that a sleeper does not spin through the last one.
+  // Return the milliseconds left, at least 0. The value is rounded up so that a sleeper does not spin through the last
+  // millisecond.
   int remaining_ms() const {
     auto left = std::chrono::ceil<std::chrono::milliseconds>(when_ - Clock::now()).count();
     return static_cast<int>(std::clamp<long long>(left, 0, 1 << 30));

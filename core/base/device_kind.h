@@ -1,12 +1,12 @@
-// The kind of memory a tensor is in. The codes are part of the contract with the Python package (DEVICE_* in _core) and
-// of the wire format.
+// Kind of memory that holds a tensor. The codes are shared with the Python package (DEVICE_* in _core) and used on the
+// wire, so they must not change.
 #pragma once
 #include <cstdint>
 #include <string_view>
 
 namespace hvd {
 
-// 2 stood for AMD's GPUs and is not given again (docs/adr/0035-no-hip.md).
+// Code 2 stood for AMD GPUs and is not used again (docs/adr/0035-no-hip.md).
 enum class DeviceKind : uint8_t { host = 0, cuda = 1 };
 
 constexpr std::string_view name_of(DeviceKind kind) {

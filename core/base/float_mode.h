@@ -1,11 +1,12 @@
-// The floating-point mode is a property of the thread. A caller that drives the engine may flush denormals to zero
-// (XLA's threads and torch.set_flush_denormal do) or round differently, and ranks would then compute different bits.
+// The floating-point mode is a property of the thread. A thread that drives the engine may flush denormals to zero
+// (XLA's threads and torch.set_flush_denormal do) or use another rounding mode, and ranks would then compute different
+// bits.
 #pragma once
 #include <cstdint>
 
 namespace hvd {
 
-// Sets the default mode for this thread during its lifetime: round to nearest, keep denormals.
+// Scope that gives this thread the default mode during its lifetime: round to nearest, keep denormals.
 class DefaultFloatMode {
  public:
   DefaultFloatMode() : before_(read()) {

@@ -3,8 +3,8 @@
 // all other code, including devices (core/kernels), and selects between cases instead of branching, because the lanes
 // of a warp would take all branches.
 //
-// Narrowing rounds to nearest, ties to even. Overflow gives infinity; denormals are kept. A NaN stays a NaN, becomes
-// quiet and keeps the upper bits of its payload, as with F16C.
+// Narrowing rounds to nearest, ties to even. Overflow gives infinity, and denormals are kept. A NaN becomes quiet and
+// keeps the upper bits of its payload, as with F16C.
 #pragma once
 #include <bit>
 #include <cstdint>
@@ -20,11 +20,11 @@ namespace hvd {
 HVD_ON_DEVICE constexpr float half_to_float(uint16_t h) {
   const uint32_t sign = static_cast<uint32_t>(h & 0x8000) << 16;
   const uint32_t magnitude = h & 0x7fff;
-  // Zero or denormal: a multiple of 2^-24, which is the unit in the last place of float32 at 0.5.
+  // Zero or denormal: the value is a multiple of 2^-24, the unit in the last place of float32 at 0.5.
   const uint32_t tiny = std::bit_cast<uint32_t>(std::bit_cast<float>(0x3f000000 | magnitude) - 0.5f);
-  uint32_t bits = (magnitude << 13) + (112u << 23);  // changes the exponent bias from 15 to 127
-  bits += magnitude >= 0x7c00 ? 112u << 23 : 0;      // infinity and NaN have an exponent of all ones
-  bits |= magnitude > 0x7c00 ? 0x00400000 : 0;       // makes a NaN quiet
+  uint32_t bits = (magnitude << 13) + (112u << 23);  // Change the exponent bias from 15 to 127.
+  bits += magnitude >= 0x7c00 ? 112u << 23 : 0;      // Infinity and NaN get an exponent of all ones.
+  bits |= magnitude > 0x7c00 ? 0x00400000 : 0;       // Make a NaN quiet.
   return std::bit_cast<float>(sign | (magnitude < 0x0400 ? tiny : bits));
 }
 
@@ -35,7 +35,7 @@ HVD_ON_DEVICE constexpr uint16_t float_to_half(float f) {
   // Below 2^-14 the result is a multiple of 2^-24, the unit in the last place of float32 at 0.5, so the addition
   // rounds.
   const uint32_t tiny = std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) + 0.5f) - 0x3f000000;
-  // A carry into the exponent gives the right result.
+  // A carry into the exponent still gives the right result.
   uint32_t h = (magnitude - (112u << 23) + 0x0fff + ((magnitude >> 13) & 1)) >> 13;
   h = magnitude < 0x38800000 ? tiny : h;
   h = magnitude >= 0x47800000 ? 0x7c00 : h;  // 2^16 and above become infinity

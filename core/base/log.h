@@ -1,5 +1,5 @@
-// Log sink, the core's only output besides Status. The owner sets the sink (Python prints to stderr with the rank);
-// without one, messages are dropped.
+// Log sink, the only output of the core besides Status. The owner sets the sink (Python prints to stderr with the
+// rank); without a sink, messages are dropped.
 #pragma once
 #include <functional>
 #include <string>

@@ -1,5 +1,5 @@
 // Errors as values. A Status is either ok (a null pointer, free to copy) or a code with a message. Callers add context
-// while it is returned: `return s.with("allreduce 'grad.0'")`. Exceptions exist only at the Python boundary
+// when they return it: `return s.with("allreduce 'grad.0'")`. Exceptions exist only at the Python boundary
 // (bindings/python).
 #pragma once
 #include <memory>
@@ -9,21 +9,21 @@
 
 namespace hvd {
 
-// Kinds of errors, and the Python exceptions they become.
+// Kinds of errors, with the Python exception that each becomes.
 enum class Code : unsigned char {
   ok = 0,
-  invalid_argument,  // refused at call time; the engine continues                    -> ValueError
-  mismatch,          // ranks disagree about one operation; the engine continues      -> RanksDisagreeError
-  shutdown,          // this process or a peer called shutdown                        -> HorovodInternalError
-  peer_lost,         // a peer died or closed its connection                          -> HorovodInternalError
-  timeout,           // no progress within the transport deadline                     -> HorovodInternalError
-  internal,          // a bug in this library                                         -> HorovodInternalError
+  invalid_argument,  // Refused at call time; the engine continues. Becomes ValueError.
+  mismatch,          // The ranks disagree about one operation; the engine continues. Becomes RanksDisagreeError.
+  shutdown,          // This process or a peer called shutdown. Becomes HorovodInternalError.
+  peer_lost,         // A peer died or closed its connection. Becomes HorovodInternalError.
+  timeout,           // No progress within the transport deadline. Becomes HorovodInternalError.
+  internal,          // A bug in this library. Becomes HorovodInternalError.
 };
 
 class [[nodiscard]] Status {
  public:
   Status() = default;
-  // `rank`: the rank that caused the error; -1: none.
+  // `rank` is the rank that caused the error, or -1 if there is none.
   Status(Code code, std::string message, int rank = -1) : body_(std::make_shared<const Body>(Body{code, std::move(message), rank})) {}
   static Status Ok() { return {}; }
 

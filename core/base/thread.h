@@ -8,7 +8,7 @@
 
 namespace hvd {
 
-// Start a thread with all signals blocked, so that the program's own threads handle them.
+// Start a thread with all signals blocked, so that the program's own threads receive them.
 template <class Run>
 std::thread thread_without_signals(Run run) {
   sigset_t all, before;
