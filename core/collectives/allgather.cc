@@ -1,6 +1,6 @@
-// Allgather over shared memory: in each round every member stages its next chunk and copies out those of the others.
-//   cost: a + R m + X (n - 1) m + W n m, for m bytes per member (the largest, if they differ)
-// Direct exchange. Members start at different neighbours so that they do not all read the same staging area at once.
+// Allgather over shared memory by direct exchange: in each round every member stages its next chunk and copies out the
+// chunks of the others. Members start at different neighbours, so that they do not all read the same staging area at
+// once. The cost is a + R m + X (n - 1) m + W n m, for m bytes per member (the largest if they differ).
 #include <cstring>
 #include <numeric>
 
@@ -32,7 +32,7 @@ Status allgather_shm(Comm& comm, const std::byte* in, std::byte* out, std::span<
 
   auto stage_in = [&](size_t k) { copy_bytes(subs.at(node.me(), k), in + k * step, some(me, k), false); };
   auto take_out = [&](size_t k) -> Status {
-    std::byte* to = out + before + bytes[me];  // output of the member after this one; wraps around
+    std::byte* to = out + before + bytes[me];  // output of the member after this one, wrapping around
     for (size_t i = 1; i < members; ++i) {
       const size_t m = (me + i) % members;
       if (m == 0) to = out;

@@ -33,16 +33,16 @@
 namespace hvd {
 namespace {
 
-constexpr int32_t kLeast = -1074;  // exponent of the smallest double
+constexpr int32_t kLeast = -1074;  // exponent of the smallest positive double
 
-// Sums over a part of a tensor: of a * b in units of 2^(unit_a + unit_b), and so on. Exponents are even. Sent in this
-// layout.
+// Sums over a part of a tensor: ab is the sum of a * b in units of 2^(unit_a + unit_b), and aa and bb are built
+// likewise. Exponents are even. This is also the layout on the wire.
 struct Sums {
   double ab = 0, aa = 0, bb = 0;
   int32_t unit_a = kLeast, unit_b = kLeast;
 };
 
-// Return the exponent of the unit for values of at most `magnitude`.
+// Return the exponent of the unit for values whose magnitude is at most `magnitude`.
 int32_t unit_of(double magnitude) {
   if (magnitude == 0) return kLeast;
   return std::isfinite(magnitude) ? std::ilogb(magnitude) & ~1 : 0;
@@ -102,7 +102,7 @@ class Adasum {
 
  private:
   struct Range {
-    size_t lo, hi;  // range of part indices
+    size_t lo, hi;  // range of part indices, without hi
     Range half(bool low) const { return low ? Range{lo, (lo + hi) / 2} : Range{(lo + hi) / 2, hi}; }
   };
   size_t tensors() const { return data_.pieces.size(); }
@@ -114,7 +114,7 @@ class Adasum {
   int partner(int step) const { return comm_.rank ^ (1 << step); }
 
   template <class Visit>
-  void each_part(Visit visit) const;  // calls visit(piece, first element in the piece, first in the buffer, elements)
+  void each_part(Visit visit) const;  // Call visit(piece, first element in the piece, first element in the buffer, number of elements).
   void pack();
   Status trade(int step, ConstBytes out, Bytes in);
   Status combine(int step, Range kept, const std::byte* theirs);
@@ -124,11 +124,11 @@ class Adasum {
   const Segments& data_;
   const DType dtype_, acc_;
   const size_t parts_;
-  size_t* starts_;          // element index of [part][tensor], and the total
-  std::byte* wide_;         // values in acc_
-  std::byte* narrow_;       // result in dtype_; same memory as wide_ if the types are equal
-  Sums *sums_, *received_;  // index: tensor
-  std::vector<size_t> sent_bytes_, received_bytes_;  // by rank; for trades in shared memory
+  size_t* starts_;          // Element index of [part][tensor], followed by the total number of elements.
+  std::byte* wide_;         // Values in the accumulation type acc_.
+  std::byte* narrow_;       // Result in dtype_; the same memory as wide_ if the two types are equal.
+  Sums *sums_, *received_;  // Sums of each tensor.
+  std::vector<size_t> sent_bytes_, received_bytes_;  // Bytes for each rank, used by exchanges in shared memory.
 };
 
 Adasum::Adasum(Comm& comm, const Segments& data, DType d)
@@ -144,7 +144,7 @@ Adasum::Adasum(Comm& comm, const Segments& data, DType d)
     }
   }
   starts_[parts_ * tensors()] = end;
-  // A single tensor is processed in its output memory.
+  // A single tensor is processed directly in its output memory.
   const Segments::Piece& first = data.pieces.front();
   const bool in_place = tensors() == 1 && first.out && acc_ == d;
   wide_ = in_place ? first.out : scratch.get(kSlotWide, data.total * size_of(acc_));
@@ -183,7 +183,7 @@ void Adasum::deliver(const Scale& s) const {
   });
 }
 
-// Exchange data with the partner of a step; all ranks do so at the same time.
+// Exchange data with this step's partner; all ranks do so at the same time.
 Status Adasum::trade(int step, ConstBytes out, Bytes in) {
   const int peer = partner(step);
   if (!comm_.node) return exchange(comm_, peer, out, peer, in);
@@ -197,7 +197,7 @@ Status Adasum::trade(int step, ConstBytes out, Bytes in) {
 Status Adasum::run() {
   pack();
   const int steps = std::countr_zero(parts_);
-  Range path[32];  // path[k]: range shared with the partner of step k; path[steps]: this rank's own
+  Range path[32];  // path[k] is the range shared with the partner of step k, and path[steps] is the range that this rank reduces
   path[0] = {0, parts_};
   for (int k = 0; k < steps; ++k) {
     const Range kept = path[k].half(lower(k)), given = path[k].half(!lower(k));
@@ -214,8 +214,8 @@ Status Adasum::run() {
   return {};
 }
 
-// a is the operand of the lower rank. Each tensor's parts in the range are processed separately, so that sums do not
-// depend on neighbouring tensors.
+// `a` is the operand of the lower rank. Each tensor's parts in the range are processed separately, so that the sums of
+// a tensor do not depend on its neighbours in the buffer.
 Status Adasum::combine(int step, Range kept, const std::byte* theirs) {
   const size_t from = at(kept.lo);
   auto each = [&](auto&& visit) {
@@ -238,7 +238,8 @@ Status Adasum::combine(int step, Range kept, const std::byte* theirs) {
   return {};
 }
 
-// Add the sums over the ranks that differ only in bits 0 to `step`; together they hold all parts of a and b.
+// Add the sums of the ranks whose numbers differ only in bits 0 to `step`. Together these ranks hold all parts of a and
+// b.
 Status Adasum::add_sums(int step) {
   const size_t bytes = tensors() * sizeof(Sums);
   for (int k = 0; k <= step; ++k) {

@@ -7,7 +7,7 @@
 namespace hvd {
 namespace {
 
-// Block size within a slice, so that data read from all members and written to all stay in the L1 cache.
+// Block size within a slice, chosen so that the data read from and written to all members stay in the L1 cache.
 constexpr size_t kArenaBlockBytes = 8 << 10;
 
 }  // namespace
@@ -18,7 +18,7 @@ ArenaOffsets arena_offsets_of(const NodeGroup& node, const Segments& data, size_
   if (!base || data.pieces.size() > ArenaOffsets::kMax) return mine;
   for (size_t i = 0; i < data.pieces.size(); ++i) {
     const Segments::Piece& piece = data.pieces[i];
-    // The difference is far beyond the arena size for memory before the arena, and for null (a rank that has joined).
+    // If the memory is below the arena or null (a rank that has joined), this difference exceeds the size of the arena.
     const uint64_t offset = reinterpret_cast<uintptr_t>(piece.out) - reinterpret_cast<uintptr_t>(base);
     if (piece.in != piece.out || offset > node.arena_bytes() || piece.count * element > node.arena_bytes() - offset) return mine;
     mine.offset[i] = offset;

@@ -70,7 +70,7 @@ class Driver {
   DType dtype_;
   ReduceOp op_;
   std::byte* theirs_;
-  size_t block_;  // bytes per round
+  size_t block_;  // bytes of one round
   std::vector<const std::byte*> sources_;
   std::vector<Transfer> transfers_;
 };
@@ -111,7 +111,7 @@ Status allreduce_driver(Comm& comm, std::byte* data, size_t count, DType d, Redu
 
 namespace {
 
-// Reduce to place 0, which is rank 0.
+// Reduce to place 0, which belongs to rank 0.
 Status reduce_up(Comm& comm, const Fold& fold, const AllreduceValues& v, ReduceOp op) {
   for (int distance = 1; distance < fold.places; distance *= 2) {
     const int place = fold.place ^ distance, peer = fold.rank_at(place);

@@ -60,7 +60,7 @@ class CodedAllreduce {
  private:
   size_t n() const { return static_cast<size_t>(comm_.size); }
 
-  // Encode the contribution. Layout of `coded`: part by part, run by run.
+  // Encode this rank's contribution. `coded` is ordered by part, then by run.
   void contribute(std::byte* coded) const {
     for (size_t i = 0; i < n(); ++i) {
       for (const CodedRun& run : runs_) {
@@ -143,8 +143,8 @@ class CodedAllreduce {
   const WireFormat format_;
   const Scale& scale_;
   const Parts parts_;
-  std::span<size_t> bytes_;  // by rank: bytes of its part
-  std::span<size_t> mine_;   // bytes that every rank sends to this one: those of its part
+  std::span<size_t> bytes_;  // Bytes of each rank's part.
+  std::span<size_t> mine_;   // Bytes that each rank sends to this rank: the size of this rank's part.
   size_t total_ = 0, before_ = 0;
 };
 
@@ -202,7 +202,7 @@ class Slices {
   }
 
  private:
-  // Order: slice by slice, run by run.
+  // The order is slice by slice, and within a slice run by run.
   void gather_in(float* wide) const {
     for (size_t s = 0; s < parts_.n; ++s) {
       for (const CodedRun& run : runs_) {
@@ -239,7 +239,7 @@ class Slices {
   Comm& local_;
   std::span<const CodedRun> runs_;
   const Parts parts_;
-  std::span<size_t> counts_;  // by local rank: elements of its slice
+  std::span<size_t> counts_;  // elements of each local rank's slice
   size_t total_ = 0, before_ = 0;
   std::vector<CodedRun> own_;
 };

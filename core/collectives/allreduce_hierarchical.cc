@@ -21,9 +21,10 @@
 namespace hvd {
 namespace {
 
-constexpr size_t kSmall = 32 << 10;  // bytes of a slice up to which few messages matter more than few bytes
-constexpr size_t kSmallForTwo = 512 << 10;  // two hosts send each other all data with either algorithm
-constexpr int kFewHosts = 8;  // up to here the pairwise algorithm can keep all connections busy at once
+// Slices up to this many bytes use recursive doubling, because the number of messages matters more than their size.
+constexpr size_t kSmall = 32 << 10;
+constexpr size_t kSmallForTwo = 512 << 10;  // The same limit for two hosts, which send each other all data with either algorithm.
+constexpr int kFewHosts = 8;  // Up to this many hosts the pairwise algorithm can keep all connections busy at once.
 
 // Reduce a slice between the hosts, from type `acc` to the result of type `d`.
 Status between_hosts(Comm& cross, std::byte* slice, DType acc, std::byte* result, DType d, size_t count, ReduceOp op,
@@ -54,7 +55,7 @@ Status allreduce_hierarchical_by(const BetweenHosts& other, Comm& comm, std::byt
   }
   Comm& local = *comm.local;
   const DType acc = accumulator(d);
-  const bool own = local.rank < comm.slices;  // whether this rank owns a slice
+  const bool own = local.rank < comm.slices;  // true if this rank owns a slice
   auto begin = [&](int i) { return slice_at(count, comm.slices, std::min(i, comm.slices)); };
   const size_t first = begin(local.rank), mine = begin(local.rank + 1) - first;
   auto* memory = reinterpret_cast<size_t*>(comm.scratch->get(kSlotHierarchyCounts, local.size * sizeof(size_t)));
@@ -62,7 +63,7 @@ Status allreduce_hierarchical_by(const BetweenHosts& other, Comm& comm, std::byt
   for (int i = 0; i < local.size; ++i) memory[i] = begin(i + 1) - begin(i);
 
   std::byte* wide = widened(comm, kSlotHierarchyWide, data, count, d);
-  std::byte* slice = wide + first * size_of(acc);  // from here on only this rank uses this part of its copy
+  std::byte* slice = wide + first * size_of(acc);  // from here on, only this rank uses this part of its copy
   if (local.size > 1) {
     std::byte* sum = comm.scratch->get(kSlotHierarchySlice, mine * size_of(acc));
     HVD_RETURN_IF_ERROR(reducescatter_shm(local, wide, sum, parts, acc, op, {}));

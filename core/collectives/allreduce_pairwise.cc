@@ -21,24 +21,24 @@
 namespace hvd {
 namespace {
 
-constexpr size_t kBlocks = 256 << 10;  // bytes of all peers' contributions that wait to be added
+constexpr size_t kBlocks = 256 << 10;  // total bytes of the contributions that wait to be added
 constexpr size_t kBlockLeast = 16 << 10, kBlockMost = 128 << 10;
 constexpr size_t kAlign = 64;
 
-// Data in flight to and from one peer.
+// Data in flight between this rank and one peer.
 struct Exchange {
   int peer;
-  ConstBytes give;     // this rank's contribution to the peer's slice
-  Bytes block;         // receive buffer for a block of the peer's contribution to this rank's slice
-  Bytes missing;       // the part of `block` still to arrive
-  size_t told = 0;     // bytes of this rank's result that were sent
-  Bytes result;        // the part of the peer's result still to arrive
+  ConstBytes give;     // The part of this rank's contribution to the peer's slice that is not yet sent.
+  Bytes block;         // Receive buffer for one block of the peer's contribution to this rank's slice.
+  Bytes missing;       // The part of `block` that has not yet arrived.
+  size_t told = 0;     // Bytes of this rank's result that were sent to the peer.
+  Bytes result;        // The part of the peer's result that has not yet arrived.
 };
 
 class Direct {
  public:
-  // Contributions are of type `d`, the result of type `out`: either the same type in the same memory, or float32 sums
-  // and 16-bit floats.
+  // Contributions have type `d` and the result has type `out`. Either the types are equal and share the same memory, or
+  // the contributions are float32 sums and the result is 16-bit floats.
   Direct(Comm& comm, std::byte* data, DType d, std::byte* result, DType out, size_t count, ReduceOp op)
       : comm_(comm), dtype_(d), out_(out), op_(op) {
     auto slice_of = [&](std::byte* base, DType type, int i) {
@@ -92,8 +92,8 @@ class Direct {
     return {};
   }
 
-  // The peer's result follows its contribution. It overwrites this rank's contribution to the peer, which the peer has
-  // received completely, so it was sent.
+  // The peer sends its result after its contribution. The result overwrites this rank's contribution to the peer; that
+  // is safe, because the peer has received all of it.
   Status receive(Exchange& e, bool& moved) {
     if (!e.missing.empty()) return advance_in(comm_, e.peer, e.missing, moved);
     const bool contributed = ready_ + e.block.size() == mine_.size();
@@ -118,11 +118,11 @@ class Direct {
 
   bool waits_for(const Exchange& e) const { return !e.missing.empty() || !e.result.empty(); }
   bool owes(const Exchange& e) const { return !e.give.empty() || e.told < final_.size(); }
-  // Bytes of the result that are ready to be sent.
+  // Return the number of bytes of the result that may be sent.
   size_t final_ready() const { return ready_ / size_of(dtype_) * size_of(out_); }
 
   std::string text() const {
-    // Name first a rank whose contribution is missing: the other ranks wait for it as well.
+    // If a contribution is missing, name that rank first, because the other ranks wait for it as well.
     for (const Exchange& e : exchanges_) {
       if (!e.missing.empty()) return pending_text(comm_, e.peer, !e.give.empty(), e.peer, true);
     }
@@ -138,16 +138,17 @@ class Direct {
   Comm& comm_;
   DType dtype_, out_;
   ReduceOp op_;
-  Bytes mine_;   // this rank's slice
-  Bytes final_;  // the result of this rank's slice
-  size_t block_ = 0;  // bytes reduced at a time
-  size_t ready_ = 0;  // bytes of this rank's slice that are reduced
+  Bytes mine_;   // This rank's slice of the data.
+  Bytes final_;  // Memory for the result of this slice.
+  size_t block_ = 0;  // Number of bytes that are reduced at a time.
+  size_t ready_ = 0;  // Number of bytes of this rank's slice that are already reduced.
   std::byte* staging_ = nullptr;
   const std::byte** sources_ = nullptr;
   std::span<Exchange> exchanges_;
 };
 
-// Variant for so many ranks that only some connections should be busy at a time: one half after the other, in windows.
+// Variant for many ranks, where only some connections should be busy at a time. It completes the reduce-scatter before
+// the allgather and handles the peers in windows.
 Status in_windows(Comm& comm, std::byte* data, DType d, std::byte* result, DType out, size_t count, ReduceOp op) {
   auto* counts = reinterpret_cast<size_t*>(comm.scratch->get(kSlotCounts, comm.size * sizeof(size_t)));
   for (int i = 0; i < comm.size; ++i) counts[i] = slice_at(count, comm.size, i + 1) - slice_at(count, comm.size, i);

@@ -20,7 +20,7 @@ struct Range {
 
 struct Halving {
   const Fold& fold;
-  Range path[32];  // path[k]: range shared with the partner of step k; path[steps]: this rank's own
+  Range path[32];  // path[k] is the range shared with the partner of step k, and path[steps] is the range that this rank reduces
   int steps = 0;
 
   Halving(const Fold& f, size_t count) : fold(f) {
@@ -43,7 +43,7 @@ struct Halving {
 
 namespace {
 
-// `sums`: v.wide already holds sums, and v.data holds nothing.
+// If `sums` is true, v.wide already holds sums and v.data holds nothing.
 Status halve_and_double(Comm& comm, const AllreduceValues& v, ReduceOp op, bool sums) {
   std::byte* data = v.data;
   const DType d = v.d;

@@ -12,20 +12,20 @@
 namespace hvd {
 namespace {
 
-// First step for 16-bit floats, in which each side holds either its own values or already a sum.
+// First step for 16-bit floats. Each side holds either its original values or already the sum of two ranks.
 Status first_of_halves(Comm& comm, const Fold& fold, const AllreduceValues& v, ReduceOp op) {
   const int place = fold.place ^ 1, peer = fold.rank_at(place);
   const bool sum = fold.begins_with_sum(fold.place), theirs_is_sum = fold.begins_with_sum(place);
   const Bytes mine = v.mine(0, v.count);
   const Combine combine = v.combine(theirs_is_sum, op, place < fold.place);
   if (!sum) return exchange_combine(comm, peer, v.outgoing(false, 0, v.count), peer, mine, combine);
-  // Data being sent must not change, so the peer's values wait to be added.
+  // Data must not change while they are being sent, so the peer's values are added only afterwards.
   std::byte* theirs = comm.scratch->get(kSlotTheirs, mine.size());
   if (theirs_is_sum) return swap_combine(comm, peer, mine, theirs, combine);
   HVD_RETURN_IF_ERROR(exchange(comm, peer, mine, peer, {theirs, v.count * size_of(v.d)}));
   auto* wide = reinterpret_cast<float*>(comm.scratch->get(kSlotTheirsWide, mine.size()));
   widen(v.d, wide, theirs, v.count);
-  // Sums are on the lower places.
+  // Only the lowest places start with sums.
   reduce2(v.acc, op, mine.data(), mine.data(), reinterpret_cast<std::byte*>(wide), v.count);
   return {};
 }
@@ -52,7 +52,7 @@ Status double_up(Comm& comm, const Fold& fold, const AllreduceValues& v, ReduceO
 Status allreduce_recursive_doubling(Comm& comm, std::byte* data, size_t count, DType d, ReduceOp op) {
   if (count == 0 || comm.size == 1) return {};
   const Fold fold = Fold::of(comm.rank, comm.size);
-  // A single addition rounds once, whatever type it starts from.
+  // A single addition rounds once, whether it starts from 16-bit or from float32 values.
   const AllreduceValues v = comm.size == 2 ? AllreduceValues{data, data, count, d, d} : AllreduceValues::of(comm, data, count, d);
   HVD_RETURN_IF_ERROR(fold_in(comm, fold, v, op));
   if (fold.place >= 0) {

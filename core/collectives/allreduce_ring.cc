@@ -27,7 +27,7 @@ Status allreduce_ring(Comm& comm, std::byte* data, size_t count, DType d, Reduce
   };
   cut(size_of(acc));
   const Combine combine{acc, op, true};
-  const int begin = (comm.rank + n - 1) % n;  // chosen so that slice `rank` arrives last
+  const int begin = (comm.rank + n - 1) % n;  // chosen so that the slice with this rank's number arrives last
   HVD_RETURN_IF_ERROR(acc == d ? ring_pass(comm, wide, offsets, begin, &combine)
                                : ring_pass_halves(comm, data, d, wide, offsets, begin, op));
   const size_t first = slice_at(count, n, comm.rank);

@@ -24,8 +24,8 @@
 namespace hvd {
 namespace {
 
-// Block size within a slice that is reduced to the staging area and then copied to the output, so that the copy finds
-// it in the L1 cache.
+// Block size within a slice. A block is reduced to the staging area and then copied to the output while it is still in
+// the L1 cache.
 constexpr size_t kShmBlockBytes = 16 << 10;
 
 class Job {
@@ -35,7 +35,7 @@ class Job {
         large_(data.total * element_ >= tuning_.stream_bytes), staged_(data), reduced_(data), copied_(data), sources_(node_.size()) {}
 
   Status direct(const SubBuffers& subs);
-  // `*mixed`: set if nothing was done because the tensors of some members, but not all, are in their arenas.
+  // `*mixed` is set to true if nothing was done because only some members have their tensors in their arenas.
   Status sliced(const SubBuffers& subs, const ArenaOffsets& offsets, bool* mixed);
 
  private:
@@ -90,7 +90,8 @@ Status Job::direct(const SubBuffers& subs) {
   return run_rounds(node_, ceil_div(data_.total, step), 0, stage_in, take_out);
 }
 
-// Reduce this member's slice of a round: elements [first, first + count), at element `at` of the sub-buffers.
+// Reduce this member's slice of a round: elements [first, first + count) of the data, at element `at` of the
+// sub-buffers.
 void Job::reduce_own(const SubBuffers& subs, size_t round, size_t at, size_t first, size_t count) {
   reduced_.each(first, count, [&](const Segments::Piece& piece, size_t within, size_t offset, size_t n) {
     const size_t block = kShmBlockBytes / element_;
@@ -110,21 +111,21 @@ void Job::reduce_own(const SubBuffers& subs, size_t round, size_t at, size_t fir
   });
 }
 
-// Stages in the order of publication: staged 0, staged 1, reduced 0, staged 2, reduced 1, ..., reduced last. The
+// Stages are published in this order: staged 0, staged 1, reduced 0, staged 2, reduced 1, ..., reduced last. The
 // results of a round are copied out one round later, when all members have most likely published them.
 //
-// Why kSlicedDepth = 5 sub-buffers need no further waiting: round m overwrites round m - 5. When this member stages
-// round m it has reduced m - 2, so it has seen that every member had staged m - 2, which a member does only after it
-// has copied out m - 5.
+// kSlicedDepth = 5 sub-buffers make further waiting unnecessary: round m overwrites round m - 5. When this member
+// stages round m it has reduced m - 2, so it has seen that every member had staged m - 2. A member stages m - 2 only
+// after it has copied out m - 5.
 constexpr size_t kSlicedDepth = 5;
 
-// Return a member's arena offsets; valid once it has published its first stage.
+// Return a member's arena offsets, which are valid once the member has published its first stage.
 const ArenaOffsets* homes_at(const SubBuffers& subs, int member) {
   return reinterpret_cast<const ArenaOffsets*>(subs.stage.staging[member]);
 }
 
-// Number of stages that every member publishes when only some tensors are in arenas: more than any member has published
-// by then.
+// Number of stages that every member has published after a mixed attempt. It is larger than what any member has
+// published by then.
 constexpr uint64_t kMixedStages = 4;
 
 int Job::count_at_home(const SubBuffers& subs) const {
@@ -156,7 +157,7 @@ Status Job::sliced(const SubBuffers& subs, const ArenaOffsets& offsets, bool* mi
   const size_t most = round_down(std::min(subs.bytes / members, tuning_.chunk_bytes) / element_, unit);
   const size_t rounds = ceil_div(total, most * members);
   const size_t slice = round_up(ceil_div(total, rounds * members), unit);
-  // First element of member m's slice in round k.
+  // Return the first element of member m's slice in round k.
   auto start = [&](size_t k, size_t m) { return std::min(total, (k * members + m) * slice); };
   auto staged_stage = [&](size_t k) { return k == 0 ? 1 : 2 * k; };
   auto reduced_stage = [&](size_t k) { return k + 1 < rounds ? 2 * k + 3 : 2 * rounds; };
@@ -226,7 +227,7 @@ Status allreduce_shm(Comm& comm, const Segments& data, DType d, ReduceOp op, con
   bool mixed = false;
   HVD_RETURN_IF_ERROR(job.sliced(subs, arena_offsets_of(node, data, size_of(d)), &mixed));
   if (!mixed) return {};
-  // Repeat as if no tensor were in an arena.
+  // Repeat as if no tensor were in an arena, because all members must use the same algorithm.
   HVD_RETURN_IF_ERROR(node.begin(&stage));
   return Job(comm, data, d, op, s).sliced(SubBuffers(stage, kSlicedDepth, sizeof(ArenaOffsets)), ArenaOffsets{}, &mixed);
 }

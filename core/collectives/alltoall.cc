@@ -20,7 +20,8 @@ uint64_t header_word(const NodeGroup::Stage& stage, int member, size_t i) {
   return word;
 }
 
-// Write the header. Word 0: the largest number of bytes for one receiver; word 1 + i: bytes for member i.
+// Write this member's header. Word 0 is the largest number of bytes for any receiver; word 1 + i is the number of bytes
+// for member i.
 void write_header(const NodeGroup::Stage& stage, int me, std::span<const size_t> send_bytes) {
   uint64_t largest = 0;
   for (size_t i = 0; i < send_bytes.size(); ++i) {

@@ -1,6 +1,5 @@
-// Barrier over shared memory: every member increments its own counter and waits for those of the others.
-//   cost: a
-// Flat, because the n cache lines of the counters are read at once; a tree would cost log n times a.
+// Barrier over shared memory: every member increments its own counter and waits for the counters of the others. The
+// cost is a. It is flat, because a member reads all n counters at once; a tree would cost log(n) times a.
 #include "collectives/collectives.h"
 #include "collectives/flow.h"
 
@@ -24,7 +23,7 @@ Status barrier_shm(Comm& comm) {
 // 17(1), 1988.
 
 Status barrier_dissemination(Comm& comm) {
-  std::byte round{0x40};  // an unlikely byte in other data, so that ranks out of step are detected
+  std::byte round{0x40};  // a byte that is unlikely in other data, so that ranks out of step are detected
   for (int distance = 1; distance < comm.size; distance *= 2) {
     const int to = (comm.rank + distance) % comm.size, from = (comm.rank - distance + comm.size) % comm.size;
     std::byte heard{};

@@ -1,8 +1,7 @@
-// Broadcast over shared memory: the root stages a chunk, the others copy it out and publish that; up to kDepth chunks
-// are in flight.
-//   cost: a + R m at the root; X m + W m at the others, at the same time except for the first chunk
-// The root serves all members directly: forwarding is pointless in memory that all can read. The n - 1 members read the
-// root's staging area from the last-level cache.
+// Broadcast over shared memory: the root stages a chunk, and the others copy it out and publish that they have done so.
+// Up to kDepth chunks are in flight. The cost is a + R m at the root and X m + W m at the others, at the same time
+// except for the first chunk. The root serves all members directly, because forwarding is pointless in memory that all
+// can read. The n - 1 members read the root's staging area from the last-level cache.
 #include <bit>
 
 #include "collectives/collectives.h"
@@ -26,7 +25,7 @@ Status broadcast_shm(Comm& comm, std::byte* data, size_t bytes, int root) {
   for (size_t k = 0; k < rounds; ++k) {
     const size_t at = k * step, some = std::min(step, bytes - at);
     if (node.me() == root) {
-      // Stage j of another member means that it has copied out j chunks.
+      // Stage j of a member other than the root means that it has copied out j chunks.
       if (k >= kDepth) HVD_RETURN_IF_ERROR(node.await_all(k - kDepth + 1));
       copy_bytes(subs.at(root, k), data + at, some, false);
     } else {
@@ -49,13 +48,13 @@ Status broadcast_shm(Comm& comm, std::byte* data, size_t bytes, int root) {
 Status broadcast_tree(Comm& comm, std::byte* data, size_t bytes, int root) {
   if (bytes == 0 || comm.size == 1) return {};
   const unsigned size = static_cast<unsigned>(comm.size);
-  // Position in the tree; the root has 0.
+  // Return the position in the tree, which is 0 for the root.
   const unsigned place = static_cast<unsigned>((comm.rank - root + comm.size) % comm.size);
   auto rank_at = [&](unsigned p) { return static_cast<int>((p + static_cast<unsigned>(root)) % size); };
   // The parent of a place has its lowest bit cleared; a child has one lower bit set.
   const unsigned lowest = place == 0 ? std::bit_ceil(size) : place & (~place + 1);
   if (place != 0) HVD_RETURN_IF_ERROR(recv_from(comm, rank_at(place - lowest), {data, bytes}));
-  for (unsigned bit = lowest / 2; bit > 0; bit /= 2) {  // the largest subtree first, because it is the deepest
+  for (unsigned bit = lowest / 2; bit > 0; bit /= 2) {  // serve the largest subtree first, because it is the deepest
     if (place + bit < size) HVD_RETURN_IF_ERROR(send_to(comm, rank_at(place + bit), {data, bytes}));
   }
   return {};

@@ -24,10 +24,10 @@ namespace hvd {
 
 inline constexpr size_t kCodeBlock = 256;
 
-// Return the granularity at which coded data may be split: a multiple of this many values from the first.
+// Return the unit in which coded data can be split: a split point must be a multiple of this many values.
 constexpr size_t code_unit(WireFormat f) { return f == WireFormat::int8 ? kCodeBlock : 32; }
 
-// Return the bytes of `count` coded values.
+// Return the number of bytes that `count` coded values take.
 constexpr size_t coded_bytes(WireFormat f, size_t count) {
   switch (f) {
     case WireFormat::none: return count * sizeof(float);
@@ -40,15 +40,15 @@ constexpr size_t coded_bytes(WireFormat f, size_t count) {
 void encode_floats(WireFormat, std::byte* to, const float* from, size_t count);
 void decode_floats(WireFormat, float* to, const std::byte* from, size_t count);
 
-// Code shared by the two compressed allreduces: tensors split into runs, and the batches in which these are processed.
+// Helpers of the two compressed allreduces: tensors split into runs, and the batches in which runs are processed.
 // Private to this layer.
 
 // A range of one float32 tensor.
 struct CodedRun {
-  const std::byte* in;   // null: the input is zeros
-  std::byte* out;        // null: the result is dropped
-  std::byte* residual;   // null: the coding error is dropped
-  size_t count;          // number of elements
+  const std::byte* in;   // Input values, or null for zeros.
+  std::byte* out;        // Memory for the result, or null to drop it.
+  std::byte* residual;   // Coding error kept for the next call, or null to drop it.
+  size_t count;          // Number of elements.
 
   CodedRun part(size_t first, size_t n) const {
     const size_t at = first * sizeof(float);
@@ -56,9 +56,9 @@ struct CodedRun {
   }
 };
 
-// Split of every tensor into n parts, of which part i belongs to rank i. The split depends only on the tensor, not on
-// what it is fused with, and parts begin where coded data may be split. So neither the blocks nor the owner of a
-// residual depend on fusion.
+// Split of every tensor into n parts, where part i belongs to rank i. The split depends only on the tensor, not on what
+// it is fused with, and parts begin where coded data can be split. So neither the blocks nor the owner of a residual
+// depend on fusion.
 struct Parts {
   WireFormat format;
   size_t n;
@@ -73,13 +73,13 @@ struct Parts {
   }
 };
 
-// Maximum elements processed at a time (16 MiB). Bounds the memory: a batch needs no more than the size of its data.
+// Maximum number of elements processed at a time (16 MiB), which bounds the scratch memory.
 inline constexpr size_t kCodedBatch = 4 << 20;
-// Elements converted at a time, so that they stay in the L1 cache. A multiple of every code_unit().
+// Number of elements converted at a time, so that they stay in the L1 cache; a multiple of every code_unit().
 inline constexpr size_t kCodedStep = 1024;
 
-// Call each(runs) for batches of at most kCodedBatch elements. Tensors are split at multiples of that, independent of
-// the tensors before them.
+// Call each(runs) for batches of at most kCodedBatch elements. Every tensor is split at multiples of kCodedBatch from
+// its own start, whatever tensors precede it.
 template <class Each>
 Status in_batches(const Segments& data, std::span<float* const> residuals, Each each) {
   std::vector<CodedRun> runs;
@@ -102,7 +102,7 @@ Status in_batches(const Segments& data, std::span<float* const> residuals, Each 
   return runs.empty() ? Status() : each(std::span<const CodedRun>(runs));
 }
 
-// Call visit(first, count) for steps that cover [0, count).
+// Call visit(first, count) for consecutive steps that cover [0, count).
 template <class Visit>
 void in_steps(size_t count, Visit visit) {
   for (size_t at = 0; at < count; at += kCodedStep) visit(at, std::min(kCodedStep, count - at));
@@ -111,7 +111,8 @@ void in_steps(size_t count, Visit visit) {
 // Compute to = in + residual for elements [first, first + n) of the run; n is at most kCodedStep.
 void load_contribution(const CodedRun& run, size_t first, size_t n, float* to);
 
-// Sum one batch of runs over the ranks of `comm`, coded on the wire, and scale it. See allreduce_compressed.cc.
+// Sum one batch of runs over the ranks of `comm`, encoded on the wire, and scale the result. See
+// allreduce_compressed.cc.
 Status allreduce_coded_runs(Comm& comm, std::span<const CodedRun> runs, WireFormat format, const Scale& scale);
 
 }  // namespace hvd

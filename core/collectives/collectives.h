@@ -1,4 +1,5 @@
-// All host collectives. For each, a table names its algorithms; plan/algorithm_table.h says when each is chosen.
+// All host collectives. A table for each collective maps algorithms to functions; plan/algorithm_table.h says when each
+// is chosen.
 //
 // Counts are elements of dtype `d`. Every member of the comm calls a function with matching arguments. It returns when
 // this member's output is complete and its input may be reused. An error leaves the job unusable (the engine ends it).
@@ -18,7 +19,8 @@ struct Implementation {
   Function* run;
 };
 
-// Return the function of `algorithm`. A test checks that the tables below have all that plan/algorithm_table.h names.
+// Return the function that implements `algorithm`. A test checks that the tables below contain every algorithm of
+// plan/algorithm_table.h.
 template <class Function, size_t kCount>
 Function* implementation(const Implementation<Function> (&table)[kCount], Algorithm algorithm) {
   for (const Implementation<Function>& one : table) {
@@ -32,14 +34,14 @@ Function* implementation(const Implementation<Function> (&table)[kCount], Algori
 // size.
 Status allreduce_shm(Comm&, const Segments&, DType, ReduceOp, const Scale&);
 
-// Over links: in place on contiguous memory of `count` elements. 16-bit floats accumulate in float32 (see each file).
+// Over links, in place on `count` contiguous elements. 16-bit floats accumulate in float32 (see each file).
 using Allreduce = Status(Comm&, std::byte* data, size_t count, DType, ReduceOp);
 Allreduce allreduce_recursive_doubling, allreduce_rabenseifner;
-Allreduce allreduce_pairwise;  // direct reduce-scatter, then allgather
-Allreduce allreduce_ring;      // ring of segments
+Allreduce allreduce_pairwise;  // Direct reduce-scatter, then direct allgather.
+Allreduce allreduce_ring;      // Slices travel around a ring.
 Allreduce allreduce_hierarchical;
-// For comparison; never chosen. Every rank sends to every rank; gather at rank 0, then broadcast; binomial reduce, then
-// broadcast.
+// Only for comparison; never chosen. In the naive algorithm every rank sends to every rank. The driver algorithm
+// gathers at rank 0 and broadcasts. The tree algorithm does a binomial reduce, then a broadcast.
 Allreduce allreduce_naive, allreduce_driver, allreduce_tree;
 inline constexpr Implementation<Allreduce> kAllreduces[] = {{Algorithm::recursive_doubling, allreduce_recursive_doubling},
                                                             {Algorithm::rabenseifner, allreduce_rabenseifner},
@@ -50,53 +52,55 @@ inline constexpr Implementation<Allreduce> kAllreduces[] = {{Algorithm::recursiv
                                                             {Algorithm::driver, allreduce_driver},
                                                             {Algorithm::naive, allreduce_naive}};
 
-// Hierarchical: reduce inside the hosts, then slices between them, then gather inside (comm.local, comm.cross). The
-// first two take 16-bit floats `d` whose sums over the ranks of a host are already computed: float32 sums are sent, and
-// overwritten, until the result.
+// Reduce inside the hosts (comm.local), then slices between the hosts (comm.cross), then gather inside the hosts. The
+// first two functions start from float32 sums of 16-bit floats `d`, which the ranks of a host have already added. They
+// overwrite `sums` and write the result to `result`.
 Status allreduce_pairwise_sums(Comm&, float* sums, std::byte* result, size_t count, DType d, ReduceOp);
 Status allreduce_rabenseifner_sums(Comm&, float* sums, std::byte* result, size_t count, DType d, ReduceOp);
-// Hierarchical with a custom in-place allreduce between the hosts, which must use the same order; null: those over
-// links.
+// Hierarchical allreduce that uses a custom in-place allreduce between the hosts. It must add in the same order. A null
+// function selects the algorithms over links.
 using BetweenHosts = std::function<Status(Comm& cross, std::byte* data, size_t count, DType, ReduceOp)>;
 Status allreduce_hierarchical_by(const BetweenHosts&, Comm&, std::byte* data, size_t count, DType, ReduceOp);
 
-// Adasum on segments, each of which is one tensor; in or out of place, over links or in comm.node. Floats only; the
-// size must be a power of two.
+// Adasum on segments, each of which is one tensor. It works in place or out of place, over links or in comm.node.
+// Floats only; the number of members must be a power of two.
 Status allreduce_adasum(Comm&, const Segments&, DType, const Scale&);
 
-// Sums of float32 sent compressed; on segments, in or out of place. `residuals`: per piece, `count` values that are
-// added to the contribution first and then receive its coding error, or null; empty: all null. The first runs over
-// links or in comm.node; the second uses float32 inside the hosts and coded data between them (comm.local, comm.cross).
+// Sum float32 segments that are sent in a compressed encoding, in place or out of place. `residuals` is empty or has
+// one pointer per piece, which may be null. A residual holds `count` values: they are added to the contribution and
+// then replaced by its coding error. The first function runs over links or in comm.node. The second uses float32 inside
+// the hosts (comm.local) and coded data between them (comm.cross).
 Status allreduce_compressed(Comm&, const Segments&, std::span<float* const> residuals, WireFormat, const Scale&);
 Status allreduce_compressed_hierarchical(Comm&, const Segments&, std::span<float* const> residuals, WireFormat, const Scale&);
 
 // ---- other collectives ----------------------------------------------------------------------------------------------
-// broadcast: `bytes` bytes at `data`, from set rank `root`.
+// Broadcast `bytes` bytes at `data` from set rank `root`.
 using Broadcast = Status(Comm&, std::byte* data, size_t bytes, int root);
 Broadcast broadcast_shm;
-Broadcast broadcast_tree;       // binomial tree
-Broadcast broadcast_pipelined;  // chain of segments
+Broadcast broadcast_tree;       // Binomial tree.
+Broadcast broadcast_pipelined;  // Chain of ranks that pass on segments.
 inline constexpr Implementation<Broadcast> kBroadcasts[] = {
     {Algorithm::tree, broadcast_tree}, {Algorithm::pipelined, broadcast_pipelined}, {Algorithm::shm, broadcast_shm}};
 
-// allgather: `in` has bytes[rank] bytes; `out` receives the parts of all ranks in rank order. `in` may already be in
-// its place in `out`.
+// Allgather: `in` has bytes[rank] bytes, and `out` receives the parts of all ranks in rank order. `in` may already be
+// in its place in `out`.
 using Allgather = Status(Comm&, const std::byte* in, std::byte* out, std::span<const size_t> bytes);
 Allgather allgather_shm, allgather_ring;
 inline constexpr Implementation<Allgather> kAllgathers[] = {{Algorithm::shm, allgather_shm}, {Algorithm::ring, allgather_ring}};
 
-// alltoall: send_bytes[i] bytes to rank i, consecutive in `in`; recv_bytes[i] from rank i, consecutive in `out`.
+// All-to-all: `in` holds send_bytes[i] bytes for each rank i, and `out` receives recv_bytes[i] bytes from each rank i,
+// both in rank order.
 using Alltoall = Status(Comm&, const std::byte* in, std::span<const size_t> send_bytes, std::byte* out, std::span<const size_t> recv_bytes);
 Alltoall alltoall_shm, alltoall_pairwise;
 inline constexpr Implementation<Alltoall> kAlltoalls[] = {{Algorithm::shm, alltoall_shm}, {Algorithm::pairwise, alltoall_pairwise}};
 
-// reducescatter: `in` holds sum(counts) elements; rank i receives the counts[i] elements of its part at `out`.
+// Reduce-scatter: `in` holds sum(counts) elements, and rank i receives the counts[i] elements of its part at `out`.
 using Reducescatter = Status(Comm&, const std::byte* in, std::byte* out, std::span<const size_t> counts, DType, ReduceOp, const Scale&);
 Reducescatter reducescatter_shm, reducescatter_pairwise;
 inline constexpr Implementation<Reducescatter> kReducescatters[] = {{Algorithm::shm, reducescatter_shm},
                                                                     {Algorithm::pairwise, reducescatter_pairwise}};
 
-// barrier: return only after all members have entered.
+// Barrier: the functions return only after all members have entered.
 using Barrier = Status(Comm&);
 Barrier barrier_shm, barrier_dissemination;
 inline constexpr Implementation<Barrier> kBarriers[] = {{Algorithm::shm, barrier_shm}, {Algorithm::dissemination, barrier_dissemination}};

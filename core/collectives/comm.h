@@ -1,7 +1,6 @@
-// Comm: one process set as seen by one member, as a collective needs it. A collective is a free function
-//   Status allreduce_ring(Comm&, ...);
-// which moves bytes through `links` (or through `node` if all members share this host's memory) and waits only through
-// `waiter`.
+// Comm: one process set as seen by one member, with everything that a collective needs. A collective is a free function
+// `Status allreduce_ring(Comm&, ...)`. It moves bytes through `links` (or through `node` if all members share this
+// host's memory) and waits only through `waiter`.
 #pragma once
 #include <atomic>
 #include <cstddef>
@@ -21,11 +20,12 @@
 
 namespace hvd {
 
-// Grow-only scratch memory, kept between operations. Not thread-safe; slots keep nested algorithms from colliding.
+// Scratch memory that only grows and is kept between operations. Not thread-safe. Each use has its own slot, so nested
+// algorithms do not overwrite each other's data.
 class Scratch {
  public:
-  std::byte* get(int slot, size_t bytes);  // memory is 64-byte aligned; contents undefined
-  size_t held() const { return held_.load(std::memory_order_relaxed); }  // bytes held; callable from any thread
+  std::byte* get(int slot, size_t bytes);  // Returns memory aligned to 64 bytes with undefined contents.
+  size_t held() const { return held_.load(std::memory_order_relaxed); }  // Bytes held; callable from any thread.
 
  private:
   struct Free {
@@ -39,68 +39,69 @@ class Scratch {
   std::atomic<size_t> held_{0};
 };
 
-// One process set as seen by one member. Does not own what it points to.
+// One process set as seen by one member. It does not own the objects that it points to.
 struct Comm {
   int rank = 0;                 // this rank's index in the set
   int size = 1;
-  std::vector<Link*> links;     // link to each set rank; null for this rank (and for all ranks if `node` is set)
-  NodeGroup* node = nullptr;    // set if all members are on this host
+  std::vector<Link*> links;     // Link to each set rank. Null for this rank, and for all ranks if `node` is set.
+  NodeGroup* node = nullptr;    // Set if all members are on this host.
   Waiter* waiter = nullptr;
   Scratch* scratch = nullptr;
-  Counter* traffic = nullptr;   // counts bytes sent over links; null: not counted
-  double timeout = 30;          // seconds without progress after which an operation fails
-  Tuning tuning;                // equal on all members
+  Counter* traffic = nullptr;   // Counts bytes sent over links; null if they are not counted.
+  double timeout = 30;          // Seconds without progress after which an operation fails.
+  Tuning tuning;                // Limits of the algorithms, equal on all members.
 
-  // Hierarchy, set if the set spans several hosts and some host has several members; otherwise null. See
-  // collectives/allreduce_hierarchical.cc.
-  Comm* local = nullptr;        // comm of the members on this host; local->node is set
-  // Comm of the members with this rank's local index on all hosts; null if that index is >= slices.
+  // The hierarchy, described in collectives/allreduce_hierarchical.cc. It is set if the set spans several hosts and at
+  // least one host has several members; otherwise null.
+  Comm* local = nullptr;        // Comm of the members on this host; its `node` is set.
+  // Comm of the members that have this rank's local index on their hosts; null if that index is not below `slices`.
   Comm* cross = nullptr;
-  int slices = 0;               // smallest number of members on any host
+  int slices = 0;               // smallest number of members on any host of the set
 
-  std::vector<int> global_ranks;    // global rank of each set rank, for messages
-  std::vector<std::string> labels;  // label of each set rank, for messages; empty: "rank 3"
+  std::vector<int> global_ranks;    // Global rank of each set rank, for messages.
+  std::vector<std::string> labels;  // Label of each set rank, for messages. If empty, ranks appear as "rank 3".
 
-  // Return the set rank of a global rank; -1 if it is not a member.
+  // Return the set rank of a global rank, or -1 if it is not a member.
   int rank_of(int global) const;
 };
 
 // ---- moving bytes over links --------------------------------------------------------------------------------------------
-// Block until all bytes are moved, an error occurs, or comm.timeout passes without progress. Errors name the peer's
-// global rank.
+// Block until all bytes are moved, an error occurs, or comm.timeout passes without progress. Errors name the global
+// rank of the peer.
 Status send_to(Comm& comm, int peer, ConstBytes data);
 Status recv_from(Comm& comm, int peer, Bytes data);
-// Send and receive at the same time; cannot deadlock however small the socket buffers are. The peers may be equal, and
-// either buffer may be empty.
+// Send and receive at the same time. This cannot deadlock, however small the socket buffers are. The two peers may be
+// the same rank, and either buffer may be empty.
 Status exchange(Comm& comm, int to, ConstBytes out, int from, Bytes in);
 
-// Run many transfers at once (pairwise all-to-all) until all are complete. At most one per peer; the spans are
-// consumed.
+// Run many transfers at once, as for a pairwise all-to-all, until all are complete. There may be one transfer per peer.
+// The spans are empty afterwards.
 struct Transfer {
   int peer;
-  ConstBytes out;  // bytes to send to the peer
-  Bytes in;        // buffer for bytes from the peer
+  ConstBytes out;  // Bytes to send to the peer.
+  Bytes in;        // Buffer for the bytes from the peer.
 };
 Status exchange_all(Comm& comm, std::span<Transfer> transfers);
 
 // ---- concatenated tensors -------------------------------------------------------------------------------------------
-// The concatenation of several tensors of one dtype, on which a fused operation works without packing them first.
+// The concatenation of several tensors of one dtype. A fused operation works on it without packing the tensors first.
 struct Segments {
   struct Piece {
-    const std::byte* in;  // null: the input is zeros (a rank that has joined)
-    std::byte* out;       // null: the result is dropped (a rank that has joined). in == out: in place
-    size_t count;         // number of elements
+    const std::byte* in;  // Input values; null stands for zeros (a rank that has joined).
+    std::byte* out;       // Memory for the result; null drops it (a rank that has joined). Equal to `in` for an operation in place.
+    size_t count;         // Number of elements.
   };
   std::span<const Piece> pieces;
-  size_t total = 0;       // number of elements of all pieces
+  size_t total = 0;       // total number of elements of all pieces
 
-  // Copy elements [first, first + count) of the concatenated inputs to `to`, or `from` to those of the outputs.
+  // gather() copies elements [first, first + count) of the concatenated inputs to `to`; scatter() copies `from` to the
+  // same elements of the outputs.
   void gather(size_t first, size_t count, size_t element, std::byte* to) const;
   void scatter(size_t first, size_t count, size_t element, const std::byte* from) const;
 };
 
-// Scaling after the reduction: x * factor / divisor, in double for integers (truncated), in the accumulation type for
-// floats. Average is Sum with divisor n.
+// Scaling after the reduction: x * factor / divisor. Integers are computed in double and truncated, floats in their
+// accumulation type. Average is Sum with the number of ranks as divisor.
 struct Scale {
   double factor = 1.0;
   int64_t divisor = 1;

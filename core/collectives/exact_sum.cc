@@ -35,11 +35,11 @@ Wide truncated(double x) {
   return static_cast<Wide>(x);
 }
 
-// A factor and a divisor, prepared for many values.
+// A factor and a divisor, prepared for scaling many values.
 class Scaler {
  public:
   explicit Scaler(const Scale& s) : factor_(s.factor), divisor_(s.divisor) {
-    // 1/3 as a double is slightly less than a third, but a caller who writes it means a division by 3.
+    // The double nearest to 1/3 is slightly less than a third, but a caller who writes 1/3 means a division by 3.
     const double inverse = std::round(1.0 / s.factor);
     if (std::fabs(inverse) >= 1 && std::fabs(inverse) <= 0x1p53 && 1.0 / inverse == s.factor) {
       factor_ = 1.0;
@@ -48,7 +48,7 @@ class Scaler {
     fits_ = divisor_ > 0 && divisor_ == static_cast<int64_t>(divisor_);
   }
   Wide operator()(Wide x) const {
-    if (factor_ == 1.0) {  // 128-bit divisions are a library call
+    if (factor_ == 1.0) {  // avoid 128-bit divisions, which call a library function
       const auto narrow = static_cast<int64_t>(x);
       return fits_ && x == narrow ? Wide{narrow / static_cast<int64_t>(divisor_)} : x / divisor_;
     }

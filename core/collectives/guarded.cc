@@ -10,10 +10,10 @@
 namespace hvd {
 namespace {
 
-// Offset of the data, which start on a cache line; the header ends where they begin.
+// Offset of the data, which start on a cache line. The header is directly before them.
 constexpr size_t kDataAt = 64;
 constexpr size_t kHeaderAt = kDataAt - sizeof(GuardHeader);
-constexpr uint32_t kFoldStep = 1u << 31;  // step numbers of the doubling are distances, below this bit
+constexpr uint32_t kFoldStep = 1u << 31;  // the steps of the doubling are numbered by distance, which is always below this bit
 
 }  // namespace
 
@@ -86,7 +86,7 @@ Status GuardedAllreduce::finish_step() {
     return {};
   }
   header().ready = std::min(header().ready, theirs.ready);
-  // If some rank is not ready, the data are meaningless.
+  // If some rank is not ready, the data are meaningless, so they are not combined.
   if (header().ready <= position_ || count_ == 0) return {};
   std::byte* mine = mine_ + kDataAt;
   const std::byte* other = theirs_ + kDataAt;

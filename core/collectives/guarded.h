@@ -3,8 +3,8 @@
 // minimum. After log2(P) steps every rank knows the minimum over all ranks and, if all were ready, the reduction of all
 // data. If some rank was not ready, all ranks learn it together; since the data were a copy, no tensor was changed.
 //
-// A rank may be arbitrarily late, depending on its program, so this collective never blocks: advance() moves what can
-// be moved.
+// A rank may be arbitrarily late, depending on its program, so this collective never blocks: advance() makes the
+// progress that is possible at the moment.
 //
 // Cost: log2(P) * (alpha + N * (beta + gamma)), two steps more if P is not a power of two (collectives/flow.h).
 // Order of the reduction: the canonical order (collectives/reduce.h).
@@ -20,44 +20,45 @@
 
 namespace hvd {
 
-// Header in front of the data of every message, in native byte order like the data.
+// Header in front of the data of every message. Like the data, it is in native byte order.
 struct GuardHeader {
   uint64_t schedule = 0;
-  uint64_t position = 0;  // position voted on
-  // The senders are ready for all positions below this. If equal to `position`, the operation does not take place.
+  uint64_t position = 0;  // Schedule position that the ranks vote on.
+  // The senders are ready for all positions below this. If it equals `position`, the operation does not take place.
   uint64_t ready = 0;
-  uint32_t bytes = 0;     // size of the data that follow
+  uint32_t bytes = 0;     // size of the data that follow the header
   uint32_t step = 0;
 };
 static_assert(sizeof(GuardHeader) == 32);
 
 class GuardedAllreduce {
  public:
-  // Start voting on `position` of `schedule`. The message carries `count` values of `acc`, an accumulation type; all
-  // ranks must pass the same count, 0 for a vote without data. Return the memory to write this rank's values to before
-  // advance(), which also holds the result once done. It stays valid until the next begin(); other collectives do not
-  // touch it.
+  // Start a vote on `position` of `schedule`. The message carries `count` values of `acc`, an accumulation type. All
+  // ranks must pass the same count; 0 means a vote without data. Return the memory for this rank's values: the caller
+  // fills it before advance() and finds the result in it at the end. It stays valid until the next begin(), and other
+  // collectives do not touch it.
   std::byte* begin(Comm& comm, uint64_t schedule, uint64_t position, uint64_t ready, size_t count, DType acc, ReduceOp op);
-  // Move what can be moved now; never blocks. After an error the job is over.
+  // Send and receive what is possible now, without blocking. An error ends the job.
   Status advance(bool* moved);
 
   bool under_way() const { return at_ < steps_.size(); }
-  // Result: positions below this take place. If it is not above the position voted on, that one does not.
+  // Return the result of the vote: all positions below it take place. If it is not above the position voted on, that
+  // operation does not take place.
   uint64_t agreed() const { return header().ready; }
   uint64_t position() const { return position_; }
 
-  // Append the descriptors to sleep on while advance() moves nothing.
+  // Append the file descriptors on which to sleep while advance() moves nothing.
   void poll_fds(std::vector<std::pair<int, short>>& fds) const;
-  // Return a description for messages: "data from rank 3".
+  // Return a description for messages, for example "data from rank 3".
   std::string waits_for() const;
 
  private:
   enum class Then : uint8_t { nothing, combine_mine_first, combine_theirs_first, take };
   struct Step {
     int peer;
-    uint32_t number;  // step number, equal on both sides
+    uint32_t number;  // step number, which is equal on both sides
     bool sends;
-    Then then;        // what to do with the received message; `nothing`: none is received
+    Then then;        // what to do with the received message; `nothing` if no message is received
   };
   void plan();
   void start_step();
@@ -72,7 +73,7 @@ class GuardedAllreduce {
   ReduceOp op_ = ReduceOp::sum;
   std::vector<Step> steps_;
   size_t at_ = 0;
-  std::byte *mine_ = nullptr, *theirs_ = nullptr;  // messages, each with header and data
+  std::byte *mine_ = nullptr, *theirs_ = nullptr;  // messages, each consisting of header and data
   ConstBytes out_;
   Bytes in_;
 };

@@ -1,7 +1,7 @@
 // Adasum kernels: part of kernels_impl.h, which includes this file inside its unnamed namespace.
 //
-// All arithmetic is in double, whatever the element type. Sums use kAdasumLanes lanes on every instruction set; lane i
-// takes elements i, i + kAdasumLanes, ... So the bits are the same everywhere.
+// All arithmetic is in double, whatever the element type. On every instruction set, sums use kAdasumLanes lanes, and
+// lane i takes elements i, i + kAdasumLanes, and so on. So the bits are the same everywhere.
 
 constexpr size_t kAdasumLanes = 8;
 
@@ -9,7 +9,7 @@ using DoubleVec = Vector<double>;
 constexpr size_t kDoubles = kWidth / sizeof(double);
 constexpr size_t kAdasumVecs = kAdasumLanes / kDoubles;
 
-// Load kDoubles elements as doubles, and store them.
+// Load kDoubles elements as doubles, or store them.
 template <class T>
 HVD_INLINE DoubleVec load_doubles(const std::byte* p) {
   typedef T Part __attribute__((vector_size(kDoubles * sizeof(T))));
@@ -22,8 +22,8 @@ HVD_INLINE void store_doubles(std::byte* p, DoubleVec v) {
   memcpy(p, &part, sizeof part);
 }
 
-// Call step(byte offset, element pointers by operand) for kAdasumLanes elements at a time; the remainder runs on a copy
-// padded with zeros.
+// Call step(a, b, byte offset, bytes) with pointers to the operands, for kAdasumLanes elements at a time. The remainder
+// runs on a copy padded with zeros.
 template <class T, class Step>
 HVD_INLINE void in_adasum_steps(const std::byte* a, const std::byte* b, size_t n, Step step) {
   constexpr size_t kStep = kAdasumLanes * sizeof(T);
@@ -73,7 +73,7 @@ void adasum_blend_loop(std::byte* dst, const std::byte* a, const std::byte* b, s
   });
 }
 
-// The lane assignment does not affect a maximum. NaN never compares larger.
+// The maximum does not depend on the assignment to lanes. NaN never compares larger, so it is ignored.
 double adasum_largest_loop(const double* x, size_t n) {
   double most = 0;
   for (size_t i = 0; i < n; ++i) {

@@ -1,4 +1,4 @@
-// AVX2 with F16C.
+// Kernels for CPUs with AVX2 and F16C.
 #if defined(__x86_64__)
 #define HVD_KERNEL_WIDTH 32
 #define HVD_KERNEL_NAME "avx2"

@@ -1,4 +1,4 @@
-// AVX-512 with F, BW, VL and DQ.
+// Kernels for CPUs with AVX-512 F, BW, VL and DQ.
 #if defined(__x86_64__)
 #define HVD_KERNEL_WIDTH 64
 #define HVD_KERNEL_NAME "avx512"

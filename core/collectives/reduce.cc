@@ -23,12 +23,12 @@
 namespace hvd {
 namespace {
 
-constexpr size_t kBlockBytes = 4096;  // bytes of accumulators; a few such blocks stay in the L1 cache
+constexpr size_t kBlockBytes = 4096;  // bytes of accumulators per block; a few such blocks stay in the L1 cache
 
-// From this size on memcpy is not used: on AMD Zen 3 with glibc 2.36 an allreduce of 64 KiB took 30 us with it and 8 us
-// with a plain vector loop. The slow case, presumably `rep movsb`, is a destination a few bytes below the source modulo
-// a page. That is the usual relation of page-aligned staging areas and large tensors (allocated 16 or 64 bytes after a
-// page boundary).
+// Copies of at least this size do not use memcpy. On AMD Zen 3 with glibc 2.36, an allreduce of 64 KiB took 30 us with
+// memcpy and 8 us with a plain vector loop. The slow case, presumably `rep movsb`, is a destination a few bytes below
+// the source modulo a page. Page-aligned staging areas and large tensors, which start 16 or 64 bytes after a page
+// boundary, usually have this relation.
 constexpr size_t kCopyFrom = 2048;
 
 const Kernels* find_kernels(std::string_view name) {
@@ -46,7 +46,8 @@ const Kernels* find_kernels(std::string_view name) {
   return name.empty() || name == "plain" ? kernels_plain() : nullptr;
 }
 
-// One choice for all engines of the process, because it depends on the CPU only; atomic because tests change it.
+// There is one choice for all engines of the process, because it depends only on the CPU. It is atomic because tests
+// change it.
 std::atomic<const Kernels*>& chosen() {
   static std::atomic<const Kernels*> kernels{find_kernels("")};
   return kernels;
@@ -67,7 +68,7 @@ template <class T>
 void scale_integers(std::byte* dst, const std::byte* src, size_t n, const Scale& scale) {
   const double factor = scale.factor, divisor = static_cast<double>(scale.divisor);
   constexpr double kLow = static_cast<double>(std::numeric_limits<T>::min());
-  constexpr double kHigh = static_cast<double>(std::numeric_limits<T>::max());  // int64: 2^63, just out of range
+  constexpr double kHigh = static_cast<double>(std::numeric_limits<T>::max());  // for int64 this is 2^63, just out of range
   for (size_t i = 0; i < n; ++i) {
     T x;
     memcpy(&x, src + i * sizeof(T), sizeof(T));
@@ -90,23 +91,23 @@ void scale_bools(std::byte* dst, const std::byte* src, size_t n, const Scale& sc
 
 double multiplier(const Scale& scale) { return scale.factor / static_cast<double>(scale.divisor); }
 
-// The partial values of the canonical order: after the first step `count` of them remain; partial i covers the sources
-// [start(i), start(i+1)).
+// Partial values of the canonical order. After the first step `count` of them remain; partial i covers the sources
+// [start(i), start(i + 1)).
 struct Plan {
   size_t count, pairs;
   explicit Plan(size_t sources) : count(std::bit_floor(sources)), pairs(sources - count) {}
   size_t start(size_t partial) const { return partial < pairs ? 2 * partial : partial + pairs; }
 };
 
-// One block of the reduction, by recursion over the tree, whose leaves are kernels of up to four sources. A subtree of
-// two partials has 2, 3 or 4 sources, and one of four single partials has 4: the shapes that the kernels support.
+// One block of the reduction, computed by recursion over the tree. Its leaves are kernels of up to four sources: a
+// subtree of two partials has 2, 3 or 4 sources, and a subtree of four single partials has 4.
 struct Block {
   const Kernels& k;
   DType dtype;
   int op;
   std::span<const std::byte* const> sources;
   Plan plan;
-  size_t at = 0, n = 0;  // first element and number of elements
+  size_t at = 0, n = 0;  // first element of the block, and its number of elements
 
   void leaf(std::byte* dst, size_t first, size_t count) const {
     const std::byte* s[kFusedSources];
@@ -114,7 +115,7 @@ struct Block {
     auto& rows = is_half(dtype) ? k.widen[half_index(dtype)] : k.reduce[static_cast<int>(dtype)];
     rows[op][count - 1](dst, s, n, 1.0);
   }
-  // Reduce into `dst`, in the accumulation type, times `factor`.
+  // Reduce a subtree into `dst`, in the accumulation type, and multiply by `factor`.
   void tree(std::byte* dst, size_t first, size_t count, double factor) const {
     const size_t begin = plan.start(first), end = plan.start(first + count);
     if (end - begin <= kFusedSources) return leaf(dst, begin, end - begin);
@@ -197,7 +198,7 @@ void reduce_many(DType d, ReduceOp op, std::byte* dst, std::span<const std::byte
   const size_t step = kBlockBytes / size_of(accumulator(d));
   for (block.at = 0; block.at < n; block.at += step) {
     block.n = std::min(step, n - block.at);
-    // Use a separate block if the result is still to be narrowed or streamed, because dst may be one of the sources.
+    // If the result has yet to be narrowed or streamed, use a separate block, because dst may be one of the sources.
     alignas(64) std::byte result[kBlockBytes], wide[kBlockBytes];
     std::byte* target = dst + block.at * element;
     std::byte* out = streaming ? result : target;

@@ -1,6 +1,6 @@
-// Arithmetic on arrays, the only code that interprets elements. The implementation for this CPU (plain, AVX2, AVX-512;
-// plain means NEON on AArch64) is chosen once at run time. All give the same bits, so different CPUs can work in one
-// job.
+// Arithmetic on arrays; no other code interprets elements. The implementation for this CPU (plain, AVX2 or AVX-512,
+// where plain means NEON on AArch64) is chosen once at run time. All implementations give the same bits, so different
+// CPUs can work in one job.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -12,12 +12,12 @@
 
 namespace hvd {
 
-// Return the type in which values of `d` are accumulated: float32 for float16 and bfloat16, otherwise d.
+// Return the type in which values of `d` are accumulated: float32 for float16 and bfloat16, otherwise `d`.
 constexpr DType accumulator(DType d) { return is_half(d) ? DType::float32 : d; }
 
-// dst[i] = a[i] op b[i] for i < n, all of dtype d. 16-bit floats are computed in float32 and rounded once. dst may be a
-// or b; a is the operand of the lower rank. Integer sums wrap. min and max propagate NaN. For bool, min and product are
-// logical and, max and sum logical or. op: sum, min, max or product.
+// Compute dst[i] = a[i] op b[i] for i < n, all of dtype d. `a` is the operand of the lower rank, and dst may be a or b.
+// `op` is sum, min, max or product. 16-bit floats are computed in float32 and rounded once. Integer sums wrap, and min
+// and max propagate NaN. For bool, min and product mean logical and; max and sum mean logical or.
 void reduce2(DType d, ReduceOp op, std::byte* dst, const std::byte* a, const std::byte* b, size_t n);
 
 // Compute dst = x * scale.factor / scale.divisor elementwise; dst may be src.
@@ -27,33 +27,34 @@ void scale(DType d, std::byte* dst, const std::byte* src, size_t n, const Scale&
 void widen(DType half, float* dst, const std::byte* src, size_t n);
 void narrow(DType half, std::byte* dst, const float* src, size_t n);
 
-// For blocks of int8 (codec.h): see the functions of the same names in kernels.h.
+// Kernels for blocks of int8 (codec.h), documented in kernels.h.
 uint32_t magnitude(const float* x, size_t n);
 void quantize(int8_t* q, const float* x, size_t n, float inverse);
 void dequantize(float* x, const int8_t* q, size_t n, float scale);
 
-// For Adasum (allreduce_adasum.cc); d: float32 or float64. See the functions of the same names in kernels.h.
+// Kernels for Adasum (allreduce_adasum.cc), documented in kernels.h. `d` is float32 or float64.
 void dots(DType d, const std::byte* a, const std::byte* b, size_t n, double unit_a, double unit_b, double* sums);
 void blend(DType d, std::byte* dst, const std::byte* a, const std::byte* b, size_t n, const double* units, const double* factors);
 double largest(const double* x, size_t n);
 
-// dst = reduction of sources[0..n) in the canonical order (see below), then scaled. 16-bit floats stay in float32 until
-// the end. dst may be one of the sources. Works in cache-sized blocks; `streaming` requests stores that bypass the
-// cache.
+// Reduce sources[0..n) to dst in the canonical order (see below), then scale. 16-bit floats stay in float32 until the
+// end. dst may be one of the sources. The data are processed in cache-sized blocks. `streaming` requests stores that
+// bypass the cache.
 void reduce_many(DType d, ReduceOp op, std::byte* dst, std::span<const std::byte* const> sources, size_t n, const Scale& scale,
                  bool streaming = false);
 
-// Copy large data for staging, optionally with stores that bypass the cache (for outputs that are not read soon). The
-// ranges must not overlap.
+// Copy large data for staging. `streaming` requests stores that bypass the cache, for outputs that are not read soon.
+// The ranges must not overlap.
 void copy_bytes(std::byte* dst, const std::byte* src, size_t bytes, bool streaming);
 
-// Canonical order: the order in which values are added must not depend on the algorithm, fusion or timing, otherwise
+// Canonical order. The order in which values are added must not depend on the algorithm, fusion or timing; otherwise
 // bits would differ between runs. Let p be the largest power of two <= n and r = n - p. First ranks 2i and 2i+1 combine
-// for i < r, which leaves p partial values in rank order. Then neighbours combine, p/2 times, p/4 times, and so on.
-// Recursive doubling and distance-doubling halving-doubling do this naturally; direct algorithms follow it through
-// reduce_many.
+// for i < r, which leaves p partial values in rank order. Then neighbours combine pairwise, which leaves p/2 values,
+// then p/4, and so on. Recursive doubling and Rabenseifner's algorithm follow this order by design; direct algorithms
+// follow it through reduce_many.
 
-// Name of the implementation in use ("avx2", ...). force_isa() selects one for tests; false if this CPU cannot run it.
+// isa() returns the name of the implementation in use, for example "avx2". force_isa() selects one for tests and
+// returns false if this CPU cannot run it.
 std::string_view isa();
 bool force_isa(std::string_view name);
 

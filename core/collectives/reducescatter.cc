@@ -66,7 +66,7 @@ Status reducescatter_shm(Comm& comm, const std::byte* in, std::byte* out, std::s
 
 namespace {
 
-// Return the elements of each part that one round handles.
+// Return the number of elements of each part that one round handles.
 size_t round_count(int size, DType d) { return block_of_contributions(static_cast<size_t>(size)) / size_of(d); }
 
 }  // namespace
