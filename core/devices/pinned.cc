@@ -9,7 +9,7 @@ constexpr size_t kLeast = size_t{64} << 10;
 
 PinnedPool::~PinnedPool() {
   const Device::Turn turn(*device_);
-  if (!turn.status().ok()) return;  // the device has failed or the process ends; the memory goes with it
+  if (!turn.status().ok()) return;  // the device has failed or the process ends, so the memory goes with it
   for (const auto& [bytes, blocks] : free_) {
     for (std::byte* block : blocks) device_->unpin(block);
   }

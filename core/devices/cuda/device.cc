@@ -14,10 +14,10 @@
 namespace hvd {
 namespace {
 
-constexpr unsigned kNonBlocking = 1;    // the stream does not synchronize with the legacy default stream
-constexpr unsigned kDisableTiming = 2;  // the event only orders work
-constexpr unsigned kLazyPeerAccess = 1;  // opening another GPU's memory grants this GPU access
-constexpr int kRelaxed = 2;             // capture mode in which a thread may make any call while others capture
+constexpr unsigned kNonBlocking = 1;    // The stream does not synchronize with the legacy default stream.
+constexpr unsigned kDisableTiming = 2;  // The event only orders work and measures no time.
+constexpr unsigned kLazyPeerAccess = 1;  // Opening another GPU's memory also gives this GPU access to it.
+constexpr int kRelaxed = 2;             // Capture mode in which a thread may make any call while other threads capture.
 
 CudaDriver::Pointer address(const void* p) { return reinterpret_cast<CudaDriver::Pointer>(p); }
 
@@ -31,7 +31,7 @@ class CudaDevice final : public Device {
   ~CudaDevice() override {
     {
       const Turn turn(*this);
-      if (!turn.status().ok()) return;  // the process ends, or the context has failed: nothing can be freed
+      if (!turn.status().ok()) return;  // nothing can be freed, because the process ends or the context has failed
       for (Event event : events_) driver_.event_destroy(event);
       kernels_.unload();
       for (Stream stream : streams_) driver_.stream_destroy(stream);
@@ -176,7 +176,7 @@ class CudaDevice final : public Device {
   const std::string description_;
   const std::array<uint8_t, 16> uuid_;
   const int capability_, multiprocessors_;
-  const pid_t process_ = ::getpid();  // in a forked child CUDA does not work and must not be called
+  const pid_t process_ = ::getpid();  // CUDA does not work in a forked child and must not be called there
   std::mutex mutex_;
   std::vector<Event> events_;  // unused events
   std::vector<Stream> streams_;

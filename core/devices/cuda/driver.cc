@@ -19,7 +19,7 @@ bool find(void* handle, const char* symbol, Function* out) {
   return *out != nullptr;
 }
 
-// Return the usual cause of a cuInit failure.
+// Return the usual cause of a cuInit failure, for the error message.
 const char* hint(int code) {
   switch (code) {
     case 3: return "; the process was forked from one that had used the GPU: start it by 'spawn' or 'forkserver'";
@@ -65,8 +65,8 @@ Status CudaDriver::check(int code, const char* what) const {
 }
 
 Status cuda_driver(const std::string& library, const CudaDriver** out) {
-  // Leaked: after the driver's exit handler nothing of it may be touched. In a child of a process that has used it,
-  // calls return error 3.
+  // Leaked on purpose: after the driver's exit handler has run, no part of the driver may be touched. In a child of a
+  // process that has used the driver, calls return error 3.
   static std::mutex& mutex = *new std::mutex;
   static Loaded* loaded = nullptr;
   std::lock_guard lock(mutex);

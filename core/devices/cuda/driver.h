@@ -1,6 +1,6 @@
-// The CUDA driver's functions, loaded at run time: one build serves machines with and without a GPU, and no CUDA header
-// is needed. Names, argument types and numbers are those of NVIDIA's driver API, versions 12.1 to 13.5. Many names need
-// their suffix: under the plain name libcuda still exports an older function with other argument types.
+// Functions of the CUDA driver, loaded at run time. One build serves machines with and without a GPU, and no CUDA
+// header is needed. Names, argument types and numbers are those of NVIDIA's driver API, versions 12.1 to 13.5. Many
+// names need their suffix: under the plain name libcuda still exports an older function with other argument types.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -23,7 +23,7 @@ struct CudaDriver {
     char bytes[64];
   };
 
-// X(member, symbol, arguments). All return an error code, 0: success.
+// X(member, symbol, arguments). All functions return an error code; 0 means success.
 #define HVD_CUDA_FUNCTIONS(X)                                                                                                            \
   X(init, "cuInit", (unsigned flags))                                                                                                    \
   X(version, "cuDriverGetVersion", (int* version))                                                                                       \
@@ -75,15 +75,15 @@ struct CudaDriver {
 
   static constexpr int kNotReady = 600, kDeinitialized = 4, kLegacyStreamUnusable = 906;
 
-  // Return "CUDA error 700 (CUDA_ERROR_ILLEGAL_ADDRESS): ...".
+  // Return the error as text, for example "CUDA error 700 (CUDA_ERROR_ILLEGAL_ADDRESS): ...".
   std::string say(int code) const;
-  // Return ok, or Code::internal: "`what` failed: ...".
+  // Return ok, or Code::internal with the message "`what` failed: ...".
   Status check(int code, const char* what) const;
 };
 
-// Load the driver's library and call cuInit, once per process; only the first call's `library` counts. Never unloaded.
-// An error says why no GPU is available. Call it at the first device tensor, not earlier: a process that has called
-// cuInit cannot fork any more.
+// Load the driver's library and call cuInit, once per process; later calls ignore `library`. The library is never
+// unloaded. An error says why no GPU is available. Call it at the first device tensor, not earlier, because a process
+// that has called cuInit must not fork any more.
 Status cuda_driver(const std::string& library, const CudaDriver** out);
 
 }  // namespace hvd

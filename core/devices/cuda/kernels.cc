@@ -6,7 +6,7 @@
 namespace hvd {
 namespace {
 
-// Return the usual cause of a load failure.
+// Return the usual cause of a load failure, for the error message.
 const char* kernel_hint(int code) {
   switch (code) {
     case 209: return "; the GPU is older than the kernels, which need compute capability 7.0";
@@ -21,7 +21,7 @@ const char* kernel_hint(int code) {
 }  // namespace
 
 Status CudaKernels::load_module() {
-  constexpr int kErrorLog = 5, kErrorLogBytes = 6;  // numbers of the JIT options
+  constexpr int kErrorLog = 5, kErrorLogBytes = 6;  // numbers of the options of CUDA's JIT compiler
   std::vector<char> log(16 << 10);
   int options[] = {kErrorLog, kErrorLogBytes};
   void* values[] = {log.data(), reinterpret_cast<void*>(log.size())};
@@ -47,7 +47,7 @@ Status CudaKernels::load(const std::function<Status(CudaDriver::Stream*)>& make_
   status_ = load_module();
   CudaDriver::Stream stream = nullptr;
   if (status_.ok()) status_ = make_stream(&stream);
-  // Kernels with all-zero parameters do nothing.
+  // Launch each kernel once; with all-zero parameters a kernel does nothing.
   size_t most = 0;
   for (const kernels::Kernel& kernel : kernels::all()) most = std::max(most, kernel.parameter_bytes);
   const std::vector<uint64_t> zeros(most / sizeof(uint64_t) + 1);

@@ -1,4 +1,4 @@
-// The kernels of core/kernels in a context of the CUDA driver: loaded once, launched by number.
+// The kernels of core/kernels in a context of the CUDA driver. They are loaded once and launched by number.
 #pragma once
 #include <functional>
 #include <mutex>
@@ -10,7 +10,7 @@
 
 namespace hvd {
 
-// All calls need the context current.
+// The context must be current on the calling thread for all calls.
 class CudaKernels {
  public:
   explicit CudaKernels(const CudaDriver& driver) : driver_(driver) {}
