@@ -17,12 +17,12 @@ int index_of(const std::vector<int>& v, int x) { return static_cast<int>(std::fi
 SpinPolicy spin_policy(const Settings& settings) {
   SpinPolicy policy;
   policy.spins = settings.spins;
-  // Without a core for each rank, spinning takes time from the peer waited for, so yield to it instead.
+  // If there are more ranks than cores, spinning takes time from the peer waited for, so yield to it instead.
   if (settings.spins == 0) policy.yields = 200;
   return policy;
 }
 
-// Interval between checks as a fraction of the heartbeat timeout; also the margin by which it expires early.
+// Interval between checks as a fraction of the heartbeat timeout, which can therefore expire that much too early.
 constexpr double kLook = 0.1;
 
 }  // namespace
@@ -169,7 +169,7 @@ void Connections::add_set(uint32_t id, uint32_t generation, const std::vector<in
 }
 
 void Connections::build_hierarchy(SetComms* set, const std::vector<int>& ranks) {
-  std::vector<std::vector<int>> by_node;  // ranks of each node, in order of first appearance
+  std::vector<std::vector<int>> by_node;  // ranks of each node, nodes in order of first appearance
   std::vector<int> nodes;
   for (int r : ranks) {
     const int i = index_of(nodes, node_of_[r]);

@@ -1,5 +1,5 @@
-// This rank's topology, data links and shared memory, with one Comm for each process set it belongs to. Used only by
-// the thread that drives the engine.
+// This rank's topology, data links and shared memory, with one Comm for each process set that the rank belongs to. Used
+// only by the thread that drives the engine.
 #pragma once
 #include <map>
 #include <memory>
@@ -20,7 +20,7 @@ class Connections {
   int rank() const { return rank_; }
   int size() const { return static_cast<int>(node_of_.size()); }
   bool one_node() const { return one_node_; }
-  // True if there are several ranks and each is alone on its node, so any two ranks have a link.
+  // True if there are several ranks and each is alone on its node, so that every pair of ranks has a link.
   bool flat() const { return flat_; }
   int local_rank() const { return local_rank_; }
   int local_size() const { return static_cast<int>(locals_.size()); }
@@ -29,28 +29,29 @@ class Connections {
   Waiter& waiter() { return waiter_; }
   WakeupEvent wakeup() const { return wakeups_[local_rank_]; }
   WakeupEvent wakeup_of(int local_rank) const { return wakeups_[local_rank]; }
-  // Return an error naming a rank whose host owes an acknowledgement for longer than the heartbeat timeout. Cheap:
-  // checks at intervals only.
+  // Return an error if a rank's host has owed an acknowledgement for longer than the heartbeat timeout; the error names
+  // the rank. The call is cheap, because it really checks only at intervals.
   Status look_for_silence();
-  // Seconds between two such checks while waiting for peers.
+  // Seconds between two such checks while this rank waits for peers.
   double between_looks() const { return look_every_ > 0 && !one_node_ ? look_every_ : kForever; }
-  const std::vector<int>& locals() const { return locals_; }  // global ranks on this node
+  const std::vector<int>& locals() const { return locals_; }  // Returns the global ranks on this node.
   // Return the child of rank 0 that leads to `rank` in the control tree.
   int below_root(int rank) const;
 
-  // Every rank must call these at the same place in the order of operations. `generation` increases with each set.
+  // Add or remove a process set. Every rank must call these at the same point of the order of operations. `generation`
+  // increases with each new set.
   void add_set(uint32_t id, uint32_t generation, const std::vector<int>& ranks);
   void remove_set(uint32_t id);
-  // Null if this rank is not a member.
+  // Return the Comm of a set, or null if this rank is not a member.
   Comm* comm(uint32_t set);
-  // Bytes that collectives have passed to links. Callable from any thread.
+  // Return the bytes that collectives have passed to links. Callable from any thread.
   uint64_t wire_bytes() const { return traffic_.get(); }
   size_t scratch_held() const { return scratch_.held(); }
   uint64_t unstaged_bytes() const { return ledger_.unstaged.load(std::memory_order_relaxed); }
 
  private:
   struct SetComms {
-    std::unique_ptr<NodeGroup> group;  // members on this node
+    std::unique_ptr<NodeGroup> group;  // members of the set on this node
     Comm comm, local, cross;
   };
   Comm sub_comm(const std::vector<int>& ranks, bool links);

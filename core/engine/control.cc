@@ -8,14 +8,14 @@ namespace hvd {
 namespace {
 
 struct Header {
-  uint32_t bytes;  // size of the payload
+  uint32_t bytes;  // number of bytes in the payload
   int32_t origin;
   uint8_t type;
   uint8_t pad[3];
 };
 static_assert(sizeof(Header) == 12);
 
-// More than any valid list of operations needs; a larger length means a corrupt stream.
+// More bytes than any valid list of operations needs; a larger length means a corrupt stream.
 constexpr uint32_t kMaxPayload = 256u << 20;
 
 }  // namespace
@@ -33,7 +33,7 @@ Control::Control(int rank, std::unique_ptr<Link> parent, int parent_rank, std::m
     n->number = static_cast<uint32_t>(children_.size());
     children_.push_back(std::move(n));
   }
-  constexpr size_t kMany = 2;  // with more children, one system call for all is cheaper than a recv(2) for each
+  constexpr size_t kMany = 2;  // with more children, one system call for all of them is cheaper than a recv(2) for each
   if (children_.size() <= kMany) return;
   for (auto& child : children_) child->watched = !child->link->in_memory() && watch_.add(child->link->fd(), child->number);
 }
@@ -76,7 +76,7 @@ void Control::flood(FrameType type, const std::string& payload) {
   for (auto& child : children_) queue(*child, frame);
 }
 
-// The reader of a ring wakes us when it has made room; a socket must be watched for room.
+// The reader of a shared-memory ring wakes this rank when it has made room; a socket must be watched for room.
 short Control::events_of(const Neighbour& n) const {
   return static_cast<short>(POLLIN | (n.out.empty() || n.link->in_memory() ? 0 : POLLOUT));
 }
@@ -84,7 +84,7 @@ short Control::events_of(const Neighbour& n) const {
 void Control::flush(Neighbour& n) {
   while (!n.broken && n.sent < n.out.size()) {
     const int64_t moved = n.link->try_send({reinterpret_cast<const std::byte*>(n.out.data()) + n.sent, n.out.size() - n.sent});
-    // Leave a broken pipe to receive(): the peer's last message, such as a goodbye, may still be unread.
+    // Leave a broken pipe to receive(), because the peer's last message, such as a goodbye, may still be unread.
     if (moved <= 0) break;
     n.sent += static_cast<size_t>(moved);
   }
@@ -151,7 +151,7 @@ void Control::handle(Neighbour& from, Frame frame) {
     case FrameType::observer_message_down:
       for (auto& child : children_) queue(*child, frame);
       break;
-    default:  // frames towards the root
+    default:  // frames that travel towards the root
       if (parent_) {
         queue(*parent_, frame);
         return;

@@ -30,7 +30,7 @@ class SocketSet {
   }
   SocketSet(const SocketSet&) = delete;
 
-  // Return false if the socket cannot be watched; the caller must then check it itself.
+  // Add a socket. Return false if it cannot be watched; the caller must then check it itself.
   bool add(int socket, uint32_t number) {
     if (socket < 0) return false;
     if (epoll_ < 0) epoll_ = ::epoll_create1(EPOLL_CLOEXEC);
@@ -40,7 +40,7 @@ class SocketSet {
   void want_room(int socket, uint32_t number, bool wanted) { (void)change(EPOLL_CTL_MOD, socket, number, wanted); }
   void remove(int socket) { (void)change(EPOLL_CTL_DEL, socket, 0, false); }
 
-  // Call see(number) for sockets with data or room. Some may be left for the next call.
+  // Call see(number) for each socket with data or room. Some sockets may be left for the next call.
   template <class See>
   void look(See see) {
     if (epoll_ < 0) return;
@@ -51,11 +51,11 @@ class SocketSet {
       for (int i = 0; i < n; ++i) see(found[static_cast<size_t>(i)].data.u32);
     } while (n == static_cast<int>(found.size()) && ++rounds_ % kRounds);
   }
-  // Readable when look() would find an event; -1: no socket is watched.
+  // Return a descriptor that is readable when look() would find an event; -1 if no socket is watched.
   int fd() const { return epoll_; }
 
  private:
-  static constexpr unsigned kRounds = 16;  // bounds look() when a peer never stops sending
+  static constexpr unsigned kRounds = 16;  // limits the rounds of look() when a peer never stops sending
 
   bool change(int what, int socket, uint32_t number, bool room) {
     epoll_event event{};
@@ -73,31 +73,32 @@ class SocketSet {
 // grows with the number of nodes, not ranks. The first ranks relay frames to the root; frames from the root go to all
 // ranks. pump() never blocks.
 
-// Frame contents: engine/protocol.h.
+// Types of frames, with the direction in which each travels. engine/protocol.h defines the contents. Frames that are
+// "flooded" go from any rank to all others.
 enum class FrameType : uint8_t {
-  request = 1,   // up: tensors that are ready on this rank
-  responses = 2,  // down: what all ranks execute next
-  ready = 3,      // up: this rank's position in a schedule
-  go = 4,         // down: position that all ranks have reached
-  revoke = 5,     // up: a rank wants to leave the schedule
-  revoked = 6,    // down: position at which all ranks leave it
-  settled = 7,    // up: this rank has returned to negotiation
-  bye = 8,        // flooded: a rank leaves on purpose
-  abort = 9,      // flooded: a rank is lost, or an error occurred
-  ack = 10,       // to a neighbour: its bye or abort has arrived; nothing more will be sent to it
-  stalled = 11,   // down: operations waiting at rank 0
-  observer_message_up = 12,   // up: message from an observer of this rank to rank 0's
-  observer_message_down = 13,  // down: message from an observer of rank 0 to others
+  request = 1,   // Up: tensors that are ready on this rank.
+  responses = 2,  // Down: the operations that all ranks execute next.
+  ready = 3,      // Up: this rank's position in a schedule.
+  go = 4,         // Down: the position that all ranks have reached.
+  revoke = 5,     // Up: this rank wants to leave the schedule.
+  revoked = 6,    // Down: the position at which all ranks leave the schedule.
+  settled = 7,    // Up: this rank has returned to negotiation.
+  bye = 8,        // Flooded: a rank leaves on purpose.
+  abort = 9,      // Flooded: a rank is lost, or an error occurred.
+  ack = 10,       // To a neighbour: its bye or abort has arrived, and this rank sends it nothing more.
+  stalled = 11,   // Down: operations that wait at rank 0.
+  observer_message_up = 12,   // Up: a message from an observer of this rank to rank 0's observers.
+  observer_message_down = 13,  // Down: a message from an observer of rank 0 to observers of other ranks.
 };
 
-// One message of the control plane: its type, the rank that sent it, and its encoded content.
+// One message of the control plane, with its type, the rank that sent it, and its encoded content.
 struct Frame {
   FrameType type;
   int32_t origin;
   std::string payload;
 };
 
-// True for frames that travel towards the root. Floods and acknowledgements travel in any direction.
+// True for frames that only travel towards the root. Floods and acknowledgements travel in any direction.
 constexpr bool goes_up(FrameType t) {
   return t == FrameType::request || t == FrameType::ready || t == FrameType::revoke || t == FrameType::settled ||
          t == FrameType::observer_message_up;
@@ -108,8 +109,8 @@ constexpr bool goes_down(FrameType t) {
 }
 inline constexpr FrameType kLastFrameType = FrameType::observer_message_down;
 
-// Count of messages, relayed ones included, and bytes exchanged with the neighbours in the tree. Written by the thread
-// that drives, read by any thread.
+// Numbers of messages (relayed ones included) and bytes exchanged with the neighbours in the tree. Written by the
+// driving thread, read by any thread.
 class ControlTraffic {
  public:
   struct Read {
@@ -127,31 +128,33 @@ class ControlTraffic {
 
 class Control {
  public:
-  // `parent` is null at the root. Takes ownership of the links.
+  // Takes ownership of the links. `parent` is null at the root.
   Control(int rank, std::unique_ptr<Link> parent, int parent_rank, std::map<int, std::unique_ptr<Link>> children);
 
-  void send_up(FrameType type, const std::string& payload);      // at the root: adds to its own inbox
-  void broadcast(FrameType type, const std::string& payload);    // root only; adds to its own inbox as well
-  // Root only: send to the subtree of `child`, or into the root's own inbox if `child` is this rank.
+  void send_up(FrameType type, const std::string& payload);      // Send to the root; at the root, add to its own inbox.
+  void broadcast(FrameType type, const std::string& payload);    // Root only: send to all ranks and add to its own inbox.
+  // Root only: send to the subtree of `child`, or add to the root's own inbox if `child` is this rank.
   void send_down(FrameType type, const std::string& payload, int child);
-  // Sends from any rank to all others; does not add to its own inbox.
+  // Send from any rank to all others. The frame is not added to this rank's own inbox.
   void flood(FrameType type, const std::string& payload);
 
-  // Send and receive without blocking, relay frames, fill the inbox. A neighbour whose link breaks is reported once
-  // through take_lost().
+  // Send and receive without blocking, relay frames, and fill the inbox. A neighbour whose link breaks is reported
+  // once, by take_lost().
   void pump();
-  // Check whether neighbours connected through shared memory are alive, which pump() would not notice. One system call.
+  // Check whether the neighbours connected through shared memory are alive, because pump() would not notice their
+  // death. Costs one system call.
   void probe();
   bool pop(Frame* frame);
-  // Pop a goodbye or abort; these are handled ahead of all other frames.
+  // Pop a goodbye or abort from the inbox. These are handled before all other frames.
   bool pop_urgent(Frame* frame);
   bool inbox_empty() const { return inbox_.empty(); }
-  // True if every neighbour has received all frames from this rank, up to the flood that ended the job, or is gone.
-  // Closing a socket while the peer's messages are unread would reset it, and the last frames would be lost.
+  // True if every neighbour is gone or has received all frames from this rank, up to the flood that ended the job.
+  // Closing a socket while the peer's messages are unread would reset the connection, and the last frames would be
+  // lost.
   bool parted() const;
   bool unsent() const;
-  // True if shared memory has work for pump(): messages to read, or room for pending ones. Ask only after the sleep state
-  // announces that this engine sleeps; later changes then trigger the wakeup event.
+  // True if shared memory has work for pump(): messages to read, or room for messages that wait. Call this only after
+  // the sleep state says that this engine sleeps; changes after that trigger the wakeup event.
   bool work_in_memory() const;
 
   struct Lost {
@@ -161,10 +164,10 @@ class Control {
   // Return the neighbours lost since the last call.
   std::vector<Lost> take_lost();
 
-  // Append the descriptors to sleep on.
+  // Append the file descriptors to sleep on.
   void poll_fds(std::vector<std::pair<int, short>>& fds) const;
 
-  // The one descriptor of poll_fds() that belongs to no link; -1: none.
+  // Return the only descriptor of poll_fds() that belongs to no link, or -1 if there is none.
   int watch_fd() const { return watch_.fd(); }
 
   const ControlTraffic& sent() const { return sent_; }
@@ -174,13 +177,13 @@ class Control {
   struct Neighbour {
     int rank;
     std::unique_ptr<Link> link;
-    std::string out;      // bytes not yet sent
+    std::string out;      // bytes that are not yet sent
     size_t sent = 0;
-    std::string in;       // bytes of an incomplete frame
+    std::string in;       // bytes of an incomplete received frame
     bool broken = false;
-    bool acked = false;   // has acknowledged this rank's bye or abort
-    uint32_t number = 0;  // index of the neighbour in children_
-    bool watched = false, awaits_room = false;  // state of the neighbour in watch_
+    bool acked = false;   // True once the neighbour has acknowledged this rank's bye or abort.
+    uint32_t number = 0;  // Index of the neighbour in children_.
+    bool watched = false, awaits_room = false;  // State of the neighbour's socket in watch_.
   };
   short events_of(const Neighbour& n) const;
   void queue(Neighbour& to, const Frame& frame);
@@ -193,7 +196,7 @@ class Control {
   int rank_;
   std::unique_ptr<Neighbour> parent_;
   std::vector<std::unique_ptr<Neighbour>> children_;
-  SocketSet watch_;  // children on other hosts, if there are many
+  SocketSet watch_;  // sockets of children on other hosts, used if there are many
   std::deque<Frame> inbox_;
   std::deque<Frame> urgent_;
   std::vector<Lost> lost_;

@@ -1,5 +1,5 @@
-// Counters of an engine's work since its start, as an Observer. To add a counter, add a line to the table below and the
-// counting code in counters.cc; Engine.stats() in Python and other readers iterate over the table.
+// Counters of an engine's work since its start, implemented as an Observer. To add a counter, add a line to the table
+// below and the counting code in counters.cc. Engine.stats() in Python and other readers iterate over the table.
 #pragma once
 #include <cstdint>
 
@@ -21,14 +21,14 @@ namespace hvd {
   X(responses)     /* responses received from the coordinator */         \
   X(control_ns)    /* CPU time outside collectives, see Observer::worked() */
 
-// Snapshot of the counters.
+// Snapshot of all counters.
 struct Counted {
 #define HVD_COUNTED(name) uint64_t name = 0;
   HVD_COUNTERS(HVD_COUNTED)
 #undef HVD_COUNTED
 };
 
-// Call see(name, value) for each counter, in the table's order.
+// Call see(name, value) for each counter, in the order of the table.
 template <class See>
 void for_each(const Counted& counted, See see) {
 #define HVD_SEEN(name) see(#name, counted.name);
@@ -38,7 +38,7 @@ void for_each(const Counted& counted, See see) {
 
 class Counters final : public Observer {
  public:
-  // Callable from any thread.
+  // Return the current values. Callable from any thread.
   Counted read() const;
 
   void requested(std::span<const Request>) override;
@@ -53,7 +53,7 @@ class Counters final : public Observer {
   void worked(uint64_t nanoseconds) override;
 
  private:
-  // Written by the thread that drives; never two at once.
+  // The event functions below are called by the driving thread, never two at once.
 #define HVD_COUNTER(name) Counter name##_;
   HVD_COUNTERS(HVD_COUNTER)
 #undef HVD_COUNTER

@@ -176,8 +176,8 @@ class Driver {
 
   std::vector<OperationPtr> to_request_;
   size_t to_request_bytes_ = 0;
-  std::unordered_map<std::string, OperationPtr> pending_;  // operations requested from rank 0; key: key_of()
-  std::map<uint8_t, OperationPtr> joins_;                  // key: frontend
+  std::unordered_map<std::string, OperationPtr> pending_;  // Operations requested from rank 0; key: key_of().
+  std::map<uint8_t, OperationPtr> joins_;                  // key: frontend.
   std::deque<Response> order_;
   uint64_t epoch_ = 0;
   uint64_t executed_ = 0;  // operations of the common order that this rank has executed
@@ -186,13 +186,13 @@ class Driver {
   RecentRequests recent_;
   std::optional<Revoked> early_revoked_;  // Revoked message that arrived before this rank adopted its schedule
 
-  std::string busy_;                             // description of the operation being executed, for messages
-  const Schedule::Bucket* in_bucket_ = nullptr;  // the bucket being executed, for messages
+  std::string busy_;                             // Description of the operation being executed, for messages.
+  const Schedule::Bucket* in_bucket_ = nullptr;  // The bucket being executed, for messages.
   ShutdownState shutdown_state_;
   std::atomic<bool> stopping_{false};
   uint64_t turns_ = 0;
-  bool timing_ = false;             // true if this turn is timed
-  uint64_t in_collectives_ = 0;     // CPU time of this turn spent in collectives, in ns
+  bool timing_ = false;             // True if this turn is timed.
+  uint64_t in_collectives_ = 0;     // CPU time of this turn spent in collectives, in ns.
 };
 
 }  // namespace hvd

@@ -96,7 +96,7 @@ bool Driver::past_goodbye() const { return shutdown_state_.leaving() && shutdown
 
 void Driver::collective_failed(const Status& status) {
   // A closed data link is a symptom; the control tree will soon tell which rank has gone and why.
-  const Deadline patience = Deadline::after(0.5);  // an overloaded machine may need this long
+  const Deadline patience = Deadline::after(0.5);  // An overloaded machine may need this long.
   while (status.code() == Code::peer_lost && !shutdown_state_.over() && !shutdown_state_.beyond(executed_) && !patience.passed()) {
     connections_.waiter().nap(Deadline::after(0.005));
     control_.probe();

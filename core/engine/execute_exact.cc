@@ -10,8 +10,8 @@
 namespace hvd {
 namespace {
 
-constexpr size_t kBlock = 256u << 10;  // elements carried as words at once, to bound memory
-constexpr int kElements = 10, kWords = 11, kResult = 12, kNeutral = 13;  // scratch slots
+constexpr size_t kBlock = 256u << 10;  // Elements carried as words at once, to bound memory.
+constexpr int kElements = 10, kWords = 11, kResult = 12, kNeutral = 13;  // Scratch slots.
 
 template <class T>
 std::byte* fill(Comm& comm, size_t n, T value) {

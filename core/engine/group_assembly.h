@@ -44,7 +44,7 @@ class GroupAssembly {
     std::vector<OperationPtr> members;
     uint32_t count = 0;  // members submitted so far, refused ones included
     Status refused;
-    bool given_out = false;       // a caller waited for a member while others were missing
+    bool given_out = false;       // A caller waited for a member while others were missing.
     // Names of all members, once the group was refused or released; unnamed members have none.
     std::set<std::string> names;
   };

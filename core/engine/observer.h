@@ -30,7 +30,7 @@ struct Execution {
   const Backend& backend;
   // Bytes of this rank: the input of an allreduce, broadcast or reducescatter, the output of an allgather or alltoall.
   uint64_t bytes = 0;
-  bool guarded = false;  // the vote carried the data (engine/schedule_sync.h); reported after all ranks voted for it
+  bool guarded = false;  // The vote carried the data (engine/schedule_sync.h); reported after all ranks voted for it.
   // Place in the order of operations that all ranks share, from 1. The parts of a bucket (Schedule::Bucket) share one
   // number.
   uint64_t number = 0;
@@ -42,8 +42,8 @@ struct Execution {
 // Phases of an execution.
 enum class Phase : uint8_t {
   allocate_output,
-  copy_in,  // pack several tensors, or prescale
-  carry,    // executed by the backend
+  copy_in,  // Pack several tensors, or prescale.
+  carry,    // Executed by the backend.
   copy_out,
 };
 

@@ -33,7 +33,7 @@ class Output {
 // Device-side state of an operation whose tensor is on a device.
 struct OnDevice {
   std::shared_ptr<Device> device;
-  Device::Event ready = nullptr;  // recorded by the caller on its stream: the input is ready and the output is free
+  Device::Event ready = nullptr;  // Recorded by the caller on its stream: the input is ready and the output is free.
   // Set once the operation is done, which here means launched, or has failed while the device still uses its memory.
   // Null if there was nothing to do.
   std::shared_ptr<const Completion> completion;
@@ -49,18 +49,18 @@ class Operation {
   Request request;
   const std::byte* in = nullptr;
   std::byte* out = nullptr;
-  std::unique_ptr<OnDevice> on_device;  // null: the CPU reads and writes `in`, `out` and `residual`
+  std::unique_ptr<OnDevice> on_device;  // null: the CPU reads and writes `in`, `out` and `residual`.
   // Wire format: coding error carried to the next call, see collectives/collectives.h; null: dropped.
   float* residual = nullptr;
-  uint64_t sequence = 0;  // order of submission on this rank
-  uint64_t unnamed_number = 0;  // becomes the name if the operation has to be negotiated
+  uint64_t sequence = 0;  // Order of submission on this rank.
+  uint64_t unnamed_number = 0;  // Becomes the name if the operation has to be negotiated.
   // Not 0 for the engine's own operations on host memory that execute a device operation (engine/device/host_staged_path.h).
   // These keep their request's fence.
   uint64_t carries = 0;
   Clock::time_point submitted{};
-  Clock::time_point requested{};  // time of the first request
-  std::atomic<int64_t> first_poll{0};  // when a caller first polled or waited, in ns; 0: never
-  std::atomic<bool> awaited{false};  // a caller blocks on it, so stop batching
+  Clock::time_point requested{};  // Time of the first request.
+  std::atomic<int64_t> first_poll{0};  // When a caller first polled or waited, in ns; 0: never.
+  std::atomic<bool> awaited{false};  // A caller blocks on it, so stop batching.
   // Callback that replaces a waiting caller: called once when done, on the thread that drives the engine. It may submit
   // but must not wait.
   void (*on_done)(Operation& op, void* context) = nullptr;

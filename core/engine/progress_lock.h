@@ -79,9 +79,9 @@ class ProgressLock {
   ThreadWaker* waker_;
   Watchdog* watchdog_;
   const bool spin_;
-  bool parked_ = false;          // guarded by the lock: the thread sleeps
-  double rest_ = 0;              // guarded by the lock: longest sleep in seconds
-  Clock::duration spin_window_;  // guarded by the lock: how long a driving caller spins before it sleeps
+  bool parked_ = false;          // Guarded by the lock: the thread sleeps.
+  double rest_ = 0;              // Guarded by the lock: longest sleep in seconds.
+  Clock::duration spin_window_;  // Guarded by the lock: how long a driving caller spins before it sleeps.
   std::atomic<bool> stop_{false};
 };
 

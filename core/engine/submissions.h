@@ -91,7 +91,7 @@ class Submissions {
   };
   Progress progress() const;
   // Take the operations of the next bucket (null where this rank takes no part); `keep` owns them from now on.
-  size_t buckets() const;  // number of buckets in the running schedule
+  size_t buckets() const;  // Number of buckets in the running schedule.
   const Schedule::Bucket* take_bucket(std::vector<Operation*>* operations, std::vector<OperationPtr>* keep);
   // Return the same operations but leave them in the schedule, which may still end before them.
   const Schedule::Bucket* peek_bucket(std::vector<Operation*>* operations) const;
@@ -136,8 +136,8 @@ class Submissions {
   GroupAssembly assembly_;
   std::vector<OperationPtr> queue_;
   std::atomic<size_t> queued_{0};
-  std::map<uint32_t, size_t> on_devices_;  // number of unfinished device operations, by set
-  size_t expected_ = 0;                    // see expect()
+  std::map<uint32_t, size_t> on_devices_;  // Number of unfinished device operations, by set.
+  size_t expected_ = 0;                    // See expect().
   // Names of operations outside the schedule, and of launched device operations, which may outlive their schedule. The
   // cursor knows the other names.
   std::unordered_set<std::string> in_flight_;

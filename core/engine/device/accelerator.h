@@ -1,4 +1,4 @@
-// The device of this rank, opened when the first device tensor is submitted. One per rank.
+// The device of this rank, opened when the first device tensor is submitted. A rank uses one device.
 #pragma once
 #include <memory>
 #include <mutex>
@@ -13,7 +13,7 @@
 
 namespace hvd {
 
-// Location of a tensor, and the stream on which the caller produced it.
+// Location of a tensor, and the stream on which the caller produces it.
 struct Place {
   DeviceKind kind = DeviceKind::host;
   int ordinal = 0;
@@ -22,14 +22,14 @@ struct Place {
 
 class Accelerator {
  public:
-  // `kernels`: our own kernels may be launched, so load them with the device. Later other ranks wait with deadlines,
-  // and a driver that has to compile the kernels takes seconds.
+  // `kernels` is true if our own kernels may be launched; they are then loaded when the device is opened. Later would
+  // be wrong: other ranks would wait with deadlines, and a driver that has to compile the kernels takes seconds.
   Accelerator(std::string cuda_library, bool kernels) : cuda_library_(std::move(cuda_library)), kernels_(kernels) {}
 
   // Record on the caller's stream, from the caller's thread, what the operation must wait for. An error says why the
-  // tensor cannot be used: no device, a second device, or a stream that is being captured.
+  // tensor cannot be used: there is no device, it is on a second device, or its stream is being captured.
   Status mark(const Place& place, Operation* op);
-  // Copy the output of a done operation to device memory, in stream order; keeps the output alive until the copy is
+  // Copy the output of a done operation to device memory, in stream order. The output is kept alive until the copy is
   // done.
   Status copy_output(const Operation& op, void* to, Device::Stream stream);
 
@@ -43,12 +43,12 @@ class Accelerator {
   DeferredRelease outputs_;
 };
 
-// Device operations in a set of one rank, which need no communication.
+// Path for device operations in a set of one rank, which need no communication.
 class SingleRankPath {
  public:
-  // True if the result equals the tensor itself.
+  // True if the result of the operation equals its input.
   static bool fits(const Response& response, const Comm& comm);
-  // Launch a copy if the output is elsewhere, and record the completion.
+  // Copy the input if the output is elsewhere, and record the completion.
   Status start(const Response& response, const std::vector<OperationPtr>& operations);
 
  private:

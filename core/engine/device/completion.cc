@@ -7,11 +7,11 @@
 
 namespace hvd {
 
-constexpr double kPatience = 5.0;  // seconds for a device to finish
+constexpr double kPatience = 5.0;  // seconds that a device gets to finish its work
 
 void leave_behind(std::shared_ptr<void> memory) {
   static std::mutex mutex;
-  static auto* const all = new std::deque<std::shared_ptr<void>>;  // never destroyed, so the memory stays reachable
+  static auto* const all = new std::deque<std::shared_ptr<void>>;  // never destroyed, so that the memory stays reachable
   std::lock_guard lock(mutex);
   all->push_back(std::move(memory));
 }

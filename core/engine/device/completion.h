@@ -1,5 +1,5 @@
 // Completion of a launched device operation: an event on the device that is reached when the result is ready. The host
-// waits only for the launch; the caller's stream waits for this event.
+// waits only for the launch, and the caller's stream waits for this event.
 #pragma once
 #include <atomic>
 #include <deque>
@@ -14,9 +14,9 @@ namespace hvd {
 
 class Completion {
  public:
-  // `event`: recorded after the work; returned to the device's pool by the destructor.
+  // `event` was recorded after the work. The destructor returns it to the device's pool.
   Completion(std::shared_ptr<Device> device, Device::Event event) : device_(std::move(device)), event_(event) {}
-  // Record an event behind the current work on `stream`. Needs a Turn on the device.
+  // Record an event after the current work on `stream`. Needs a Turn on the device.
   static Status record(const std::shared_ptr<Device>& device, Device::Stream stream, std::shared_ptr<const Completion>* out) {
     Device::Event event = nullptr;
     HVD_RETURN_IF_ERROR(device->take_event(&event));
@@ -40,14 +40,15 @@ class Completion {
     HVD_RETURN_IF_ERROR(passed(out));
     return *out ? failure() : Status();
   }
-  // Set `out` to true if the device has passed the event and no longer uses the operation's memory. Also for failed
-  // operations: their launched work continues until it ends or is aborted. An error means that the state is unknown.
+  // Set `out` to true if the device has passed the event and no longer uses the operation's memory. This also works for
+  // failed operations, whose launched work continues until it ends or is aborted. An error means that the state is
+  // unknown.
   Status passed(bool* out) const {
     const Device::Turn turn(*device_);
     HVD_RETURN_IF_ERROR(turn.status());
     return device_->reached(event_, out);
   }
-  // Mark the result as failed, whatever the event says. Called once, before the step that makes the event fire.
+  // Mark the result as failed, whatever state the event has. Called once, before the step that makes the event fire.
   void fail(Status why) const {
     why_ = std::move(why);
     failed_.store(true, std::memory_order_release);
@@ -62,19 +63,21 @@ class Completion {
   mutable Status why_;
 };
 
-// Memory that a device may still access, kept alive until it no longer does.
+// Memory that is kept alive while a device may still access it.
 
-// Keep the memory forever, because the device may use it and its completion is unknown. It stays reachable for leak
-// checkers.
+// Keep the memory forever, because the device may use it and there is no completion to wait for. It stays reachable for
+// leak checkers.
 void leave_behind(std::shared_ptr<void> memory);
 
 class DeferredRelease {
  public:
-  // Keep `memory` alive until the completion. Callable from any thread.
+  // Keep `memory` alive until the completion is reached. Callable from any thread.
   void keep(std::shared_ptr<const Completion> until, std::shared_ptr<void> memory);
-  // Release what is no longer needed, in the order in which it was added. An error means that the device has failed.
+  // Release the memory that is no longer needed, in the order in which it was added. An error means that the device has
+  // failed.
   Status sweep();
-  // Sweep for some seconds until nothing is held. What is left, or everything if the device has failed, is never freed.
+  // Call sweep() for some seconds until nothing is held. Memory that is left then is never freed; if the device has
+  // failed, that is all memory.
   ~DeferredRelease();
 
  private:
@@ -82,16 +85,16 @@ class DeferredRelease {
   std::deque<std::pair<std::shared_ptr<const Completion>, std::shared_ptr<void>>> kept_;
 };
 
-// Completions of launched operations whose results may still be asked for. If the job ends with an error, those not
-// ready are marked as failed, whatever their events say.
+// Completions of launched operations whose results callers may still ask for. If the job ends with an error,
+// completions that are not ready are marked as failed, whatever state their events have.
 class PendingCompletions {
  public:
-  // `what`: description for messages.
+  // Add a completion. `what` describes the operation in messages.
   void add(const std::shared_ptr<const Completion>& completion, std::string what);
   void fail(const Status& why);
 
  private:
-  // Launched operations, some of which may be ready.
+  // launched operations, some of which may already be ready
   std::deque<std::pair<std::weak_ptr<const Completion>, std::string>> launched_;
 };
 

@@ -1,7 +1,8 @@
-// Computation on a device with the kernels of core/kernels: reductions in the canonical order of collectives/reduce.h
-// and scaling, both with the same bits as the CPU, and packing many tensors into or out of a buffer.
+// Computation on a device with the kernels of core/kernels. It offers reductions in the canonical order of
+// collectives/reduce.h and scaling, both with the same bits as on the CPU, and packs many tensors into or out of a
+// buffer.
 //
-// All work is in stream order on device addresses. Callers hold a Turn; nothing waits for the device.
+// All work is in stream order on device addresses. Callers must hold a Turn, and no call waits for the device.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -19,33 +20,34 @@ class Compute {
  public:
   explicit Compute(std::shared_ptr<Device> device) : device_(std::move(device)) {}
 
-  // Load the kernels, before any other call and before anything waits for other ranks; see Device::load_kernels(). An
-  // error means that this device has no kernels.
+  // Load the kernels. Call this before the other functions, and before anything waits for other ranks; see
+  // Device::load_kernels(). An error means that this device cannot run the kernels.
   Status load() { return device_->load_kernels(); }
 
-  // Maximum number of sources or destinations of a reduction.
+  // Maximum number of sources, and of destinations, of a reduction.
   static constexpr size_t kMax = kernels::kMostSources;
-  // True if the operation is available; all but Adasum are.
+  // True if there is a kernel for the operation. Only Adasum has none.
   static bool reduces(ReduceOp op) { return kernels::op_of(op).has_value(); }
 
-  // Combine elements [begin, end) of all sources, scale, and store them to each destination at the same place. Average
-  // is a sum whose divisor is in `scale`. A destination may be one of the sources; otherwise none may overlap.
+  // Combine elements [begin, end) of all sources, scale them, and store them at the same place in each destination.
+  // Average is a sum whose divisor is in `scale`. A destination may be one of the sources but must not overlap any in
+  // another way.
   Status reduce(DType dtype, ReduceOp op, std::span<const std::byte* const> sources, std::span<std::byte* const> destinations,
                 uint64_t begin, uint64_t end, const Scale& scale, Device::Stream stream);
 
-  // `to` and `from` may be equal.
+  // Scale elements of `from` and store them at `to`. Both may be the same memory.
   Status scale(DType dtype, std::byte* to, const std::byte* from, uint64_t elements, const Scale& scale, Device::Stream stream);
 
-  // One copy between a tensor and a buffer.
+  // One copy from a tensor to a buffer or back.
   struct Move {
-    const std::byte* from;  // null: the source is zeros
+    const std::byte* from;  // source memory, or null for zeros
     std::byte* to;
     uint64_t elements;
   };
-  // True if pack() can convert `from` to `to`.
+  // True if pack() can convert from dtype `from` to dtype `to`.
   static bool casts(DType from, DType to) { return kernels::pack_of(from, to).has_value(); }
-  // Execute all moves, each converted, scaled and rounded once; one launch per 512 moves. If the types are equal, a
-  // source may be its own destination.
+  // Execute all moves. Each value is converted, scaled and rounded once. There is one launch for every 512 moves. If
+  // the types are equal, a source may be its own destination.
   Status pack(DType from, DType to, std::span<const Move> moves, const Scale& scale, Device::Stream stream);
 
  private:

@@ -10,7 +10,8 @@
 namespace hvd {
 namespace {
 
-// Maximum bytes of a part: large enough for copies to reach the link's speed, small enough for several to be in flight.
+// Maximum bytes of a part: large enough for copies to reach the link's speed, and small enough for several parts to be
+// in flight.
 constexpr size_t kMaxOfPart = size_t{4} << 20;
 
 size_t total_of(const Response& r) {
@@ -21,7 +22,7 @@ size_t total_of(const Response& r) {
 
 }  // namespace
 
-// State of a host's communicator, exchanged between the ranks of all hosts.
+// State of a rank's communicator inside its host, exchanged between the ranks of all hosts.
 struct HierarchicalNcclPath::Word {
   uint8_t has = 0, never = 0;
   int32_t members = 0, version = 0, capability = 0;
@@ -69,8 +70,9 @@ Status HierarchicalNcclPath::eligible(const Response& r, Comm& comm, const std::
 
 namespace {
 
-// Return the factor by which values are divided before the sum and multiplied afterwards, because sums of 16-bit floats
-// overflow easily even if their average does not. A power of two, so it changes no bits except in denormals.
+// Return the factor by which values are divided before the sum and multiplied afterwards. Without it, sums of 16-bit
+// floats would often overflow even if their average does not. The factor is a power of two, so it changes no bits
+// except in denormals.
 double reserve(const Response& r, const Comm& comm) {
   const bool needed = r.op == ReduceOp::average && r.dtype == DType::float16;
   return needed ? static_cast<double>(std::bit_ceil(static_cast<unsigned>(comm.size))) : 1;
@@ -78,7 +80,7 @@ double reserve(const Response& r, const Comm& comm) {
 
 }  // namespace
 
-// Reduction inside a host; scaling after the full sum is done between the hosts.
+// Reduction inside a host. The result is scaled only after the full sum has been computed between the hosts.
 nccl::Reduction HierarchicalNcclPath::reduction(const Set& set, const Response& r, const Comm& comm) const {
   nccl::Question q;
   q.element = nccl::element_of(r.dtype);
@@ -120,7 +122,7 @@ Status HierarchicalNcclPath::begin(const Response& r, const Comm& comm, Flight* 
   const Device::Stream stream = sets_.stream();
   for (const OperationPtr& op : flight->operations) HVD_RETURN_IF_ERROR(device_->wait(stream, op->on_device->ready));
   const size_t element = size_of(r.dtype), members = static_cast<size_t>(flight->members);
-  // Several unnamed operations with the same scheduled name may be in flight.
+  // Add a number, because several unnamed operations with the same scheduled name may be in flight.
   const bool unnamed = flight->operations.front()->request.unnamed;
   flight->name = r.names.front() + (unnamed ? "/hosts." + std::to_string(++begun_[r.set]) : "/hosts");
   flight->between.fence = flight->operations.front()->request.fence;
@@ -147,7 +149,7 @@ Status HierarchicalNcclPath::begin(const Response& r, const Comm& comm, Flight* 
   return {};
 }
 
-// Pack the tensors contiguously and zero the rest of the last part.
+// Pack the tensors contiguously, and fill the rest of the last part with zeros.
 Status HierarchicalNcclPath::pack(const Flight& flight, size_t bytes) {
   std::byte* to = flight.buffer->data();
   for (const OperationPtr& op : flight.operations) {
@@ -163,7 +165,7 @@ std::byte* HierarchicalNcclPath::part_of(const Flight& flight, const PartPlan& p
   return flight.buffer->data() + (plan.first + static_cast<size_t>(flight.me) * plan.part) * size_of(flight.between.dtype);
 }
 
-// Copy this rank's part to its pinned memory, after its reduction.
+// Copy this rank's part to its pinned memory, in stream order after the reduction.
 Status HierarchicalNcclPath::bring(Flight& flight, Part* part) {
   const size_t bytes = part->plan.part * size_of(flight.between.dtype);
   HVD_RETURN_IF_ERROR(part->reduced->order(down_));
@@ -183,11 +185,11 @@ Status HierarchicalNcclPath::bring(Flight& flight, Part* part) {
   return {};
 }
 
-// State of one pass over all flights, in order.
+// State of one pass over all flights, from the oldest to the newest.
 struct HierarchicalNcclPath::Look {
   bool moved = false;
-  bool full = false;  // no pinned memory for this or any later part: the oldest part gets it first on all ranks
-  bool copying = false;  // a copy is in flight, so later ones on the same stream need no check
+  bool full = false;  // True if there was no pinned memory for this or any later part. The oldest part gets memory first on all ranks.
+  bool copying = false;  // True if a copy is in flight, so that later copies on the same stream need no check.
 };
 
 bool HierarchicalNcclPath::advance(std::vector<HostStagedPath::Done>* done, Status* status) {
@@ -219,7 +221,7 @@ Status HierarchicalNcclPath::look(Flight& flight, Look* how) {
     if (how->full) break;
     if (Status s = pool_->take(bytes, &part.pinned); !s.ok()) {
       if (used == 0) return s;
-      staged_memory_ = used;  // no more memory is available
+      staged_memory_ = used;  // stop here, because no more pinned memory is available
       how->full = true;
       break;
     }
@@ -241,7 +243,7 @@ Status HierarchicalNcclPath::look(Flight& flight, Look* how) {
   return {};
 }
 
-// All ranks get here in the same order, so the launches are in one order on the ranks of a host.
+// All ranks get here in the same order, so the launches have the same order on all ranks of a host.
 void HierarchicalNcclPath::arrived(Operation& op, void* context) {
   if (!context) return;
   Part& part = *static_cast<Part*>(context);
@@ -281,7 +283,7 @@ Status HierarchicalNcclPath::finish(Flight& flight) {
   std::shared_ptr<const Completion> completion;
   HVD_RETURN_IF_ERROR(Completion::record(device_, sets_.stream(), &completion));
   for (const OperationPtr& op : flight.operations) op->on_device->completion = completion;
-  flight.buffer.reset();  // safe, because the next user of the buffer runs on the same stream
+  flight.buffer.reset();  // releasing it now is safe, because the next user of the buffer runs on the same stream
   launched_.add(std::move(completion), flight.what);
   return {};
 }
@@ -296,7 +298,8 @@ std::vector<OperationPtr> HierarchicalNcclPath::take_all() {
   std::vector<OperationPtr> out;
   if (flights_.empty()) return out;
   const Device::Turn turn(*device_);
-  // The device may access this memory until the work on the three streams is done; NCCL's part is aborted first.
+  // The device may access this memory until the work on the three streams is done. NCCL's part of that work is aborted
+  // first.
   std::shared_ptr<const Completion> down, up, all;
   const Device::Stream stream = sets_.stream();
   const bool known = turn.status().ok() && pool_ && stream && Completion::record(device_, down_, &down).ok() && down->order(stream).ok() &&

@@ -1,7 +1,8 @@
-// Hierarchical NCCL path for allreduces of GPU tensors: NCCL reduces inside each host, which gives each rank a part of
-// its host's result; equal parts of all hosts are reduced over the engine's own links (Request::across_hosts); then
-// NCCL gathers the result inside each host. So each rank moves only its part through host memory. Used for sets that
-// NCCL cannot connect as a whole, and where HOROVOD_HIERARCHICAL_ALLREDUCE requests it.
+// Hierarchical NCCL path for allreduces of GPU tensors. First NCCL reduces inside each host, which gives each rank a
+// part of its host's result. Then the ranks with equal parts on all hosts reduce them over the engine's own links
+// (Request::across_hosts). Finally NCCL gathers the result inside each host. So each rank moves only its part through
+// host memory. The path is used for sets that NCCL cannot connect as a whole, and where HOROVOD_HIERARCHICAL_ALLREDUCE
+// requests it.
 //
 //   start() ---> pack, NCCL reduces inside the host; advance() copies the parts to pinned memory without waiting
 //                  |
@@ -35,35 +36,37 @@ namespace hvd {
 
 class HierarchicalNcclPath {
  public:
-  // The caller evaluates `options.by_hosts`. `staged_memory`: maximum bytes of pinned memory in use at a time, but at
-  // least one part; fewer if not available.
+  // The caller evaluates `options.by_hosts`. `staged_memory` is the maximum of pinned memory in use at a time, in
+  // bytes. At least one part is always allowed, and less is used if less is available.
   HierarchicalNcclPath(const NcclOptions& options, Backend* host, LogSink log, NcclCommon* common, size_t staged_memory,
                        Submissions* submissions, const Observers* observers)
       : wanted_(options.kinds[static_cast<size_t>(Kind::allreduce)]), host_(host), log_(log), sets_(options, host, std::move(log), common),
         staged_memory_(staged_memory), submissions_(submissions), observers_(observers) {}
   ~HierarchicalNcclPath() { take_all(); }
 
-  // True if `response` may use this path, judging by the response alone. False, for example, while a rank has joined.
+  // True if `response` may use this path, judging by the response alone. This is false, for example, while a rank has
+  // joined.
   bool fits(const Response& response, const Comm& comm) const;
-  // Decide whether it does. All members of the set ask this for the same responses that fit, in the same order. An
-  // error means that the job is over.
+  // Decide whether the response uses this path. All members of the set call this in the same order for the same
+  // responses, those for which fits() is true. An error means that the job is over.
   Status eligible(const Response& response, Comm& comm, const std::shared_ptr<Device>& device, bool* yes);
-  // True if the set can never use this path. Equal on all members.
+  // True if the set can never use this path. The answer is equal on all members.
   bool gives_up(uint32_t set) const {
     const auto it = settled_.find(set);
     return it != settled_.end() && it->second.eligibility == Eligibility::no;
   }
-  // Start the response with this rank's operations, in the order of response.names. An error means that the job is
-  // over.
+  // Start the response with this rank's operations, which are in the order of response.names. An error means that the
+  // job is over.
   Status start(const Response& response, const Comm& comm, std::vector<OperationPtr> operations);
 
-  // Advance the operations in flight. Return true if something moved. An error in `status` means that the job is over.
+  // Advance the operations in flight. Return true if any of them made progress. An error in `status` means that the job
+  // is over.
   bool advance(std::vector<HostStagedPath::Done>* done, Status* status);
   bool idle() const { return flights_.empty(); }
-  // Maximum seconds to sleep before the next advance().
+  // Return the maximum number of seconds to sleep before the next advance().
   double resting_seconds() const { return resting_seconds_after(flights_.front().begun); }
 
-  // As in NcclPath: true while launched work may be unfinished, even if no flight is left.
+  // True while launched work may be unfinished, even if no flight is left; as in NcclPath.
   bool in_flight() const { return !launched_.empty(); }
   Status look() { return launched_.empty() ? Status() : launched_.look(sets_).with(device_->description()); }
 
@@ -76,10 +79,10 @@ class HierarchicalNcclPath {
 
  private:
   enum class Eligibility : uint8_t { unsettled, yes, no };
-  // State of a set, agreed on by the ranks of all hosts.
+  // State of a set, which the ranks of all hosts have agreed on.
   struct Set {
     Eligibility eligibility = Eligibility::unsettled;
-    int version = 0, capability = 0;  // minima over all ranks
+    int version = 0, capability = 0;  // minimum over all ranks
   };
   struct Word;
   struct Flight;
@@ -87,23 +90,23 @@ class HierarchicalNcclPath {
     HierarchicalNcclPath* self = nullptr;
     Flight* flight = nullptr;
     PartPlan plan;
-    // Completion of the reduction inside the host; set until the part is copied.
+    // Completion of the reduction inside the host, set until the part is copied.
     std::shared_ptr<const Completion> reduced;
     std::shared_ptr<PinnedPool::Block> pinned;
     OperationPtr host;
-    Device::Event copied = nullptr;  // event of the copy; set until the data have arrived
+    Device::Event copied = nullptr;  // event of the copy, set until the data have arrived
   };
   struct Flight {
     std::vector<OperationPtr> operations;
-    std::string what;  // description for messages
-    std::shared_ptr<nccl::Communicator> communicator;  // connects the members on this host
-    Request between;  // request between the hosts for each part
-    std::string name;  // name of the first part
+    std::string what;  // Description of the operation for messages.
+    std::shared_ptr<nccl::Communicator> communicator;  // Connects the members on this host.
+    Request between;  // Request that the ranks of different hosts make for each part.
+    std::string name;  // Name of the first part.
     int members = 1, me = 0;
     std::shared_ptr<GpuMemory::Block> buffer;
     std::vector<Part> parts;
     uint64_t carrier = 0;
-    size_t brought = 0, submitted = 0, open = 0;  // numbers of parts; open: not gathered yet
+    size_t brought = 0, submitted = 0, open = 0;  // number of parts; `open` counts those not yet gathered
     Status status;
     Clock::time_point begun = Clock::now();
   };
@@ -123,18 +126,18 @@ class HierarchicalNcclPath {
   const bool wanted_;
   Backend* const host_;
   const LogSink log_;
-  NcclSets sets_;  // sets of the members on this host
+  NcclSets sets_;  // process sets of the members on this host
   size_t staged_memory_;
   Submissions* const submissions_;
   const Observers* const observers_;
-  const NcclSet* found_ = nullptr;  // set of the last response asked about
+  const NcclSet* found_ = nullptr;  // set of the last response that eligible() was asked about
   std::map<uint32_t, Set> settled_;
   std::shared_ptr<Device> device_;
   std::shared_ptr<PinnedPool> pool_;
-  Device::Stream down_ = nullptr, up_ = nullptr;  // streams to the host, and back
+  Device::Stream down_ = nullptr, up_ = nullptr;  // stream for copies to the host, and stream for copies back
   std::list<Flight> flights_;
-  std::map<uint32_t, uint64_t> begun_;  // by set: number of unnamed flights, equal on all members
-  Status failure_;  // error of a launch between two calls of advance()
+  std::map<uint32_t, uint64_t> begun_;  // For each set, the number of unnamed flights so far, equal on all members.
+  Status failure_;  // Error of a launch between two calls of advance().
   LaunchedOperations launched_;
   DeferredRelease deferred_;
 };

@@ -16,21 +16,23 @@
 
 namespace hvd {
 
-// Return a new number for the parts that execute these operations: Operation::carries, and OnDevice::carried.
+// Return a new number for the parts that execute these operations. It is stored in Operation::carries of the parts and
+// in OnDevice::carried of the operations.
 uint64_t new_carrier(const std::vector<OperationPtr>& operations);
 
-// Create a part with that request, which keeps the fence of the program's operation, and that name. The caller sets
-// `in` and `out`, and calls Submissions::expect().
+// Create a part with this request and name. It keeps the fence of the program's operation. The caller sets `in` and
+// `out`, and calls Submissions::expect().
 OperationPtr host_part(Request request, std::string name, uint64_t carrier);
 
-// Submit a part whose data are ready. If refused, it is done at once, with the error.
+// Submit a part whose data are ready. If it is refused, it completes at once with the error.
 void submit_host_part(const OperationPtr& part, Submissions* submissions, const Observers& observers);
 
-// Return the maximum seconds to sleep before checking copies again, the first of which started at `begun`.
+// Return the maximum number of seconds to sleep before checking copies again. The oldest copy in flight started at
+// `begun`.
 double resting_seconds_after(Clock::time_point begun);
 
-// Host-staged path: device operations through host memory, which works for every device and interconnect. Two engine
-// operations make up one of the program:
+// Host-staged path: executes device operations through host memory, which works for every device and interconnect. Each
+// operation of the program becomes two operations of the engine:
 //
 //   agreed ---> start() ---> data are copied to pinned memory, without waiting for the device
 //   (device)                    |
@@ -41,68 +43,71 @@ double resting_seconds_after(Clock::time_point begun);
 //                               v done
 //                             the result is copied back; then the program's operation is done, which means launched
 //
-// Devices are ready at different times. Negotiation of the second operation waits for them, with everything that
-// belongs to waiting: deadlines, warnings, lost ranks. Large allreduces and broadcasts are split into pieces, so that
-// copies in both directions overlap with reduction. Each tensor is copied separately, however it was fused, and in the
-// same order on every rank. So the second operations repeat when the program does, become part of schedules, and are
-// fused again on the host.
+// Devices are ready at different times. The negotiation of the second operation waits for them, and deadlines, stall
+// warnings and lost ranks are handled there. Large allreduces and broadcasts are split into pieces, so that copies in
+// both directions overlap with the reduction. Each tensor is copied separately, however it was fused, and in the same
+// order on every rank. So the second operations repeat when the program does, become part of schedules, and are fused
+// again on the host.
 //
-// Copies start as far as pinned memory is available, up to a limit. All ranks serve operations in the agreed order, so
-// the memory becomes free again.
+// Copies start as long as pinned memory is available, up to a limit. All ranks serve operations in the agreed order, so
+// memory always becomes free again.
 //
 // Used only by the thread that drives the engine.
 class HostStagedPath {
  public:
-  // `memory`: maximum bytes of pinned memory in use at a time; fewer if not available. Must be more than a bucket of a
-  // schedule needs, otherwise the bucket would wait forever.
+  // `memory` is the maximum of pinned memory in use at a time, in bytes; less is used if less is available. It must be
+  // more than a bucket of a schedule needs, otherwise the bucket would wait forever.
   HostStagedPath(size_t memory, Submissions* submissions, const Observers* observers)
       : memory_(memory), submissions_(submissions), observers_(observers) {}
   ~HostStagedPath();
 
-  // Start `response` with this rank's operations, in the order of response.names; empty if it has joined. All members
-  // of the set call this for the same responses in the same order. An error means that the job is over.
+  // Start `response` with this rank's operations, in the order of response.names; the list is empty if this rank has
+  // joined. All members of the set call this for the same responses in the same order. An error means that the job is
+  // over.
   Status start(const Response& response, const Comm& comm, std::vector<OperationPtr> operations);
 
-  // The set is new, and its members may differ from those of an earlier set with this id.
+  // Forget the state of a set. Called for a new set, whose members may differ from those of an earlier set with this
+  // id.
   void forget(uint32_t set) { begun_.erase(set); }
 
-  // Operations that are done: launched, or failed.
+  // Operations that are done, either launched or failed.
   struct Done {
     std::vector<OperationPtr> operations;
     Status status;
   };
-  // Advance the operations in flight. Return true if something moved. An error in `status` means that the job is over.
+  // Advance the operations in flight. Return true if any of them made progress. An error in `status` means that the job
+  // is over.
   bool advance(std::vector<Done>* done, Status* status);
   bool idle() const { return flights_.empty(); }
-  // Maximum seconds to sleep before the next advance().
+  // Return the maximum number of seconds to sleep before the next advance().
   double resting_seconds() const;
   // Take all operations in flight at the end of the job. Their memory is kept while the device uses it.
   std::vector<OperationPtr> take_all();
 
  private:
   using Block = std::shared_ptr<PinnedPool::Block>;
-  // A copy between device memory and an offset in the memory of the load.
+  // A copy between device memory and an offset in the memory of a load.
   struct Copy {
     std::byte* device;
     size_t at;
     size_t bytes;
   };
-  // One operation on host memory.
+  // One operation on host memory, which executes the program's operation or a piece of it.
   struct Part {
     size_t load = 0;  // index of the part's load
     OperationPtr host;
     static constexpr size_t kNone = SIZE_MAX;
-    size_t in = 0, out = kNone, residual = kNone;  // byte offsets in the memory of the load
+    size_t in = 0, out = kNone, residual = kNone;  // byte offset in the memory of the load
     std::vector<Copy> come, back;
-    Device::Event copied = nullptr;  // event of the copy, set until the data have arrived; first part of a load only
-    Operation* for_output = nullptr;  // operation that receives sizes and output of `host`
+    Device::Event copied = nullptr;  // Event of the copy, set until the data have arrived; only used in the first part of a load.
+    Operation* for_output = nullptr;  // Operation that receives the sizes and the output of `host`.
     bool submitted = false, launched = false;
   };
-  // Parts that are copied together, and their memory.
+  // Parts that are copied together, and the memory they share.
   struct Loaded {
     size_t bytes = 0;
-    size_t first = 0, end = 0;  // range of the load's parts
-    size_t open = 0;  // parts of the load that are not launched yet
+    size_t first = 0, end = 0;  // Range of the parts in this load.
+    size_t open = 0;  // Number of the load's parts that are not launched yet.
     Block block;
   };
   struct Flight {
@@ -112,7 +117,7 @@ class HostStagedPath {
     size_t brought = 0;  // number of loads whose copies have started
     uint64_t carrier = 0;
     Status status;
-    size_t open = 1;  // number of parts not launched yet; not 0 before the flight has started
+    size_t open = 1;  // number of parts that are not launched yet; positive before the flight has started
     Clock::time_point begun = Clock::now();
   };
 
@@ -131,12 +136,12 @@ class HostStagedPath {
   size_t memory_;
   Submissions* const submissions_;
   const Observers* const observers_;
-  std::shared_ptr<Device> device_;  // device of the first operation; all use the same one
-  std::shared_ptr<PinnedPool> pool_, outputs_;  // outputs_ are kept as long as the program needs them
-  Device::Stream down_ = nullptr, up_ = nullptr;  // streams to the host, and back
+  std::shared_ptr<Device> device_;  // Device of the first operation; all operations use the same one.
+  std::shared_ptr<PinnedPool> pool_, outputs_;  // Pinned memory. Blocks of outputs_ are kept as long as the program needs them.
+  Device::Stream down_ = nullptr, up_ = nullptr;  // Stream for copies to the host, and stream for copies back.
   std::deque<Flight> flights_;
-  std::map<uint32_t, uint64_t> begun_;  // number of responses by process set
-  // Number of the current window: parts of one window, as many bytes as are copied at once, may be fused.
+  std::map<uint32_t, uint64_t> begun_;  // For each process set, the number of responses so far.
+  // Number of the current window. Parts of one window, which has as many bytes as are copied at once, may be fused.
   uint64_t window_ = 0;
   size_t window_bytes_ = 0;
   DeferredRelease deferred_;

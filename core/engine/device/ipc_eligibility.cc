@@ -1,4 +1,4 @@
-// IPC path: how ranks find out whether they can access each other's memory.
+// IPC path: finds out whether the ranks can access each other's memory.
 #include <algorithm>
 #include <chrono>
 #include <cstring>
@@ -10,10 +10,10 @@
 namespace hvd {
 namespace {
 
-constexpr double kStuckFor = 3;  // seconds to wait for work of an earlier job
-constexpr int kMaxLocals = 64;  // limited by the one bit per rank in SegmentHeader::let_go
+constexpr double kStuckFor = 3;  // Seconds to wait for work of an earlier job.
+constexpr int kMaxLocals = 64;  // Maximum number of ranks on a host, because SegmentHeader::let_go has one bit per rank.
 
-// Reason of a failure, as sent to other ranks.
+// Reason of a failure, in the form in which it is sent to other ranks.
 struct Text {
   char bytes[400] = "";
   void set(const std::string& text) { std::snprintf(bytes, sizeof bytes, "%s", text.c_str()); }
@@ -34,7 +34,7 @@ struct IpcPath::Hello {
 };
 struct IpcPath::Offer {
   Exchange::Card card;
-  Text why_not;  // empty: the offer is valid
+  Text why_not;  // empty if the offer is valid
 };
 struct IpcPath::Verdict {
   Text why_not;
@@ -64,14 +64,14 @@ Status IpcPath::ask(Set* set, Comm& comm) {
   mine.has_device = device_ != nullptr;
   mine.wanted = options_.wanted;
   if (device_) mine.uuid = device_->uuid();
-  // Work launched by an earlier job may be about to finish.
+  // Wait a moment, because work launched by an earlier job may be about to finish.
   for (const Deadline patience = Deadline::after(kStuckFor); (mine.stuck = Exchange::sweep()) && !patience.passed();) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   std::vector<Hello> all;
   HVD_RETURN_IF_ERROR(say(comm, mine, &all));
   if (std::any_of(all.begin(), all.end(), [](const Hello& h) { return !h.has_device; }))
-    return {};  // a rank joined before it had a device; ask again later
+    return {};  // a rank joined before it had a device, so ask again later
   if (std::any_of(all.begin(), all.end(), [](const Hello& h) { return !h.wanted; })) {
     set->state = State::host;
     return {};
@@ -113,7 +113,7 @@ Status IpcPath::offer(Set* set, Comm& comm) {
   std::vector<Offer> offers;
   HVD_RETURN_IF_ERROR(say(comm, mine, &offers));
   Verdict verdict{};
-  // If any rank failed, all stop here; otherwise every rank has every card.
+  // If any rank failed, all ranks stop here. Otherwise every rank has the card of every other rank.
   const bool all_can = std::all_of(offers.begin(), offers.end(), [](const Offer& o) { return !o.why_not.bytes[0]; });
   if (all_can) {
     if (const Status s = meet(comm, offers); !s.ok()) verdict.why_not.set(s.message());

@@ -21,18 +21,18 @@ namespace hvd {
 
 namespace {
 
-constexpr double kProbeWithin = 5;  // seconds to read a pattern; processes on one device may take turns
-// Smaller allocations share a block, which a handle would expose as a whole.
+constexpr double kProbeWithin = 5;  // Seconds that reading a pattern may take, because processes on one device may take turns.
+// Allocations smaller than this share a block, which a handle would expose as a whole.
 constexpr size_t kGranule = size_t{2} << 20;
 
-// Write this rank's pattern for others to read.
+// Write this rank's pattern, which the other ranks read to test their access.
 void write_pattern(const Whereabouts& where, int local_rank, std::byte* to) {
   uint64_t words[Exchange::kPatternBytes / sizeof(uint64_t)];
   for (uint64_t i = 0; i < std::size(words); ++i) words[i] = (where.token + static_cast<uint64_t>(local_rank)) * (2 * i + 1);
   std::memcpy(to, words, sizeof words);
 }
 
-// True if that process no longer exists. False if its PID is meaningless here.
+// True if that process no longer exists. False if it exists, or if its PID belongs to another PID namespace.
 bool gone(const Whereabouts& other) {
   return other.namespace_of_ids == whereabouts().namespace_of_ids && ::kill(other.process, 0) != 0 && errno == ESRCH;
 }
@@ -48,7 +48,7 @@ Whereabouts whereabouts() {
   return {token, ids.st_ino, ::getpid()};
 }
 
-// Remains of an exchange, released in two steps: the others' memory is closed once this rank's device has finished;
+// Remains of an exchange, released in two steps: the others' memory is closed once this rank's device has finished, and
 // this rank's memory is freed once the others have closed it.
 struct Exchange::Retired {
   std::shared_ptr<Segment> segment;
@@ -62,7 +62,7 @@ struct Exchange::Retired {
   int local_rank = 0;
   bool closed = false;
 
-  // First step, if it is due.
+  // Do the first step if its condition holds.
   void let_go() {
     const Device::Turn turn(*device);
     if (closed || !turn.status().ok()) return;
@@ -75,7 +75,7 @@ struct Exchange::Retired {
     segment->header().let_go.fetch_or(bit_of(local_rank));
     closed = true;
   }
-  // Second step. Return true if nothing is left.
+  // Do the second step. Return true if nothing is left.
   bool free() {
     const Device::Turn turn(*device);
     if (!closed || !turn.status().ok()) return false;
@@ -93,7 +93,7 @@ struct Exchange::Retired {
 
 namespace {
 
-// Leaked: after the driver has shut down nothing may be touched.
+// Leaked on purpose, because nothing may be touched after the driver has shut down.
 std::mutex& aside_mutex() {
   static std::mutex& mutex = *new std::mutex;
   return mutex;
@@ -128,7 +128,7 @@ Status Exchange::make_all() {
   return counters_->tell(kWritten, probing_);
 }
 
-// Allocate the slots and the pattern; smaller slots if memory is short.
+// Allocate the slots and the pattern. Use smaller slots if memory is short.
 Status Exchange::allocate() {
   void* memory = nullptr;
   for (size_t slot = slot_bytes_;; slot = slot / 2 / kGranule * kGranule) {
@@ -196,7 +196,7 @@ Status Exchange::await_probing() {
   for (const Deadline deadline = Deadline::after(kProbeWithin); !there;) {
     HVD_RETURN_IF_ERROR(completion->reached(&there));
     if (!there && deadline.passed()) {
-      pinned_ = nullptr;  // the buffer is leaked, because the copy may still arrive
+      pinned_ = nullptr;  // leak the buffer, because the copy may still arrive
       return Status(Code::internal, "a copy from its memory did not finish");
     }
     if (!there) std::this_thread::sleep_for(std::chrono::microseconds(100));
@@ -221,7 +221,7 @@ Status Exchange::read_pattern(const Peer& peer) {
 }
 
 std::list<Exchange::Retired>& Exchange::aside() {
-  static auto& all = *new std::list<Retired>;  // leaked: after the driver has shut down nothing may be touched
+  static auto& all = *new std::list<Retired>;  // leaked on purpose, because nothing may be touched after the driver has shut down
   return all;
 }
 
@@ -234,9 +234,9 @@ void Exchange::retire(bool release) {
   counters_.reset();
   if (release) left.words->release();
   const Device::Turn turn(*device_);
-  // The device has failed; the memory goes with the process.
+  // The device has failed, so its memory is left until the process ends.
   if (!turn.status().ok()) return leave_behind(std::move(left.words));
-  // After the work of both streams. If that cannot be recorded, nothing is ever released.
+  // Record events after the work of both streams. If that fails, nothing is ever released.
   std::shared_ptr<const Completion> probed;
   const bool known = Completion::record(device_, probing_, &probed).ok() && probed->order(stream_).ok() &&
                      Completion::record(device_, stream_, &left.last).ok();
@@ -248,7 +248,7 @@ void Exchange::retire(bool release) {
 bool Exchange::sweep() {
   const std::lock_guard lock(aside_mutex());
   bool waits = false;
-  // Close all before freeing any, because ranks of this process may have waited for each other.
+  // Close all memory before freeing any, because ranks of this process may have waited for each other.
   for (Retired& left : aside()) {
     left.let_go();
     waits |= !left.closed;

@@ -1,5 +1,5 @@
-// Device memory that ranks of a host access in each other (CUDA IPC), and counters in host memory by which their streams
-// wait for one another.
+// Device memory that the ranks of a host access in each other (CUDA IPC), and counters in host memory by which their
+// streams wait for one another.
 #pragma once
 #include <array>
 #include <atomic>
@@ -15,25 +15,25 @@ namespace hvd {
 
 class StreamCounters {
  public:
-  static constexpr size_t kMax = 8;  // maximum words per rank
+  static constexpr size_t kMax = 8;  // maximum number of words per rank
 
-  // Open the words of a rank of the host. Ranks that are threads of this process share the registration of the memory.
-  // May wait for the device.
+  // Open the words of one rank of the host. Ranks that are threads of this process share the registration of the
+  // memory. This may wait for the device.
   static Status open(std::shared_ptr<Segment> segment, const std::shared_ptr<Device>& device, int local_rank,
                      std::unique_ptr<StreamCounters>* out);
   StreamCounters(const StreamCounters&) = delete;
 
   Status tell(size_t word, Device::Stream stream);
   Status await(int local_rank, size_t word, Device::Stream stream);
-  // Repeat while any stream waits, because a stream that continues may still write its word.
+  // Repeat this while any stream waits, because a stream that continues may still write its word.
   void release() const;
   void release(int local_rank, size_t word) const;
 
  private:
   struct Registered;
-  struct Counter {  // each counter is in a separate cache line
-    alignas(64) std::atomic<uint32_t> reached;  // value written by the GPU
-    alignas(64) std::atomic<uint32_t> told;  // value published by the host
+  struct Counter {  // Each member is in a separate cache line.
+    alignas(64) std::atomic<uint32_t> reached;  // Value written by the GPU.
+    alignas(64) std::atomic<uint32_t> told;  // Value published by the host.
   };
   StreamCounters(std::shared_ptr<const Registered> registered, int local_rank)
       : registered_(std::move(registered)), local_rank_(local_rank) {}
@@ -44,19 +44,19 @@ class StreamCounters {
   const int local_rank_;
 };
 
-// Device memory that ranks in other processes of the host access, and theirs that this rank accesses (CUDA IPC). Each
-// rank creates one buffer of two slots, which each peer opens once. Progress in it is published by words in host memory
-// (engine/device/ipc_memory.h).
+// Device memory that ranks in other processes of the host access, and their memory that this rank accesses (CUDA IPC).
+// Each rank creates one buffer of two slots, and each peer opens it once. Words in host memory (StreamCounters above)
+// publish the progress.
 //
-// The buffer is allocated by the engine, because memory of a framework may be freed while a peer has it open. Its
-// creator frees it only after all peers have closed it, so a rank that ends leaves it behind; see retire().
+// The engine allocates the buffer itself, because a framework may free its memory while a peer has it open. The buffer
+// is freed only after all peers have closed it, possibly after its rank has ended; see retire().
 //
 // Used only by the thread that drives the engine, with a Turn on the device.
 
 // Identity and location of this process. Ranks that are threads of one process use each other's pointers directly.
 struct Whereabouts {
-  uint64_t token;      // random number that identifies the process
-  uint64_t namespace_of_ids;  // PID namespace in which `process` is valid
+  uint64_t token;      // Random number that identifies the process.
+  uint64_t namespace_of_ids;  // PID namespace in which `process` is valid.
   int32_t process;
   bool same_process(const Whereabouts& other) const { return token == other.token && process == other.process; }
 };
@@ -67,7 +67,7 @@ class Exchange {
   static constexpr int kSlots = 2;
   static constexpr size_t kPatternBytes = 64;
 
-  // Offer of one rank to the others.
+  // What a rank offers to the other ranks.
   struct Card {
     Whereabouts where;
     int32_t local_rank;
@@ -75,57 +75,58 @@ class Exchange {
     std::byte* memory;
     Device::Handle handle;
   };
-  // Counters of each rank.
+  // Indices of the counters that each rank has.
   enum Word : size_t {
-    kReady,  // counts slots whose data are in place; one counter per slot
-    // Counts slots after which the rank no longer needs the others' slots and has written everything.
+    kReady,  // Counts the slots whose data are in place, with one counter per slot.
+    // Counts the slots for which the rank has written everything and no longer needs the other ranks' slots.
     kDone = kReady + kSlots,
-    kWritten = kDone + kSlots,  // the pattern is written
+    kWritten = kDone + kSlots,  // the rank has written its pattern
     kWords,
   };
   static_assert(kWords <= StreamCounters::kMax);
-  // A peer's offer as seen by this process. The slots are contiguous, followed by the pattern.
+  // The offer of a peer as seen by this process. The slots are contiguous, followed by the pattern.
   struct Peer {
     std::byte* memory = nullptr;
     size_t slot_bytes = 0;
     Whereabouts where{};
     int local_rank = 0;
-    bool opened = false;  // the memory was opened and must be closed
-    bool met = false;  // the peer's memory can be used here
+    bool opened = false;  // True if the memory was opened and must be closed.
+    bool met = false;  // True if the peer's memory can be used here.
   };
 
-  // `slot_bytes`: a multiple of 2 MiB.
+  // `slot_bytes` must be a multiple of 2 MiB.
   Exchange(std::shared_ptr<Segment> segment, int local_rank, size_t slot_bytes)
       : segment_(std::move(segment)), local_rank_(local_rank), slot_bytes_(slot_bytes) {}
   ~Exchange();
   Exchange(const Exchange&) = delete;
 
-  // Create this rank's part, once; may wait for the device. If memory is short, uses smaller slots, which the card
-  // tells. An error says what failed.
+  // Create this rank's part, once. This may wait for the device. If memory is short, the slots are smaller; the card
+  // contains their size. An error says what failed.
   Status prepare(const std::shared_ptr<Device>& device, Card* out);
-  // Free what prepare() created, if no peer has opened it.
+  // Free what prepare() created, provided that no peer has opened it.
   void discard();
-  // Store a rank's card, which it has sent to all ranks of the set; call before meet().
+  // Store the card that a rank has sent to all ranks of the set. Call this before meet().
   void acquaint(int rank, const Card& card);
-  // Open that rank's memory, once, and read the pattern after its word says that it is written. Waits, some seconds at
-  // most.
+  // Open that rank's memory, once. Then wait for its word to say that its pattern is written, for some seconds at most,
+  // and read the pattern.
   Status meet(int rank, const Card& card);
 
   std::byte* slot(const Peer& peer, uint64_t window) const { return peer.memory + window % kSlots * peer.slot_bytes; }
-  // Publish or wait for `word` (kReady or kDone) of the window's slot, in stream order.
+  // tell() publishes `word` (kReady or kDone) for the window's slot, and await() waits for it, both in stream order.
   Status tell(Word word, uint64_t window) { return counters_->tell(word + window % kSlots, stream_); }
   Status await(const Peer& peer, Word word, uint64_t window) { return counters_->await(peer.local_rank, word + window % kSlots, stream_); }
   const Peer& me() const { return me_; }
   const Peer& peer(int rank) const { return peers_.at(rank); }
   Device::Stream stream() const { return stream_; }
-  // True if the device had no memory for slots of the requested size. Valid after prepare().
+  // True if the device had too little memory for slots of the requested size. Valid after prepare().
   bool scarce() const { return scarce_; }
 
-  // End of the job: release everything once the device has finished the work on the stream and the peers have closed
-  // this rank's memory; until then keep it aside. `release`: the stream may wait for a lost rank; let it continue,
-  // with invalid data.
+  // Retire this exchange at the end of the job. Everything is kept aside until the device has finished the work on the
+  // stream and the peers have closed this rank's memory, and is then released. With `release`, a stream that waits for
+  // a lost rank continues with invalid data.
   void retire(bool release);
-  // Clean up what this process has kept aside. Return true if some of it still waits for its device, possibly forever.
+  // Release the memory that this process has kept aside. Return true if some of it still waits for its device, possibly
+  // forever.
   static bool sweep();
 
  private:
@@ -145,10 +146,10 @@ class Exchange {
   std::shared_ptr<Device> device_;
   Device::Stream stream_ = nullptr, probing_ = nullptr;
   bool scarce_ = false;
-  std::byte* pinned_ = nullptr;  // host buffer from which the pattern is written and to which it is read
+  std::byte* pinned_ = nullptr;  // host buffer from which the pattern is written and into which it is read
   std::shared_ptr<StreamCounters> counters_;
   Peer me_;
-  std::map<int, Peer> peers_;  // peers by global rank
+  std::map<int, Peer> peers_;  // peers, keyed by global rank
 };
 
 }  // namespace hvd

@@ -10,13 +10,13 @@
 
 namespace hvd {
 
-// One response in progress.
+// One response that is in progress.
 struct IpcPath::Job {
   const Response& response;
   Comm& comm;
   const std::vector<OperationPtr>& operations;
   Sharing sharing;
-  uint64_t first;  // number of its first window within the set
+  uint64_t first;  // number of the response's first window within the set
   std::vector<Window> windows;
   size_t element;
 
@@ -27,7 +27,7 @@ struct IpcPath::Job {
   size_t elements(size_t window) const { return windows[window].bytes / element; }
 };
 
-// Return the copies of a window between the buffer and the operations' memory; null memory means zeros.
+// Return the copies of a window between the buffer and the operations' memory. Null memory stands for zeros.
 template <class Memory>
 std::vector<Compute::Move> moves_of(const Window& window, std::byte* slot, size_t element, bool into_slot, const Memory& memory) {
   std::vector<Compute::Move> moves;
@@ -50,7 +50,7 @@ Status IpcPath::start(const Response& r, Comm& comm, const std::vector<Operation
   const Device::Turn turn(*device_);
   HVD_RETURN_IF_ERROR(turn.status().with(device_->description()));
   const Status status = carry_out(job);
-  // Also after a failure in the middle, because the device may still use the tensors.
+  // Record the completion even after a failure in the middle, because the device may still use the tensors.
   std::shared_ptr<const Completion> completion;
   const Status recorded = Completion::record(device_, exchange_->stream(), &completion);
   if (recorded.ok()) {
@@ -163,7 +163,7 @@ Status IpcPath::scatter(const Job& job, size_t window) {
 
 Status IpcPath::take(const Job& job, size_t window) {
   const uint64_t number = job.number(window);
-  if (job.broadcasts() && !job.is_root()) return {};  // no rank accessed its buffer
+  if (job.broadcasts() && !job.is_root()) return {};  // no rank has accessed its buffer
   const bool one = job.response.kind == Kind::allreduce && job.sharing == Sharing::by_turns;
   for (int rank = 0; rank < job.comm.size; ++rank) {
     if (rank == job.comm.rank || (one && number % static_cast<uint64_t>(job.comm.size) != static_cast<uint64_t>(rank))) continue;

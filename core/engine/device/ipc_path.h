@@ -1,12 +1,13 @@
-// IPC path: operations on GPU tensors among ranks of one host that access each other's device memory (CUDA IPC). Used
-// if several ranks share one GPU, which NCCL refuses, or without NCCL. Reductions use our own kernels, in the CPU's
-// order and so with the same bits.
+// IPC path: executes operations on GPU tensors among ranks of one host that access each other's device memory (CUDA
+// IPC). It is used if several ranks share one GPU, which NCCL refuses, or if there is no NCCL. Reductions use our own
+// kernels, which add in the same order as the CPU and so give the same bits.
 //
 //   unasked ---- exchange location and device; open the others' buffers and read a pattern there ----> by IPC
 //                                |
 //                                +------ a rank cannot ----------------------------------------------> by the host, permanently
 //
-// Tensors are processed in windows (engine/device/splitting.h), each rank on its stream; no step waits for the device:
+// Tensors are processed in windows (engine/device/splitting.h). Each rank works on its own stream, and no step waits
+// for the device:
 //
 //   put       pack own tensors into the own buffer                                              tell `ready`
 //   ---------- all ranks have called that: a host barrier, because a value must be published before it is waited for
@@ -14,8 +15,9 @@
 //   ---------- all ranks have called that
 //   take      wait for `done` of the ranks that wrote or read the own buffer; unpack
 //
-// With two slots for windows, each interval between two barriers puts one window, works on the one before, and takes
-// the one before that. Every wait is for an earlier call, so waits cannot form a cycle, whatever the sets.
+// There are two slots for windows. In each interval between two barriers, a rank puts one window, works on the one
+// before, and takes the one before that. Every wait is for a call made earlier, so waits cannot form a cycle, even
+// across sets.
 //
 // Used only by the thread that drives the engine.
 #pragma once
@@ -42,24 +44,25 @@ class IpcPath {
   IpcPath(const IpcOptions& options, Connections* connections, Backend* host, LogSink log)
       : options_(options), connections_(connections), host_(host), log_(std::move(log)) {}
 
-  // Decide whether `response` uses this path. All members of the set ask this for the same responses in the same order.
-  // `device`: this rank's; null if it has none yet. An error means that the job is over.
+  // Decide whether `response` uses this path. All members of the set call this for the same responses in the same
+  // order. `device` is this rank's device, or null if it has none yet. An error means that the job is over.
   Status eligible(const Response& response, Comm& comm, const std::shared_ptr<Device>& device, bool* yes);
-  // Launch the response with this rank's operations, in the order of response.names; empty if it has joined.
+  // Launch the response with this rank's operations, in the order of response.names; the list is empty if this rank has
+  // joined.
   Status start(const Response& response, Comm& comm, const std::vector<OperationPtr>& operations);
 
-  // True while launched work may be unfinished; then call look() after resting_seconds(). An error means that the
-  // device has failed, and work that others wait for will never complete.
+  // True while launched work may be unfinished. The driver then calls look() after resting_seconds(). An error of
+  // look() means that the device has failed, and work that others wait for will never complete.
   bool in_flight() const { return last_ != nullptr; }
   static double resting_seconds() { return kLook; }
   Status look();
 
-  // The set was created or removed.
+  // Forget a set that was created or removed.
   void forget(uint32_t set) { sets_.erase(set); }
-  // The job is over because of `why`. Launched but unfinished work has failed, unless `well`: then all ranks have
-  // launched it.
+  // End the path, because the job is over for the reason `why`. If `well`, all ranks have launched the unfinished work,
+  // so it will complete; otherwise it has failed.
   void end(const Status& why, bool well);
-  // Wait until this rank's device has finished and the others' memory is closed; two seconds at most.
+  // Wait, two seconds at most, until this rank's device has finished and the others' memory is closed.
   void await_end();
 
  private:
@@ -68,8 +71,8 @@ class IpcPath {
   struct Set {
     State state = State::unasked;
     Sharing sharing = Sharing::by_slices;
-    size_t window = 0;  // window size in bytes, for which all ranks have room
-    uint64_t windows = 0;  // windows processed so far
+    size_t window = 0;  // Bytes per window, for which all ranks have room.
+    uint64_t windows = 0;  // Number of windows processed so far.
   };
   struct Hello;
   struct Offer;

@@ -1,4 +1,4 @@
-// NCCL path: how ranks of a set find out whether NCCL can connect them, and which ranks share a GPU.
+// NCCL path: finds out whether NCCL can connect the ranks of a set, and which ranks share a GPU.
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -14,12 +14,12 @@ namespace {
 
 std::string name_of(const Comm& comm, size_t rank) { return "rank " + std::to_string(comm.global_ranks[rank]); }
 
-// Hash of NCCL_HOSTID; 0 if not set. NCCL treats ranks with different values as being on different hosts, so they may
-// share a GPU (for tests; unrelated to NCCL_MULTI_RANK_GPU_ENABLE).
+// Return a hash of NCCL_HOSTID, or 0 if it is not set. NCCL treats ranks with different values as being on different
+// hosts, so they may share a GPU. Used for tests; unrelated to NCCL_MULTI_RANK_GPU_ENABLE.
 uint64_t host_id() {
   const char* const text = std::getenv("NCCL_HOSTID");
   if (!text) return 0;
-  uint64_t hash = 0xcbf29ce484222325;  // FNV-1a, equal in every process
+  uint64_t hash = 0xcbf29ce484222325;  // FNV-1a, which gives the same hash in every process
   for (const char c : std::string_view(text)) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
   return hash;
 }
@@ -30,11 +30,11 @@ uint64_t host_id() {
 struct NcclSets::Record {
   uint8_t device = 0;  // true if the rank has a device
   uint8_t wanted = 0;
-  uint8_t busy = 0;  // true if the rank has or had another communicator
-  uint8_t told = 0;  // true if the rank was warned of ranks that share a GPU
+  uint8_t busy = 0;  // Not 0 if the rank has or had another communicator.
+  uint8_t told = 0;  // Not 0 if the rank has logged a warning about ranks that share a GPU.
   Uuid uuid{};
   uint64_t host_id = 0;
-  int32_t version = 0;  // NCCL version; 0: no NCCL
+  int32_t version = 0;  // NCCL version; 0 without NCCL
   int32_t capability = 0;
 };
 
@@ -70,7 +70,7 @@ Status NcclSets::ask(Set* set, Comm& comm) {
   std::vector<Record> all(static_cast<size_t>(comm.size));
   std::memcpy(all.data(), said.data(), said.size());
   const auto every = [&all](uint8_t Record::* what) { return std::ranges::all_of(all, [what](const Record& r) { return r.*what != 0; }); };
-  if (!every(&Record::device)) return {};  // a rank joined before it had a device; ask again later
+  if (!every(&Record::device)) return {};  // a rank joined before it had a device, so ask again later
   warn_of_sharing(comm, all);
   set->capability = std::ranges::min_element(all, {}, &Record::capability)->capability;
   if (!every(&Record::wanted)) {
@@ -84,7 +84,7 @@ Status NcclSets::ask(Set* set, Comm& comm) {
   return make(set, comm, std::ranges::none_of(all, [](const Record& r) { return r.busy != 0; }));
 }
 
-// Return why NCCL cannot connect the ranks; empty if it can.
+// Return the reason why NCCL cannot connect the ranks, or an empty text if it can.
 std::string NcclSets::why_not(const Comm& comm, const std::vector<Record>& all) const {
   const auto me = static_cast<size_t>(comm.rank);
   std::set<std::pair<uint64_t, Uuid>> seen;
@@ -100,8 +100,8 @@ std::string NcclSets::why_not(const Comm& comm, const std::vector<Record>& all) 
   return "";
 }
 
-// Usually the program has not selected a GPU per rank. Whatever path is used, the ranks take turns on it. Not repeated
-// if a rank of the set was warned in another set.
+// Usually this means that the program has not selected a GPU per rank. On every path the ranks then take turns on the
+// GPU. The warning is not repeated if a rank of the set has logged it for another set.
 void NcclSets::warn_of_sharing(const Comm& comm, const std::vector<Record>& all) {
   constexpr size_t kMaxNamed = 8;
   std::string ranks;

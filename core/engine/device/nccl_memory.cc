@@ -11,8 +11,8 @@ namespace {
 
 constexpr size_t kLeast = size_t{64} << 10, kGrain = 512;
 
-// Two size classes per power of two, so that all blocks of slowly growing sizes add up to less than four times the last
-// one.
+// There are two size classes per power of two. So if sizes grow slowly, all blocks together have less than four times
+// the size of the last one.
 size_t class_of(size_t bytes) {
   const size_t step = std::bit_floor(std::max(bytes, kLeast)) / 2;
   return (std::max(bytes, kLeast) + step - 1) / step * step;
@@ -22,7 +22,7 @@ size_t class_of(size_t bytes) {
 
 GpuMemory::~GpuMemory() {
   const Device::Turn turn(*device_);
-  if (!turn.status().ok()) return;  // the device has failed or the process ends; the memory goes with it
+  if (!turn.status().ok()) return;  // the device has failed or the process ends, so the memory goes with it
   for (const auto& [size, blocks] : free_) {
     for (std::byte* block : blocks) device_->free(block);
   }
@@ -31,7 +31,7 @@ GpuMemory::~GpuMemory() {
   }
 }
 
-// Take the smallest free block between `*size` and `most` bytes.
+// Take the smallest free block whose size is between `*size` and `most` bytes.
 std::byte* GpuMemory::take_free(size_t most, size_t* size, bool* is_pinned) {
   std::lock_guard lock(mutex_);
   for (Free* some : {&free_, &free_pinned_}) {
@@ -87,7 +87,7 @@ void GpuMemory::give_back(std::byte* data, size_t bytes, bool pinned) {
 
 void LaunchedOperations::add(std::shared_ptr<const Completion> completion, std::string what) {
   constexpr size_t kMany = 64;
-  if (all_.size() >= kMany) static_cast<void>(sweep());  // each holds a device event; look() reports failures
+  if (all_.size() >= kMany) static_cast<void>(sweep());  // each operation holds a device event, and look() reports failures
   if (all_.empty()) next_look_ = Clock::now() + std::chrono::milliseconds(1);
   all_.push_back({std::move(completion), std::move(what)});
 }

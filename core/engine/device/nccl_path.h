@@ -1,6 +1,6 @@
-// NCCL path: operations on GPU tensors, if all ranks of a set have NCCL. Operations that NCCL cannot do, or not with
-// our arithmetic, go through host memory (engine/device/host_staged_path.h); so does everything until a set's communicator is
-// ready (nccl_sets.h).
+// NCCL path: executes operations on GPU tensors if all ranks of a set have NCCL. Operations that NCCL cannot do, or not
+// with our arithmetic, go through host memory (engine/device/host_staged_path.h). So do all operations of a set whose
+// communicator is not ready yet (nccl_sets.h).
 //
 // Used only by the thread that drives the engine.
 #pragma once
@@ -26,27 +26,28 @@ class NcclPath {
   NcclPath(const NcclOptions& options, Backend* host, LogSink log, NcclCommon* common)
       : kinds_(options.kinds), sets_(options, host, std::move(log), common) {}
 
-  // Decide whether NCCL executes `response`. All members of the set ask this for the same responses in the same order.
-  // `device`: this rank's; null if it has none yet. An error means that the job is over.
+  // Decide whether NCCL executes `response`. All members of the set call this for the same responses in the same order.
+  // `device` is this rank's device, or null if it has none yet. An error means that the job is over.
   Status eligible(const Response& response, Comm& comm, const std::shared_ptr<Device>& device, bool* yes);
-  // True if NCCL will never execute anything for the set. Equal on all members.
+  // True if NCCL will never execute operations of the set. The answer is equal on all members.
   bool gives_up(uint32_t set) const { return sets_.gives_up(set); }
-  // Launch the response with this rank's operations, in the order of response.names; empty if it has joined.
+  // Launch the response with this rank's operations, in the order of response.names; the list is empty if this rank has
+  // joined.
   Status start(const Response& response, const Comm& comm, const std::vector<OperationPtr>& operations);
 
-  // True while launched work may be unfinished; then call look() after resting_seconds(). An error is an asynchronous
-  // NCCL error.
+  // True while launched work may be unfinished. The driver then calls look() after resting_seconds(). An error of
+  // look() is an asynchronous NCCL error.
   bool in_flight() const { return !launched_.empty(); }
   static double resting_seconds() { return LaunchedOperations::resting_seconds(); }
   Status look();
 
-  // The set was created or removed.
+  // Forget a set that was created or removed.
   void forget(uint32_t set) { sets_.forget(set); }
-  // The job is over because of `why`. Destroy communicators if all is well (Code::shutdown, and `all_take_part` in the
-  // launched work), otherwise abort them, on a separate thread. Unfinished work has then failed: its events fire, but
-  // the data are invalid.
+  // End the path, because the job is over for the reason `why`. Communicators are destroyed if `why` is Code::shutdown
+  // and all ranks take part in the launched work (`all_take_part`). Otherwise they are aborted, on a separate thread.
+  // Unfinished work has then failed: its events fire, but the data are invalid.
   void end(const Status& why, bool all_take_part);
-  // Wait until they have ended, some seconds at most, because the process must not exit while NCCL works.
+  // Wait, some seconds at most, until the communicators have ended, because the process must not exit while NCCL works.
   void await_end() { sets_.await_end(); }
 
  private:
@@ -64,10 +65,10 @@ class NcclPath {
   Status broadcast(const NcclSet& set, const Response& response, const Comm& comm, const Operation& op);
   Status alltoall(const NcclSet& set, const Response& response, const Comm& comm, Operation& op);
 
-  const std::array<bool, 6> kinds_;  // whether NCCL may execute each Kind
+  const std::array<bool, 6> kinds_;  // true for each Kind that NCCL may execute
   NcclSets sets_;
   std::shared_ptr<Device> device_;
-  const NcclSet* set_ = nullptr;  // set of the last response asked about
+  const NcclSet* set_ = nullptr;  // set of the last response that eligible() was asked about
   LaunchedOperations launched_;
 };
 

@@ -11,7 +11,7 @@
 namespace hvd {
 namespace {
 
-constexpr double kEndWithin = 5;  // seconds for communicators to shut down
+constexpr double kEndWithin = 5;  // seconds that communicators get to shut down
 constexpr double kAbortWithin = 2;
 
 // Sets the device's context around calls on NCCL's helper threads.
@@ -22,7 +22,7 @@ struct Around {
   static void leave(void* self) { static_cast<Around*>(self)->device->leave(mode); }
 };
 
-// One per device, kept as long as the process lives.
+// There is one per device, and it lives as long as the process.
 nccl::Surroundings surroundings_of(const std::shared_ptr<Device>& device) {
   static std::mutex& mutex = *new std::mutex;
   static auto& all = *new std::map<Device*, Around>;
@@ -33,7 +33,8 @@ nccl::Surroundings surroundings_of(const std::shared_ptr<Device>& device) {
 // State of a rank's communicator.
 enum class Made : uint8_t { not_yet, yes, failed, late };
 
-// `first`: the communicator that may be warming up. Its kernels run meanwhile, and those of another one must not.
+// `first` is the communicator that may be warming up. Its kernels run meanwhile, and kernels of another communicator
+// must not.
 Made made_of(const nccl::Communicator& c, const nccl::Communicator& first, bool late) {
   using State = nccl::Communicator::State;
   const bool waits = c.state() == State::making || (c.state() == State::ready && first.state() == State::making);
@@ -41,8 +42,8 @@ Made made_of(const nccl::Communicator& c, const nccl::Communicator& first, bool 
   return c.state() == State::ready ? Made::yes : Made::failed;
 }
 
-// True if the n-th response should ask again. Asking costs a host collective, so ask for every response at first, then
-// less often.
+// True if the set should ask again at its n-th response. Asking costs a host collective, so a set asks for every
+// response at first, then less often.
 bool asks_again(uint64_t n) {
   constexpr uint64_t kOften = 32, kMax = 64;
   return n % std::clamp<uint64_t>(std::bit_floor(n) / kOften, 1, kMax) == 0;
@@ -68,7 +69,7 @@ Status NcclSets::find(uint32_t id, Comm& comm, const std::shared_ptr<Device>& de
   return {};
 }
 
-// Prepare this rank before the communicator is created.
+// Prepare this rank for the creation of the communicator.
 Status NcclSets::prepare(const Comm& comm, bool warm_up, nccl::UniqueId* id, nccl::WarmUp* first) {
   if (!memory_) {
     memory_ = std::make_shared<GpuMemory>(device_, log_);
@@ -82,9 +83,9 @@ Status NcclSets::prepare(const Comm& comm, bool warm_up, nccl::UniqueId* id, ncc
   }
   if (!common_->stream) HVD_RETURN_IF_ERROR(device_->make_stream(&common_->stream));
   if (warm_up) {
-    // The warm-up is launched at a different place between other operations on each rank. So it has its own stream and
-    // runs only if there are no other communicators, because kernels that wait for each other in different orders may
-    // deadlock. Communicators of later sets connect at their first operation, which waits until this is over (made_of).
+    // The warm-up is launched at a different place between other operations on each rank. So it has its own stream, and
+    // runs only if there are no other communicators: kernels that wait for each other in different orders may deadlock.
+    // Communicators of later sets connect at their first operation, which waits until the warm-up is over (made_of).
     first->bytes = nccl::warm_up_bytes(comm.size);
     HVD_RETURN_IF_ERROR(device_->make_stream(&first->stream));
     HVD_RETURN_IF_ERROR(memory_->take(first->bytes, &warmed_.emplace_back()));
@@ -140,7 +141,7 @@ Status NcclSets::hear_whether_made(uint32_t id, Set* set, Comm& comm) {
   return {};
 }
 
-// The cause is unknown; usually one rank waits for another's connection.
+// The cause is not known here; usually one rank waits for another rank's connection.
 void NcclSets::warn(uint32_t id, Set* set, const Comm& comm, const std::vector<std::byte>& made) {
   set->warned = true;
   std::string ranks;
@@ -190,7 +191,7 @@ void NcclSets::forget(uint32_t id) {
   const auto it = sets_.find(id);
   if (it == sets_.end()) return;
   Set& set = it->second;
-  // Destroying waits for the others, some of which may still be creating it.
+  // Destroying the communicator waits for the other ranks, some of which may still be creating it.
   if (set.communicator && set.state == State::nccl) {
     destroy({std::move(set.communicator)});
   } else if (set.communicator) {
@@ -215,18 +216,18 @@ void NcclSets::end(const Status& why) {
 void NcclSets::await_end() {
   bool all_over = true;
   for (size_t i = 0; i < leaving_.size(); ++i) {
-    const Leaving l = leaving_[i];  // a copy, because abort() adds elements
+    const Leaving l = leaving_[i];  // iterate over a copy, because abort() adds elements
     l.ending->wait();
     if (!l.ending->leaked()) continue;
     all_over = false;
-    // A kernel waiting forever for another rank would block the freeing of memory.
+    // A kernel that waits forever for another rank would block the freeing of memory.
     if (!l.aborted)
       abort(l.communicators,
             Status(Code::timeout, "NCCL did not end its communicators within " + std::to_string(std::lround(kEndWithin)) + " s"));
   }
   leaving_.clear();
-  // Freeing waits for the device. No work of this engine on it waits for other ranks any more, unless something did not
-  // end.
+  // Freeing memory waits for the device. By now none of this engine's work on it waits for other ranks, unless some
+  // communicator did not end.
   if (!all_over)
     leave_behind(std::make_shared<std::pair<std::shared_ptr<GpuMemory>, std::vector<std::shared_ptr<GpuMemory::Block>>>>(
         std::move(memory_), std::move(warmed_)));
