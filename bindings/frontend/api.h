@@ -15,13 +15,13 @@ extern "C" {
 // Codes as in src/horovod/_core.pyi: kinds (KIND_*), dtypes (src/horovod/common/dtypes.py), op (hvd.Average ... hvd.Product),
 // wire (WIRE_*).
 typedef struct HvdRequest {
-  uint32_t bytes;           // sizeof(HvdRequest)
-  int32_t kind;             // KIND_* for one operation, or HVD_KIND_JOIN
-  int32_t frontend;             // the frontend; each has separate operation names (src/horovod/common/frontends.py)
-  const char* name;         // operation name; "" or null: matched by order
-  const void* in;           // owned by the caller; must live until the operation is done
-  void* out;                // ignored for allgather and alltoall, see HvdResult.output
-  const int64_t* shape;     // shape of the input
+  uint32_t bytes;           // sizeof(HvdRequest).
+  int32_t kind;             // KIND_* for one operation, or HVD_KIND_JOIN.
+  int32_t frontend;             // The frontend; each has separate operation names (src/horovod/common/frontends.py).
+  const char* name;         // Operation name; "" or null: matched by order.
+  const void* in;           // Owned by the caller; must live until the operation is done.
+  void* out;                // Ignored for allgather and alltoall, see HvdResult.output.
+  const int64_t* shape;     // Shape of the input.
   int32_t dimensions;
   int32_t dtype;
   int32_t op;
@@ -44,8 +44,8 @@ typedef struct HvdRequest {
 
 enum HvdCode {
   HVD_OK = 0,
-  HVD_INVALID_ARGUMENT = 1,  // refused at call time
-  HVD_MISMATCH = 2,          // ranks disagree about the operation
+  HVD_INVALID_ARGUMENT = 1,  // Refused at call time.
+  HVD_MISMATCH = 2,          // Ranks disagree about the operation.
   HVD_SHUTDOWN = 3,
   HVD_PEER_LOST = 4,
   HVD_TIMEOUT = 5,
@@ -54,9 +54,9 @@ enum HvdCode {
 };
 
 typedef struct HvdResult {
-  int32_t code;             // HvdCode
-  const char* message;      // error text; "" when HVD_OK
-  const int64_t* sizes;     // allgather: first dimensions by set rank; alltoall: received splits; join: the last rank
+  int32_t code;             // HvdCode.
+  const char* message;      // Error text; "" when HVD_OK.
+  const int64_t* sizes;     // allgather: first dimensions by set rank; alltoall: received splits; join: the last rank.
   size_t sizes_count;
   const void* output;       // allgather, alltoall: the result; valid during the callback, or until release()
   size_t output_bytes;

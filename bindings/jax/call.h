@@ -16,8 +16,8 @@ struct Failure {
   explicit operator bool() const { return code != 0; }
 };
 
-constexpr size_t kNumbers = 6;    // per tensor: kind, frontend, op, root, process set, wire
-constexpr int32_t kPassOn = -1;   // additional kind: nothing is sent, the result is the argument
+constexpr size_t kNumbers = 6;    // Per tensor: kind, frontend, op, root, process set, wire.
+constexpr int32_t kPassOn = -1;   // Additional kind: nothing is sent, the result is the argument.
 // Additional kind: nothing is sent, the result is how often this rank has run the call in this job.
 constexpr int32_t kCount = -2;
 
@@ -40,9 +40,9 @@ class Call {
 
   const HvdFrontendApi& api_;
   std::vector<std::string> names_, groups_;
-  std::string steps_;  // name of the operation that compares counts; "": not compared
-  std::array<int64_t, 2> count_{}, most_{};  // this rank's count and its negative; the maxima over all ranks
-  int64_t pair_ = 2;                         // shape of both arrays
+  std::string steps_;  // Name of the operation that compares counts; "": not compared.
+  std::array<int64_t, 2> count_{}, most_{};  // This rank's count and its negative; the maxima over all ranks.
+  int64_t pair_ = 2;                         // Shape of both arrays.
   int32_t devices_ = 0;
   std::vector<HvdRequest> requests_;
   std::vector<const xla::Buffer*> places_;  // result buffer of each request

@@ -18,9 +18,9 @@ constexpr int32_t kFrontend = 4;  // src/horovod/common/frontends.py
 struct Order {
   int32_t kind, op, root, process_set, wire, priority;
   double prescale, postscale;
-  const char* name;          // name of the whole operation, for its turn and for messages
-  int32_t grouped, count;    // number of members
-  const char* const* names;  // names of the members
+  const char* name;          // Name of the whole operation, for its turn and for messages.
+  int32_t grouped, count;    // Number of members.
+  const char* const* names;  // Names of the members.
   const int32_t* dtypes;
   const Handle* in;
   // Equal to `in`: in place. Allgather, alltoall: one array for all members, which stands for the result.
@@ -69,8 +69,8 @@ struct Call {
   std::vector<int64_t> splits;
   std::shared_ptr<Gathered> gathered;
 
-  void run(const OnComplete& done);  // called when the arrays are ready
-  void start();                      // called when it is also this operation's turn
+  void run(const OnComplete& done);  // Called when the arrays are ready.
+  void start();                      // Called when it is also this operation's turn.
   void keep(Member* member, const HvdResult& result);
   void one_less();
 

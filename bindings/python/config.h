@@ -26,18 +26,18 @@ struct Config {
   bool groups_apart = false;
   double timeout = 30, heartbeat = 0, stall_warning = 60, stall_shutdown = 0;
   std::string algorithm, tuning;
-  bool cuda_ipc = true;  // ranks of one host may access each other's GPU memory
-  std::string cuda_library;  // path of the CUDA driver library; empty: the loader's default
-  std::vector<int> nccl_kinds;  // operations that NCCL may execute
+  bool cuda_ipc = true;  // Ranks of one host may access each other's GPU memory.
+  std::string cuda_library;  // Path of the CUDA driver library; empty: the loader's default.
+  std::vector<int> nccl_kinds;  // Operations that NCCL may execute.
   bool nccl_by_hosts = false;
   bool shared_gpu = false;  // do not warn when ranks share GPUs
   std::string nccl_library;
   std::vector<std::string> nccl_candidates;
-  std::vector<int> mpi_ranks;  // rank in MPI_COMM_WORLD of each rank; empty: MPI is not used
-  bool mpi_reduces = false;     // let MPI reduce, in its own order, where it can
+  std::vector<int> mpi_ranks;  // Rank in MPI_COMM_WORLD of each rank; empty: MPI is not used.
+  bool mpi_reduces = false;     // Let MPI reduce, in its own order, where it can.
   int spins = 2000, cpu = -1, log_level = 3;
-  size_t recorder_entries = 1000;  // size of the flight recorder; 0: off
-  std::string report_dir;          // folder of the job's reports and dumps; empty: none are written automatically
+  size_t recorder_entries = 1000;  // Size of the flight recorder; 0: off.
+  std::string report_dir;          // Folder of the job's reports and dumps; empty: none are written automatically.
   std::string cipher_library, cipher;
   std::map<int, SecureLink::Keys> link_keys;  // key: descriptor
 

@@ -15,13 +15,13 @@ namespace hvd::python {
 
 struct PyEngine {
   std::shared_ptr<Engine> engine;
-  std::shared_ptr<FlightRecorder> recorder;  // null: the flight recorder is disabled
-  std::shared_ptr<Dumper> dumper;            // null: the flight recorder is disabled
-  std::unique_ptr<SignalWatch> signal_watch;  // null: no signal is watched
+  std::shared_ptr<FlightRecorder> recorder;  // null: the flight recorder is disabled.
+  std::shared_ptr<Dumper> dumper;            // null: the flight recorder is disabled.
+  std::unique_ptr<SignalWatch> signal_watch;  // null: no signal is watched.
   std::string report_dir;
   std::shared_ptr<StepMeter> steps;
-  std::shared_ptr<Timeline> timeline;  // null: no timeline is running
-  std::weak_ptr<Mailbox> mailbox;      // the mailbox created last; weak, like the answerer below
+  std::shared_ptr<Timeline> timeline;  // null: no timeline is running.
+  std::weak_ptr<Mailbox> mailbox;      // The mailbox created last; weak, like the answerer below.
   std::weak_ptr<Answerer> answerer;
   int rank, size, log_level;
   bool beside_rank0;  // this host is rank 0's, so the clock is the same

@@ -26,8 +26,8 @@ static_assert(HVD_INTERNAL == static_cast<int>(Code::internal) && HVD_SHUTDOWN =
 struct Current {
   std::mutex mutex;
   std::shared_ptr<Engine> engine;
-  std::array<int, 4> places{};  // index: HvdQuestion
-  int32_t jobs = 0;             // number of engines created in this process
+  std::array<int, 4> places{};  // index: HvdQuestion.
+  int32_t jobs = 0;             // Number of engines created in this process.
   enum class Membership : uint8_t { never, in, left };
   std::array<Membership, 256> frontends{};
   bool forked = false;

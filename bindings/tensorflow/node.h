@@ -13,11 +13,11 @@ enum Kind : int32_t { kAllreduce = 0, kAllgather = 1, kBroadcast = 2, kAlltoall 
 // Attributes of one node, read when its kernel is created.
 struct Kernel {
   Kind kind = kAllreduce;
-  std::string node;  // name of the node
-  std::string name;  // name of the operation; "": matched by order
+  std::string node;  // Name of the node.
+  std::string name;  // Name of the operation; "": matched by order.
   bool grouped = false;
-  bool nested = false;  // may be in a nested loop
-  bool awaited = false;  // run eagerly: the caller's thread waits for it
+  bool nested = false;  // May be in a nested loop.
+  bool awaited = false;  // Run eagerly: the caller's thread waits for it.
   int32_t process_set = 0, op = 1, root = 0, wire = 0;
   double prescale = 1, postscale = 1;
 };

@@ -73,8 +73,8 @@ namespace element {
 
 template <class T>
 struct Plain {
-  using Value = T;  // type in memory
-  using Acc = T;    // accumulation type
+  using Value = T;  // Type in memory.
+  using Acc = T;    // Accumulation type.
   HVD_KERNEL_INLINE static T widen(T x) { return x; }
   HVD_KERNEL_INLINE static T narrow(T x) { return x; }
   HVD_KERNEL_INLINE static T scale(T x, const Scaling& s) {

@@ -9,7 +9,7 @@ namespace hvd::kernels {
 namespace {
 
 constexpr uint64_t kVectorBytes = 16, kBlocksPerMultiprocessor = 4;
-constexpr uint64_t kSliceBytes = 512;  // so that no two ranks write to one cache line
+constexpr uint64_t kSliceBytes = 512;  // So that no two ranks write to one cache line.
 // Chunk sizes are multiples of this, so that pieces starting at a multiple of 16 bytes are split at such multiples.
 constexpr uint64_t kChunkStep = 4096;
 

@@ -7,8 +7,8 @@
 
 namespace hvd::kernels {
 
-constexpr uint32_t kMostSources = 64;  // maximum sources of a reduction, and maximum destinations
-constexpr uint32_t kMostPieces = 512;  // maximum pieces per packing launch
+constexpr uint32_t kMostSources = 64;  // Maximum sources of a reduction, and maximum destinations.
+constexpr uint32_t kMostPieces = 512;  // Maximum pieces per packing launch.
 constexpr uint32_t kMostChunkBytes = 64 << 10;
 constexpr uint32_t kThreads = 256;  // threads per block; kernels are compiled for no more
 
@@ -19,8 +19,8 @@ enum class Op : uint32_t { sum = 0, min = 1, max = 2, product = 3 };
 // defines the scaling of each type).
 struct Scaling {
   double factor = 1.0, divisor = 1.0;
-  double multiplier = 1.0;  // factor / divisor, computed in double; narrowed to the accumulation type by the kernel
-  uint32_t identity = 1;    // factor and divisor are both 1: integers and bools are unchanged
+  double multiplier = 1.0;  // Factor / divisor, computed in double; narrowed to the accumulation type by the kernel.
+  uint32_t identity = 1;    // Factor and divisor are both 1: integers and bools are unchanged.
   uint32_t unused = 0;
 };
 static_assert(sizeof(Scaling) == 32 && alignof(Scaling) == 8);
@@ -49,8 +49,8 @@ static_assert(sizeof(ScaleParameters) == 56 && offsetof(ScaleParameters, scaling
 struct Piece {
   uint64_t source;  // address; 0: zeros
   uint64_t destination;
-  uint64_t elements;     // number of elements; bytes for pack_bytes
-  uint64_t first_chunk;  // number of chunks of the pieces before it
+  uint64_t elements;     // Number of elements; bytes for pack_bytes.
+  uint64_t first_chunk;  // Number of chunks of the pieces before it.
 };
 static_assert(sizeof(Piece) == 32);
 

@@ -40,9 +40,9 @@ struct Library {
                     Handle, Handle, Handle* request) = nullptr;
 
   Abi abi;
-  std::string path;     // file of the library
-  std::string version;  // short version text
-  bool open_mpi = false;  // result of of_open_mpi(version)
+  std::string path;     // File of the library.
+  std::string version;  // Short version text.
+  bool open_mpi = false;  // Result of of_open_mpi(version).
 
   // Return the text of a call's result, "" for success (0). `what`: the function.
   std::string error(int result, const char* what) const;

@@ -7,8 +7,8 @@
 namespace hvd::mpi {
 namespace {
 
-constexpr int kTag = 0x4856;  // tag for creating communicators
-constexpr double kBetweenLooks = 0.5e-3;  // seconds between polls of `look`
+constexpr int kTag = 0x4856;  // Tag for creating communicators.
+constexpr double kBetweenLooks = 0.5e-3;  // Seconds between polls of `look`.
 
 std::atomic<Session*> the_session{nullptr};
 

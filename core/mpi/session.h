@@ -17,10 +17,10 @@
 namespace hvd::mpi {
 
 struct StartOptions {
-  std::string library;      // path of the library
-  std::string launcher;     // launcher that started the processes, see fits()
-  bool one_thread = false;  // request MPI_THREAD_FUNNELED
-  double patience = 30;     // seconds for MPI_Init, which waits for the other processes
+  std::string library;      // Path of the library.
+  std::string launcher;     // Launcher that started the processes, see fits().
+  bool one_thread = false;  // Request MPI_THREAD_FUNNELED.
+  double patience = 30;     // Seconds for MPI_Init, which waits for the other processes.
 };
 
 class Session {

@@ -16,8 +16,8 @@ namespace hvd::nccl {
 
 struct Piece {
   const void* in;
-  void* out;  // may be equal to `in`
-  size_t count;  // number of elements
+  void* out;  // May be equal to `in`.
+  size_t count;  // Number of elements.
 };
 
 // Reduce each piece over the members, several pieces in one group. The caller does what `reduction` leaves in `before`

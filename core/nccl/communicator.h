@@ -80,9 +80,9 @@ class Communicator {
   void leave_call() { inside_.store(false, std::memory_order_release); }
   template <class Call>
   Status connect(const char* what, Call call);
-  State give_up(Status why);  // returns the state before
-  bool seize();  // take it over from the destroying thread, unless it is too late
-  bool wait_for_helper() const;  // false: there is nothing for NCCL to end
+  State give_up(Status why);  // Returns the state before.
+  bool seize();  // Take it over from the destroying thread, unless it is too late.
+  bool wait_for_helper() const;  // false: there is nothing for NCCL to end.
   void fail(Status why);
 
   const Library& library_;
@@ -103,9 +103,9 @@ class Communicator {
 // and what it holds are abandoned, and outcome() tells so. The communicators are unusable as soon as it starts.
 class Ending {
  public:
-  bool over() const;  // done or past the deadline
-  bool leaked() const;  // past the deadline and not done
-  Status outcome() const;  // valid once over()
+  bool over() const;  // Done or past the deadline.
+  bool leaked() const;  // Past the deadline and not done.
+  Status outcome() const;  // Valid once over().
   // Sleep until over(); for tests and the end of a process.
   void wait() const;
 

@@ -46,10 +46,10 @@ struct Question {
   ReduceOp op = ReduceOp::sum;
   double prescale = 1.0;
   double postscale = 1.0;
-  int size = 1;                 // number of ranks
-  int version = kOldestVersion;  // NCCL version
-  int capability = 90;          // minimum compute capability of the ranks' devices, 90 for 9.0
-  bool scaled_afterwards = false;  // the caller runs a kernel after the reduction anyway, which scales at no extra cost
+  int size = 1;                 // Number of ranks.
+  int version = kOldestVersion;  // NCCL version.
+  int capability = 90;          // Minimum compute capability of the ranks' devices, 90 for 9.0.
+  bool scaled_afterwards = false;  // The caller runs a kernel after the reduction anyway, which scales at no extra cost.
 };
 
 // The decision: an NCCL operation, and the scaling left to the caller.
@@ -57,9 +57,9 @@ struct Reduction {
   std::string why_not;  // not empty: why NCCL cannot do it, starting with a lower-case letter
   Type type = Type::float32;
   Op op = Op::sum;
-  bool premultiplied = false;  // replaces `op`: multiply each value by `scalar`, then sum
-  double scalar = 1.0;         // factor, exact in `type` or the nearest float32 or float64
-  Scaling before, after;       // scaling that the caller applies to the inputs, and to the result
+  bool premultiplied = false;  // Replaces `op`: multiply each value by `scalar`, then sum.
+  double scalar = 1.0;         // Factor, exact in `type` or the nearest float32 or float64.
+  Scaling before, after;       // Scaling that the caller applies to the inputs, and to the result.
 
   bool possible() const { return why_not.empty(); }
 };

@@ -17,8 +17,8 @@ using Result = int;
 inline constexpr Result kSuccess = 0, kUnhandledCuda = 1, kSystem = 2, kInternal = 3, kInvalidArgument = 4, kInvalidUsage = 5, kRemote = 6,
                         kInProgress = 7, kTimeout = 8;
 
-using Handle = void*;  // ncclComm_t
-using Stream = void*;  // cudaStream_t, which is a CUstream
+using Handle = void*;  // ncclComm_t.
+using Stream = void*;  // cudaStream_t, which is a CUstream.
 enum class Type : int { int8 = 0, uint8, int32, uint32, int64, uint64, float16, float32, float64, bfloat16, float8_e4m3, float8_e5m2 };
 // Values from 5 on: created by red_op_create_premul_sum.
 enum class Op : int { sum = 0, product = 1, max = 2, min = 3, average = 4 };
@@ -73,9 +73,9 @@ struct Library {
   Result (*comm_shrink)(Handle, int* without, int count, Handle*, Config*, int flags) = nullptr;
   Result (*comm_revoke)(Handle, int flags) = nullptr;
 
-  int version = 0;           // version number, 22809 for 2.28.9; must be equal on all ranks of a communicator
-  std::string path;          // file that the functions came from
-  bool loaded_before = false;  // was loaded before, most likely by a framework that uses it
+  int version = 0;           // Version number, 22809 for 2.28.9; must be equal on all ranks of a communicator.
+  std::string path;          // File that the functions came from.
+  bool loaded_before = false;  // Was loaded before, most likely by a framework that uses it.
 
   bool aborts_in_groups() const { return version >= 22200; }
 };
@@ -84,13 +84,13 @@ inline constexpr int kOldestVersion = 21800;
 std::string version_text(int version);  // converts 22809 to "2.28.9"
 
 struct Search {
-  std::string chosen;                   // HOROVOD_NCCL_LIBRARY; if not empty, the only one tried
+  std::string chosen;                   // HOROVOD_NCCL_LIBRARY; if not empty, the only one tried.
   // Otherwise tried after the libraries already loaded: paths, or names for the loader.
   std::vector<std::string> candidates;
 };
 struct Found {
-  const Library* library = nullptr;  // never freed, because threads may use it when the process ends
-  std::string why_not;               // why there is no library, in one sentence
+  const Library* library = nullptr;  // Never freed, because threads may use it when the process ends.
+  std::string why_not;               // Why there is no library, in one sentence.
 };
 // Find and load a library; starts nothing. Call it at the first device operation, never at import: if an older library
 // were loaded first, a framework imported later would get that one. Each call searches again, so keep the result.

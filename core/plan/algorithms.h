@@ -39,10 +39,10 @@ std::span<const Algorithm> algorithms_of(Collective);
 struct WorldShape {
   int size = 1;
   int hosts = 1;
-  bool all_local = false;    // all members share this host's memory
-  bool links = true;         // members have links to each other
-  bool nested = false;       // several hosts, several members on some (Topology::nested), which share memory
-  bool power_of_two = true;  // whether size is a power of two
+  bool all_local = false;    // All members share this host's memory.
+  bool links = true;         // Members have links to each other.
+  bool nested = false;       // Several hosts, several members on some (Topology::nested), which share memory.
+  bool power_of_two = true;  // Whether size is a power of two.
 
   // `shared_memory`: whether members of one host may use it.
   static WorldShape of(const Topology& topology, bool shared_memory = true);
@@ -79,8 +79,8 @@ struct Choice {
   Where where;
   Values values;
   Sizes sizes;
-  int ranks;               // maximum number of ranks
-  size_t Tuning::* bytes;  // maximum bytes; null: any
+  int ranks;               // Maximum number of ranks.
+  size_t Tuning::* bytes;  // Maximum bytes; null: any.
   Algorithm algorithm;
 };
 std::span<const Choice> choices();

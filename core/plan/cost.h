@@ -10,12 +10,12 @@ namespace hvd {
 // Parameters of the cost model, in seconds.
 struct CostModel {
   // Between hosts, or over links in general. The defaults are rounded values for 10 Gbit/s Ethernet.
-  double alpha = 30e-6;   // s per message
-  double beta = 0.8e-9;   // s per byte, one direction
-  double gamma = 0.1e-9;  // s per byte of one operand
+  double alpha = 30e-6;   // S per message.
+  double beta = 0.8e-9;   // S per byte, one direction.
+  double gamma = 0.1e-9;  // S per byte of one operand.
   // Inside a host, through shared memory.
-  double local_alpha = 0.3e-6;  // s until another core sees a store
-  double local_beta = 0.1e-9;   // s per byte copied
+  double local_alpha = 0.3e-6;  // S until another core sees a store.
+  double local_beta = 0.1e-9;   // S per byte copied.
 };
 
 // Predicted cost of one algorithm.

@@ -11,14 +11,14 @@ namespace hvd {
 struct Topology {
   int rank = 0;  // number of this rank
   int size = 1;
-  std::vector<int> host;                  // host index by rank; hosts are numbered in rank order
-  std::vector<std::vector<int>> members;  // ranks of each host, ascending
-  int local_rank = 0;                     // this rank's index among the members of its host
+  std::vector<int> host;                  // Host index by rank; hosts are numbered in rank order.
+  std::vector<std::vector<int>> members;  // Ranks of each host, ascending.
+  int local_rank = 0;                     // This rank's index among the members of its host.
   int local_size = 1;
-  int cross_rank = 0;       // index of this host among the hosts that have a member with this local rank
-  int cross_size = 1;       // number of such hosts
-  int slices = 1;           // smallest number of members on any host
-  bool homogeneous = true;  // all hosts have the same number of members
+  int cross_rank = 0;       // Index of this host among the hosts that have a member with this local rank.
+  int cross_size = 1;       // Number of such hosts.
+  int slices = 1;           // Smallest number of members on any host.
+  bool homogeneous = true;  // All hosts have the same number of members.
 
   // `host_of`: by rank, a number that is equal for the ranks of one host.
   static Status make(int rank, std::span<const int> host_of, Topology* out);

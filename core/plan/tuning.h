@@ -14,14 +14,14 @@ namespace hvd {
 // Size thresholds in bytes; the fields are named in tuning_fields().
 struct Tuning {
   // In shared memory.
-  size_t direct_bytes = 16 << 10;   // allreduce of two up to this: one synchronisation less, arithmetic twice
-  size_t chunk_bytes = 128 << 10;   // staged by a member per round: at most half the usual L2 cache
-  size_t stream_bytes = 8 << 20;    // outputs from this size on bypass the cache
+  size_t direct_bytes = 16 << 10;   // Allreduce of two up to this: one synchronisation less, arithmetic twice.
+  size_t chunk_bytes = 128 << 10;   // Staged by a member per round: at most half the usual L2 cache.
+  size_t stream_bytes = 8 << 20;    // Outputs from this size on bypass the cache.
   // Over links.
-  size_t doubling_bytes = 16 << 10;  // allreduce up to this: recursive doubling
-  size_t pair_bytes = 512 << 10;     // the same for two ranks, if larger
-  size_t tree_bytes = 256 << 10;     // broadcast up to this: tree, above: pipelined; if some hosts have several ranks
-  size_t flat_tree_bytes = 1 << 20;  // the same with one rank per host
+  size_t doubling_bytes = 16 << 10;  // Allreduce up to this: recursive doubling.
+  size_t pair_bytes = 512 << 10;     // The same for two ranks, if larger.
+  size_t tree_bytes = 256 << 10;     // Broadcast up to this: tree, above: pipelined; if some hosts have several ranks.
+  size_t flat_tree_bytes = 1 << 20;  // The same with one rank per host.
 
   // Parse "name=bytes" items separated by commas; unnamed values keep their defaults. Errors name the part and what is
   // accepted.

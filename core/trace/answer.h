@@ -37,11 +37,11 @@ class Answerer final : public Observer, public std::enable_shared_from_this<Answ
   static constexpr double kPatience = 1.0, kWork = 1.2, kNotice = 5.0;
   struct Means {
     int rank = 0;
-    std::shared_ptr<FlightRecorder> recorder;    // null: disabled
-    std::shared_ptr<StepMeter> steps;            // null: steps are not counted
-    std::shared_ptr<PythonStacks> stacks;        // null: not available
-    std::function<void(std::string)> reply;      // sends to rank 0; called on the thread
-    std::function<void(uint64_t)> ask_python;    // asks Python to call give(); called on the thread
+    std::shared_ptr<FlightRecorder> recorder;    // null: disabled.
+    std::shared_ptr<StepMeter> steps;            // null: steps are not counted.
+    std::shared_ptr<PythonStacks> stacks;        // null: not available.
+    std::function<void(std::string)> reply;      // Sends to rank 0; called on the thread.
+    std::function<void(uint64_t)> ask_python;    // Asks Python to call give(); called on the thread.
     // Rank 0 only: receives the stacks if Python does not run and so cannot report a stall.
     std::function<void(std::string)> alone;
     double notice = kNotice;                     // seconds after which `alone` is called

@@ -18,8 +18,8 @@ namespace hvd {
 void append_entry(std::string* out, const FlightRecorder::Entry& entry, const TickScale::Line& line);
 
 enum class FolderKind {
-  given,  // chosen by the user: may be shared, and symbolic links are followed
-  own,  // created for this job's reports: if another user can write to it, a new folder beside it is used
+  given,  // Chosen by the user: may be shared, and symbolic links are followed.
+  own,  // Created for this job's reports: if another user can write to it, a new folder beside it is used.
 };
 
 // Create `folder` and its missing parents, accessible to this user only, and replace the file `name` in it. `path`, if

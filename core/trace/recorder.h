@@ -19,21 +19,21 @@ namespace hvd {
 class FlightRecorder final : public Observer {
  public:
   enum class What : uint8_t {
-    requested,       // this rank is ready for it; not recorded for operations of a schedule
-    carried_out,     // executed, together with count - 1 others
-    broke_off,       // execution failed and the job is over
-    failed,          // failed on all ranks, see Response::error
-    schedule_begun,  // a schedule with `count` buckets has begun
+    requested,       // This rank is ready for it; not recorded for operations of a schedule.
+    carried_out,     // Executed, together with count - 1 others.
+    broke_off,       // Execution failed and the job is over.
+    failed,          // Failed on all ranks, see Response::error.
+    schedule_begun,  // A schedule with `count` buckets has begun.
     schedule_ended,
     ended,           // the job ended; `name` is the beginning of the reason
   };
   // Fields that do not apply to `what` are 0.
   struct Entry {
     static constexpr size_t kName = 87, kShape = 4;
-    uint64_t number;      // index of the entry on this rank, from 0
-    uint64_t begin, end;  // ticks; equal except for carried_out and broke_off
+    uint64_t number;      // Index of the entry on this rank, from 0.
+    uint64_t begin, end;  // Ticks; equal except for carried_out and broke_off.
     uint64_t bytes;
-    uint64_t schedule;    // id of the schedule; 0: negotiated
+    uint64_t schedule;    // Id of the schedule; 0: negotiated.
     // carried_out and broke_off: number of earlier operations of its process set, equal on all ranks of the set.
     uint64_t position;
     std::array<int64_t, kShape> shape;  // first dimensions of the tensor

@@ -25,18 +25,18 @@ class StepMeter final : public Observer {
  public:
   // One step, from the end of the previous step to its own end. Times in ticks unless stated.
   struct Step {
-    uint64_t number;      // number of steps before it; 0 is the first, whose start was not observed
-    uint64_t end;         // time at which the step ended
-    uint64_t time;        // duration of the step
-    uint64_t data;        // ns that the program waited for data, as it reported
-    uint64_t blocked;     // time that callers waited for operations (Waits)
-    uint64_t collectives;  // time in collectives
-    uint64_t hidden;      // time in collectives while no caller waited
-    uint64_t bytes;       // tensor bytes, see Execution::bytes
-    uint64_t moved;       // bytes that had to cross this rank's links with any algorithm
+    uint64_t number;      // Number of steps before it; 0 is the first, whose start was not observed.
+    uint64_t end;         // Time at which the step ended.
+    uint64_t time;        // Duration of the step.
+    uint64_t data;        // Ns that the program waited for data, as it reported.
+    uint64_t blocked;     // Time that callers waited for operations (Waits).
+    uint64_t collectives;  // Time in collectives.
+    uint64_t hidden;      // Time in collectives while no caller waited.
+    uint64_t bytes;       // Tensor bytes, see Execution::bytes.
+    uint64_t moved;       // Bytes that had to cross this rank's links with any algorithm.
     uint64_t operations, tensors;
-    uint64_t arrival;     // when a caller last started to wait or left an operation unattended
-    uint64_t unattended;  // operations whose waiting time is unknown
+    uint64_t arrival;     // When a caller last started to wait or left an operation unattended.
+    uint64_t unattended;  // Operations whose waiting time is unknown.
   };
   // Maximum untaken steps; then the oldest are dropped.
   static constexpr size_t kMax = 4096;
@@ -83,11 +83,11 @@ class StepMeter final : public Observer {
 
   const std::shared_ptr<const Waits> waits_;
   TickScale scale_;
-  uint64_t started_ = 0;                     // used by the driver, like the following members
-  bool scheduled_ = false;                  // a schedule is running
-  const Schedule::Bucket* last_ = nullptr;  // bucket of the schedule with which a step ends
-  std::string last_name_;                   // operation with which a step ends; empty before the first schedule
-  std::string rival_;                        // last operation of a schedule that does not contain last_name_
+  uint64_t started_ = 0;                     // Used by the driver, like the following members.
+  bool scheduled_ = false;                  // A schedule is running.
+  const Schedule::Bucket* last_ = nullptr;  // Bucket of the schedule with which a step ends.
+  std::string last_name_;                   // Operation with which a step ends; empty before the first schedule.
+  std::string rival_;                        // Last operation of a schedule that does not contain last_name_.
   // Counts of other operations, any of which may prove to be the last one of a step.
   std::unordered_map<std::string, uint64_t> executed_;
   Counter collectives_, hidden_, bytes_, moved_, operations_, tensors_;
@@ -97,8 +97,8 @@ class StepMeter final : public Observer {
   std::mutex mutex_;
   bool told_ = false, begun_ = false, asleep_ = true;  // guarded by mutex_, like everything below
   Reading before_{};
-  uint64_t ended_ = 0;  // number of ended steps
-  size_t first_ = 0;         // index of the oldest in steps_, once that is full
+  uint64_t ended_ = 0;  // Number of ended steps.
+  size_t first_ = 0;         // Index of the oldest in steps_, once that is full.
   std::vector<Step> steps_;
   std::shared_ptr<Mailbox> mailbox_;
   std::string go_on_;

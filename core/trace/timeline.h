@@ -34,11 +34,11 @@ struct TimelineOptions {
   double keep = 0;
   // Record only from the start of step first_step until the start of step end_step. -1: everything.
   int64_t first_step = -1, end_step = -1;
-  bool clock_of_rank0 = true;         // this host is rank 0's, so the clock is the same
-  std::function<void(ObserverMessage)> say;      // sends a message, called from within events; needed if the clock differs
-  LogSink log;                        // receives a warning when writing fails; called on the timeline's thread
-  size_t most_bytes = 16u << 20;      // maximum size of unwritten events
-  double between_writes = 0.1;        // seconds between writes to the file
+  bool clock_of_rank0 = true;         // This host is rank 0's, so the clock is the same.
+  std::function<void(ObserverMessage)> say;      // Sends a message, called from within events; needed if the clock differs.
+  LogSink log;                        // Receives a warning when writing fails; called on the timeline's thread.
+  size_t most_bytes = 16u << 20;      // Maximum size of unwritten events.
+  double between_writes = 0.1;        // Seconds between writes to the file.
 };
 
 // Return the path of the older half: "a/b.json" -> "a/b.before.json".

@@ -38,8 +38,8 @@ class TimelineFile {
 
   const std::string path_;
   int fd_;
-  uint64_t end_ = 0;   // offset of the end of the array
-  uint64_t size_ = 0;  // size of the file, with the reserved space
+  uint64_t end_ = 0;   // Offset of the end of the array.
+  uint64_t size_ = 0;  // Size of the file, with the reserved space.
   bool any_ = false;
 };
 

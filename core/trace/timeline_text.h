@@ -47,8 +47,8 @@ class TimelineText {
   struct About {
     int rank = 0, size = 1;
     std::string host;
-    int64_t start_ns = 0;  // origin of the trace's times, on the monotonic clock
-    int64_t epoch_us = 0;  // the same moment in us since 1970
+    int64_t start_ns = 0;  // Origin of the trace's times, on the monotonic clock.
+    int64_t epoch_us = 0;  // The same moment in us since 1970.
     int64_t process = 0;
   };
   // Maximum tensors known by name at a time; unnamed ones are new each time.
@@ -57,7 +57,7 @@ class TimelineText {
   explicit TimelineText(About about) : about_(std::move(about)) {}
 
   // Each function appends elements followed by ",\n" to *out. `at`: ns on the monotonic clock.
-  void begin(std::string* out);  // call it first, and again for each new file: nothing is in flight then
+  void begin(std::string* out);  // Call it first, and again for each new file: nothing is in flight then.
   void ready(int64_t at, int rank, const TimelineTensors& tensors, std::string* out);
   void agreed(int64_t at, const TimelineTensors& tensors, std::string* out);
   void failed(int64_t at, const TimelineTensors& tensors, std::string_view why, std::string* out);
@@ -87,8 +87,8 @@ class TimelineText {
 
  private:
   struct State {
-    int64_t last = 0;    // time of the last event; timestamps of a tensor never decrease
-    int64_t agreed = 0;  // when the operation was agreed on; 0: not yet, or no longer known
+    int64_t last = 0;    // Time of the last event; timestamps of a tensor never decrease.
+    int64_t agreed = 0;  // When the operation was agreed on; 0: not yet, or no longer known.
     bool negotiating = false, running = false, active = false;
     bool mpi = false;  // the running operation uses MPI
   };
@@ -107,8 +107,8 @@ class TimelineText {
   // Cache of the formatted time, because consecutive events often share it.
   mutable int64_t written_at_ = -1;
   mutable std::string written_;
-  std::unordered_map<std::string, uint32_t> known_;  // key: key_of() and kind; value: pid
-  std::vector<State> states_;                        // states of pids from first_ on
+  std::unordered_map<std::string, uint32_t> known_;  // key: key_of() and kind; value: pid.
+  std::vector<State> states_;                        // States of pids from first_ on.
   uint32_t first_ = 1;
   bool in_schedule_ = false, in_round_ = false, in_step_ = false;
 };

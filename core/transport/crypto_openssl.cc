@@ -6,8 +6,8 @@
 namespace hvd {
 namespace {
 
-constexpr int kGetTag = 0x10, kSetTag = 0x11;  // EVP_CTRL_AEAD_GET_TAG, EVP_CTRL_AEAD_SET_TAG
-constexpr int kX25519 = 1034;                  // EVP_PKEY_X25519
+constexpr int kGetTag = 0x10, kSetTag = 0x11;  // EVP_CTRL_AEAD_GET_TAG, EVP_CTRL_AEAD_SET_TAG.
+constexpr int kX25519 = 1034;                  // EVP_PKEY_X25519.
 
 struct OpensslFunctions {
   using Opaque = void;

@@ -33,8 +33,8 @@ class Link {
   // death, which probe() checks.
   virtual bool in_memory() const { return false; }
   virtual void probe() {}
-  virtual bool readable() const { return false; }  // bytes are available in memory
-  virtual bool writable() const { return false; }  // memory has room
+  virtual bool readable() const { return false; }  // Bytes are available in memory.
+  virtual bool writable() const { return false; }  // Memory has room.
   // Called before the owner sleeps for wanted(). The link may tell the kernel not to wake it for fewer bytes than the
   // last try_recv requested. So a try_recv must not request more than the peer sends without waiting for an answer.
   virtual void before_sleep() {}

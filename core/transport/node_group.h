@@ -30,8 +30,8 @@ using ProgressCounters = std::vector<std::atomic<uint64_t>*>;
 struct StagingLedger {
   std::atomic<uint64_t> unstaged{0};  // bytes reduced in place in the arenas
   struct Use {
-    std::shared_ptr<const ProgressCounters> counters;  // counters of the group that used it; null: unused
-    uint64_t done = 0;                                 // counter values once all members have finished that use
+    std::shared_ptr<const ProgressCounters> counters;  // Counters of the group that used it; null: unused.
+    uint64_t done = 0;                                 // Counter values once all members have finished that use.
   };
   Use half[2];
 };
@@ -47,8 +47,8 @@ class NodeGroup {
   int me() const { return me_; }
 
   struct Stage {
-    std::byte* const* staging;  // [member] -> its staging half for this operation
-    size_t bytes;               // size of a half
+    std::byte* const* staging;  // [member] -> its staging half for this operation.
+    size_t bytes;               // Size of a half.
   };
   // Start a collective.
   Status begin(Stage* stage);
@@ -84,8 +84,8 @@ class NodeGroup {
   StagingLedger* ledger_;
   Waiter* waiter_;
   double timeout_;
-  uint64_t base_ = 0;   // this member's counter at the start of the collective
-  uint64_t mine_ = 0;   // this member's counter
+  uint64_t base_ = 0;   // This member's counter at the start of the collective.
+  uint64_t mine_ = 0;   // This member's counter.
   uint64_t operations_ = 0;
   int half_ = 0;
   std::vector<std::byte*> staging_;

@@ -11,7 +11,7 @@ namespace {
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
-constexpr int kClockEvery = 64;  // polls between two clock readings
+constexpr int kClockEvery = 64;  // Polls between two clock readings.
 // With a core for each rank, poll without a pause for this long. Do not yield: if others need the core after all,
 // yielding gives them whole time slices, while a thread that rests wakes up earlier.
 constexpr auto kNoRest = milliseconds(1);

@@ -70,13 +70,13 @@ class SecureLink final : public Link {
   Direction sending_, receiving_;
   Status error_;
 
-  std::unique_ptr<std::byte[]> out_;  // the record being sent
-  ConstBytes unsent_;                 // its unsent part
-  size_t under_way_ = 0;              // bytes of text in it
+  std::unique_ptr<std::byte[]> out_;  // The record being sent.
+  ConstBytes unsent_;                 // Its unsent part.
+  size_t under_way_ = 0;              // Bytes of text in it.
 
   std::unique_ptr<std::byte[]> in_;
-  size_t in_begin_ = 0, in_end_ = 0;  // range of bytes received but not decrypted
-  Bytes text_;                        // text decrypted in place but not yet returned; precedes in_begin_
+  size_t in_begin_ = 0, in_end_ = 0;  // Range of bytes received but not decrypted.
+  Bytes text_;                        // Text decrypted in place but not yet returned; precedes in_begin_.
 };
 
 }  // namespace hvd

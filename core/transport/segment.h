@@ -26,21 +26,21 @@ namespace hvd {
 // Sizes that determine the layout of a segment.
 struct SegmentSpec {
   int local_size = 1;
-  size_t ring_bytes = 64 << 10;     // capacity of one ring, a power of two
-  size_t staging_bytes = 8 << 20;   // bytes of a rank's staging area, a multiple of 4096
-  size_t arena_bytes = 0;           // bytes of a rank's arena, a multiple of 4096; 0: none
+  size_t ring_bytes = 64 << 10;     // Capacity of one ring, a power of two.
+  size_t staging_bytes = 8 << 20;   // Bytes of a rank's staging area, a multiple of 4096.
+  size_t arena_bytes = 0;           // Bytes of a rank's arena, a multiple of 4096; 0: none.
 };
 
 struct SegmentHeader {
   uint64_t magic;
   uint32_t local_size;
-  alignas(64) std::atomic<uint32_t> abort;  // not 0: the job is over, so every wait in shared memory ends
+  alignas(64) std::atomic<uint32_t> abort;  // Not 0: the job is over, so every wait in shared memory ends.
   // One bit for each of the first 64 local ranks: set once it no longer uses other ranks' device memory.
   std::atomic<uint64_t> let_go;
 };
 
-struct SetLine {  // one line per process set and local rank
-  alignas(64) std::atomic<uint64_t> progress{0};  // stages of collectives that this rank has finished (NodeGroup)
+struct SetLine {  // One line per process set and local rank.
+  alignas(64) std::atomic<uint64_t> progress{0};  // Stages of collectives that this rank has finished (NodeGroup).
   // Position in the running schedule that this rank is ready for (engine).
   alignas(64) std::atomic<uint64_t> schedule{0};
 };
@@ -49,8 +49,8 @@ enum class RingChannel : uint8_t { data = 0, control = 1 };
 inline constexpr int kRingChannels = 2;
 
 struct RingHeader {
-  alignas(64) std::atomic<uint64_t> head{0};    // total bytes written
-  alignas(64) std::atomic<uint64_t> tail{0};    // total bytes read
+  alignas(64) std::atomic<uint64_t> head{0};    // Total bytes written.
+  alignas(64) std::atomic<uint64_t> tail{0};    // Total bytes read.
 };
 
 class Segment {

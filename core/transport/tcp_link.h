@@ -34,8 +34,8 @@ class TcpLink final : public Link {
   int fd_;
   bool inet_;
   short wanted_ = 0;
-  size_t asked_ = 0;    // bytes requested by the try_recv that found nothing
-  int low_water_ = 1;   // SO_RCVLOWAT
+  size_t asked_ = 0;    // Bytes requested by the try_recv that found nothing.
+  int low_water_ = 1;   // SO_RCVLOWAT.
   // No more data will come. A failed send does not imply it: what the peer sent last stays readable.
   bool received_all_ = false;
   std::optional<Clock::time_point> owed_since_;  // since when the peer owes an acknowledgement, as of the last check

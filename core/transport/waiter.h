@@ -23,8 +23,8 @@ namespace hvd {
 
 // How long to spin and yield before sleeping.
 struct SpinPolicy {
-  int spins = 2000;   // cpu_relax() rounds before the first yield; 0 if ranks outnumber cores
-  int yields = 20;    // sched_yield() rounds before the first sleep
+  int spins = 2000;   // cpu_relax() rounds before the first yield; 0 if ranks outnumber cores.
+  int yields = 20;    // sched_yield() rounds before the first sleep.
 };
 
 class Waiter {

@@ -14,8 +14,8 @@ namespace hvd {
 // Whether and for what an engine sleeps; a higher value is woken for more events.
 enum class SleepState : uint32_t {
   awake = 0,
-  idle = 1,     // nothing in flight: wake for submissions, not for a peer's progress
-  waiting = 2,  // waits for a peer's progress in shared memory
+  idle = 1,     // Nothing in flight: wake for submissions, not for a peer's progress.
+  waiting = 2,  // Waits for a peer's progress in shared memory.
 };
 
 // The word that tells whether the engine sleeps, on its own cache line.
