@@ -1,1 +1,1 @@
-"""Elastic jobs: which workers are members (pure), and which hosts are available."""
+"""Elastic jobs: discovery of available hosts, and the state machine that decides which workers are members."""

@@ -1,4 +1,4 @@
-"""States of an elastic job, and the actions that its membership decides on and its caller carries out."""
+"""States of an elastic job, and the actions that its membership requests and its caller carries out."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from horovod.runner.plan.hosts import Slot
 
 @dataclass(frozen=True)
 class Spawn:
-    """Start a process on the host. `worker` is its number, which no other process of the job ever gets."""
+    """Start a process on the host. `worker` is its number, which is never reused in this job."""
 
     worker: int
     host: str
@@ -21,7 +21,7 @@ class Spawn:
 
 @dataclass(frozen=True)
 class Form:
-    """Tell these workers, all of which are waiting, that they form the epoch. `places` maps workers to slots."""
+    """Tell these workers, all of which are waiting, that they form a new epoch. `places` maps workers to slots."""
 
     epoch: int
     places: Mapping[int, Slot]
@@ -29,10 +29,10 @@ class Form:
 
 @dataclass(frozen=True)
 class Break:
-    """Tell the members of the epoch that it is over, in case they have not noticed.
+    """Tell the members of an epoch that it is over, in case they have not noticed.
 
-    Members that are connecting give up, and those that train let their operations fail. `lost` are the workers that are
-    gone, or about to be.
+    Members that are still connecting give up; members that train let their operations fail. `lost` lists the workers
+    whose processes are gone or about to be.
     """
 
     epoch: int
@@ -42,7 +42,7 @@ class Break:
 
 @dataclass(frozen=True)
 class Notify:
-    """Tell the members of the epoch that workers could join or must leave, so that they return at their next commit."""
+    """Tell the members of the epoch that workers can join or must leave, so that they return at their next commit."""
 
     epoch: int
     update: HostUpdateResult
@@ -50,7 +50,7 @@ class Notify:
 
 @dataclass(frozen=True)
 class Dismiss:
-    """Tell a waiting worker that it has no slot any more, so that it ends by itself."""
+    """Tell a waiting worker that it no longer has a slot, so that it ends by itself."""
 
     worker: int
     why: str
@@ -58,7 +58,7 @@ class Dismiss:
 
 @dataclass(frozen=True)
 class Kill:
-    """Kill the worker with SIGKILL, because it must not run when the next epoch begins."""
+    """Kill the worker with SIGKILL, because it must not run in the next epoch."""
 
     worker: int
     why: str
@@ -66,21 +66,21 @@ class Kill:
 
 @dataclass(frozen=True)
 class Abandon:
-    """Stop waiting for this worker and its output, although the kernel has not ended its process yet."""
+    """Stop waiting for this worker and its output, although its process could not be killed yet."""
 
     worker: int
 
 
 @dataclass(frozen=True)
 class Say:
-    """Show a message to the user."""
+    """Show a message to the user of the job."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class End:
-    """End the job and stop what still runs. `text` is the reason; empty after a normal end."""
+    """End the job and stop all remaining processes. `text` is the reason; empty after a normal end."""
 
     success: bool
     text: str = ""
@@ -89,7 +89,7 @@ class End:
 Action = Spawn | Form | Break | Notify | Dismiss | Kill | Abandon | Say | End
 
 
-# States of an elastic job, and time limits in them. `membership` decides the transitions.
+# States of an elastic job, and their time limits. `membership` decides the transitions.
 #
 # STARTING --all started workers wait, at least np--> FORMING --all have connected--> RUNNING
 #                                                      ^   |                           |
@@ -99,12 +99,14 @@ Action = Spawn | Form | Break | Notify | Dismiss | Kill | Abandon | Say | End
 # after a worker has ended with success: FINISHING, until the last one has ended
 # no worker holds the training state, too many resets, no epoch for the elastic timeout: ENDED
 
-ACCUSED = 2.0  # s for a rank that others have lost to show that it is alive; engines raise errors within this time
-TOGETHER = 5.0  # s that ready workers wait for others that are starting, so that the members pause only once
-LEAVING = 10.0  # s for a dismissed worker to end
-CERTAIN = 10.0  # s after SIGKILL until a process that the kernel cannot end counts as gone
-TORN_DOWN = 10.0  # s after a failure in which its host may be found lost; a shutdown may end the rank first
-STOOD_STILL = 5.0  # s of delay after which the launcher or its machine must have been stopped
+# Seconds for a rank that others have lost to show that it is alive. Engines raise errors within this time.
+ACCUSED = 2.0
+TOGETHER = 5.0  # Seconds for which ready workers wait for others that are starting, so that members pause only once.
+LEAVING = 10.0  # Seconds for a dismissed worker to end.
+CERTAIN = 10.0  # Seconds after SIGKILL until a process that cannot be killed counts as gone.
+# Seconds after a failure in which its host can be found lost. A host's shutdown can end the rank first.
+TORN_DOWN = 10.0
+STOOD_STILL = 5.0  # Seconds of delay that show that the launcher or its machine was stopped.
 
 
 class Phase(Enum):
@@ -119,9 +121,9 @@ class Phase(Enum):
 
 
 class Standstill:
-    """Detection that the launcher itself was stopped (`kill -STOP`, a sleeping machine), so that no worker is late.
+    """Detection of times in which the launcher itself was stopped (`kill -STOP`, a sleeping machine).
 
-    Pure: times are arguments (monotonic, s).
+    Workers do not count as late because of such a time. The caller passes all times (monotonic, seconds).
     """
 
     def __init__(self, now: float) -> None:
@@ -129,13 +131,13 @@ class Standstill:
         self._due = math.inf
 
     def waits(self, until: float | None) -> None:
-        """Record until when the launcher's loop waits at most; None: until an event.
+        """Record the latest time at which the launcher's wait ends; None if only an event ends it.
 
-        A time in the past counts as the time of the last look, because the loop may have been stopped since then.
+        A time in the past counts as the time of the last call of `look`: the loop may have been stopped since then.
         """
         self._due = math.inf if until is None else max(until, self._looked)
 
     def look(self, now: float) -> float:
-        """Return for how many seconds at most the launcher was stopped since the last call, 0.0 if it was not."""
+        """Return the maximum seconds for which the launcher was stopped since the last call; 0.0 if it was not."""
         since, self._looked = self._looked, now
         return now - since if now > self._due + STOOD_STILL else 0.0

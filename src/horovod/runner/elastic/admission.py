@@ -1,6 +1,6 @@
-"""When new workers are admitted to a job, and when members are told that workers could join or must leave.
+"""Admission of new workers to a job, and notification of members when workers can join or must leave.
 
-Pure: times are arguments (monotonic, s).
+The caller passes all times (monotonic, seconds).
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ class Admission:
         """Create the state of a new job.
 
         Args:
-            gather: Seconds that ready workers of the first epoch wait for others that are starting; default as in later
-                epochs.
+            gather: Seconds for which ready workers of the first epoch wait for others that are starting; by default the
+                same as in later epochs.
         """
         self._wait = TOGETHER if gather is None else gather
-        self._ready_since: float | None = None  # since when a new worker has been waiting
-        self._told = HostUpdateResult.no_update  # what the members of this epoch have been told
+        self._ready_since: float | None = None  # Time since which a new worker has been waiting.
+        self._told = HostUpdateResult.no_update  # What the members of this epoch have been told.
 
     def next_time(self, now: float) -> float | None:
-        """Return when ready workers have waited long enough for others, or None if none waits."""
+        """Return the time until which ready workers wait for others, or None if no worker waits."""
         if self._ready_since is None or now >= self._ready_since + self._wait:
             return None
         return self._ready_since + self._wait
 
     def together(self, waiting: Iterable[Worker], others_start: bool, now: float) -> bool:
-        """Return True if the new workers among `waiting` need not wait any longer for others that are starting."""
+        """Return True if the new workers among `waiting` need not wait any longer for workers that are starting."""
         if all(worker.survivor for worker in waiting):
             self._ready_since = None
         elif self._ready_since is None:
@@ -46,7 +46,10 @@ class Admission:
         return self._ready_since is not None and now >= self._ready_since + self._wait
 
     def update(self, added: bool, removed: bool) -> HostUpdateResult:
-        """Return what to tell the members: workers can join (`added`) or must leave (`removed`). Tells it only once."""
+        """Return what to tell the members: workers can join (`added`) or must leave (`removed`).
+
+        Reports it only once.
+        """
         update = HostUpdateResult.no_update
         if added:
             update |= HostUpdateResult.added
@@ -58,39 +61,42 @@ class Admission:
         return update
 
     def formed(self) -> None:
-        """Record a new epoch, whose members have been told nothing yet."""
+        """Record that a new epoch has formed, whose members have been told nothing yet."""
         self._told = HostUpdateResult.no_update
         self._wait = TOGETHER
 
     def postpone(self, seconds: float) -> None:
-        """Extend all deadlines by the seconds during which the launcher did not run."""
+        """Extend all deadlines by `seconds`, during which the launcher did not run."""
         self._ready_since = None if self._ready_since is None else self._ready_since + seconds
 
 
-# Which new workers may join an elastic job, by the facts that they report. Pure.
+# Check of the facts that a new worker reports, to decide whether it may join an elastic job.
 #
-# Ranks with other versions of horovod could misunderstand each other, and state from another Python may not be
-# readable. Another version of the program would train with different mathematics unnoticed. Where hosts are updated
-# one by one on purpose, the user can allow that, and it is only a warning.
+# Ranks with different versions of horovod could misunderstand each other, and a different Python may not be able to
+# read the training state. A different version of the program would silently train with different mathematics. If hosts
+# are updated one by one on purpose, the user can allow a different program; it then only causes a warning.
 
 _CODE = "HOROVOD_ELASTIC_CODE"
 
 
 class AdmissionResult(NamedTuple):
-    """Decision about a worker: `refusal` is why it may not join, `warning` what to report; empty for nothing."""
+    """Decision about a worker.
+
+    `refusal` says why it may not join; `warning` is a message to show. Both can be empty.
+    """
 
     refusal: str = ""
     warning: str = ""
 
 
 class Newcomers:
-    """Admission check of new workers.
+    """Check that decides which new workers may join.
 
-    The first worker determines the job's Python and program.
+    The first worker determines which Python and which program the job uses.
 
     Args:
-        same_code: Refuse a worker whose program differs; False with HOROVOD_ELASTIC_CODE=any.
-        version: Version of horovod; default the launcher's.
+        same_code: True to refuse a worker whose program differs; False if HOROVOD_ELASTIC_CODE is `any`.
+        version: Version of horovod; by default the launcher's.
     """
 
     def __init__(self, same_code: bool = True, version: str = __version__) -> None:
@@ -100,11 +106,11 @@ class Newcomers:
 
     @classmethod
     def wanted(cls, environ: Mapping[str, str]) -> Newcomers:
-        """Return the check that these variables ask for. Raises ValueError naming what is accepted."""
+        """Return the check that these variables request. Raises ValueError with the accepted values."""
         return cls(BY_NAME[_CODE].parse(environ.get(_CODE, "")) != "any")
 
     def judge(self, told: bytes) -> AdmissionResult:
-        """Return the decision about a worker that reports these facts (encoded `Facts`) on its first request."""
+        """Return the decision about a worker. `told` is the encoded `Facts` of its first request."""
         try:
             facts = decode_facts(told)
         except ValueError:

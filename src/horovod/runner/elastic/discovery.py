@@ -1,6 +1,6 @@
-"""Host discovery, with the classes of Horovod's documented API.
+"""Host discovery through the classes of Horovod's documented API.
 
-The launcher itself runs the script without blocking (`script`); `cooldown` decides which hosts are barred.
+The launcher itself runs the script without blocking (`script`), and `limits` decides which hosts are excluded.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _ONE = "host"
 
 
 class HostState:
-    """State of one host: barred or not because workers have failed there. Thread-safe."""
+    """State of one host, which is excluded for a time after a worker failed there. Thread-safe."""
 
     def __init__(self, cooldown_range: tuple[float, float] | None = None) -> None:
-        """Create the state of a host that is not barred.
+        """Create the state of a host that is not excluded.
 
         Args:
-            cooldown_range: Minimum and maximum time in seconds for which the host is barred; None means permanently.
+            cooldown_range: Minimum and maximum seconds for which the host is excluded; None means permanently.
 
         Raises:
             ValueError: The range is not within 1 to 3600 seconds.
@@ -37,26 +37,26 @@ class HostState:
         self._lock = threading.Lock()
 
     def get_event(self) -> threading.Event:
-        """Return the event that is set when the host is barred."""
+        """Return an event that is set when the host is excluded."""
         return self._event
 
     def blacklist(self) -> None:
-        """Bar the host, because a worker has failed there."""
+        """Exclude the host, because a worker has failed there."""
         with self._lock:
             self._list.failed(_ONE, time.monotonic())
             self._event.set()
 
     def is_blacklisted(self) -> bool:
-        """Return True if the host gets no workers now."""
+        """Return True if the host is excluded now."""
         with self._lock:
             return self._list.bars(_ONE, time.monotonic())
 
 
 class DiscoveredHosts:
-    """Hosts that were found. Immutable."""
+    """Discovered hosts and their slots. Immutable."""
 
     def __init__(self, host_slots: Mapping[str, int], host_assignment_order: Sequence[str]) -> None:
-        """Store slots by host, and the hosts in the order in which they get ranks."""
+        """Store the slots of each host, and the hosts in the order in which they get ranks."""
         self._slots = dict(host_slots)
         self._order = list(host_assignment_order)
 
@@ -76,11 +76,11 @@ class DiscoveredHosts:
         return list(self._order)
 
     def get_slots(self, host: str) -> int:
-        """Return the slots of a host, 0 for an unknown one."""
+        """Return the number of slots of a host, or 0 if it is unknown."""
         return self._slots.get(host, 0)
 
     def count_available_slots(self) -> int:
-        """Return the number of slots of all hosts."""
+        """Return the total number of slots of all hosts."""
         return sum(self._slots.values())
 
     def __repr__(self) -> str:
@@ -88,26 +88,26 @@ class DiscoveredHosts:
 
 
 class HostDiscovery:
-    """Base class of host discoveries. Programs may derive their own."""
+    """Base class for host discovery. Programs can derive their own classes."""
 
     def find_available_hosts_and_slots(self) -> dict[str, int]:
-        """Return slots by host, in the order in which hosts are to be used."""
+        """Return the slots of each host, in the order in which hosts should be used."""
         raise NotImplementedError
 
 
 class HostDiscoveryScript(HostDiscovery):
-    """Discovery by an executable that prints one host a line, `name` or `name:slots`."""
+    """Discovery by an executable that prints one host per line, as `name` or `name:slots`."""
 
     def __init__(self, discovery_script: str, slots: int | None) -> None:
-        """Store the path of the script, and the slots of hosts for which it prints none; None: it must print them."""
+        """Store the path of the script. Hosts printed without slots have `slots`; with None, such lines are errors."""
         self._script = discovery_script
         self._slots = slots
 
     def find_available_hosts_and_slots(self) -> dict[str, int]:
-        """Run the script once and return slots by host.
+        """Run the script once and return the slots of each host.
 
         Raises:
-            ValueError: The file cannot be run, takes longer than 10 s, or prints something that is not accepted.
+            ValueError: The file cannot be run, takes longer than 10 s, or prints an invalid line.
         """
         return ScriptRun(self._script, self._slots, names=DISCOVERY).finish()
 
@@ -123,9 +123,9 @@ class FixedHosts(HostDiscovery):
 
 
 def check_fixed(slots: Mapping[str, int], names: Names = FLAGS) -> Mapping[str, int]:
-    """Return the hosts of an elastic job without discovery unchanged.
+    """Return `slots` unchanged if an elastic job without discovery can use them.
 
-    With a single host, nothing would be left after its first failure.
+    With a single host, the first failure would leave no host.
 
     Raises:
         ValueError: There are fewer than two hosts.
@@ -139,28 +139,28 @@ def check_fixed(slots: Mapping[str, int], names: Names = FLAGS) -> Mapping[str, 
 
 
 class HostManager:
-    """Hosts that can be used: found by the discovery and not barred. Thread-safe."""
+    """Hosts that can be used: discovered and not excluded. Thread-safe."""
 
     def __init__(self, discovery: HostDiscovery, cooldown_range: tuple[float, float] | None = None) -> None:
-        """Store the discovery; `cooldown_range` is as for `HostState`."""
+        """Store the discovery. `cooldown_range` has the same meaning as in `HostState`."""
         self._discovery = discovery
         self._list = Blacklist(check_range(cooldown_range))
         self._lock = threading.Lock()
         self._slots: dict[str, int] = {}
-        self._order: list[str] = []  # hosts in the order in which they were first found
-        self._last: dict[str, int] = {}  # usable slots by host at the last update
+        self._order: list[str] = []  # Hosts in the order in which they were first discovered.
+        self._last: dict[str, int] = {}  # Usable slots of each host at the last update.
 
     @property
     def current_hosts(self) -> DiscoveredHosts:
-        """Usable hosts as of the last update."""
+        """Usable hosts at the last update."""
         with self._lock:
             slots, order = self._usable()
         return DiscoveredHosts(slots, order)
 
     def update_available_hosts(self) -> HostUpdateResult:
-        """Run the discovery once and return how the usable hosts have changed since the last call.
+        """Run the discovery once, and return how the usable hosts have changed since the last call.
 
-        A host with fewer slots counts as a removal. Raises what the discovery raises.
+        A host that has lost slots counts as a removal. Exceptions of the discovery are passed on.
         """
         found = self._discovery.find_available_hosts_and_slots()
         with self._lock:
@@ -178,18 +178,18 @@ class HostManager:
         return {host: self._slots[host] for host in order}, order
 
     def blacklist(self, host: str) -> None:
-        """Bar the host, because a worker has failed there."""
+        """Exclude the host, because a worker has failed there."""
         with self._lock:
             self._list.failed(host, time.monotonic())
 
     def is_blacklisted(self, host: str) -> bool:
-        """Return True if the host is barred now."""
+        """Return True if the host is excluded now."""
         with self._lock:
             return self._list.bars(host, time.monotonic())
 
 
 def compare(before: Mapping[str, int], after: Mapping[str, int]) -> HostUpdateResult:
-    """Return whether slots were added or removed."""
+    """Return whether slots were added, removed or both."""
     update = HostUpdateResult.no_update
     for host in {*before, *after}:
         if after.get(host, 0) > before.get(host, 0):

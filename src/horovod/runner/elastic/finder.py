@@ -10,18 +10,18 @@ from horovod.runner.base.arguments import FLAGS, Names
 from horovod.runner.base.errors import LaunchError
 from horovod.runner.elastic.script import ScriptRun
 
-EVERY = 1.0  # s from the end of one run of the script to the start of the next
+EVERY = 1.0  # seconds from the end of one run of the script to the start of the next
 
 
 @dataclass(frozen=True)
 class Found:
-    """Hosts that a discovery has found.
+    """Hosts that a discovery found.
 
     Attributes:
-        slots: Slots by host, in the order in which hosts are to be used.
-        certain: True if an empty result means that there are no hosts.
-        complete: True if no further host will join.
-        by: Script that named the hosts, if any.
+        slots: Slots of each host, in the order in which hosts should be used.
+        certain: True if an empty result means that no host is available.
+        complete: True if no further host can be added later.
+        by: Script that found the hosts; empty without a script.
     """
 
     slots: Mapping[str, int]
@@ -32,7 +32,7 @@ class Found:
 
 @dataclass(frozen=True)
 class NotFound:
-    """Failure of a discovery: the reason, and True as `first` if no discovery has succeeded yet."""
+    """Failure of a discovery: its reason, and `first`, which is True if no discovery has succeeded yet."""
 
     why: str
     first: bool
@@ -42,26 +42,26 @@ class Source(Protocol):
     """Source of an elastic job's hosts. No call blocks."""
 
     def events(self) -> dict[int, int]:
-        """Return descriptors and their poll events."""
+        """Return each descriptor with the poll events to wait for."""
 
     def next_time(self) -> float | None:
-        """Return when `look` must be called next (monotonic, s), or None."""
+        """Return the time at which `look` must be called next (monotonic, s), or None."""
 
     def look(self, now: float) -> Found | NotFound | None:
-        """Return a new result, or None if nothing has changed."""
+        """Return a new result, or None if the hosts have not changed."""
 
     def lost(self, host: str) -> None:
-        """Record that the job has lost this host, or cannot use it."""
+        """Record that the job has lost this host or cannot use it."""
 
     def machine_of(self, host: str) -> str:
-        """Return the machine that the host is, or is a part of."""
+        """Return the machine that contains the host; usually the host itself."""
 
     def close(self) -> None:
         """Release resources. Idempotent."""
 
 
 class Finder:
-    """Source that runs a script repeatedly, or returns fixed hosts. Reports changes only."""
+    """Source that runs a script repeatedly, or that returns fixed hosts. It reports only changes."""
 
     def __init__(
         self,
@@ -72,15 +72,15 @@ class Finder:
         every: float | None = None,
         names: Names = FLAGS,
     ) -> None:
-        """Start the first run of the script.
+        """Start the first run of the script, if there is one.
 
         Args:
             script: Path of the discovery script; None for fixed hosts.
-            slots: Slots of hosts for which the script prints none.
-            fixed: Slots by host, if there is no script.
-            command: Program of Horovod to run in place of the script; `script` is then its name for messages.
-            every: Seconds between two runs; default EVERY.
-            names: How messages name the script and the slots.
+            slots: Slots of each host for which the script prints none.
+            fixed: Slots of each host, if there is no script.
+            command: Program of Horovod to run instead of the script. `script` is then its name in messages.
+            every: Seconds between two runs; by default EVERY.
+            names: Names of the script and the slots in messages.
 
         Raises:
             LaunchError: The script's file cannot be run.
@@ -97,17 +97,17 @@ class Finder:
         self._trouble = ""
 
     def events(self) -> dict[int, int]:
-        """Return descriptors and their poll events."""
+        """Return each descriptor with the poll events to wait for."""
         return {} if self._run is None else self._run.events()
 
     def next_time(self) -> float | None:
-        """Return when `look` must be called next (monotonic, s), or None."""
+        """Return the time at which `look` must be called next (monotonic, s), or None."""
         if self._fixed is not None:
             return 0.0
         return self._next if self._run is None else self._run.next_time()
 
     def look(self, now: float) -> Found | NotFound | None:
-        """Return a new result, or None if nothing has changed."""
+        """Return a new result, or None if the hosts have not changed."""
         if self._fixed is not None:
             found, self._fixed = self._fixed, None
             return Found(found)
@@ -147,14 +147,14 @@ class Finder:
         return NotFound(why, self._last is None)
 
     def lost(self, host: str) -> None:
-        """Do nothing: the next discovery shows whether the host can be used."""
+        """Do nothing, because the next discovery shows whether the host can be used."""
 
     def machine_of(self, host: str) -> str:
-        """Return the host, since hosts are machines here."""
+        """Return the host itself, because hosts are machines here."""
         return host
 
     def close(self) -> None:
-        """Stop the script. Idempotent."""
+        """Stop the script if it runs. Idempotent."""
         self._script = None
         if self._run is not None:
             self._run.close()

@@ -1,4 +1,4 @@
-"""Limits of an elastic job, as set by the user, and hosts that get no new workers after a failure."""
+"""Limits of an elastic job that the user sets, and hosts that are excluded after a failure."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ from horovod.runner.elastic.actions import TORN_DOWN
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of an elastic job.
+    """Limits of an elastic job that the user sets.
 
     Attributes:
-        start: Workers before the first epoch (-np).
-        least: Fewest workers of an epoch.
-        most: Most workers of an epoch; None means no limit.
-        resets: How often the members may change; None means no limit.
+        start: Workers needed to form the first epoch (-np).
+        least: Minimum number of workers in an epoch.
+        most: Maximum number of workers in an epoch; None means no limit.
+        resets: Number of times the members may change; None means no limit.
         timeout: Seconds without a running epoch after which the job ends.
-        patience: Seconds for a member to return from an epoch that is over; default half of `timeout`.
-        gather: Seconds that workers of the first epoch wait for others that are starting; default as in later epochs.
-        names: How messages name the values.
+        patience: Seconds for a member to return from an epoch that is over; by default half of `timeout`.
+        gather: Seconds for which workers of the first epoch wait for others that are starting; by default as in later
+            ones.
+        names: Names of these values in messages.
     """
 
     start: int
@@ -50,7 +51,7 @@ class Limits:
 
     @property
     def seconds_to_come_back(self) -> float:
-        """Seconds for a member to return from an epoch that is over."""
+        """Seconds that a member has to return from an epoch that is over."""
         return self.timeout / 2 if self.patience is None else self.patience
 
     def has_room(self, size: int) -> bool:
@@ -60,29 +61,30 @@ class Limits:
 
 @dataclass
 class Resets:
-    """Count of changes of a job's members. `most` is the maximum, None for no limit."""
+    """Count of changes of a job's members. `most` is the maximum; None means no limit."""
 
     most: int | None
     done: int = 0
 
     @property
     def used_up(self) -> bool:
-        """True if the members may not change any more."""
+        """True if no further change of members is allowed."""
         return self.most is not None and self.done >= self.most
 
 
-# Hosts that get no new workers for a while because a worker failed there. Pure: times are arguments (monotonic, s).
+# Hosts that get no new workers for some time, because a worker failed there. The caller passes all times (monotonic,
+# s).
 #
-# The first failure bars a host for the minimum of the range plus a random jitter of up to the same length. Each further
-# failure doubles the time, up to the maximum of the range. Without a range the host is barred permanently. The jitter
-# prevents hosts that failed together from returning together.
+# The first failure excludes a host for the minimum of the range plus a random jitter of at most the same length. Each
+# further failure doubles the time, up to the maximum of the range. Without a range, the host is excluded permanently.
+# The jitter prevents hosts that failed together from returning together.
 
 SHORTEST, LONGEST = 1, 3600
-"""Limits of the range in seconds."""
+"""Smallest and largest accepted value of the range in seconds."""
 
 
 def check_range(given: tuple[float, float] | None) -> tuple[float, float] | None:
-    """Return the range unchanged. Raises ValueError naming the range and what is accepted."""
+    """Return the range unchanged. Raises ValueError with the range and the accepted values if it is invalid."""
     if given is None:
         return None
     try:
@@ -107,24 +109,27 @@ class _Failed:
 
 @dataclass
 class Blacklist:
-    """Hosts barred after failures. `cooldown` is (MIN, MAX) in seconds, None for no end; `seed` is the jitter's."""
+    """Hosts excluded after failures.
+
+    `cooldown` is (MIN, MAX) in seconds, None for permanently; `seed` is for the jitter.
+    """
 
     cooldown: tuple[float, float] | None = None
     seed: int | None = None
     _hosts: dict[str, _Failed] = field(default_factory=dict)
-    _last: float = -math.inf  # time of the last failure
+    _last: float = -math.inf  # time of the last failure on any host
 
     def __post_init__(self) -> None:
         check_range(self.cooldown)
         self._random = random.Random(self.seed)
 
     def failed(self, host: str, now: float) -> float:
-        """Record that a worker has failed on the host.
+        """Record that a worker has failed on the host, and exclude the host.
 
-        Failures of several workers that ran there at the same time count once, because the host is already barred.
+        Failures of several workers there at the same time count once, because the host is already excluded.
 
         Returns:
-            Seconds for which the host is barred from now on; infinity if permanently.
+            Seconds from now for which the host is excluded; infinity if permanently.
         """
         self._last = now
         known = self._hosts.setdefault(host, _Failed())
@@ -141,42 +146,42 @@ class Blacklist:
         return known.delay
 
     def bars(self, host: str, now: float) -> bool:
-        """Return True if the host gets no new workers now."""
+        """Return True if the host is excluded now."""
         known = self._hosts.get(host)
         return known is not None and now < known.until
 
     def bars_for_ever(self, hosts: Collection[str], now: float) -> bool:
-        """Return True if there are hosts but all of them are barred permanently."""
+        """Return True if there are hosts and all of them are excluded permanently."""
         return bool(hosts) and self.next_return(now) is None and all(self.bars(host, now) for host in hosts)
 
     def closes_at(self, hosts: Collection[str], full: bool, now: float) -> float:
-        """Return the time from which on none of these hosts will ever get new workers, infinity if some may.
+        """Return the time after which none of these hosts can get new workers; infinity if some still can.
 
-        If the hosts that are not barred have too few slots (`full`), no host can join them unless another one is lost.
-        This is waited for.
+        `full` is True if the hosts that are not excluded have too few slots. A lost host would make room for others, so
+        the result is then TORN_DOWN seconds after the last failure, when all lost hosts are known.
         """
         if self.bars_for_ever(hosts, now):
             return -math.inf
         return self._last + TORN_DOWN if full and self.next_return(now) is None else math.inf
 
     def barred(self, hosts: Collection[str], now: float) -> list[str]:
-        """Return those of the hosts that are barred now."""
+        """Return the hosts among these that are excluded now."""
         return [host for host in hosts if self.bars(host, now)]
 
     def usable(self, slots: Mapping[str, int], now: float) -> dict[str, int]:
-        """Return the slots of the hosts that are not barred."""
+        """Return the slots of the hosts that are not excluded."""
         return {host: count for host, count in slots.items() if not self.bars(host, now)}
 
     def next_return(self, now: float) -> float | None:
-        """Return when the next barred host becomes usable (monotonic, s), or None."""
+        """Return the time at which the next excluded host becomes usable (monotonic, s), or None."""
         times = [known.until for known in self._hosts.values() if now < known.until < math.inf]
         return min(times, default=None)
 
     def next_time(self, now: float) -> float | None:
-        """Return when the next barred host becomes usable, or when the result of `closes_at` becomes final."""
+        """Return the time at which the next excluded host becomes usable, or at which all lost hosts are known."""
         times = [self.next_return(now), self._last + TORN_DOWN if now < self._last + TORN_DOWN else None]
         return min((at for at in times if at is not None), default=None)
 
     def postpone(self, seconds: float) -> None:
-        """Extend the time after the last failure, since the launcher may not know yet which hosts were lost."""
+        """Extend the time after the last failure, because the launcher may not know yet which hosts are lost."""
         self._last += seconds

@@ -1,15 +1,15 @@
-"""Pure state machine that decides which workers are members of an elastic job.
+"""State machine that decides which workers are members of an elastic job. It performs no I/O.
 
-Every method reports an event with its time (monotonic, s) and returns actions. Nothing blocks here, and a worker is a
-number. `phases` lists the states. The rules:
+Every method reports an event with its time (monotonic, s) and returns actions. Nothing blocks here. Workers are
+identified by their numbers. `actions` lists the states. The rules:
 
-1. An epoch is formed only when no worker runs in an earlier one: each of its members has returned, has reported that it
-   ends, or its process is gone. A worker is killed if it does not return in time, or if other ranks have lost it and it
-   shows no sign of life.
-2. A survivor is a member of the next epoch, as long as its host has a slot for it and the job does not end.
+1. An epoch is formed only when no worker runs in an earlier one. Each member must have returned or reported that it
+ends, or its process must be gone. A worker is killed if it does not return in time, or if other ranks have lost it and
+it shows no sign of life.
+2. A survivor is a member of the next epoch if its host has a slot for it and the job does not end.
 3. New workers are started while the others continue. Members are told when a new worker is ready to be admitted.
 4. While no epoch runs, there is always a deadline for the next decision, so no wait is unlimited.
-5. A host on which a worker fails gets no new workers (`cooldown`); survivors there stay.
+5. A host on which a worker fails gets no new workers for some time (`limits`). Survivors on that host stay.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Membership:
     """Membership of an elastic job's workers.
 
     Attributes:
-        epoch: Number of the last epoch formed; 0 before the first.
+        epoch: Number of the last epoch that was formed; 0 before the first.
         workers: All live workers.
     """
 
@@ -57,13 +57,14 @@ class Membership:
         self._patience = limits.seconds_to_come_back
         self._slots: dict[str, int] = {}
         self._complete = False
-        self._told_none, self._told_slots = False, -1  # reported: that there are no hosts; the last insufficient slots
+        # True once a lack of hosts was reported, and the last insufficient number of slots that was reported.
+        self._told_none, self._told_slots = False, -1
         self._resets = Resets(limits.resets)
-        self._ran = False  # True once an epoch has run
-        self._begun = False  # True if training state exists, as far as is known
-        self._fresh = True  # True if no member had it when the last epoch was formed
+        self._ran = False  # True once an epoch has run.
+        self._begun = False  # True if training state is known to exist.
+        self._fresh = True  # True if no member had training state when the last epoch was formed.
         self._success = False
-        self._idle_since: float | None = now  # since when no epoch has been running
+        self._idle_since: float | None = now  # time since which no epoch has been running; None while one runs
         self._admission = Admission(limits.gather)
         self._told_waiting = False
         self._last_members: set[int] = set()  # members of the last epoch that ran
@@ -72,7 +73,7 @@ class Membership:
     # Queries
 
     def next_time(self, now: float) -> float | None:
-        """Return when `tick` must be called next, or None if no deadline is set."""
+        """Return the time at which `tick` must be called next, or None if there is no deadline."""
         if self.phase is Phase.ENDED:
             return None
         times = [self.workers.next_deadline()]
@@ -92,14 +93,14 @@ class Membership:
     def discovered(
         self, slots: Mapping[str, int], now: float, certain: bool = False, complete: bool = False, by: str = ""
     ) -> list[Action]:
-        """Record which hosts can be used, in order of preference, with their slots.
+        """Record the usable hosts and their slots, in order of preference.
 
         Args:
-            slots: Slots by host. An empty mapping is ignored, unless it is `certain`.
+            slots: Slots of each host. An empty mapping is ignored unless `certain` is True.
             now: Current time.
-            certain: True if an empty mapping means that there are no hosts.
-            complete: True if no further host will join.
-            by: Script that found the hosts, if any.
+            certain: True if an empty mapping means that no host is available.
+            complete: True if no further host can be added later.
+            by: Script that found the hosts; empty without a script.
         """
         if not slots and not certain:
             if not self._told_none:
@@ -120,7 +121,7 @@ class Membership:
         return self._decide(now)
 
     def refused(self, number: int, why: str, now: float) -> list[Action]:
-        """Record that a new worker has called hvd.init() but may not join (`newcomers`), and bar its host."""
+        """Record that a new worker has called hvd.init() but may not join (`admission`), and exclude its host."""
         worker = self.workers.find(number)
         if worker is not None and worker.life is Life.STARTING:
             worker.life = Life.WAITING
@@ -129,7 +130,7 @@ class Membership:
         return self._decide(now)
 
     def formed(self, number: int, epoch: int, now: float) -> list[Action]:
-        """Record that a member of the epoch has connected to all others and trains."""
+        """Record that a member of the epoch has connected to all others and now trains."""
         if (worker := self._member(number, epoch)) is not None and self.phase is Phase.FORMING:
             worker.formed = True
             if all(member.formed for member in self.workers if member.epoch == self.epoch):
@@ -141,19 +142,20 @@ class Membership:
     ) -> list[Action]:
         """Record that a member has left the epoch and waits for the next one.
 
-        The epoch could not be formed, ranks of it were lost, or workers are to join or leave.
+        It left because the epoch could not be formed, ranks were lost, or workers should join or leave.
 
         Args:
             number: Number of the member.
-            epoch: Epoch that it has left.
+            epoch: Epoch that the member has left.
             now: Current time.
-            lost: Numbers of the lost workers, as far as the member knows them.
-            holds: True if the member has the training state, which others may lack; None if it does not say.
+            lost: Numbers of the workers that the member knows to be lost.
+            holds: True if the member has the training state, False if not; None if it does not say.
         """
         worker = self._member(number, epoch)
         if worker is not None:
             worker.life = Life.WAITING
-            if holds is not None:  # an epoch of new workers has trained only if none of them is still new
+            # An epoch of new workers has trained only if none of them is still new.
+            if holds is not None:
                 worker.holds, self._begun = holds, holds or (self._begun and not self._fresh)
             worker.came()
             self._break(f"{worker} has left it", now)
@@ -172,9 +174,9 @@ class Membership:
         return self._decide(now)
 
     def ending(self, number: int, now: float) -> list[Action]:
-        """Record that a member has reported that it ends because it raised an exception.
+        """Record that a member has reported that it ends because of an exception.
 
-        It will not return, so the others need not wait for it; its process may take a while to end.
+        The others need not wait for it to return. Its process can take some time to end.
         """
         worker = self._member(number, self.epoch)
         if worker is not None:
@@ -184,9 +186,9 @@ class Membership:
         return self._decide(now)
 
     def accused(self, numbers: Collection[int], now: float, why: str) -> list[Action]:
-        """Kill workers that the launcher found to be stuck, because one has been stopped for too long, say.
+        """Kill workers that the launcher found stuck, for example because one has been stopped for too long.
 
-        No other rank can have noticed that yet.
+        Other ranks cannot have noticed that yet.
         """
         for number in numbers:
             if (worker := self.workers.find(number)) is not None:
@@ -198,14 +200,14 @@ class Membership:
     def exited(
         self, number: int, success: bool, now: float, victim: bool = False, how: str = "it ended"
     ) -> list[Action]:
-        """Record that a process has ended.
+        """Record that the process of a worker has ended.
 
         Args:
             number: Number of the worker.
             success: True if it ended with exit code 0.
             now: Current time.
-            victim: True if it reported that it ended only because others failed.
-            how: Reason of its end, for messages.
+            victim: True if the worker reported that it ended only because others failed.
+            how: Description of how it ended, for messages.
         """
         worker = self.workers.find(number)
         if worker is not None:
@@ -218,7 +220,7 @@ class Membership:
         return self._decide(now)
 
     def host_lost(self, host: str, now: float) -> list[Action]:
-        """Record that a host's agent, and with it all its workers, cannot be reached any more."""
+        """Record that the agent of a host, and with it all workers there, can no longer be reached."""
         lost = [worker for worker in self.workers if worker.host == host]
         if staying := [worker for worker in lost if not worker.leaves]:
             self._failed(staying[0], now, "its host is lost", lost)
@@ -233,7 +235,7 @@ class Membership:
         return self._decide(now)
 
     def postpone(self, seconds: float) -> None:
-        """Extend all deadlines by the seconds during which the launcher did not run."""
+        """Extend all deadlines by `seconds`, during which the launcher did not run."""
         self.workers.postpone(seconds)
         self._idle_since = None if self._idle_since is None else self._idle_since + seconds
         self._admission.postpone(seconds)
@@ -242,7 +244,7 @@ class Membership:
     # Consequences
 
     def _member(self, number: int, epoch: int) -> Worker | None:
-        """Return the worker if it is at work in this epoch and the epoch is the last one."""
+        """Return the worker if it works in this epoch and this is the last epoch, else None."""
         return self.workers.at_work(number, epoch) if epoch == self.epoch else None
 
     def _run(self) -> None:
@@ -258,7 +260,7 @@ class Membership:
             member.survivor = member.holds = True
 
     def _break(self, why: str, now: float, lost: tuple[int, ...] = ()) -> None:
-        """End the epoch, whether it has begun or not. `lost` are workers whose processes are gone or about to be."""
+        """End the epoch, even if it has not begun. `lost` are workers whose processes are gone or about to be."""
         if self.phase not in (Phase.FORMING, Phase.RUNNING):
             return
         self._out.append(Break(self.epoch, why, lost))
@@ -273,7 +275,7 @@ class Membership:
                 worker.expect(now + ACCUSED, "other ranks have lost it, and it does not respond")
 
     def _failed(self, worker: Worker, now: float, how: str, gone: Sequence[Worker] = ()) -> None:
-        """Bar the host of a failed worker and report it. `gone` are the workers lost together with it."""
+        """Exclude the host of a failed worker and report this. `gone` are workers that were lost together with it."""
         if self.phase is Phase.FINISHING:
             return
         barred = self._blacklist.bars(worker.host, now)
@@ -306,7 +308,7 @@ class Membership:
                 self._finish(now)
             else:
                 self._spawn(now)
-                if self._ran:  # until then, one deadline applies to all workers together
+                if self._ran:  # until an epoch runs, one common deadline applies to all workers
                     silent = messages.silent(self.limits.timeout, self._names)
                     self.workers.expect_starts(now, self.limits.timeout, silent)
                 self._go_on(now)
@@ -340,7 +342,7 @@ class Membership:
             self._told_slots = slots
             return
         if self._resets.used_up and self.workers.survivors >= self.limits.least:
-            return  # a new worker could only end the job
+            return  # a new worker could only make the job end
         room = None if self.limits.most is None else max(0, self.limits.most - self.workers.staying)
         for host in workers.free_slots(usable, self.workers.taken())[:room]:
             self._out.append(Spawn(self.workers.add(host, self.epoch == 0).number, host))
@@ -371,7 +373,7 @@ class Membership:
             self._told_waiting = True
 
     def _let_go(self, now: float) -> None:
-        """Dismiss idle workers that have no slot any more; those that train are told later (`_notify`)."""
+        """Dismiss idle workers that no longer have a slot. Workers that train are told later (`_notify`)."""
         for worker in [one for one in self.workers.of(Life.WAITING, Life.STARTING) if one.leaves and not one.dismissed]:
             if worker.life is Life.STARTING:
                 self._kill(worker, now, "its host has no slot for it any more")
@@ -395,7 +397,7 @@ class Membership:
         return self.limits.least if self._ran else self.limits.start
 
     def _hopeless_at(self, waiting: int, now: float) -> float:
-        """Return the time from which on too few workers are present or starting, and too few slots remain."""
+        """Return the time from which the job has too few workers, present or starting, and too few slots for more."""
         if waiting >= self._needed or self.workers.of(Life.STARTING, Life.WORKING, Life.ENDING, Life.KILLED):
             return math.inf
         free = workers.free_slots(self._blacklist.usable(self._slots, now), self.workers.taken())
@@ -411,7 +413,7 @@ class Membership:
 
     def _form(self, waiting: list[Worker]) -> None:
         if self._ran and self._resets.used_up and self._last_members <= {worker.number for worker in waiting}:
-            waiting = [worker for worker in waiting if worker.number in self._last_members]  # keep the members
+            waiting = [worker for worker in waiting if worker.number in self._last_members]  # keep the previous members
         ordered = workers.choose(candidates(waiting), self.limits.most, self.workers.machines(self._slots))
         places = workers.places(ordered)
         if self._ran and places.keys() != self._last_members:
@@ -430,9 +432,9 @@ class Membership:
         self._out.append(Form(self.epoch, places))
 
     def _finish(self, now: float) -> None:
-        """After one worker has ended with success, dismiss those that wait; those at work may end by themselves.
+        """After a worker has ended with success, dismiss the waiting workers. Working ones can end by themselves.
 
-        If no epoch has run, a worker that has not called hvd.init() is left alone: the program may not use Horovod.
+        If no epoch has run, workers that have not called hvd.init() continue, because the program may not use Horovod.
         """
         for worker in self.workers:
             if worker.life is Life.STARTING and self._ran:

@@ -1,4 +1,4 @@
-"""Messages about elastic jobs. Pure."""
+"""Messages to the user about elastic jobs."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ def ranks(count: int) -> str:
 
 
 def remaining(workers: Workers, gone: Sequence[Worker], least: int, names: Names) -> str:
-    """Return a clause on how many ranks are left without `gone`; empty if none of these was in an epoch that ran.
+    """Return a clause on how many ranks remain without `gone`; empty if none of those was in an epoch that ran.
 
-    It promises nothing, because others may fail a moment later.
+    The clause only describes the present, because other ranks can fail a moment later.
     """
     if not any(worker.survivor for worker in gone):
         return ""
@@ -28,14 +28,14 @@ def remaining(workers: Workers, gone: Sequence[Worker], least: int, names: Names
 
 
 def members(now: int, new: Sequence[Worker], fewer: bool) -> str:
-    """Return the message for a new epoch if some members are new or have left, else an empty string."""
+    """Return the message about a new epoch if members have joined or left, else an empty string."""
     if new:
         return f"{ranks(now)} now; new: {', '.join(map(str, new))}"
     return f"going on with {ranks(now)}" if fewer else ""
 
 
 def does_not_come(patience: float) -> str:
-    """Return why a member is killed that has not returned in time."""
+    """Return the reason for killing a member that has not returned in time."""
     return (
         f"it has not come back within {patience:g} s: it hangs, computes for longer than that, or goes on after a "
         "HorovodInternalError instead of letting hvd.elastic.run have it"
@@ -43,7 +43,7 @@ def does_not_come(patience: float) -> str:
 
 
 def too_long(workers: Workers, there: int, needed: int, seconds: float, names: Names) -> str:
-    """Return why a job ends that had no running epoch within the timeout."""
+    """Return the reason for ending a job that had no running epoch within the timeout."""
     late = "".join(
         f"; {', '.join(map(str, found))} {what}"
         for life, what in ((Life.WORKING, "did not come back"), (Life.STARTING, "did not call hvd.init()"))
@@ -56,15 +56,15 @@ def too_long(workers: Workers, there: int, needed: int, seconds: float, names: N
 
 
 def too_many_changes(resets: int, names: Names) -> str:
-    """Return why a job ends whose members may not change any more."""
+    """Return the reason for ending a job because its members have changed too often."""
     return f"the members were to change more often than {names.resets} allows ({resets})"
 
 
 def outside_run(victims: int) -> str:
-    """Return a possible reason why no worker holds the state any more, or an empty string.
+    """Return a possible reason why no worker holds the training state any more, or an empty string.
 
     Args:
-        victims: Number of workers that ended by a HorovodInternalError.
+        victims: Number of workers that ended because of a HorovodInternalError.
     """
     if not victims:
         return ""
@@ -76,7 +76,7 @@ def outside_run(victims: int) -> str:
 
 
 def waiting(there: int, needed: int, seconds: float, names: Names) -> str:
-    """Return the message of a job that waits for more workers, and for at most `seconds`."""
+    """Return the message that a job waits for more workers, for at most `seconds`."""
     return (
         f"waiting for workers: {there} are there, {needed} are needed to go on; without them the job ends in "
         f"{math.ceil(seconds)} s ({names.timeout})"
@@ -84,22 +84,22 @@ def waiting(there: int, needed: int, seconds: float, names: Names) -> str:
 
 
 def no_host(by: str, runs: bool) -> str:
-    """Return the message of a job without hosts. `by` is the script that found none; `runs` if workers run."""
+    """Return the message that there are no hosts. `by` is the script that found none; `runs` is True if workers run."""
     return "no host is found" + (f": {by} names none" if by else "") + ("; what runs goes on" if runs else "")
 
 
 def too_few_slots(slots: int, needed: int, hosts: int) -> str:
-    """Return the message of a job that has too few slots to start."""
+    """Return the message that a job has too few slots to start."""
     return f"waiting for slots: {slots} of {needed}, on {hosts} host{'' if hosts == 1 else 's'}"
 
 
 def silent(seconds: float, names: Names) -> str:
-    """Return why a worker is killed that was started but has not called hvd.init() in time."""
+    """Return the reason for killing a worker that has not called hvd.init() in time."""
     return f"it has not called hvd.init() within {seconds:g} s ({names.timeout})"
 
 
 def hopeless(hosts: Sequence[str], there: int, needed: int, names: Names) -> str:
-    """Return why a job ends that has too few workers and whose hosts are all barred."""
+    """Return the reason for ending a job that has too few workers and only excluded hosts."""
     between = "; " if any("," in host for host in hosts) else ", "  # "node1, Spark task 3" is one host
     which = f"host {hosts[0]}" if len(hosts) == 1 else f"each of the hosts {between.join(hosts)}"
     forever = f" ({names.cooldown} is not given)" if names.cooldown else ""

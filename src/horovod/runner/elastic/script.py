@@ -1,4 +1,4 @@
-"""One run of a discovery script, ended at its deadline, and its parsed output. Only `finish` blocks."""
+"""One run of a discovery script, with a deadline and parsed output. Only `finish` blocks."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from horovod.runner.base.arguments import FLAGS, Names
 from horovod.runner.base.errors import LaunchError
 from horovod.runner.base.job_result import describe_status
 
-# Parser of a discovery script's output. Pure.
+# Parser for the output of a discovery script.
 
-MOST = 65536  # maximum slots of a host, as many ranks as a job may have
+MOST = 65536  # maximum slots per host, equal to the maximum ranks per job
 FORM = "'name' or 'name:slots' with slots at least 1; an IPv6 address as [address] or [address]:slots; one host a line"
 _LINE = re.compile(r"(?:([\w.-]+)|\[([0-9A-Fa-f:.]+(?:%\w+)?)\])(?::([0-9]+))?", re.ASCII)
-_SHOWN = 80  # maximum characters shown of a line that cannot be parsed
+_SHOWN = 80  # maximum characters shown of an invalid line
 
 
 def parse(output: str, slots: int | None, script: str, names: Names = FLAGS) -> dict[str, int]:
-    """Return slots by host, in the order of the lines. Blank lines are ignored.
+    """Return the slots of each host, in the order of the lines. Blank lines are ignored.
 
     Args:
         output: Text to parse.
-        slots: Slots of hosts for which a line gives none; None: every line must give them.
+        slots: Slots of each host for which a line gives none. If None, every line must give them.
         script: Name of the script, for messages.
-        names: How messages name `slots`.
+        names: Names of the settings in messages.
 
     Raises:
-        LaunchError: A line is not accepted; the message shows the line. Also a ValueError.
+        LaunchError: A line is invalid. The message shows it. Also a ValueError.
     """
     found: dict[str, int] = {}
     lines: dict[str, int] = {}
@@ -63,7 +63,7 @@ def parse(output: str, slots: int | None, script: str, names: Names = FLAGS) -> 
 
 
 def _number(digits: str) -> int:
-    """Return the number, cut to a few digits so that it is above MOST but not huge."""
+    """Return the number. Many digits are cut so that the result is above MOST but not huge."""
     return int((digits.lstrip("0") or "0")[: len(str(MOST)) + 1])
 
 
@@ -72,19 +72,19 @@ def _shown(text: str) -> str:
 
 
 SECONDS = 10.0
-LIMIT = 1 << 20  # maximum bytes of output
+LIMIT = 1 << 20  # Maximum bytes of output.
 _PIECE = 1 << 16
-_PIECES = 16  # pieces read at once, in case the script writes faster than we read
-_LAST_WORDS = 1 << 14  # bytes of stderr that are kept
-_KILLED = 1.0  # s to wait for a killed process; one that the kernel cannot end is left
-_SHOWN_LINES = 5  # maximum lines of stderr shown
+_PIECES = 16  # Maximum pieces read at once, in case the script writes faster than we read.
+_LAST_WORDS = 1 << 14  # Bytes of stderr that are kept.
+_KILLED = 1.0  # Seconds to wait for a killed process to end.
+_SHOWN_LINES = 5  # Maximum lines of stderr shown.
 
 
 class ScriptRun:
     """One run of a discovery script.
 
-    Call `events`, `serve` and `next_time` in a loop until `done`, or call `finish`; then get the `result`. Call `close`
-    if the run is not needed any more.
+    Call `events`, `serve` and `next_time` in a loop until `done` is True, or call `finish`. Then get `result`. Call
+    `close` when the run is no longer needed.
     """
 
     def __init__(
@@ -99,13 +99,13 @@ class ScriptRun:
 
         Args:
             script: Path of the script.
-            slots: Slots of hosts for which it prints none.
-            seconds: Time limit.
-            command: Program of Horovod to run in place of the script; `script` is then its name for messages.
-            names: How messages name the script and the slots.
+            slots: Slots of each host for which the script prints none.
+            seconds: Time limit of the run.
+            command: Program of Horovod to run instead of the script. `script` is then its name in messages.
+            names: Names of the script and the slots in messages.
 
         Raises:
-            LaunchError: The file cannot be run.
+            LaunchError: The script cannot be run.
         """
         self._script = script
         self._slots = slots
@@ -117,7 +117,7 @@ class ScriptRun:
         except OSError as error:
             if error.errno != errno.ENOEXEC:
                 raise LaunchError(self._cannot_start(path, error)) from None
-            self._process = self._start(["/bin/sh", path])  # no interpreter in its first line: run it as shells do
+            self._process = self._start(["/bin/sh", path])  # the file names no interpreter, so run it as shells do
         self._deadline = time.monotonic() + seconds
         assert self._process.stdout is not None
         assert self._process.stderr is not None
@@ -146,7 +146,7 @@ class ScriptRun:
         if os.path.isdir(path):
             return f"{what}a directory"
         if error.errno == errno.ENOENT:
-            # The kernel reports the same error for a missing interpreter.
+            # The kernel reports the same error if the interpreter is missing.
             missing = (
                 "whose interpreter (in its first line) does not exist"
                 if os.path.exists(path)
@@ -160,21 +160,21 @@ class ScriptRun:
     # Event loop
 
     def events(self) -> dict[int, int]:
-        """Return descriptors and their poll events."""
+        """Return each descriptor with the poll events to wait for."""
         if self.done:
             return {}
         wanted = {fd: select.POLLIN for fd, is_open in self._open.items() if is_open}
         return {**wanted, self._pidfd: select.POLLIN}
 
     def next_time(self) -> float | None:
-        """Return when `serve` must be called next (monotonic, s), or None."""
+        """Return the time at which `serve` must be called next (monotonic, s), or None."""
         return None if self.done else self._deadline
 
     def serve(self) -> None:
-        """Read the output, and end the script at its limits."""
+        """Read the output, and kill the script at its time or output limit."""
         if self.done:
             return
-        ended = self._process.poll() is not None  # before reading, so that all its output is read
+        ended = self._process.poll() is not None  # checked before reading, so that all output is read
         for fd, data in self._streams.items():
             self._read(fd, data)
         if len(self._out) > LIMIT:
@@ -201,7 +201,7 @@ class ScriptRun:
                 del data[:-_LAST_WORDS]
 
     def _stop(self) -> None:
-        """Kill the script and everything that it started."""
+        """Kill the script and all processes that it started."""
         try:
             os.killpg(self._process.pid, signal.SIGKILL)
         except (ProcessLookupError, PermissionError):
@@ -217,7 +217,7 @@ class ScriptRun:
         self.done = True
 
     def close(self) -> None:
-        """Stop the script. Idempotent."""
+        """Stop the script if it runs. Idempotent."""
         if not self.done:
             self._trouble = f"{self._script} was stopped"
             self._stop()
@@ -225,7 +225,7 @@ class ScriptRun:
     # Result
 
     def finish(self) -> dict[str, int]:
-        """Wait until the script ends, at most its time limit, and return the result."""
+        """Wait until the script ends or its time limit is reached, and return the result."""
         while not self.done:
             poll = select.poll()
             for fd, event in self.events().items():
@@ -235,7 +235,7 @@ class ScriptRun:
         return self.result()
 
     def result(self) -> dict[str, int]:
-        """Return slots by host, in the order in which they were printed. Raises LaunchError if the run failed."""
+        """Return the slots of each host, in the order of the output. Raises LaunchError if the run failed."""
         if self._trouble:
             raise LaunchError(self._trouble)
         if self._process.returncode != 0:

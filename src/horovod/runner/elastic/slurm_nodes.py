@@ -1,7 +1,7 @@
-"""Discovery script for a Slurm allocation: prints its nodes that are neither drained nor down.
+"""Discovery script for a Slurm allocation. It prints the nodes that are neither drained nor down.
 
-The only argument is the number of slots of each node; default its number of tasks. It is a separate program because
-Slurm's controller may take seconds to answer.
+The only argument is the number of slots of each node, by default its number of tasks. The script runs as a separate
+program, because Slurm's controller can take seconds to answer.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from horovod.common.contract import boot
 from horovod.runner.base.errors import LaunchError
 from horovod.runner.plan import allocations
 
-EVERY = 5.0  # s between two runs, because each puts load on a controller that all users share
-SECONDS = 4.0  # time limit of each of two queries, so that both fit into a discovery script's time limit
+EVERY = 5.0  # Seconds between two runs. Each run puts load on a controller that all users share.
+SECONDS = 4.0  # Time limit in seconds of each of the two queries, so that both fit into the time limit of a discovery.
 
 
 def command(each: int | None) -> list[str]:
@@ -28,7 +28,7 @@ def command(each: int | None) -> list[str]:
 
 
 def main() -> int:
-    """Print the nodes and return the exit code."""
+    """Print the nodes and return the exit code of the script."""
     given = allocations.allocation(os.environ)
     try:
         if given is None:
@@ -43,8 +43,8 @@ def main() -> int:
 
 
 def ask(program: str, *arguments: str, seconds: float = SECONDS) -> str:
-    """Return what a Slurm program prints. Raises LaunchError naming it, also when it does not answer in time."""
-    # Users' own settings would change the output.
+    """Return the output of a Slurm program. Raises LaunchError with its name if it fails or is too slow."""
+    # Settings of the user would change the output.
     kept = {name: text for name, text in os.environ.items() if not name.startswith(("SQUEUE_", "SINFO_"))}
     try:
         done = subprocess.run(

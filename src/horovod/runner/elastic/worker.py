@@ -1,4 +1,4 @@
-"""API for programs that are themselves launchers to communicate with workers of elastic jobs."""
+"""API through which programs that are launchers themselves notify workers of elastic jobs."""
 
 from __future__ import annotations
 
@@ -27,31 +27,31 @@ __all__ = [
     "WorkerNotificationService",
 ]
 
-# Notifications about changed hosts from a program that is itself a launcher to a worker.
+# Notifications about changed hosts, sent to a worker by a program that is a launcher itself.
 #
-# Each one uses a new connection, on which both ends prove that they hold the key. Workers of `horovodrun` are notified
-# through the job's store and need no port for it.
+# Each notification uses a new connection, on which both ends prove that they know the key. Workers of `horovodrun` get
+# notifications through the job's store and need no port.
 
-_PURPOSE = 100  # identifies these connections
-_NEWS = struct.Struct("<dB")  # timestamp, result
+_PURPOSE = 100  # Value that marks these connections in the handshake.
+_NEWS = struct.Struct("<dB")  # Timestamp and result.
 _MAC = 32
-_SECONDS = 10.0  # maximum duration of a connection
+_SECONDS = 10.0  # maximum duration of a connection in seconds
 _DONE = b"k"
 
 Addresses = Mapping[str, Sequence[tuple[str, int]]]
-"""(address, port) by network interface."""
+"""Type of addresses: (address, port) pairs for each network interface."""
 
 
 class WorkerNotificationService:
-    """Server for notifications, which it passes to `manager`, until `shutdown`.
+    """Server that receives notifications and passes them to `manager` until `shutdown`.
 
     Args:
-        key: 32 bytes, or any number of them.
+        key: Secret key; 32 bytes, or of any other length.
         nic: Network interface to listen on; None for loopback.
-        manager: Gets the notifications.
+        manager: Object that gets the notifications.
 
     Raises:
-        ValueError: There is no such interface.
+        ValueError: The interface does not exist.
     """
 
     def __init__(self, key: bytes, nic: str | None, manager: WorkerNotificationManager) -> None:
@@ -64,7 +64,7 @@ class WorkerNotificationService:
         self._server = BoundedServer((found[self._nic][0], 0), self._serve, patience=_SECONDS, name="hvd-notifications")
 
     def addresses(self) -> dict[str, list[tuple[str, int]]]:
-        """Return the addresses for clients."""
+        """Return the addresses that clients can use."""
         host, port = self._server.server_address[:2]
         return {self._nic: [(host, port)]}
 
@@ -109,7 +109,7 @@ class WorkerNotificationClient:
             raise ValueError(f"addresses must have at least one address, got {dict(addresses)!r}")
 
     def notify_hosts_updated(self, timestamp: float, update_res: HostUpdateResult) -> None:
-        """Notify the worker and wait for its answer. Raises ConnectionError naming the addresses when none answers."""
+        """Notify the worker and wait for its answer. Raises ConnectionError with the addresses if none answers."""
         why = ""
         for host, port in self._places:
             try:
@@ -136,7 +136,7 @@ HOROVOD_LOCAL_RANK = "HOROVOD_LOCAL_RANK"
 
 @dataclass(frozen=True)
 class HostsUpdatedRequest:
-    """Notification that hosts have changed. `timestamp` (s) exceeds all earlier ones; `res` says how."""
+    """Notification that hosts have changed. `timestamp` (s) is above all earlier ones; `res` says what changed."""
 
     timestamp: float
     res: HostUpdateResult = HostUpdateResult.no_update

@@ -1,4 +1,4 @@
-"""Workers of an elastic job, as its membership knows them. Pure.
+"""Workers of an elastic job, as the membership sees them.
 
 STARTING --hvd.init() called--> WAITING --member of a new epoch--> WORKING
                                    '----------- returns --------------'
@@ -14,16 +14,16 @@ from enum import Enum
 
 from horovod.runner.plan.hosts import Slot
 
-# Assignment of ranks to workers in the next epoch. Pure.
+# Assignment of ranks to workers in the next epoch.
 #
-# Ranks of a host are consecutive. Hosts with survivors come first and keep their order, and so do the survivors of a
-# host; new workers follow. So rank 0, whose state all others get, is a survivor. A survivor's rank can only become
-# smaller, unless a worker joins on a host before its own.
+# The ranks of a host are consecutive. Hosts with survivors come first and keep their order, and so do the survivors on
+# each host. New workers follow. So rank 0, whose state all others get, is a survivor. A survivor's rank can only
+# decrease, unless a worker joins on its host or on one before it.
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """Worker that can be a member of the next epoch. `rank` is its rank in the last one, None for a new worker."""
+    """Worker that can be a member of the next epoch. `rank` is its rank in the last epoch; None for a new worker."""
 
     worker: int
     host: str
@@ -48,7 +48,7 @@ def order(candidates: Sequence[Candidate], hosts: Sequence[str]) -> list[Candida
 
 
 def choose(candidates: Sequence[Candidate], most: int | None, hosts: Sequence[str]) -> list[Candidate]:
-    """Return at most `most` candidates in rank order, preferring survivors to new workers."""
+    """Return at most `most` candidates in rank order. Survivors take precedence over new workers."""
     ordered = order(candidates, hosts)
     if most is None or len(ordered) <= most:
         return ordered
@@ -57,7 +57,7 @@ def choose(candidates: Sequence[Candidate], most: int | None, hosts: Sequence[st
 
 
 def places(ordered: Sequence[Candidate]) -> dict[int, Slot]:
-    """Return each worker's slot, by worker."""
+    """Return the slot of each worker, keyed by worker number."""
     on_host: dict[str, list[int]] = {}
     for one in ordered:
         on_host.setdefault(one.host, []).append(one.worker)
@@ -78,24 +78,24 @@ def places(ordered: Sequence[Candidate]) -> dict[int, Slot]:
 
 
 def foreseen(candidates: Sequence[Candidate]) -> dict[int, Slot]:
-    """Return each worker's slot if all candidates were members of the next epoch.
+    """Return the slot that each worker would get if all candidates were members of the next epoch.
 
-    The candidates are given in the order in which they were started, which is that of their hosts.
+    The candidates are in the order in which they were started, which is the order of their hosts.
     """
     return places(order(candidates, list(dict.fromkeys(one.host for one in candidates))))
 
 
 def free_slots(slots: Mapping[str, int], taken: Mapping[str, int]) -> list[str]:
-    """Return a host for each worker that could be started, filling the hosts in their order."""
+    """Return one host name for each worker that can be started, filling the hosts in order."""
     return [host for host, count in slots.items() for _ in range(count - taken.get(host, 0))]
 
 
 MachineOf = Callable[[str], str]
-"""Maps a host to its machine, in which ranks are local to each other. They differ where a host is part of a machine."""
+"""Function from a host to its machine, if a host is only a part of one. Ranks on a machine are local to each other."""
 
 
 class Life(Enum):
-    """State of a worker in its life cycle."""
+    """State of a worker process."""
 
     STARTING = "starting"
     WAITING = "waiting"
@@ -107,24 +107,24 @@ class Life(Enum):
 
 @dataclass
 class Worker:
-    """One worker process of the job.
+    """Worker process of the job, with its state.
 
     Attributes:
         number: Number of the worker, unique in the job.
-        host: Host that it runs on.
-        machine: Machine of that host.
+        host: Host on which the worker runs.
+        machine: Machine that contains the host.
         life: State of the process.
-        epoch: Last epoch of which it was a member; 0 before the first.
+        epoch: Last epoch of which the worker was a member; 0 before the first.
         rank: Rank in that epoch.
-        first: True until the first epoch is formed; its rank will then normally be its number.
-        formed: True if it has connected to the others in its epoch.
-        survivor: True if it has been a member of an epoch that ran.
-        holds: True if it has the training state; assumed of every member of an epoch that ran, until it says otherwise.
-        leaves: True if it has no slot any more.
-        dismissed: True if it has been told so.
-        noticed_end: True if it has noticed by itself that its epoch is over.
-        deadline: Time by which an expected event must happen, else the worker is killed.
-        why: Reason given in that case.
+        first: True until the first epoch is formed. The worker's rank will then normally be its number.
+        formed: True if the worker has connected to the others in its epoch.
+        survivor: True if the worker has been a member of an epoch that ran.
+        holds: True if the worker has the training state. Assumed for members of an epoch that ran, until they deny it.
+        leaves: True if the worker no longer has a slot.
+        dismissed: True if the worker has been told that it has no slot.
+        noticed_end: True if the worker has itself noticed that its epoch is over.
+        deadline: Time at which the worker is killed unless an expected event happens before.
+        why: Reason for killing the worker at the deadline.
     """
 
     number: int
@@ -145,7 +145,7 @@ class Worker:
 
     @property
     def alive(self) -> bool:
-        """True if the process runs and is not about to end."""
+        """True if the process runs and has not announced that it ends."""
         return self.life not in (Life.ENDING, Life.KILLED, Life.GONE)
 
     def __str__(self) -> str:
@@ -153,17 +153,17 @@ class Worker:
         return f"{f'new worker {self.number}' if rank is None else f'rank {rank}'} on host {self.host}"
 
     def expect(self, by: float, why: str) -> None:
-        """Set a deadline after which the worker is killed for this reason, unless an earlier one is set."""
+        """Set the time at which the worker is killed for this reason, unless it has an earlier deadline."""
         if self.alive and (self.deadline is None or by < self.deadline):
             self.deadline, self.why = by, why
 
     def came(self) -> None:
-        """Clear the deadline, because the expected event has happened."""
+        """Clear the deadline, because the expected event has occurred."""
         self.deadline, self.why = None, ""
 
 
 class Workers:
-    """All live workers. Iteration yields them in the order of their numbers."""
+    """All live workers. Iteration yields them in order of their numbers."""
 
     def __init__(self, machine_of: MachineOf = str) -> None:
         self._machine_of = machine_of
@@ -171,18 +171,18 @@ class Workers:
         self._added = 0
 
     def add(self, host: str, first: bool = False) -> Worker:
-        """Add a worker with a new number; `first` is True before the first epoch."""
+        """Add a worker with a new number. `first` is True before the first epoch."""
         worker = Worker(self._added, host, self._machine_of(host), first=first)
         self._added += 1
         self._living[worker.number] = worker
         return worker
 
     def machines(self, hosts: Iterable[str]) -> list[str]:
-        """Return the machines of these hosts, each once."""
+        """Return the machines of these hosts without duplicates."""
         return list(dict.fromkeys(map(self._machine_of, hosts)))
 
     def remove(self, worker: Worker) -> None:
-        """Remove a worker that has ended; its number is not reused."""
+        """Remove a worker that has ended. Its number is not reused."""
         worker.life = Life.GONE
         self._living.pop(worker.number, None)
 
@@ -191,12 +191,12 @@ class Workers:
         return self._living.get(number)
 
     def at_work(self, number: int, epoch: int) -> Worker | None:
-        """Return the worker with this number if it is at work in this epoch, or None."""
+        """Return the worker with this number if it works in this epoch, or None."""
         worker = self._living.get(number)
         return worker if worker is not None and worker.life is Life.WORKING and worker.epoch == epoch else None
 
     def expect_starts(self, now: float, seconds: float, late: str) -> None:
-        """Set a deadline for all workers that are starting and have none. `late` is the reason for killing them."""
+        """Set a deadline for all starting workers that have none. `late` is the reason given for killing them."""
         for worker in self.of(Life.STARTING):
             if worker.deadline is None:
                 worker.expect(now + seconds, late)
@@ -208,11 +208,11 @@ class Workers:
         return len(self._living)
 
     def outside(self, hosts: Collection[str]) -> int:
-        """Return the number of workers on hosts other than these that may continue."""
+        """Return the number of workers that may continue and are not on these hosts."""
         return sum(1 for worker in self if worker.alive and worker.host not in hosts)
 
     def of(self, *lives: Life) -> list[Worker]:
-        """Return the workers in any of these states."""
+        """Return the workers that are in any of these states."""
         return [worker for worker in self if worker.life in lives]
 
     def members(self, epoch: int) -> list[Worker]:
@@ -222,26 +222,26 @@ class Workers:
 
     @property
     def any_started(self) -> bool:
-        """True if a worker has ever been started."""
+        """True if any worker has ever been started."""
         return self._added > 0
 
     @property
     def survivors(self) -> int:
-        """Number of workers that may continue and have been members of an epoch that ran."""
+        """Number of workers that may continue and were members of an epoch that ran."""
         return sum(1 for worker in self if worker.survivor and worker.alive)
 
     @property
     def staying(self) -> int:
-        """Number of workers that have a slot and keep it until they end."""
+        """Number of workers that have a slot and will not lose it."""
         return sum(1 for worker in self if (worker.alive or worker.life is Life.ENDING) and not worker.leaves)
 
     @property
     def hold_state(self) -> bool:
-        """True if a worker holds the training state, even if it is ending."""
+        """True if any worker holds the training state, even one that is ending."""
         return any(w.holds and (w.alive or w.life is Life.ENDING) and not w.dismissed for w in self)
 
     def fit(self, slots: Mapping[str, int]) -> None:
-        """Mark the workers that leave because their host has too few slots; new workers leave before survivors."""
+        """Mark workers that must leave because their host has too few slots. New workers leave before survivors."""
         for host in {worker.host for worker in self}:
             there = [worker for worker in self if worker.host == host and worker.alive and not worker.dismissed]
             there.sort(key=lambda worker: (not worker.holds, worker.rank or 0, worker.number))
@@ -249,11 +249,11 @@ class Workers:
                 worker.leaves = place >= slots.get(host, 0)
 
     def taken(self) -> dict[str, int]:
-        """Return the slots in use by host."""
+        """Return the number of slots in use on each host."""
         return count(worker.host for worker in self)
 
     def next_deadline(self) -> float | None:
-        """Return the earliest deadline of a worker, or None."""
+        """Return the earliest deadline of any worker, or None."""
         return min((worker.deadline for worker in self if worker.deadline is not None), default=None)
 
     def postpone(self, seconds: float) -> None:
@@ -269,7 +269,7 @@ def candidates(workers: Iterable[Worker]) -> list[Candidate]:
 
 
 def count(names: Iterable[str]) -> dict[str, int]:
-    """Return how often each name occurs."""
+    """Return the number of occurrences of each name."""
     counted: dict[str, int] = {}
     for name in names:
         counted[name] = counted.get(name, 0) + 1

@@ -1,4 +1,4 @@
-"""A job run by another launcher: its command, watched by the loop of all jobs."""
+"""Job that another launcher runs: its command runs as a child, watched by the loop that all jobs use."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from horovod.runner.plan import hosts
 from horovod.runner.plan.settings import LaunchSettings
 from horovod.runner.protocol.messages import Output
 
-_DRAIN = 5.0  # s for the rest of the output after a launcher has ended, because orphans may hold it open
+_DRAIN = 5.0  # seconds for the rest of the output after a launcher has ended, because orphans can keep the pipe open
 _READ = 1 << 16
 
 
@@ -39,7 +39,7 @@ def run_command(
     signals: SignalQueue | None = None,
     output: OutputSink | None = None,
 ) -> JobResult:
-    """Run a launcher's command to its end and show its output by rank. Raises OSError."""
+    """Run a launcher's command to its end, and show its output by rank. Raises OSError if it cannot start."""
     sink = open_sink(settings)
     try:
         result = _run(command, variables, settings, signals, output, sink)
@@ -77,22 +77,22 @@ def _run(
 
 
 class ForeignAttempt:
-    """Another launcher, while it runs.
+    """Running command of another launcher.
 
     Attributes:
-        endings: How the ranks ended.
-        own: End of the launcher's own output.
-        code: Exit code of the launcher, or minus the signal.
+        endings: Reports about how the ranks ended.
+        own: Last output of the launcher itself.
+        code: Exit code of the launcher, or the negative signal number.
     """
 
     def __init__(
         self, command: list[str], variables: Mapping[str, str], settings: LaunchSettings, watch: Watch
     ) -> None:
-        """Start the command. Raises OSError."""
+        """Start the command. Raises OSError if that fails."""
         self.hosts = {slot.rank: slot.hostname for slot in settings.slots}
         self.endings = Endings(self.hosts)
         here = all(hosts.is_local(name) for name in set(self.hosts.values()))
-        self._reports = ReportPipe() if here else None  # processes on other hosts cannot write to it
+        self._reports = ReportPipe() if here else None  # processes on other hosts cannot write to the pipe
         if watch.screen.sink.address and not here:
             watch.screen.say("the live page has no figures: those of ranks on other hosts reach only our own launcher")
         self.own = b""
@@ -101,15 +101,15 @@ class ForeignAttempt:
         self._watch = watch
         self._screen = watch.screen
         self._lines = {1: mpi_output.Lines(self.hosts), 2: mpi_output.Lines(self.hosts)}
-        self._term_at: float | None = None  # when mpirun is told to end the remaining ranks
+        self._term_at: float | None = None  # time at which mpirun is told to end the remaining ranks
         self._kill_at: float | None = None
-        self._drain_until: float | None = None  # set when the launcher has ended
+        self._drain_until: float | None = None  # set once the launcher has ended
         self._output_ended = False
         parent = os.getpid()
         self._process = process = subprocess.Popen(
             command,
             env={**variables, PIPE: self._reports.name} if self._reports is not None else dict(variables),
-            stdin=subprocess.DEVNULL if os.isatty(0) else None,  # a new session cannot read from the terminal
+            stdin=subprocess.DEVNULL if os.isatty(0) else None,  # the new session cannot read from the terminal
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             bufsize=0,
@@ -124,13 +124,13 @@ class ForeignAttempt:
         self._ended = os.pidfd_open(process.pid)
 
     def start(self) -> None:
-        """Do nothing: the command runs already."""
+        """Do nothing, because the command already runs."""
 
     def launch(self) -> None:
-        """Do nothing: the command starts the ranks itself."""
+        """Do nothing, because the command starts the ranks itself."""
 
     def close(self) -> None:
-        """Kill what still runs, and read the last reports."""
+        """Kill the processes that still run, and read the last reports."""
         if self._process.poll() is None:
             self._kill()
         self.code = self._process.wait()
@@ -175,13 +175,16 @@ class ForeignAttempt:
             self._kill()
         if self._drain_until is None or self._output_ended:
             return
-        if not listening:  # our reader is slow; do not lose what is in the pipes
+        if not listening:  # our reader is slow; do not lose what the pipes contain
             self._drain_until = now + _DRAIN
         if not self._pipes or now >= self._drain_until:
             self._end_output()
 
     def stop(self, grace: float, first: int = 0) -> None:
-        """End mpirun, which ends its ranks. Ranks on this machine get `first`, if given, `grace` seconds before."""
+        """End mpirun, which ends its ranks.
+
+        If `first` is given, ranks on this machine get it `grace` seconds earlier.
+        """
         if self._drain_until is not None:
             return
         if first and grace > 0 and self._signal_ranks(first):
@@ -196,10 +199,10 @@ class ForeignAttempt:
             self._kill()
 
     def _signal_ranks(self, number: int) -> bool:
-        """Send the signal to the ranks that have called `hvd.init()`, since launchers do not forward SIGINT.
+        """Send the signal to the ranks that have called `hvd.init()`, because launchers do not forward SIGINT.
 
         Returns:
-            False if not all ranks are known processes of this machine.
+            False if some rank is not a known process of this machine.
         """
         called = set(self.endings.pids.values())
         ranks = called.intersection(ranks_of([self._process.pid], called, linux.parents()))
@@ -210,10 +213,13 @@ class ForeignAttempt:
         return True
 
     def suspend(self) -> None:
-        """Do nothing: the launcher could not be continued after a stop."""
+        """Do nothing, because the launcher could not continue after a stop."""
 
     def pass_on(self, number: int) -> None:
-        """Send a warning signal to mpirun, which forwards it to its ranks, unless mpirun does not catch it."""
+        """Send a warning signal to mpirun, which forwards it to its ranks.
+
+        Does nothing if mpirun does not handle it.
+        """
         if self._process.poll() is None and linux.catches(self._process.pid, number):
             self._process.send_signal(number)
 
@@ -265,7 +271,7 @@ class ForeignAttempt:
                 self._watch.fail(str(error))
 
     def _show_own(self, piece: bytes) -> None:
-        """Show whole lines of the launcher's own output."""
+        """Show complete lines of the launcher's own output."""
         self.own = (self.own + piece)[-TAIL_LIMIT:]
         self._own_line = (self._own_line + piece)[-TAIL_LIMIT:]
         if self._own_line.endswith(b"\n"):
@@ -280,7 +286,7 @@ def _conclude(name: str, attempt: ForeignAttempt, watch: Watch) -> JobResult:
         message = "\n".join([*texts, f"stopped by {signal.Signals(number).name}"])
         return JobResult(128 + number, message, stopped_by=number)
     code = attempt.code or 0
-    if code == 0 or watch.screen.queue.broken:  # in the latter case we caused its exit code
+    if code == 0 or watch.screen.queue.broken:  # in the second case, our broken output caused the exit code
         exit_code = 128 + signal.SIGPIPE if watch.screen.queue.reader_gone else 1 if texts else 0
         return JobResult(exit_code, "\n".join(texts), headline="\n".join(texts))
     exit_code = 128 - code if code < 0 else code

@@ -1,7 +1,6 @@
-"""`horovodrun --jsrun`: start the job inside an LSF job by jsrun.
+"""Command `horovodrun --jsrun`, which starts the job through jsrun inside an LSF job.
 
-An explicit resource file says which rank runs on which host and cores (IBM Job Step Manager, "Explicit resource
-files").
+An explicit resource file determines the host and cores of each rank (IBM Job Step Manager, "Explicit resource files").
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ from horovod.runner.plan.settings import LaunchSettings, MpiOptions
 
 
 def in_lsf(environ: Mapping[str, str]) -> bool:
-    """Return True in an LSF job in which jsrun can be used."""
+    """Return True inside an LSF job that can use jsrun."""
     return launchers.in_lsf_job(environ) and shutil.which("jsrun") is not None
 
 
 def apply(namespace: argparse.Namespace, environ: Mapping[str, str]) -> None:
-    """Set flags that are not given from the LSF job: launcher, hosts and number of processes."""
+    """Set the flags that the user has not given from the LSF job: launcher, hosts and number of processes."""
     if not (namespace.gloo or namespace.mpi or namespace.jsrun) and in_lsf(environ):
         namespace.jsrun = True
     if not namespace.jsrun:
@@ -42,7 +41,7 @@ def apply(namespace: argparse.Namespace, environ: Mapping[str, str]) -> None:
 
 
 def lsf_hosts(environ: Mapping[str, str]) -> list[Host]:
-    """Return compute hosts and slots of the LSF job. Raises LaunchError when it names none."""
+    """Return the compute hosts of the LSF job with their slots. Raises LaunchError if there are none."""
     words = environ.get("LSB_MCPU_HOSTS", "").split()
     counts = {name: int(count) for name, count in zip(words[::2], words[1::2], strict=False) if count.isdecimal()}
     if not counts:
@@ -55,7 +54,7 @@ def lsf_hosts(environ: Mapping[str, str]) -> list[Host]:
 
 
 def rankfile(slots: Sequence[Slot], cores: Mapping[str, int]) -> str:
-    """Return the explicit resource file. `cores` are those of each host, divided among its ranks."""
+    """Return the text of the explicit resource file. Each host's number of `cores` is divided among its ranks."""
     lines = ["overlapping_rs: allow", "cpu_index_using: logical", ""]
     for slot in slots:
         each = max(1, cores.get(slot.hostname, slot.local_size) // slot.local_size)
@@ -66,13 +65,13 @@ def rankfile(slots: Sequence[Slot], cores: Mapping[str, int]) -> str:
 
 
 def build(program: str, path: str, names: Sequence[str], extra: Sequence[str], command: Sequence[str]) -> list[str]:
-    """Return jsrun's command line, which contains variables' names but not their values."""
+    """Return jsrun's command line. It contains the names of variables but not their values."""
     words = [program, "--erf_input", path]
     return words + [word for name in names for word in ("-E", name)] + list(extra) + list(command)
 
 
 def run_job(settings: LaunchSettings, environ: Mapping[str, str], signals: SignalQueue | None = None) -> JobResult:
-    """Run the job by jsrun to its end. Raises OSError, and LaunchError naming what is missing."""
+    """Run the job through jsrun to its end. Raises OSError, and LaunchError with what is missing."""
     program = check(environ)
     variables = mpi.job_variables(settings, environ)
     cores = {host.name: host.slots for host in lsf_hosts(environ)}
@@ -85,7 +84,7 @@ def run_job(settings: LaunchSettings, environ: Mapping[str, str], signals: Signa
 
 
 def check(environ: Mapping[str, str]) -> str:
-    """Return the path of jsrun. Raises LaunchError naming what is missing."""
+    """Return the path of jsrun. Raises LaunchError with what is missing."""
     if not launchers.in_lsf_job(environ):
         raise LaunchError("--jsrun works only inside an LSF job, and this is not one: LSB_JOBID is not set")
     program = shutil.which("jsrun")
@@ -96,7 +95,7 @@ def check(environ: Mapping[str, str]) -> str:
 
 @contextlib.contextmanager
 def _file(text: str) -> Iterator[str]:
-    """Write a temporary file. jsrun reads it on this host before it starts any process."""
+    """Write a temporary file, which jsrun reads on this host before it starts any process."""
     fd, path = tempfile.mkstemp(prefix="horovod-", suffix=".erf")
     try:
         with open(fd, "w", encoding="utf-8") as file:

@@ -1,8 +1,8 @@
-"""`horovodrun --mpi`: start the job by mpirun, show its output as the built-in launcher does, and report failures.
+"""Command `horovodrun --mpi`: starts the job through mpirun, shows its output by rank, and reports failures.
 
-With HOROVOD_CPU_OPERATIONS=mpi, tensors are sent by MPI, otherwise by the engine's own links
-(docs/adr/0029-mpi-carries.md). The ranks meet and agree on a key through mpirun (horovod.common.launchers), so no key
-is created here; the user's own key is passed on if it is in a file.
+With HOROVOD_CPU_OPERATIONS=mpi, MPI sends the tensors; otherwise the engine's own links do
+(docs/adr/0029-mpi-carries.md). The ranks find each other and agree on a key through mpirun (horovod.common.launchers),
+so this module creates no key. A key of the user is passed on if it is in a file.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from horovod.runner.plan import environment, hosts
 from horovod.runner.plan.hosts import Slot
 from horovod.runner.plan.settings import LaunchSettings, MpiOptions
 
-# Command lines of mpirun and mpiexec. Pure.
+# Command lines of mpirun and mpiexec.
 #
-# They contain names of variables but never values, because other users of the machine can read command lines. mpirun
-# takes the values from its own environment.
+# They contain the names of variables but never the values, because other users of the machine can read command lines.
+# mpirun takes the values from its own environment.
 
 MANY_HOSTS = 64
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-# Variables of an outer job, or set by the launcher itself for each process.
+# Variables that belong to an outer job, or that the launcher sets for each process.
 _NOT_EXPORTED = re.compile(r"OMPI_|PMIX|PMI_|PRTE_|OPAL_|HYDRA_|HYDI_|SLURM|I_MPI_|JSM_")
 
 
 class Flavour(Enum):
-    """Families of MPI launchers, by the output of `mpirun --version`."""
+    """Families of MPI launchers, recognized by the output of `mpirun --version`."""
 
     OPEN_MPI = "Open MPI"
     SPECTRUM = "IBM Spectrum MPI"
@@ -47,12 +47,12 @@ class Flavour(Enum):
 
     @property
     def hydra(self) -> bool:
-        """True if the family uses MPICH's launcher, Hydra."""
+        """True if the family uses Hydra, MPICH's launcher."""
         return self in (Flavour.MPICH, Flavour.INTEL)
 
 
 def recognise(version: str) -> Flavour | None:
-    """Return the family from the output of `mpirun --version`, or None for an unknown one."""
+    """Return the family that the output of `mpirun --version` shows, or None if it is unknown."""
     if "IBM Spectrum MPI" in version:
         return Flavour.SPECTRUM
     if "Open MPI" in version or "OpenRTE" in version or "PRRTE" in version:
@@ -65,7 +65,7 @@ def recognise(version: str) -> Flavour | None:
 
 
 def exported(names: Collection[str]) -> list[str]:
-    """Return the names of variables that every process gets, sorted."""
+    """Return the sorted names of the variables that every process gets."""
     return sorted(name for name in names if _NAME.fullmatch(name) and not _NOT_EXPORTED.match(name))
 
 
@@ -87,14 +87,14 @@ def build(
     Args:
         program: Path of mpirun.
         flavour: Family of mpirun.
-        slots: Places of the ranks.
-        command: Command of the ranks.
+        slots: Slots of the ranks.
+        command: Command that each rank runs.
         names: Names of variables to export.
-        given: The user's options.
-        interfaces: Network interfaces separated by commas, or empty.
+        given: Options that the user gave for mpirun.
+        interfaces: Network interfaces separated by commas; empty for no choice.
         ssh_port: Port of ssh on other hosts.
         ssh_identity_file: Private key for ssh.
-        carries: True if tensors are sent by MPI, which then selects its transport itself.
+        carries: True if MPI sends the tensors. MPI then selects its transport itself.
 
     Raises:
         LaunchError: This mpirun does not support an option.
@@ -156,7 +156,7 @@ def _hydra(counts: Mapping[str, int], size: int, names: Sequence[str], given: Mp
 
 
 _VERSION_SECONDS = 20.0
-# Variables of a rank of the built-in launcher. A job inside such a rank must not inherit them.
+# Variables that the built-in launcher sets for a rank. A job inside such a rank must not inherit them.
 _OURS = re.compile(
     r"HOROVOD_(RANK|SIZE|LOCAL_RANK|LOCAL_SIZE|CROSS_RANK|CROSS_SIZE|HOSTNAME|GLOO_RENDEZVOUS_(ADDR|PORT))"
 )
@@ -165,7 +165,7 @@ _OUTER = re.compile(r"OMPI_COMM_WORLD_|PMIX_|PMI_|JSM_NAMESPACE_")
 
 
 def find_launcher() -> tuple[str, Flavour]:
-    """Return the path of mpirun or mpiexec and its family. Raises LaunchError naming what is missing."""
+    """Return the path and the family of mpirun or mpiexec. Raises LaunchError with what is missing."""
     program = shutil.which("mpirun") or shutil.which("mpiexec")
     if program is None:
         raise LaunchError(
@@ -189,12 +189,12 @@ def find_launcher() -> tuple[str, Flavour]:
 
 
 def prepare(settings: LaunchSettings, environ: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
-    """Return mpirun's command and environment for a job. Raises LaunchError naming what is missing."""
+    """Return mpirun's command and environment for a job. Raises LaunchError with what is missing."""
     program, flavour = find_launcher()
     given = settings.mpi or MpiOptions()
     shared = job_variables(settings, environ)
     if flavour.hydra and "PYTHONUNBUFFERED" not in environ:
-        # Hydra's -l tags every piece that a process writes, and an unbuffered print writes several.
+        # Hydra's -l tags every write of a process, and an unbuffered print causes several writes.
         del shared["PYTHONUNBUFFERED"]
     command = build(
         program,
@@ -212,10 +212,10 @@ def prepare(settings: LaunchSettings, environ: Mapping[str, str]) -> tuple[list[
 
 
 def job_variables(settings: LaunchSettings, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the launcher's environment, from which the processes inherit.
+    """Return the environment of mpirun, which the processes inherit.
 
     Raises:
-        LaunchError: A key of the user's cannot be passed on.
+        LaunchError: A key that the user gave cannot be passed on.
     """
     outside = {name: value for name, value in environ.items() if not (_OURS.fullmatch(name) or _OUTER.match(name))}
     shared = environment.job_environment(outside, settings.variables, allow=settings.env_allow, deny=settings.env_deny)
@@ -223,12 +223,12 @@ def job_variables(settings: LaunchSettings, environ: Mapping[str, str]) -> dict[
 
 
 def names_to_export(settings: LaunchSettings, variables: Mapping[str, str], far: bool) -> list[str]:
-    """Return the names of the variables to pass to the processes. `far` is True if some run on other hosts."""
+    """Return the names of the variables to pass to the processes. `far` is True if any run on other hosts."""
     passing = variables
     if far:
         passing = environment.passed_on(variables, settings.env_allow, settings.env_deny, remote=True)
     names = {*passing, _KEY_FILE} & set(variables)
-    return exported(names if far else {*names, PIPE})  # PIPE is created when the job is started
+    return exported(names if far else {*names, PIPE})  # PIPE is set when the job starts
 
 
 def _is_local(settings: LaunchSettings) -> bool:
@@ -236,13 +236,13 @@ def _is_local(settings: LaunchSettings) -> bool:
 
 
 def _given_key(settings: LaunchSettings, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variable of the user's own key file, if any, even if patterns exclude it.
+    """Return the variable with the path of the user's key file, if any, even if patterns exclude it.
 
-    Without it, the ranks would use a key that the user trusts less. The key file of a job in which this launcher is a
-    worker is not the user's.
+    Without it, the ranks would use a key that the user trusts less. If this launcher is a worker of another job, the
+    key file of that job is not the user's.
 
     Raises:
-        LaunchError: The ranks would refuse the file or cannot open it, or the key is in a variable.
+        LaunchError: The key is in a variable, or the ranks would refuse the file or could not open it.
     """
     if "HOROVOD_JOB_KEY" in environ:
         raise LaunchError(
@@ -252,7 +252,7 @@ def _given_key(settings: LaunchSettings, environ: Mapping[str, str]) -> dict[str
         )
     path = environ.get(_KEY_FILE, "")
     of_a_process = worker_env.is_path_of_descriptor(path)
-    if not path or (of_a_process and _KEY_FD in environ):  # both variables are set by that job's agent
+    if not path or (of_a_process and _KEY_FD in environ):  # the agent of the outer job sets both variables
         return {}
     path = os.path.abspath(path)
     if of_a_process and not _is_local(settings):
@@ -274,17 +274,17 @@ def run_job(
     signals: SignalQueue | None = None,
     output: OutputSink | None = None,
 ) -> JobResult:
-    """Run the job by mpirun to its end.
+    """Run the job through mpirun to its end.
 
     Args:
         settings: Settings of the job.
         environ: Environment variables of the launcher.
-        signals: Signals that the job reacts to.
-        output: Where the job's output goes; default this process's stdout and stderr.
+        signals: Signals to which the job reacts.
+        output: Destination of the job's output; by default this process's stdout and stderr.
 
     Returns:
-        The result. For a failed job, the message names mpirun and its exit code, and the rank that failed first as far
-        as it is known.
+        The result. If the job failed, the message contains mpirun's exit code and, if known, the rank that failed
+        first.
 
     Raises:
         LaunchError: mpirun is missing or the job cannot be started as described.

@@ -1,7 +1,7 @@
-"""Function calls of `horovod.run` on workers that mpirun starts, which cannot inherit descriptors from us.
+"""Function calls of `horovod.run` on workers that mpirun starts. They cannot inherit descriptors.
 
-Function and outcomes are files in a folder that only this user can access. It is a temporary folder, or one in the
-current directory if workers run on other hosts, which must then share that directory.
+The function and the results are files in a folder that only this user can access. It is a temporary folder, or, if
+workers run on other hosts, a folder in the current directory, which the hosts must share.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ def run(
     output: OutputSink,
     signals: SignalQueue | None = None,
 ) -> JobResult:
-    """Run the job. Raises LaunchError when there is no mpirun, OSError when the folder cannot be created."""
+    """Run the job. Raises LaunchError if mpirun is missing, OSError if the folder cannot be created."""
     far = not all(hosts.is_local(slot.hostname) for slot in settings.slots)
-    folder = Path(tempfile.mkdtemp(prefix=".horovod-run-", dir=os.getcwd() if far else None))  # of mode 0700
+    folder = Path(tempfile.mkdtemp(prefix=".horovod-run-", dir=os.getcwd() if far else None))  # created with mode 0700
     try:
         with open(folder / FUNCTION, "xb") as file:
             file.write(payload)
@@ -48,6 +48,6 @@ def run(
 
 
 def _first_to_fail(results: Mapping[int, bytearray], left: Mapping[int, Path]) -> int | None:
-    """Return the rank that wrote an exception first, as mpirun does not always say which rank made it end the job."""
+    """Return the rank that wrote an exception first, because mpirun does not always name the rank that failed."""
     failed = [rank for rank, data in results.items() if (found := outcome.describe(data)) and found.kind == "exception"]
     return min(failed, key=lambda rank: left[rank].stat().st_mtime_ns, default=None)

@@ -1,4 +1,4 @@
-"""Parser of mpirun's output: the rank of each line, and the process that mpirun reports as failed. Pure."""
+"""Parser for mpirun's output: the rank of each line, and the process that mpirun reports as failed."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from horovod.runner.attribution import first_failure
 from horovod.runner.attribution.endings import Endings
 from horovod.runner.protocol.messages import Exited
 
-# Open MPI's --tag-output prints `[1,0]<stdout>: text`, before version 5 without the space; Hydra's -l `[0] text`.
+# Formats: `[1,0]<stdout>: text` with Open MPI's --tag-output (no space before version 5), `[0] text` with Hydra's -l.
 _TAG = re.compile(rb"\[\d+,(\d+)\]<(?:stdout|stderr)>: ?|\[(\d+)\] ")
 _END = re.compile(rb"(?<=[\r\n])")
-# Hydra puts the tag before each piece that a process writes, so possibly after another process's progress bar.
+# Hydra writes its tag before each write of a process, possibly behind the progress bar of another process.
 _TAG_BEHIND_BAR = re.compile(rb"(?<=\S)\[(\d+)\] |\[(\d+)\] (?=[\r\n])")
 _SIGNAL = re.compile(r"process rank\s+(\d+)\s+with\s+PID\s+\d+\s+on\s+node\s+\S+\s+exited\s+on\s+signal\s+(\d+)")
 _LOST = re.compile(r"HorovodInternalError: rank (\d+) \(host \S+, pid (\d+)\) (?:was lost|has left the job)")
@@ -22,33 +22,33 @@ _CODE = re.compile(r"Process name:\s+\[\S+?,\s*(\d+)\]\s+Exit code:\s+(\d+)")
 
 
 class Lines:
-    """Splits one stream into pieces by rank."""
+    """Splitter of one stream into pieces by rank."""
 
     def __init__(self, ranks: Container[int] = range(1 << 30)) -> None:
-        """Create the splitter. `ranks` contains all ranks of the job."""
+        """Create the splitter. `ranks` contains all valid ranks of the job."""
         self._ranks = ranks
         self._rest = b""
-        self._last: int | None = None  # rank of the beginning of the current line
-        self._bar = False  # True if the line contains a \r so far
+        self._last: int | None = None  # Rank of the beginning of the current line.
+        self._bar = False  # True if the current line contains a \r.
 
     def feed(self, data: bytes) -> Iterator[tuple[int | None, bytes]]:
-        """Yield (rank, piece with its line end); the rank is None for mpirun's own output."""
+        """Yield (rank, piece with its line end). The rank is None for mpirun's own output."""
         *pieces, self._rest = _END.split(self._rest + data)
         for piece in pieces:
             yield from self._whose(piece)
 
     def finish(self) -> Iterator[tuple[int | None, bytes]]:
-        """Yield the rest, which has no line end."""
+        """Yield the remaining data, which has no line end."""
         piece, self._rest = self._rest, b""
         if piece:
             yield from self._whose(piece)
 
     def _whose(self, piece: bytes) -> Iterator[tuple[int | None, bytes]]:
         tag = _TAG.match(piece)
-        if tag and tag[2] and self._bar:  # a progress bar's own text may look like a tag
+        if tag and tag[2] and self._bar:  # the text of a progress bar can look like a tag
             tag = None
         rank = int(tag[1] or tag[2]) if tag else self._last
-        if tag and tag[2]:  # a line end written separately has a tag, too
+        if tag and tag[2]:  # a line end that is written separately also has a tag
             piece = re.sub(rb"(?<!^)\[%d\] (?=[\r\n]+$)" % int(tag[2]), b"", piece)
         text = piece[tag.end() :] if tag else piece
         if self._bar and rank is not None:
@@ -62,7 +62,7 @@ class Lines:
         self._last = None if ended else rank
 
     def _parts(self, rank: int, text: bytes) -> Iterator[tuple[int, bytes]]:
-        """Yield a state of a progress bar, and what other ranks have written after it."""
+        """Yield the state of a progress bar, then what other ranks wrote behind it."""
         start = 0
         for tag in _TAG_BEHIND_BAR.finditer(text):
             other = int(tag[1] or tag[2])
@@ -74,16 +74,16 @@ class Lines:
 
 
 def judge(code: int, own: str, tails: Mapping[int, str], endings: Endings) -> first_failure.FirstFailure | None:
-    """Attribute the failure of a job.
+    """Attribute the failure of a job started by mpirun.
 
     Args:
         code: Exit code of mpirun.
         own: Output of mpirun itself.
-        tails: Last stderr output by rank, used for ranks without a report.
+        tails: Last stderr output of each rank, used for ranks without a report.
         endings: Reports of the ranks.
 
     Returns:
-        The attribution; None if the cause is not known.
+        The attribution, or None if the cause is unknown.
     """
     if code == 0:
         return None
@@ -107,10 +107,10 @@ def _has_failed(ending: Ending | None) -> bool:
 def _blamed(
     code: int, own: str, tails: Mapping[int, str], reported: Mapping[int, Ending], pids: Mapping[int, int]
 ) -> tuple[int, int] | None:
-    """Return the failed rank and its exit code, or minus the signal.
+    """Return the failed rank and its exit code (or negative signal number), or None.
 
-    The most reliable sources come first: the rank that mpirun names, unless it is a victim; the first rank that reports
-    its own exception; a rank that others report as lost; a rank that they name so on stderr.
+    The sources in order of reliability are: the rank that mpirun names, unless it is a victim; the first rank that
+    reports its own exception; a rank that others report as lost; a rank that others name on stderr as lost.
     """
     named_one = named(own) or named_by_pid(own, {pid: rank for rank, pid in pids.items()})
     if named_one is not None and not (named_one[0] in reported and reported[named_one[0]].suffers):
@@ -130,7 +130,7 @@ def _blamed(
 
 
 def named(text: str) -> tuple[int, int] | None:
-    """Return the rank and its exit code, or minus the signal, from Open MPI's message about a failed process."""
+    """Return the rank and its exit code (or negative signal number) from Open MPI's message about a failed process."""
     found = _SIGNAL.search(text)
     if found:
         return int(found[1]), -int(found[2])
@@ -139,7 +139,7 @@ def named(text: str) -> tuple[int, int] | None:
 
 
 def named_by_pid(text: str, ranks: Mapping[int, int]) -> tuple[int, int] | None:
-    """Return the same from Hydra's message, which names the process by its pid. `ranks` maps pids to ranks."""
+    """Return the same values from Hydra's message, which contains the pid. `ranks` maps pids to ranks."""
     found = _PID.search(text)
     rank = ranks.get(int(found[1])) if found else None
     status = _how_it_ended(text, int(found[1]), 0) if found else 0
@@ -147,7 +147,7 @@ def named_by_pid(text: str, ranks: Mapping[int, int]) -> tuple[int, int] | None:
 
 
 def accused(tails: Iterable[str]) -> tuple[int, int] | None:
-    """Return (rank, pid) of the process that others name as lost or gone in their HorovodInternalError."""
+    """Return (rank, pid) of the process that other ranks name as lost in their HorovodInternalError."""
     for tail in tails:
         found = _LOST.search("\n".join(first_failure.find_exception(tail)[0][-4:]))
         if found:
@@ -161,12 +161,12 @@ def _has_own_exception(tail: str) -> bool:
 
 
 def _how_it_ended(own: str, pid: int, code: int) -> int:
-    """Return the exit code, or minus the signal, of this process from Hydra's output.
+    """Return the exit code (or negative signal number) of process `pid` from Hydra's output.
 
     `code` is Hydra's own exit code, which does not distinguish signals from exit codes.
     """
     if found := re.search(r"\(signal (\d+)\)", own):
-        # It is about another process if that one, being slow, was killed after others had failed. Then use the code.
+        # Hydra may have killed a slow process after the failure. The message is then about that one, so use `code`.
         if f"PID {pid} " in own or int(found[1]) == code:
             return -int(found[1])
     elif f"PID {pid} " in own and (found := re.search(r"EXIT CODE: (\d+)", own)):

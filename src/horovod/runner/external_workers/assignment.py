@@ -1,9 +1,9 @@
 """Joining a job: a worker describes itself, gets the job's key, and sets the variables of a rank.
 
 The key is not sent through the cluster manager. Driver and worker each create a key pair and exchange the public keys
-through the manager. The job's key is then sent over a connection encrypted for these two
-(``horovod.common.key_exchange``). An eavesdropper on the manager's network learns nothing, and an attacker who can
-change the manager's messages could run programs in the workers anyway.
+through the manager. The job's key is then sent over a connection that only these two can decrypt
+(``horovod.common.key_exchange``). An eavesdropper on the manager's network learns nothing. An attacker who can change
+the manager's messages could run programs in the workers anyway.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from horovod.runner.plan.hosts import Machines, Slot
 
 
 class AssignmentError(RuntimeError):
-    """A worker cannot join the job."""
+    """Error of a worker that cannot join the job."""
 
 
 @dataclass(frozen=True)
 class ExternalWorker:
-    """A process's description of itself.
+    """Description of a worker process, made by the process itself.
 
     Attributes:
-        name: Name of its host.
-        machine: Identity of its machine, equal for processes that can share memory.
-        pid: Process id.
+        name: Name of the worker's host.
+        machine: Identity of the machine. Processes that can share memory have equal ones.
+        pid: Process id of the worker.
         version: Version of horovod.
         python: Version of Python, such as "3.11".
         public: Public key (32 bytes) by which the driver recognizes it.
-        free_port: A TCP port of its host on which nothing listened.
+        free_port: TCP port of the host on which nothing listened.
     """
 
     name: str
@@ -58,17 +58,17 @@ class ExternalWorker:
 
 @dataclass(frozen=True)
 class Assignment:
-    """Access data with which a worker joins the job.
+    """Data that a worker needs to join the job.
 
     Attributes:
         number: Number of the worker.
         host: Address of the driver.
-        key_port: The driver's port for obtaining the key.
-        liveness_port: The driver's port for liveness connections.
-        heartbeat_port: The driver's port for heartbeats.
+        key_port: Port of the driver that serves the key.
+        liveness_port: Port of the driver for liveness connections.
+        heartbeat_port: Port of the driver for heartbeats.
         public: Public key of the driver, 32 bytes.
         variables: Variables of the worker.
-        seconds: Time limit for joining.
+        seconds: Time limit for joining, in seconds.
         silence: Seconds without an answer after which a worker counts as lost.
     """
 
@@ -85,14 +85,14 @@ class Assignment:
 
 @dataclass(frozen=True)
 class _Taken:
-    """State to undo on leaving: descriptor of the key, connection, and previous values of variables (None: unset)."""
+    """State to undo on leaving: key descriptor, connection, and the previous values of variables (None: unset)."""
 
     fd: int
     connection: LivenessConnection
     before: Mapping[str, str | None]
 
 
-_pair: list[tuple[bytes, bytes]] = []  # this process's public and secret key
+_pair: list[tuple[bytes, bytes]] = []  # public and secret key of this process
 _taken: list[_Taken] = []
 
 
@@ -113,11 +113,12 @@ def describe() -> ExternalWorker:
 
 
 def join(assignment: Assignment, others: Mapping[int, str] | None = None) -> None:
-    """Join the job, after leaving the previous one.
+    """Join the job. The worker first leaves a job that it has joined before.
 
     Args:
-        assignment: What the driver sent.
-        others: Pids of processes whose end must end this one, with descriptions for messages.
+        assignment: Data that the driver sent.
+        others: Pids of processes on which this one depends, with descriptions for messages. It ends when one of them
+            ends.
 
     Raises:
         AssignmentError: The driver does not answer.
@@ -157,7 +158,7 @@ def join(assignment: Assignment, others: Mapping[int, str] | None = None) -> Non
 
 
 def leave() -> None:
-    """Leave the job: drop its key and restore the previous variables. Does nothing in a process that has not joined."""
+    """Leave the job: drop its key and restore the previous variables. Does nothing if no job was joined."""
     while _taken:
         taken = _taken.pop()
         taken.connection.close()
@@ -169,17 +170,17 @@ def leave() -> None:
         os.close(taken.fd)
 
 
-# Hosts of external workers, and whether the workers fit together. Pure. Ranks: ``runner.cluster.placement``.
+# Host names of external workers, and a check that the workers fit together. Ranks: ``runner.cluster.placement``.
 
 
 def hosts(workers: Sequence[ExternalWorker]) -> list[str]:
-    """Return a name for each worker's host, equal for those on the same machine."""
+    """Return a name for each worker's host. Workers on the same machine get the same name."""
     machines = Machines()
     return [machines.name(one.machine, one.name) for one in workers]
 
 
 def slots(names: Sequence[str]) -> list[Slot]:
-    """Return the slots of ranks on these hosts, given in rank order."""
+    """Return the slots of ranks on these hosts. `names` lists the host of each rank."""
     places = placement.places([Candidate(rank, name) for rank, name in enumerate(names)])
     return [places[rank] for rank in range(len(names))]
 

@@ -1,6 +1,6 @@
-"""Elastic job of external workers: takes events, and calls `ProcessControl` to start and end processes.
+"""Elastic job of external workers. It takes events, and starts and ends processes through `ProcessControl`.
 
-`elastic.membership` decides which workers are members. Workers' requests arrive at the store, as in jobs of horovodrun.
+`elastic.membership` decides which workers are members. Requests of workers arrive at the store, as with horovodrun.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from horovod.runner.job.roster import Roster
 
 
 class ProcessControl(Protocol):
-    """Operations of the cluster manager. No call blocks."""
+    """Operations that the cluster manager provides. No call blocks."""
 
     def start(self, number: int, host: str) -> None:
-        """Start a process for the worker of this number; `ExternalElasticJob.exited` must be called when it ends."""
+        """Start a process for this worker. When it ends, the caller must call `ExternalElasticJob.exited`."""
 
     def kill(self, number: int) -> None:
-        """End the worker's process."""
+        """End the process of this worker."""
 
     def say(self, text: str) -> None:
         """Show a message to the user."""
@@ -37,7 +37,7 @@ class ExternalElasticJob:
 
     Attributes:
         roster: Numbers, hosts and ranks of the workers.
-        end: How the job has ended; None while it runs.
+        end: How the job ended; None while it runs.
     """
 
     def __init__(
@@ -61,21 +61,21 @@ class ExternalElasticJob:
 
     @property
     def fd(self) -> int:
-        """Descriptor that is readable when `serve` must be called."""
+        """Descriptor that becomes readable when `serve` must be called."""
         return self._front.fd
 
     def next_time(self) -> float | None:
-        """Return when `tick` must be called next (monotonic, s), or None."""
+        """Return the time at which `tick` must be called next (monotonic, s), or None."""
         self._due = self._membership.next_time(self._ticked)
         self._standstill.waits(self._due)
         return self._due
 
     def serve(self) -> None:
-        """Handle workers' requests."""
+        """Handle the requests of workers."""
         self._server.serve(time.monotonic())
 
     def tick(self) -> None:
-        """Act on deadlines that have passed. To be called first in each round of the loop."""
+        """Act on deadlines that have passed. Call it first in each round of the loop."""
         now = time.monotonic()
         if stood := self._standstill.look(now):  # the driver itself was stopped, so no worker is late
             self._membership.postpone(stood)
@@ -84,17 +84,17 @@ class ExternalElasticJob:
             self._do(self._membership.tick(now))
 
     def found(self, slots: Mapping[str, int]) -> None:
-        """Set the current slots by host."""
+        """Set the current number of slots of each host."""
         self._do(self._membership.discovered(slots, time.monotonic()))
 
     def exited(self, number: int, success: bool, how: str, victim: bool = False) -> None:
-        """Record that a worker's process has ended or left the job.
+        """Record that the process of a worker has ended or left the job.
 
         Args:
             number: Number of the worker.
             success: True if it ended normally.
-            how: Reason, for messages.
-            victim: True if it ended only because others failed.
+            how: Description of how it ended, for messages.
+            victim: True if the worker ended only because others failed.
         """
         self.roster.end(number, success)
         self._server.gone(number)
@@ -109,7 +109,7 @@ class ExternalElasticJob:
         self._do(self._membership.host_lost(host, time.monotonic()))
 
     def alive(self, number: int) -> bool:
-        """Return True until the worker's end is recorded."""
+        """Return True until the end of the worker is recorded."""
         return self._membership.workers.find(number) is not None
 
     def _do(self, actions: list[Action]) -> None:

@@ -26,31 +26,31 @@ from horovod.runner.remote.heartbeats import Heartbeats, silent
 
 # Heartbeats of external workers.
 #
-# A liveness connection breaks when a process ends, but a process that is stopped, or whose host hangs, keeps its
-# connection. So the driver polls each worker, and a worker that is silent for too long is lost.
+# A liveness connection breaks when a process ends. But a process that is stopped, or whose host hangs, keeps its
+# connection. So the driver polls each worker, and a worker that is silent for too long counts as lost.
 #
-# A worker answers without Python: a ZeroMQ proxy from a socket to itself echoes each message. So a program may hold the
-# interpreter's lock for any time (a large sort, a call into a C library) without counting as lost.
+# A worker answers without running Python code: a ZeroMQ proxy from a socket to itself echoes each message. So a program
+# can hold the interpreter lock for any time (a large sort, a call into a C library) without counting as lost.
 
-_NAME = struct.Struct("!cI")  # name of a worker's socket; ZeroMQ reserves names that begin with a zero byte
+_NAME = struct.Struct("!cI")  # Name of a worker's socket. ZeroMQ reserves names that begin with a zero byte.
 _MARK = b"w"
-_LONGEST = 1024  # maximum bytes of an accepted message, including those of the handshake
-_QUEUED = 4  # maximum unanswered requests queued for a worker
+_LONGEST = 1024  # Maximum bytes of a message that is accepted, including those of the handshake.
+_QUEUED = 4  # Maximum unanswered requests queued for a worker.
 
 
 def never_came(seconds: float) -> str:
-    """Return the message about a worker whose heartbeat connection has not come within `seconds`.
+    """Return the message about a worker that has not opened its heartbeat connection within `seconds`.
 
-    Such a worker may be healthy.
+    Such a worker can be healthy.
     """
     why = "the network lets only some of the driver's ports through, or the driver may open no more files (ulimit -n)"
     return f"its connection for signs of life has not come in {seconds:.0f} s, though another has: {why}"
 
 
 class HeartbeatServer:
-    """Driver's side of the heartbeats, used by one thread.
+    """Driver's side of the heartbeats. Only one thread may use it.
 
-    Poll ``sources``, then call ``hear`` and ``look``, at ``next_time`` at the latest. Each worker is polled from
+    Poll ``sources``, then call ``hear`` and ``look``, not later than ``next_time``. Each worker is polled from
     ``begin`` until ``forget``.
     """
 
@@ -58,18 +58,19 @@ class HeartbeatServer:
         """Start to listen for heartbeat connections.
 
         Args:
-            listener: Listening socket; owned by this object.
+            listener: Listening socket. This object closes it.
             job_key: Key of the job.
-            silence: Seconds without an answer after which a worker is lost.
+            silence: Seconds without an answer after which a worker counts as lost.
         """
-        self._heard: dict[int, float] = {}  # when each worker was last heard from, or polling began (monotonic, s)
-        self._come: set[int] = set()  # workers that have connected
+        # Time at which each worker last answered or its polling began (monotonic, s).
+        self._heard: dict[int, float] = {}
+        self._come: set[int] = set()  # Workers that have connected.
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
         try:
             self._gate = ClientAuthenticator(self._context, job_key)
             self._socket = server_socket(self._context, job_key, _LONGEST, _QUEUED)
-            self._socket.router_handover = True  # a worker that reconnects keeps its name
-            self._socket.router_mandatory = True  # sending to a worker that has not connected is an error
+            self._socket.router_handover = True  # A worker that reconnects keeps its name.
+            self._socket.router_mandatory = True  # Sending to a worker that has not connected is an error.
             self._door = AcceptControl(self._socket, [listener])
         except BaseException:
             self._context.destroy(linger=0)
@@ -80,24 +81,24 @@ class HeartbeatServer:
         self.sources = (self._gate.socket, self._socket, self._door.monitor)
 
     def begin(self, number: int) -> None:
-        """Poll this worker from now on."""
+        """Begin to poll this worker."""
         self._heard[number] = time.monotonic()
         self._come.discard(number)
 
     def forget(self, number: int) -> None:
-        """Do not poll this worker any more."""
+        """Stop polling this worker."""
         self._heard.pop(number, None)
         self._come.discard(number)
 
     def next_time(self) -> float:
-        """Return when `look` must be called next (monotonic, s), infinity if no deadline is set."""
+        """Return the time at which `look` must be called next (monotonic, s); infinity if there is no deadline."""
         times = [time.monotonic() + self._door.seconds_left()]
         if self._heard:
             times += [self._beats.next_word, min(self._heard.values()) + self._silence]
         return min(times)
 
     def hear(self, ready: Collection[object]) -> None:
-        """Receive answers. ``ready`` contains the sources that are readable, and possibly other objects."""
+        """Receive answers. ``ready`` contains the readable sources and can contain other objects."""
         self._door.check()
         if self._gate.socket in ready:
             self._gate.answer()
@@ -108,9 +109,12 @@ class HeartbeatServer:
                 self._come.add(number)
 
     def look(self) -> Mapping[int, str]:
-        """Poll the workers if due. Returns the lost workers, which are not polled any more, and the reasons."""
+        """Poll the workers if that is due.
+
+        Returns the reason for each worker found lost; these are no longer polled.
+        """
         now = time.monotonic()
-        if self._beats.was_deaf(now, True):  # this process was stopped itself, so no worker is late
+        if self._beats.was_deaf(now, True):  # this process itself was stopped, so no worker is late
             self._heard = dict.fromkeys(self._heard, now)
         if self._heard and self._beats.is_due(now):
             for number in self._heard:
@@ -124,7 +128,7 @@ class HeartbeatServer:
     def _ask(self, number: int) -> None:
         try:
             self._socket.send_multipart([_NAME.pack(_MARK, number), b""], zmq.NOBLOCK)
-        except zmq.Again:  # its queue is full, because it does not read
+        except zmq.Again:  # the worker does not read, so its queue is full
             pass
         except zmq.ZMQError as error:
             if error.errno != zmq.EHOSTUNREACH:
@@ -139,10 +143,10 @@ class HeartbeatServer:
 
 
 class HeartbeatClient:
-    """Worker's side of the heartbeats: threads that answer until ``close``."""
+    """Worker's side of the heartbeats: threads that answer until ``close`` is called."""
 
     def __init__(self, host: str, port: int, job_key: bytes, number: int) -> None:
-        """Start to connect in the background."""
+        """Start to connect to the driver in the background."""
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
         server, _ = curve_pair(job_key, "server")
         name = _NAME.pack(_MARK, number)
@@ -159,8 +163,8 @@ class HeartbeatClient:
             self._socket.close()
 
     def close(self) -> None:
-        """Stop answering; the process continues."""
-        # In a thread, because term() waits without limit until the other thread has closed its socket.
+        """Stop answering. The process continues."""
+        # term() waits without limit until the other thread has closed its socket, so call it in a thread.
         ending = threading.Thread(target=self._context.term, name="horovod-heartbeats-end", daemon=True)
         ending.start()
         until = time.monotonic() + _CLOSE
@@ -170,8 +174,8 @@ class HeartbeatClient:
 
 # Liveness connection between the driver and each worker.
 #
-# No data is sent over it. The kernel closes it when either end's process dies, so the other end notices at once. A
-# cluster manager may take ten seconds or more to notice the loss of a machine, and may leave processes running when a
+# No data is sent over it. The kernel closes it when the process at either end dies, so the other end notices at once. A
+# cluster manager can take ten seconds or more to notice the loss of a machine, and can leave processes running when a
 # part of it dies. A worker that is stopped or hangs keeps its connection; its missing heartbeats reveal it.
 #
 # The connection is authenticated with a key derived from the job's key. The worker exits when the driver is gone, or
@@ -179,17 +183,18 @@ class HeartbeatClient:
 
 _LABEL = "lifeline"
 _PURPOSE = 127
-_HANDSHAKE = 5.0  # s for a peer to authenticate
-_SILENT = 1.0  # s for its first bytes when all places are taken
-_UNAUTHENTICATED = 64  # maximum unauthenticated peers at once; others wait in the kernel's backlog
+_HANDSHAKE = 5.0  # Seconds for a peer to authenticate.
+_SILENT = 1.0  # Seconds for a peer to send its first bytes while the maximum number of peers is reached.
+_UNAUTHENTICATED = 64  # Maximum number of unauthenticated peers. Others wait in the kernel's backlog.
 _CLOSE = 5.0
 
 
 class LivenessServer(ThreadedServer):
-    """Driver's ends of all connections, served by a thread until `close`.
+    """Driver's ends of all liveness connections, served by a thread until `close` is called.
 
-    The thread calls ``gone`` with the number of a worker whose connection has closed or broken, and an empty text. For
-    a silent worker, the text describes that. Its connection is then closed, so that it exits if it continues.
+    The thread calls ``gone`` with a worker's number and an empty string when the worker's connection has closed or
+    broken. If a worker is silent, the string describes that. Its connection is then closed, so that it exits if it
+    continues.
     """
 
     def __init__(
@@ -203,11 +208,11 @@ class LivenessServer(ThreadedServer):
         """Start the thread that serves the connections.
 
         Args:
-            listener: Listening socket for the connections; owned by this object.
-            heartbeats: Listening socket for heartbeats; owned by this object.
+            listener: Listening socket for liveness connections. This object closes it.
+            heartbeats: Listening socket for heartbeats. This object closes it.
             job_key: Key of the job.
-            silence: Seconds without an answer after which a worker, or its host, is lost.
-            gone: Called when a worker is lost.
+            silence: Seconds without an answer after which a worker or its host counts as lost.
+            gone: Function to call when a worker is lost.
         """
         super().__init__("horovod-lines", _CLOSE)
         self._listener = listener
@@ -227,7 +232,7 @@ class LivenessServer(ThreadedServer):
 
     @property
     def there(self) -> int:
-        """Number of connected workers. May be read from any thread."""
+        """Number of connected workers. Any thread may read it."""
         return len(self._members)
 
     def _serve(self) -> None:
@@ -256,7 +261,10 @@ class LivenessServer(ThreadedServer):
             self._heartbeats.close()
 
     def _due(self, sock: socket.socket) -> float:
-        """Return when an unauthenticated peer is dropped; sooner if it has sent nothing and other peers wait."""
+        """Return the time at which an unauthenticated peer is dropped.
+
+        It is earlier for a silent peer while others wait.
+        """
         side, until = self._unauthenticated[sock]
         wanted = len(self._unauthenticated) == _UNAUTHENTICATED and not side.greeted
         return until - _HANDSHAKE + _SILENT if wanted else until
@@ -289,7 +297,7 @@ class LivenessServer(ThreadedServer):
     def _accept(self) -> None:
         try:
             sock, _ = self._listener.accept()
-        except OSError:  # the peer has gone again, or there are too many open files
+        except OSError:  # the peer has disconnected, or too many files are open
             return
         sock.setblocking(False)
         self._unauthenticated[sock] = auth.Acceptor(self._key, 0, 0), time.monotonic() + _HANDSHAKE
@@ -303,7 +311,7 @@ class LivenessServer(ThreadedServer):
             raise AuthError("it has hung up")
         side.feed(data)
         outgoing, side.outgoing = side.outgoing, b""
-        if outgoing:  # a few bytes, which always fit into the empty send buffer
+        if outgoing:  # a few bytes always fit into the empty send buffer
             sock.sendall(outgoing)
         if side.done:
             if side.place.purpose != _PURPOSE:
@@ -336,7 +344,7 @@ class LivenessServer(ThreadedServer):
 
 @dataclass(frozen=True)
 class LivenessAddress:
-    """Address of the driver, its ports for the connection and for heartbeats, and the maximum silence in seconds."""
+    """Address of the driver, its ports for liveness and heartbeats, and the maximum silence in seconds."""
 
     host: str
     liveness_port: int
@@ -345,16 +353,16 @@ class LivenessAddress:
 
 
 class LivenessConnection:
-    """Worker's end of the connection, with a thread that watches it until `close`.
+    """Worker's end of the liveness connection, which a thread watches until `close` is called.
 
-    The thread ends this process when the driver closes the connection, or when a process of ``others`` (pids and their
-    descriptions) ends.
+    The thread ends this process when the driver closes the connection, or when one of the processes ``others`` ends.
+    `others` maps pids to descriptions.
     """
 
     def __init__(
         self, where: LivenessAddress, job_key: bytes, number: int, others: Mapping[int, str], seconds: float
     ) -> None:
-        """Connect and start the thread. Raises OSError or AuthError when that fails within ``seconds``."""
+        """Connect and start the thread. Raises OSError or AuthError if that fails within ``seconds``."""
         seconds = min(seconds, LONGEST)
         self._sock = socket.create_connection((where.host, where.liveness_port), seconds)
         try:
@@ -368,7 +376,7 @@ class LivenessConnection:
         self._stop = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._closed = False
         self._pid = os.getpid()
-        # A forked child must not keep the connection open after this process has ended.
+        # A forked child must not keep the connection open when this process has ended.
         os.register_at_fork(after_in_child=self._sock.close)
         self._thread = threading.Thread(target=self._watch, args=(others,), name="horovod-line", daemon=True)
         self._thread.start()
@@ -379,7 +387,7 @@ class LivenessConnection:
             for pid, what in others.items():
                 try:
                     fd = os.pidfd_open(pid)
-                except OSError:  # it has already ended, or the kernel does not support this
+                except OSError:  # the process has already ended, or the kernel lacks this feature
                     continue
                 at_end.callback(os.close, fd)
                 watched[fd] = f"{what} is gone"
@@ -403,9 +411,9 @@ class LivenessConnection:
             return True
 
     def close(self) -> None:
-        """Leave the job; this process continues. Idempotent.
+        """Leave the job. This process continues. Idempotent.
 
-        Does nothing in a forked child, whose copy of the connection is closed and whose watch runs in its parent.
+        Does nothing in a forked child: its copy of the connection is closed, and the thread runs only in the parent.
         """
         if not self._closed and os.getpid() == self._pid:
             self._closed = True

@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 LONGEST = 86400.0
-"""Longest single wait in seconds; the kernel counts milliseconds in 32 bits."""
+"""Maximum seconds of a single wait; the kernel counts milliseconds in 32 bits."""
 
 
 class Mailbox(Generic[T]):
@@ -22,7 +22,7 @@ class Mailbox(Generic[T]):
     def __init__(self) -> None:
         self._items: collections.deque[T] = collections.deque()
         self._fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        # Closed when no thread can add an event any more. Not at Python's exit, when such threads still run.
+        # Close the descriptor when no thread can add an event any more. At Python's exit, such threads can still run.
         weakref.finalize(self, os.close, self._fd).atexit = False
 
     def put(self, item: T) -> None:
@@ -35,10 +35,10 @@ class Mailbox(Generic[T]):
 
         Args:
             until: Latest time of return (monotonic, s); None waits for an event.
-            others: Further descriptors to wait for.
+            others: More descriptors to wait for.
 
         Returns:
-            The events, and the readable descriptors of `others`. Both may be empty, even early.
+            The events, and the readable descriptors among `others`. Both can be empty, even before `until`.
         """
         poll = select.poll()
         for fd in (self._fd, *others):

@@ -1,6 +1,6 @@
-"""Driver's side of a job of external workers: its key, its store, and three listening ports.
+"""Driver's side of a job of external workers: the job's key, its store, and three listening ports.
 
-They are for obtaining the key, for liveness connections and for heartbeats.
+The ports serve the key, the liveness connections and the heartbeats.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from horovod.runner.plan import environment, torch_environment
 from horovod.runner.plan.hosts import Slot
 
 OWN = "HOROVOD_"
-"""Prefix of the driver's variables that are passed to the workers."""
+"""Prefix of the driver's variables that workers get."""
 
 _TIMEOUT = "HOROVOD_HEARTBEAT_TIMEOUT"
-_EACH = 4  # connections of a worker: liveness, heartbeats, and up to two to the store
+_EACH = 4  # connections per worker: liveness, heartbeats, and up to two to the store
 
 
 class ExternalWorkers:
-    """Servers of a job, run in threads until ``close``. Must be used by one thread at a time."""
+    """Servers of a job, which run in threads until ``close`` is called. Only one thread may use them at a time."""
 
     def __init__(
         self,
@@ -42,15 +42,15 @@ class ExternalWorkers:
         """Create the store and open the ports.
 
         Args:
-            address: Address of this host that workers can reach.
-            gone: Called from another thread with the number of a worker that has ended or left, and a text: empty, or
-                how long the worker has been silent.
-            front: Queue of workers' requests, in an elastic job.
-            variables: Variables of all workers; HOROVOD_HEARTBEAT_TIMEOUT is used here, too.
+            address: Address of this host that the workers can reach.
+            gone: Function that another thread calls when a worker has ended or left. It gets the worker's number, and a
+                text that is empty or says how long the worker has been silent.
+            front: Queue of workers' requests; only in an elastic job.
+            variables: Variables for all workers. HOROVOD_HEARTBEAT_TIMEOUT also applies here.
 
         Raises:
-            ValueError: This host has no such address, a variable has a wrong value, or this process may not open enough
-                files.
+            ValueError: This host does not have the address, a variable has a wrong value, or this process may not open
+                enough files.
         """
         self._address = address
         told = {_TIMEOUT: (variables or {}).get(_TIMEOUT, "")}
@@ -84,27 +84,27 @@ class ExternalWorkers:
         self._open = (server, key_server, store)
 
     def assign(self, number: int, worker: ExternalWorker, variables: Mapping[str, str], seconds: float) -> Assignment:
-        """Return the access data with which a worker joins the job.
+        """Return the data that a worker needs to join the job.
 
         Args:
             number: Number of the worker.
             worker: The worker's description of itself.
-            variables: Variables of the worker; see ``of_slot`` and ``of_member``.
-            seconds: Time limit for joining.
+            variables: Additional variables of the worker; see ``of_slot`` and ``of_member``.
+            seconds: Time limit for joining, in seconds.
 
         Raises:
             ValueError: This process may not open enough files for all workers.
         """
         self._known[number] = worker.public
-        # Try to allow for the connections of all workers, but require only those of workers that have not connected
-        # yet.
+        # Try to reserve descriptors for the connections of all workers, but require them only for workers that have not
+        # connected yet.
         coming = max(1, len(self._known) - self._liveness.there)
         make_room(descriptors_for(_EACH * len(self._known)), at_least=descriptors_for(_EACH * coming))
         where = self._address, self._key_port, self._liveness_port, self._heartbeat_port
         return Assignment(number, *where, self._public, dict(variables), seconds, self._silence)
 
     def forget(self, number: int) -> None:
-        """Refuse this worker from now on."""
+        """Refuse connections of this worker from now on."""
         self._known.pop(number, None)
 
     def close(self) -> None:
@@ -114,7 +114,7 @@ class ExternalWorkers:
 
 
 def passed_on(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the driver's variables for workers: settings, but nothing of a job that the driver itself may be in."""
+    """Return the driver's variables that workers get: settings, but nothing of a job of which the driver is a rank."""
     own = {name: value for name, value in environ.items() if name.startswith(OWN)}
     return environment.passed_on(without_place(own))
 
@@ -127,12 +127,12 @@ def of_slot(slot: Slot) -> dict[str, str]:
 
 
 def of_torch(slot: Slot, slots: Sequence[Slot], first: ExternalWorker, shared: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of torch.distributed for a worker in a job of fixed size; empty if they are off.
+    """Return a worker's torch.distributed variables in a job of fixed size; empty if the user has disabled them.
 
     Args:
-        slot: Place of the worker.
-        slots: Places of all workers, in order of rank. Their host names begin with an address.
-        first: Rank 0's description of itself.
+        slot: Slot of the worker.
+        slots: Slots of all workers in rank order. Their host names begin with an address.
+        first: Description of the worker with rank 0.
         shared: Variables of all workers.
     """
     settings = Settings.from_environ(shared)
@@ -145,7 +145,7 @@ def of_torch(slot: Slot, slots: Sequence[Slot], first: ExternalWorker, shared: M
 
 
 def of_member(number: int, host: str, timeout: float) -> dict[str, str]:
-    """Return the variables of a worker in an elastic job, without ranks, which each epoch defines.
+    """Return the variables of a worker in an elastic job. They contain no ranks, because each epoch assigns new ones.
 
     Args:
         number: Number of the worker.

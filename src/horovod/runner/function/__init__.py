@@ -1,1 +1,1 @@
-"""Parts of `horovod.run`: the pickled function, its workers, its results and errors."""
+"""Parts of `horovod.run`: the pickled function, the workers that call it, and its results and errors."""

@@ -1,8 +1,8 @@
-"""Result file of a `horovod.run` worker: its result, or the exception that ended it.
+"""Result file of a worker of `horovod.run`. It contains the result, or the exception that ended the worker.
 
     pickled value or exception | description (msgpack) | length of the description (4 bytes, big-endian)
 
-The description comes last because it is known last. A file without a complete one was left by a worker that was killed.
+The description comes last, because it is known last. If it is missing or incomplete, the worker was killed.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ import msgspec
 from horovod.common.contract import pickling
 from horovod.runner.base.errors import OutcomeError
 
-TRACEBACK_LIMIT = 1 << 16  # maximum characters; a longer traceback loses its middle
+TRACEBACK_LIMIT = 1 << 16  # maximum characters; the middle of a longer traceback is dropped
 _LENGTH = struct.Struct(">I")
 _BUFFER = 1 << 20
 
 
 class Description(msgspec.Struct, frozen=True):
-    """Trailer of a result file.
+    """Description at the end of a result file.
 
     Attributes:
-        kind: Whether the worker left a value or an exception.
+        kind: Tells whether the file holds a value or an exception.
         type_name: Type of the value or exception.
-        body: Bytes of its pickle at the start of the file; 0 if it cannot be pickled.
+        body: Size in bytes of the pickle at the start of the file; 0 if there is none.
         traceback: Traceback of the exception.
-        why: Why there is no pickle.
+        why: Reason why there is no pickle.
     """
 
     kind: Literal["value", "exception"]
@@ -42,7 +42,7 @@ class Description(msgspec.Struct, frozen=True):
 
 
 def write_value(fd: int, value: object, rank: int) -> None:
-    """Write a result. Raises OutcomeError naming rank and type when it cannot be pickled or is too large."""
+    """Write a result. Raises OutcomeError with rank and type if it cannot be pickled or is too large."""
     try:
         _write(fd, value, lambda body: Description("value", type_name(value), body))
     except Exception as error:
@@ -53,10 +53,10 @@ def write_value(fd: int, value: object, rank: int) -> None:
 
 
 def write_exception(fd: int, error: BaseException, text: str) -> None:
-    """Write an exception and its traceback, or only the text if it cannot be pickled and unpickled."""
+    """Write an exception with its traceback, or only the text if it cannot be pickled and unpickled."""
     name = type_name(error)
     try:
-        pickle.loads(pickling.dumps(error))  # many exceptions pickle but do not unpickle
+        pickle.loads(pickling.dumps(error))  # many exceptions can be pickled but not unpickled
         _write(fd, error, lambda body: Description("exception", name, body, text))
     except Exception as trouble:
         why = f"{type(trouble).__name__}: {trouble}"
@@ -64,7 +64,7 @@ def write_exception(fd: int, error: BaseException, text: str) -> None:
 
 
 def _write(fd: int, value: object, describe: Any) -> None:
-    """Pickle directly into the file, because memory may be too small for a second copy of the result."""
+    """Pickle directly into the file, because memory may not suffice for a second copy of the result."""
     os.ftruncate(fd, 0)
     os.lseek(fd, 0, os.SEEK_SET)
     with open(fd, "wb", buffering=_BUFFER, closefd=False) as file:
@@ -75,7 +75,7 @@ def _write(fd: int, value: object, describe: Any) -> None:
 
 
 def describe(data: bytes | bytearray) -> Description | None:
-    """Return the description at the end of the file, or None if the worker ended before writing it."""
+    """Return the description at the end of the file, or None if the worker ended before it was written."""
     view = memoryview(data)
     if len(view) < _LENGTH.size:
         return None
@@ -89,7 +89,7 @@ def describe(data: bytes | bytearray) -> Description | None:
 
 
 def load(data: bytes | bytearray, description: Description, rank: int) -> Any:
-    """Return the value or exception. Raises OutcomeError naming rank and type when it cannot be unpickled."""
+    """Return the value or exception. Raises OutcomeError with rank and type if it cannot be unpickled."""
     try:
         return pickle.loads(memoryview(data)[: description.body])
     except Exception as error:
@@ -101,13 +101,13 @@ def load(data: bytes | bytearray, description: Description, rank: int) -> Any:
 
 
 def type_name(value: object) -> str:
-    """Return the name of the value's type, with its module unless it is a builtin."""
+    """Return the type name of the value, with its module unless it is a builtin."""
     kind = type(value)
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
 def format_traceback(error: BaseException) -> str:
-    """Return the traceback as Python prints it, shortened to TRACEBACK_LIMIT characters."""
+    """Return the traceback as Python prints it, cut to TRACEBACK_LIMIT characters."""
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     if len(text) > TRACEBACK_LIMIT:
         half = TRACEBACK_LIMIT // 2

@@ -1,8 +1,8 @@
-"""Worker process of `horovod.run`: calls the function from one file and writes its outcome to another.
+"""Worker process of `horovod.run`: reads the function from one file and writes its outcome to another.
 
-Only the process that called `horovod.run` can have written what is unpickled here. The files are inherited from this
-job's agent and have no name that another program could open. Otherwise (`mpi_function`) they are in a folder that only
-this user can read and write.
+Everything that is unpickled here was written by the process that called `horovod.run`. This worker inherits the files
+from the job's agent, and they have no names by which other programs could open them. With mpirun (`mpi_function`), they
+are in a folder that only this user can read and write.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-# All libraries of the runner are loaded before the caller's directories are added to the search path.
+# Import all libraries of the runner before the caller's directories are added to the search path.
 import cloudpickle
 import msgspec  # noqa: F401
 import zmq  # noqa: F401
@@ -30,7 +30,7 @@ FUNCTION = "function"
 
 
 def result_name(rank: int) -> str:
-    """Return the name of the rank's result file in the folder."""
+    """Return the file name of a rank's result in the folder."""
     return f"result.{rank}"
 
 
@@ -40,7 +40,7 @@ def _open_files() -> tuple[int, int, int]:
     if folder is None:
         return _take_descriptor(FUNCTION_FD), _take_descriptor(RESULT_FD), _rank()
     rank = WorkerEnv.from_environ().rank
-    # Check owner and mode of the open folder, because its name could refer to another folder a moment later.
+    # Check owner and mode of the open folder: its path could name another folder a moment later.
     with private_files.closing(private_files.open_folder(folder)) as at:
         found = os.fstat(at)
         if found.st_uid != os.geteuid() or found.st_mode & 0o077:
@@ -51,12 +51,12 @@ def _open_files() -> tuple[int, int, int]:
 
 
 def _rank() -> int:
-    """Return this process's rank: in an elastic job the current one, before hvd.init() the expected one."""
+    """Return this process's rank. In an elastic job, it is the expected rank until hvd.init() has been called."""
     return int(os.environ.get("HOROVOD_RANK") or os.environ[WORKER])
 
 
 def _take_descriptor(name: bytes) -> int:
-    """Return the number in the variable and remove it, because the function's children do not need it."""
+    """Return the descriptor number in the variable and remove the variable, which children do not need."""
     fd = int(os.environb.pop(name))
     os.set_inheritable(fd, False)
     return fd
@@ -66,7 +66,7 @@ def _unpack(source: int, rank: int) -> tuple[Callable[..., Any], tuple[Any, ...]
     with open(source, "rb", buffering=0) as file:
         (front, rest), code, body = pickle.loads(os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0))
     sys.path[:] = joined_path(front, sys.path, rest)
-    for name, lines in code.items():  # without modification time, so that linecache does not look for the file
+    for name, lines in code.items():  # a missing modification time keeps linecache from looking for the file
         linecache.cache[name] = (sum(map(len, lines)), None, lines, name)
     try:
         function, args, kwargs = cloudpickle.loads(body)
@@ -79,15 +79,15 @@ def _unpack(source: int, rank: int) -> tuple[Callable[..., Any], tuple[Any, ...]
 
 
 def joined_path(front: Sequence[str], own: Sequence[str], rest: Sequence[str]) -> list[str]:
-    """Return the module search path of the worker: the caller's front entries, its own, then the caller's rest.
+    """Return the worker's module search path: the caller's front entries, the worker's own, then the caller's rest.
 
-    The caller's libraries come last because another host may have other versions of them.
+    The caller's libraries come last, because another host can have other versions of them.
     """
     return list(dict.fromkeys([*front, *own, *rest]))
 
 
 def main() -> None:
-    """Run the function. An exception in it ends the process with a traceback and exit code 1, as in a script."""
+    """Run the function. As in a script, an exception ends the process with a traceback and exit code 1."""
     source, target, rank = _open_files()
     try:
         function, args, kwargs = _unpack(source, rank)
@@ -109,7 +109,7 @@ def _fail(target: int, error: BaseException) -> None:
     except OSError as trouble:  # out of memory
         print(f"the exception cannot be sent back: {trouble}", file=sys.stderr)
     if sys.excepthook is sys.__excepthook__:
-        # The default hook reads lines from files only; this also shows the lines of notebook cells.
+        # The default hook reads lines only from files; this also shows lines of notebook cells.
         print(text, end="", file=sys.stderr, flush=True)
     else:
         sys.excepthook(type(error), error, error.__traceback__)

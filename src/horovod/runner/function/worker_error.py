@@ -1,4 +1,4 @@
-"""Results by rank, or the error that `horovod.run` raises, when a job has ended."""
+"""End of a `horovod.run` job: the results of its ranks, or the error to raise."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from horovod.runner.function import outcome
 
 
 class WorkerError(RuntimeError):
-    """Failure of a process of the job.
+    """Error that reports the failure of a process of the job.
 
-    The message names the process that failed first, how it ended and, for an exception, its traceback. If that process
-    raised an exception, the error is also an instance of the exception's class: `except ValueError` catches a
+    The message names the process that failed first, how it ended and, for an exception, its traceback. If the process
+    raised an exception, this error is also an instance of that exception's class: `except ValueError` catches a
     ValueError of a worker, with its `args` and other attributes.
 
     Attributes:
         rank: Rank of the process that failed first; None if an agent or the launcher failed.
-        host: Host of that rank; empty without a rank.
+        host: Host of that rank; empty if `rank` is None.
         exit_code: Exit code of the process, 128 + n for signal n.
-        remote_traceback: Traceback in that process as text; empty if it raised no exception.
-        cause: The exception itself, also `__cause__`; None if there was none or it could not be pickled.
+        remote_traceback: Traceback in that process; empty if it raised no exception.
+        cause: The original exception, which is also `__cause__`; None if there was none or it could not be pickled.
     """
 
     rank: int | None = None
@@ -59,7 +59,7 @@ def worker_error(
     remote_traceback: str = "",
     cause: BaseException | None = None,
 ) -> WorkerError:
-    """Return a WorkerError that is also of the class of `cause` if the two classes can be combined."""
+    """Return a WorkerError that is also an instance of the class of `cause`, if the two classes can be combined."""
     error = _of_both_classes(cause) if cause is not None else None
     if error is None:
         error = WorkerError(message)
@@ -72,7 +72,7 @@ def worker_error(
     return error
 
 
-# Python handles these classes specially: it does not print their message, or uses them to end loops and generators.
+# Python treats these classes specially: it does not print their messages, or uses them to end loops and generators.
 _APART: tuple[type[BaseException], ...] = (SyntaxError, StopIteration, StopAsyncIteration)
 if hasattr(builtins, "BaseExceptionGroup"):  # since Python 3.11
     _APART = (*_APART, builtins.BaseExceptionGroup)
@@ -82,7 +82,7 @@ def _of_both_classes(cause: BaseException) -> WorkerError | None:
     kind = type(cause)
     if not isinstance(cause, Exception) or isinstance(cause, (WorkerError, *_APART)) or issubclass(WorkerError, kind):
         return None
-    try:  # the cause's class may refuse to be combined or constructed, with any exception
+    try:  # the class of `cause` can refuse, with any exception, to be combined or constructed
         joined = type(f"WorkerError({kind.__name__})", (WorkerError, kind), _native_attributes(kind))
         error: WorkerError = kind.__new__(joined, *cause.args)
         error.args = cause.args
@@ -93,7 +93,10 @@ def _of_both_classes(cause: BaseException) -> WorkerError | None:
 
 
 def _native_attributes(kind: type[BaseException]) -> dict[str, Any]:
-    """Return properties for attributes that are not in `__dict__`, such as OSError.errno; they read from the cause."""
+    """Return properties for attributes outside `__dict__`, such as OSError.errno.
+
+    They read the attribute of the cause.
+    """
     found: dict[str, Any] = {"__module__": WorkerError.__module__}
     for base in kind.__mro__:
         if base in (BaseException, Exception):
@@ -109,16 +112,16 @@ def _from_cause(name: str) -> property:
     return property(lambda error: getattr(error.cause, name))
 
 
-# Results by rank, or the error, of a `horovod.run` job that has ended.
+# Results of a `horovod.run` job by rank, or the error that it raises.
 
 
 def of_elastic(result: JobResult, least: int) -> list[Any]:
-    """Return the values of the first `least` ranks of the last epoch. Raises WorkerError."""
+    """Return the values of the last epoch's ranks below `least`. Raises WorkerError if the job failed."""
     return by_rank(result, dict(sorted(result.hosts.items())[:least]))
 
 
 def by_rank(result: JobResult, hosts: Mapping[int, str]) -> list[Any]:
-    """Return the values of the ranks in `hosts`, which maps each rank to its host. Raises WorkerError."""
+    """Return the values of the ranks in `hosts`, which maps ranks to hosts. Raises WorkerError if the job failed."""
     described = {rank: outcome.describe(data) for rank, data in result.results.items()}
     if result.exit_code != 0:
         rank = result.failed_rank
