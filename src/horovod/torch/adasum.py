@@ -4,9 +4,9 @@ Each rank takes the plain optimizer's step with its own gradients. The change of
 and every rank applies the result to the parameters as they were before the step. Source: S. Maleki et al., "Scaling
 Distributed Training with Adaptive Summation", MLSys 2021.
 
-All trainable parameters take part in every step; Adasum leaves a parameter that no rank has changed where it is. Ranks
-may therefore have gradients for different parameters, but all must take the same steps. A gradient scaler that skips
-the step on a single rank, because only its gradients overflowed, makes the other ranks wait.
+All trainable parameters take part in every step. A parameter that no rank has changed keeps its value. Ranks may
+therefore have gradients for different parameters, but all must take the same steps. If gradients overflow on one rank
+only, its gradient scaler skips the step, and the other ranks wait for it.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -42,7 +42,7 @@ class _Slot:
     def __init__(self, parameter: torch.Tensor, name: str, passes: int) -> None:
         self.parameter = parameter
         self.name = name
-        self.left = passes  # backward passes until the step
+        self.left = passes  # number of backward passes that remain until the step
         self.hook: Any = None
         self.start: torch.Tensor | None = None
 
@@ -59,7 +59,7 @@ class DeltaReducer:
     busy = False  # nothing is in flight between backward and step
 
     def __init__(self, members: Members, names: dict[torch.Tensor, str], options: Options) -> None:
-        """Register hooks on the parameters.
+        """Register hooks on the parameters of one optimizer.
 
         ``names`` must be unique among the operations of the process set and the same on all ranks.
         """
@@ -91,14 +91,14 @@ class DeltaReducer:
                 slot.hook = None
 
     def reset(self) -> None:
-        """Restart the count of backward passes."""
+        """Set the count of backward passes back to 0."""
         for slot in self._slots:
             slot.left = self.options.passes
             if slot.hook is None and slot.parameter.requires_grad:
                 self._hooks.add(slot)
 
     def set_passes(self, passes: int) -> None:
-        """Expect ``passes`` backward passes per step from now on."""
+        """Set the number of backward passes per step to ``passes``."""
         self.options.passes = passes
         self.reset()
 
@@ -112,7 +112,7 @@ class DeltaReducer:
         """Do nothing: a step needs no bookkeeping."""
 
     def zeroed(self) -> None:
-        """Restart the count of backward passes, because gradients are set to zero."""
+        """Set the count of backward passes back to 0. Called when gradients are set to zero."""
         self.reset()
 
     def step(self, step: Callable[[], Any]) -> Any:
@@ -149,7 +149,7 @@ class DeltaReducer:
         return result
 
     def _reduce(self, slots: Sequence[_Slot]) -> None:
-        """Replace each parameter's own change, which it holds now, by the combined change."""
+        """Reduce the parameters, which hold this rank's changes, so that they hold the combined changes."""
         compression = self.options.compression
         works, finishes = [], []
         try:
@@ -179,7 +179,7 @@ class DeltaReducer:
                 yield slot, f"{name}_{i + 1}of{len(members)}", name, len(members)
 
     def on_gradient(self, slot: _Slot) -> None:
-        """Count a backward pass that has produced the slot's gradient."""
+        """Increment the slot's count of backward passes. Called when its gradient has been accumulated."""
         slot.left -= 1
         if slot.left < 0:
             passes = self.options.passes

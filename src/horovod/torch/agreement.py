@@ -1,18 +1,19 @@
-"""Agreement of ranks on gradients to reduce: readiness messages, and the gradients of each bucket. Pure.
+"""Messages by which ranks agree on the gradients to reduce, and the assignment of gradients to buckets.
 
-A readiness message is a byte vector; the engine reduces those of all ranks with Max, once per round (gradients.py).
+Nothing in this module communicates. A readiness message is a vector of bytes. Once per round (gradients.py), the engine
+reduces the messages of all ranks with Max.
 
 A message consists of:
 
-- one byte per rank of the process set, 1 if it takes part. A rank that called ``hvd.join()`` does not;
-- the flags of ``Contribution.flags``, one per parameter, and of ``Bucketing.wishes``;
-- whether some rank is at its step, and whether some rank is at the end of a backward pass;
-- one more than the rank whose backward pass failed, or 0;
-- the number of the round within the step, the maximum number of rounds in a step, and the numbers of the step and of
-  the epoch. All but the maximum are sent twice, the second time subtracted from ``MAX_BYTE``, so that Max also yields
-  the minimum.
+- one byte per rank of the process set: 1 if the rank takes part, 0 if it has called ``hvd.join()``;
+- one flag per parameter (``Contribution.flags``), and the two flags of ``Bucketing.wishes``;
+- two flags: 1 if this rank is in ``step()``, and 1 if it is at the end of a backward pass;
+- 1 + the rank whose backward pass failed, or 0 if none failed;
+- the number of the round within the step, the largest number of rounds in a step so far, the number of the step, and
+  the number of the epoch. Each of these except the largest number of rounds is sent twice, the second time subtracted
+  from ``MAX_BYTE``, so that Max also yields the minimum over the ranks.
 
-The assignment of gradients to buckets follows from what all ranks know then, so every rank computes the same buckets.
+After a round all ranks have the same reduced message. Buckets depend only on it, so every rank computes the same ones.
 """
 
 from collections.abc import Sequence
@@ -24,9 +25,9 @@ import torch
 from horovod.common.exceptions import HorovodInternalError, RanksDisagreeError
 
 MAX_BYTE = 255
-"""Maximum value of a byte. Ranks and counts are capped at it; counts that are sent twice are taken modulo it."""
+"""Largest value of a byte. Larger ranks and counts are capped; counts that are sent twice are taken modulo it."""
 
-_STATUS_BYTES = 10  # number of bytes about the round, at the end of a message
+_STATUS_BYTES = 10  # bytes at the end of a message that follow the flags of parameters and wishes
 
 
 class Readiness(NamedTuple):
@@ -34,10 +35,10 @@ class Readiness(NamedTuple):
 
     Attributes:
         all_here: True if every rank of the set takes part.
-        flags: Flags of the parameters, followed by the wishes.
-        at_step: True if some rank is at its step.
+        flags: Maximum over the ranks of each parameter's flag, followed by those of ``Bucketing.wishes``.
+        at_step: True if some rank is in ``step()``.
         at_end: True if some rank is at the end of a backward pass.
-        failed: One more than the rank whose backward pass failed, or 0.
+        failed: 1 + the rank whose backward pass failed, or 0 if none failed.
         max_completed, min_completed: Maximum and minimum number of rounds that ranks have completed in this step.
         max_rounds: Maximum number of rounds in a step so far.
         max_step, min_step: Maximum and minimum step of the ranks, modulo ``MAX_BYTE``.
@@ -78,8 +79,8 @@ def encode_readiness(
         me: Position of this rank in the set, or None if it takes no part.
         flags: Flags of the parameters.
         wishes: Flags of ``Bucketing.wishes``.
-        at_step: True at a step, False at the end of a backward pass.
-        failed: One more than this rank's number in the job if its backward pass failed, else 0.
+        at_step: True in ``step()``, False at the end of a backward pass.
+        failed: 1 + this rank's number in the job if its backward pass failed, else 0.
         rounds: Rounds that this rank has completed since its last step.
         max_rounds: Maximum number of rounds in a step so far.
         steps: Steps that this rank's optimizer has taken.
@@ -101,7 +102,7 @@ def encode_readiness(
 
 
 def _both(number: int) -> tuple[int, int]:
-    """Return two bytes whose maxima over all ranks encode the largest and the smallest number."""
+    """Return two bytes: their maxima over all ranks are the largest number, and ``MAX_BYTE`` minus the smallest one."""
     return number % MAX_BYTE, MAX_BYTE - number % MAX_BYTE
 
 
@@ -119,9 +120,9 @@ def decode_readiness(vector: bytearray, ranks: int) -> Readiness:
 
 
 def check_readiness(readiness: Readiness, steps: int) -> None:
-    """Raise an error, on all ranks, for a round that has no correct result.
+    """Check that a round has a correct result, and raise an error on all ranks if it does not.
 
-    ``steps`` is the number of steps on this rank.
+    ``steps`` is the number of steps that this rank's optimizer has taken.
 
     Raises:
         RanksDisagreeError: Ranks are in different steps, or have run different numbers of backward passes.
@@ -149,21 +150,21 @@ def check_readiness(readiness: Readiness, steps: int) -> None:
 
 
 ALIGNMENT = 64
-"""Alignment of each gradient in its bucket, in bytes: a cache line and a vector register."""
+"""Alignment of each gradient in its bucket, in bytes: the size of a cache line and of an AVX-512 register."""
 
 DEVICE_ALIGNMENT = 256
-"""Alignment in device memory, in bytes: the unit that GPU threads read together, and of GPU memory allocators."""
+"""Alignment of each gradient in device memory, in bytes, for coalesced access."""
 
 FIRST_BUCKET = 1 << 20
-"""Maximum bytes of the first bucket; a small one can be sent early."""
+"""Maximum size of the first bucket, in bytes. A small first bucket can be sent early."""
 
 BUCKET = 4 << 20
-"""Maximum bytes of the other buckets; a larger gradient gets a separate bucket."""
+"""Maximum size of the other buckets, in bytes. A larger gradient gets a separate bucket."""
 
 SMALL = 256 << 10
-"""Maximum bytes of a gradient that shares a bucket by default.
+"""Maximum size of a gradient that shares a bucket by default, in bytes.
 
-A bucket saves operations, of which large gradients need few, but costs a copy.
+A bucket saves the overhead of an operation per gradient, but costs a copy. For large gradients the copy costs more.
 """
 
 
@@ -196,12 +197,12 @@ class Gradient:
 def plan(
     gradients: Sequence[Gradient], order: Sequence[int], first_bytes: int = FIRST_BUCKET, max_bytes: int = BUCKET
 ) -> list[list[int]]:
-    """Return the buckets, each as a list of positions in ``gradients``.
+    """Assign gradients to buckets, and return each bucket as a list of positions in ``gradients``.
 
     Args:
         gradients: Gradients to assign.
-        order: Positions in ``gradients``, each once, in the order in which backward produces them. Neighbors with the
-            same dtype and device share a bucket while it has room.
+        order: All positions in ``gradients``, in the order in which backward produces them. Neighbors with the same
+            dtype and device share a bucket while it has room.
         first_bytes: Maximum bytes of the first bucket.
         max_bytes: Maximum bytes of the other buckets.
     """
@@ -221,7 +222,7 @@ def plan(
 
 
 def offsets(gradients: Sequence[Gradient]) -> tuple[list[int], int]:
-    """Return (offset of each gradient in a bucket of exactly these, size of the bucket), in bytes."""
+    """Return the offset of each gradient in a bucket that holds ``gradients``, and the bucket's size, in bytes."""
     starts: list[int] = []
     end = 0
     for gradient in gradients:

@@ -1,14 +1,14 @@
-"""Backward passes: hooks that report gradients, and detection of the end, or the failure, of a pass.
+"""Hooks that report gradients of backward passes, and detection of the end or the failure of a pass.
 
 The first gradient that a pass produces for a distributed optimizer registers a callback with autograd. Autograd calls
-it at the end of the pass, before ``backward()`` returns. A pass may run within another one: a re-entrant checkpoint
-recomputes its layers and runs backward through them. The end of the inner pass is then not the end, so its callback is
-registered again with the outer pass.
+it at the end of the pass, before ``backward()`` returns. A pass can run within another one: a re-entrant checkpoint
+recomputes its layers and runs backward through them. When the inner pass ends, the outer pass continues, so the
+callback is registered again with the outer pass.
 
-If a pass raises, autograd drops the callback without calling it. Its deletion is the sign of the failure.
+If a pass raises an exception, autograd deletes the callback without calling it. This deletion reports the failure.
 
-A hook lives as long as its parameter, and so does everything it refers to. It must therefore not keep an unused
-optimizer alive, nor that optimizer's buckets in shared memory. So hooks are removed when their owner is deleted.
+A hook lives as long as its parameter, and keeps alive what it refers to. An unused optimizer and its buckets in shared
+memory must not be kept alive. So hooks refer to the optimizer's reducer weakly, and are removed when it is deleted.
 """
 
 import contextlib
@@ -25,10 +25,11 @@ import torch
 _queue = torch.autograd.Variable._execution_engine.queue_callback
 # The node that this thread is running, if it is within a backward pass.
 _node: Callable[[], Any] = getattr(torch._C, "_current_autograd_node", lambda: None)
-_local = threading.local()  # .current: a weak reference to this thread's pass
+_local = threading.local()  # ``current`` is a weak reference to this thread's pass
 
 # Seconds to wait for one optimizer's readiness message before checking those of other optimizers in the same pass.
-# Other ranks may have run the pass for only some of them, and reach the rest when they have received these.
+# Another rank may have run its pass for only one of the optimizers. It sends the message of the next one only after it
+# has received all messages for the first.
 _TURN_SECONDS = 0.01
 TWO_THREADS = (
     "backward() must not run in two threads at once for the parameters of one optimizer; hold a lock around "
@@ -37,7 +38,7 @@ TWO_THREADS = (
 
 
 class Reducer(Protocol):
-    """Object that takes part in backward passes."""
+    """Interface of an object that reduces the gradients of backward passes."""
 
     name: str
 
@@ -45,7 +46,7 @@ class Reducer(Protocol):
         """Record the end of a pass, and return True if a reduction must be completed now."""
 
     def pass_failed(self) -> None:
-        """Record that ``backward()`` is raising an exception. Must not block."""
+        """Record that ``backward()`` is raising an exception. Implementations must not block."""
 
     def begin(self, *, alone: bool) -> None:
         """Submit everything that can be submitted, without blocking.
@@ -68,7 +69,7 @@ class Reducer(Protocol):
 
 
 class Pass:
-    """An outermost backward pass of one thread. Only autograd keeps a lasting reference to it."""
+    """An outermost backward pass of one thread. Only autograd keeps it alive, so it is deleted if the pass fails."""
 
     def __init__(self) -> None:
         self.reducers: list[Reducer] = []
@@ -77,7 +78,7 @@ class Pass:
     def end(self) -> None:
         """End the pass. Called by autograd."""
         node = _node()
-        if node is not None:  # the node runs a nested pass, and that has now ended
+        if node is not None:  # the pass that has ended was nested in the execution of this node
             self._follow(node)
             return
         self.over = True
@@ -110,30 +111,31 @@ class Pass:
 
 
 class Turn:
-    """Order of the program's threads that run backward passes for the same optimizer.
+    """Lock-like object that orders the program's threads that run backward passes for the same optimizer.
 
     At its first gradient, a pass waits until no other thread's round is under way. It cannot wait for another thread's
-    pass: that one may need a parameter whose gradient this pass has just produced, and autograd locks it until the hook
-    returns. Autograd's own threads, one per device, work for any pass, so they count as threads of the pass.
+    pass to end. That pass may need a parameter whose gradient this pass has just produced, and autograd locks the
+    parameter until the hook returns. Autograd has one thread of its own per device. These threads work for any pass, so
+    they count as threads of the pass under way.
     """
 
     def __init__(self) -> None:
-        self.lock = threading.RLock()  # held while a pass begins, because autograd's threads begin it concurrently
+        self.lock = threading.RLock()  # held while a pass begins; autograd's threads can call begin() concurrently
         self._over = threading.Condition(self.lock)
-        # The thread of the program whose pass is under way; 0 if none or unknown.
+        # Id of the program's thread whose pass is under way; 0 if there is none, or if it is unknown.
         self.thread = 0
-        # The thread whose round is under way; 0 if none.
+        # Id of the thread whose round is under way; 0 if there is none.
         self._round = 0
         self._waiting = 0
 
     def is_shared(self) -> bool:
-        """Return True if a thread other than `thread` may work for the pass under way."""
+        """Return True if threads other than `thread` can work for the pass under way."""
         return self.thread == 0 or _is_autograds()
 
     def begin(self) -> int:
-        """Begin a pass when no other thread's round is under way, and return this thread's id.
+        """Wait until no other thread's round is under way, begin a pass, and return this thread's id.
 
-        The caller must hold `lock`. A round ends, at the latest, when its collectives fail.
+        The caller must hold `lock`. The wait ends even if a rank is lost, because the round's collectives then fail.
         """
         me = threading.get_ident()
         self._waiting += 1
@@ -146,13 +148,13 @@ class Turn:
         return me
 
     def end(self, with_round: bool = False) -> None:
-        """End the pass under way. ``with_round``: this thread completes a round before the next pass may begin."""
+        """End the pass under way. With ``with_round``, the next pass begins only after this thread's ``end_round``."""
         if with_round:
             self._round = threading.get_ident()
         self.thread = 0
 
     def end_round(self) -> None:
-        """End this thread's round, if there is one."""
+        """End this thread's round. Does nothing if this thread has none."""
         if self._round == threading.get_ident():
             self._round = 0
             if self._waiting:
@@ -161,7 +163,7 @@ class Turn:
 
 
 def _is_autograds() -> bool:
-    """Return True in a thread of autograd, for which Python has only a dummy object."""
+    """Return True if this is one of autograd's threads, which Python represents by a dummy object."""
     return isinstance(threading.current_thread(), threading._DummyThread)
 
 
@@ -176,7 +178,7 @@ def unseen() -> Iterator[None]:
 
 
 def without_end() -> None:
-    """Stand in for the reference to a pass whose end cannot be detected."""
+    """Return None, like a dead reference. Used in place of the reference to a pass whose end cannot be detected."""
     return None
 
 
@@ -193,7 +195,7 @@ def join(reducer: Reducer) -> "weakref.ref[Pass] | None":
         current = Pass()
         try:
             _queue(current.end)
-        except RuntimeError:  # not called by autograd's engine
+        except RuntimeError:  # this thread is not in a backward pass of autograd's engine
             current.over = True
             return None
         reference = _local.current = weakref.ref(current)
@@ -202,10 +204,11 @@ def join(reducer: Reducer) -> "weakref.ref[Pass] | None":
 
 
 def complete(reducers: Iterable[Reducer]) -> None:
-    """Complete the due reductions of all ``reducers``, then raise the first failure.
+    """Complete the reductions of all ``reducers`` for which one is due, then raise the first failure.
 
-    Ranks may have run this pass for different optimizers. So this function never blocks on one optimizer's messages
-    while it could answer another's. Only the order of calls in the program decides which rank waits for which.
+    Ranks may have run this pass for different optimizers. So this function never blocks on the messages of one
+    optimizer while it could answer those of another: two ranks that each waited for a different optimizer would
+    deadlock.
     """
     due = sorted((r for r in reducers if r.pass_ended()), key=lambda r: r.name)
     if len(due) == 1:
@@ -248,8 +251,8 @@ def _complete_one(reducer: Reducer) -> None:
         raise
 
 
-# Compiled autograd (torch._dynamo) traces hooks into its graph, but must call this one untraced. The decorator for that
-# costs more than the rest of the hook, so it is used only while tracing.
+# Compiled autograd (torch._dynamo) traces hooks into its graph, but this hook must run untraced. The decorator that
+# does this takes longer than the rest of the hook, so it is applied only while tracing.
 _is_traced: Callable[[], bool] = getattr(torch.compiler, "is_dynamo_compiling", lambda: False)
 # torch._disable_dynamo does not import torch._dynamo, unlike torch.compiler.disable.
 _leave_alone: Any = getattr(torch, "_disable_dynamo", torch.compiler.disable)
@@ -264,12 +267,12 @@ def _not_traced(itself: Any, slot: Any) -> None:
 
 
 class Notes:
-    """State that tells hooks when a gradient only needs to be recorded."""
+    """State that hooks check to find out whether they only need to record a gradient."""
 
     __slots__ = ("number", "thread")
 
     def __init__(self) -> None:
-        # The thread in which recording is enough; 0 for none.
+        # Id of the thread in which hooks only need to record gradients; 0 if there is none.
         self.thread = 0
         # Number of the backward pass under way, or of the last one.
         self.number = 0
@@ -278,32 +281,34 @@ class Notes:
 class Hooks:
     """Hooks of ``owner`` on the parameters of slots.
 
-    They call ``owner.on_gradient(slot)`` when the gradient of ``slot.parameter`` has been accumulated and, if
-    ``before`` is True, ``owner.before_gradient(slot)`` just before. In the thread named by ``notes``, a gradient that
-    its bucket expects is only recorded, and the last one of a bucket causes a call of ``owner.on_bucket(bucket)``.
+    When the gradient of ``slot.parameter`` has been accumulated, a hook calls ``owner.on_gradient(slot)``. If
+    ``before`` is True, it calls ``owner.before_gradient(slot)`` just before the accumulation. In the thread
+    ``notes.thread``, the hook only records a gradient that belongs to a bucket, and calls ``owner.on_bucket(bucket)``
+    for the bucket's last gradient.
     """
 
     def __init__(self, owner: Any, before: bool = False, notes: Notes | None = None) -> None:
         self._owner = weakref.ref(owner)
         self._notes = notes or Notes()
         self.before = before
-        """True if ``before_gradient`` is called."""
-        # Handles refer to parameters weakly, so this list keeps nothing alive. Nodes are released with the owner.
+        """True if hooks also call ``owner.before_gradient``."""
+        # Handles refer to parameters weakly, so this list keeps no parameter alive. It does keep autograd nodes alive,
+        # until the owner is deleted.
         self._handles: list[Any] = []
         weakref.finalize(owner, _remove, self._handles).atexit = False
 
     def add(self, slot: Any) -> None:
-        """Set ``slot.hook``, which has ``remove()``."""
+        """Register the hook for one slot and store its handle, which has a method ``remove()``, in ``slot.hook``."""
         itself, notes = self._owner, self._notes
 
         def on_gradient(p: Any) -> None:
             if _is_traced():
                 _not_traced(itself, slot)
                 return
-            # Handle most gradients inline: this saves one call per gradient, and calls are the cost of a hook.
+            # Handle most gradients inline, because function calls dominate the cost of a hook.
             if notes.thread == get_ident() and slot.only_noted and slot.seen != notes.number:
                 grad = p.grad
-                if grad is None:  # a hook of the program has removed it
+                if grad is None:  # a hook registered by the program has set param.grad to None
                     return
                 slot.seen = notes.number
                 bucket, place = slot.bucket, slot.place
@@ -329,7 +334,7 @@ class Hooks:
             self._handles.append(slot.hook)
 
     def also_before(self, slots: Iterable[Any]) -> None:
-        """Call ``owner.before_gradient`` from now on. ``slots`` must be all existing ones."""
+        """Call ``owner.before_gradient`` from now on. ``slots`` must contain all slots that were added."""
         if self.before:
             return
         self.before = True
@@ -339,8 +344,8 @@ class Hooks:
                 self._handles.append(slot.hook)
 
     def _add_before(self, slot: Any) -> Any:
-        # Hook on the node that accumulates: autograd.grad would also call a hook on the parameter itself. Parameters
-        # refer to their nodes weakly.
+        # Register the hook on the node that accumulates: autograd.grad would also call a hook on the parameter itself.
+        # Parameters refer to these nodes weakly, so the caller keeps the node alive.
         itself = self._owner
         with torch.enable_grad():
             view = slot.parameter.view_as(slot.parameter)
@@ -355,7 +360,7 @@ class Hooks:
 
 
 class _Both:
-    """Handles of a hook after and a hook before the accumulation."""
+    """Handle that removes two hooks: the one after and the one before the accumulation."""
 
     def __init__(self, after: Any, before: tuple[Any, Any]) -> None:
         self._after = after

@@ -1,18 +1,18 @@
-"""Buckets: memory in which several gradients are adjacent, so that they are reduced as one tensor.
+"""Buckets, in which several gradients are adjacent in memory, so that they are reduced as one tensor.
 
 ``param.grad`` is a view of the bucket. For a parameter without a gradient, autograd stores the tensor that backward has
 just computed. That tensor is copied to its place in the bucket and released. Small gradients are copied together, in
-one call, when the last one has arrived. Larger ones are copied at once, while they are in the cache, so that the next
-gradient is computed in cached memory, too. A bucket is in shared memory where possible. The ranks of a host then reduce
-it in place, each one slice, without further copies.
+one call, when the last one has arrived. Larger ones are copied as soon as they arrive, while they are in the cache.
+Their memory is then reused for the next gradient while it is still cached. A bucket is in shared memory where possible.
+The ranks of a host then reduce it in place without further copies; each rank reduces one slice.
 
 Buckets of gradients on a device are in device memory allocated by PyTorch. One kernel copies all gradients when the
-last one has arrived: there is no cache to exploit by copying early. Backward may have produced the gradients on several
+last one has arrived, because copying early gains nothing there. Backward may have produced the gradients on several
 streams.
 
-A bucket accepts every kind of gradient: a tensor that the user assigned in place of the view, a sparse or strided one,
-one of another dtype or device, one that is part of a graph (``create_graph``). Gradients of the last three kinds remain
-``param.grad`` and receive a copy of the result; the others are replaced by the view.
+A bucket accepts every kind of gradient, including tensors that the program assigned in place of the view, and sparse or
+strided ones: they are replaced by the view. A gradient with another dtype, on another device, or in a graph
+(``create_graph``) remains ``param.grad``, and the result is copied to it.
 
 Every step checks all gradients several times, so these checks use ``map`` to stay fast.
 """
@@ -30,11 +30,11 @@ from horovod.torch.agreement import Gradient, offsets
 from horovod.torch.ops import devices
 from horovod.torch.ops.tensors import shared_buffer
 
-# Number of tensors that share a storage. If torch lacks this function, tensors that the user derived from a gradient
-# and keeps across steps go unnoticed; the gradients themselves do not.
+# Returns the number of references to a storage. In PyTorch versions without this function, views of a gradient that the
+# program keeps across steps are not detected; gradients that it keeps are.
 _storage_uses: Callable[[int], int] = getattr(torch._C, "_storage_Use_Count", lambda _: 0)
 
-# Gradients larger than this are copied at once: the time is then spent on memory, not on the call.
+# Bytes above which a gradient is copied as soon as it arrives: the cost of the call is then small.
 _AT_ONCE = 32 << 10
 
 _grad_of = attrgetter("grad")
@@ -53,7 +53,7 @@ _copy_all: Callable[..., Any] = getattr(torch, "_foreach_copy_", _copy_one_by_on
 
 
 class Slot:
-    """State of one parameter in the reducer."""
+    """State of one parameter in the reducer of its optimizer."""
 
     __slots__ = (
         "again",
@@ -84,12 +84,12 @@ class Slot:
         self.seen = 0
         # True if a single backward pass has produced the gradient more than once.
         self.again = False
-        # True if the gradient is submitted only after backward, also while this is undecided.
+        # True if the gradient is submitted only after backward. Also True until the ranks have agreed on this.
         self.late = True
         # The gradient submitted outside of buckets, and its version; see submissions.py.
         self.watched: torch.Tensor | None = None
         self.version = 0
-        # Earlier content of param.grad, which is kept out of the reduction; see rounds.py.
+        # Earlier value of param.grad, which must not be reduced again; see rounds.py.
         self.before: torch.Tensor | None = None
         # Weak reference to the last gradient that was reduced outside of a bucket.
         self.reduced: Any = None
@@ -109,7 +109,7 @@ class Slot:
         self.only_noted = self.bucket is not None and not self.late and not self.at_once
 
     def note_repeated(self) -> None:
-        """Record that a nested backward pass has produced the gradient once more, as a re-entrant checkpoint does.
+        """Record that a nested backward pass, such as a re-entrant checkpoint's, has produced the gradient again.
 
         Raises:
             RuntimeError: The gradient is already in flight.
@@ -128,7 +128,7 @@ class Slot:
         self.reduced = None if grad is None else weakref.ref(grad)
 
     def has_reduced(self) -> bool:
-        """Return True if the gradient is a tensor that a reduction stored there."""
+        """Return True if ``param.grad`` is a tensor into which a reduction has written its result."""
         grad = self.parameter.grad
         return grad is self.view or (self.reduced is not None and grad is self.reduced())
 
@@ -138,15 +138,15 @@ class Slot:
 
     @property
     def view(self) -> Any:
-        """View of the bucket for this gradient, or None without a bucket.
+        """View of the bucket for this gradient, or None if the gradient is in no bucket.
 
-        It is ``param.grad`` itself unless the program has replaced that.
+        The view is ``param.grad`` itself unless the program has replaced ``param.grad``.
         """
         return None if self.bucket is None else self.bucket.views[self.place]
 
 
 class Bucket:
-    """The gradients of ``members``, which all have the same dtype and device."""
+    """Memory for the gradients of the slots ``members``, which have the same dtype and device."""
 
     __slots__ = (
         "_addresses",
@@ -182,7 +182,7 @@ class Bucket:
             name: Name of the operation.
             members: Slots of the parameters.
             kind: A gradient with the members' dtype and device.
-            job: Job in which all ranks have this bucket.
+            job: Job to which the bucket belongs. Ranks of later jobs do not have it.
         """
         self.name = name
         self.members = list(members)
@@ -206,8 +206,8 @@ class Bucket:
         self.restart()
 
     def restart(self) -> None:
-        """Prepare for the next step."""
-        # Number of gradients that backward has yet to produce.
+        """Reset the state that belongs to one step."""
+        # Number of gradients that backward has not produced yet in this step.
         self.waiting_for = len(self.members)
         # True if all gradients are views of the bucket and none was missing.
         self.gathered = False
@@ -219,13 +219,14 @@ class Bucket:
         self._taken_from.clear()
         if self.streams is not None:
             self.streams.forget()
-        # Gradients as they arrived, later as they were submitted, and their versions, to detect changes.
+        # Gradients when they arrived, replaced by the gradients when they were submitted, and their versions. Used to
+        # detect changes.
         self.arrived: list[Any] = [None] * len(self.members)
         self.versions = [0] * len(self.members)
-        self.changed: Slot | None = None  # slot of a gradient that was changed
+        self.changed: Slot | None = None  # first slot whose gradient has changed since it arrived
 
     def _allocate(self) -> None:
-        # Use the bucket's dtype even if a parameter's has changed: ranks have not agreed on the new one.
+        # Use the bucket's dtype even if a parameter's dtype has changed, because other ranks still use the old one.
         starts, nbytes = offsets([Gradient(p.numel(), self._dtype, self._device) for p in self._parameters])
         if self.streams is None:
             self.flat = shared_buffer(nbytes).view(self._dtype)
@@ -233,20 +234,20 @@ class Bucket:
             self.flat = devices.zeros(nbytes // self._dtype.itemsize, self._dtype, self._device)
         self._addresses = [self.flat.data_ptr() + start for start in starts]
         self.views: list[torch.Tensor] = [self._view(place) for place in range(len(starts))]
-        # Reference counts for comparison: only the tensors refer to the storage here, and only the list refers to the
-        # tensors.
+        # Reference counts while the program has no references: only the views refer to the storage, and only the list
+        # refers to the views.
         self._storage = self.flat.untyped_storage()._cdata
         self._storage_uses = _storage_uses(self._storage)
         self._view_uses = max(map(sys.getrefcount, self.views))
 
     def _view(self, place: int) -> torch.Tensor:
         start = (self._addresses[place] - self.flat.data_ptr()) // self.flat.element_size()
-        # Not view(): these must be separate tensors over the memory, whose versions autograd counts separately.
+        # Not view(): autograd must count the version of each gradient separately.
         view = self.flat.new_empty(0)
         return view.set_(self.flat.untyped_storage(), start, self._parameters[place].shape)
 
-    # Return True if the view is still where it was made. ``p.grad.data = ...`` (also in ``Module.to``), ``set_`` and
-    # ``t_`` redirect the tensor, so that later changes would not reach the bucket.
+    # Return True if the view still refers to its place in the bucket. ``p.grad.data = ...`` (also in ``Module.to``),
+    # ``set_`` and ``t_`` redirect the tensor, so that later changes would not reach the bucket.
     def _in_place(self, place: int) -> bool:
         view = self.views[place]
         return view.data_ptr() == self._addresses[place] and view.dtype is self._dtype and view.is_contiguous()
@@ -255,7 +256,7 @@ class Bucket:
         return list(map(_pointer_of, self.views)) == self._addresses and all(map(_is_contiguous, self.views))
 
     def has_arrived(self, slot: Slot) -> bool:
-        """Return True if the gradient has arrived."""
+        """Return True if backward has produced the slot's gradient in this step."""
         return self.arrived[slot.place] is not None
 
     def note(self, slot: Slot) -> bool:
@@ -289,7 +290,7 @@ class Bucket:
         self.gathered = True
 
     def detect_change(self) -> None:
-        """Set ``changed`` if a gradient differs from what arrived or was gathered."""
+        """Set ``changed`` if a gradient was replaced or modified since it arrived or was gathered."""
         if self.left_alone:
             return
         came, versions = self.arrived, self.versions
@@ -304,7 +305,7 @@ class Bucket:
                 self.changed = self.changed or slot
 
     def _take_all(self) -> bool:
-        """Take all gradients at once. Return True if all are now views; all must have arrived."""
+        """Take all gradients, which must have arrived, in one call. Return True if all are now views of the bucket."""
         if all(map(is_, self.arrived, self.views)) and self._all_in_place():
             return True
         if not self._memory_is_ours:
@@ -314,12 +315,12 @@ class Bucket:
         grads = self.arrived
         if not any(map(_needs_grad, grads)):
             try:
-                with torch.inference_mode():  # inference mode saves autograd's overhead and still counts versions
+                with torch.inference_mode():  # avoids autograd's overhead, but still counts versions
                     _copy_all(self.views, grads)
                 for p, view in zip(self._parameters, self.views, strict=True):
                     p.grad = view
                 return True
-            except RuntimeError:  # sparse gradients, or another dtype or device, like their parameters
+            except RuntimeError:  # some gradients are sparse, or the parameters were moved to another dtype or device
                 pass
         for slot in self.members:
             self.take(slot)
@@ -357,7 +358,7 @@ class Bucket:
             self._put_in_place()
         kept = _storage_uses(self._storage) > self._storage_uses
         if not kept and max(map(sys.getrefcount, self.views)) > self._view_uses:
-            # Autograd may hold a reference to a tensor that is a parameter's gradient.
+            # Autograd may hold another reference to a tensor that is a parameter's gradient, so skip those.
             loose = [view for p, view in zip(self._parameters, self.views, strict=True) if p.grad is not view]
             # The list itself holds one reference.
             kept = bool(loose) and max(map(sys.getrefcount, loose)) > self._view_uses + 1
@@ -379,13 +380,13 @@ class Bucket:
                 self.views[place] = self._view(place)
 
     def fill(self, slot: Slot) -> None:
-        """Take the slot's gradient; a parameter without a gradient gets zeros."""
+        """Make the slot's gradient a view of the bucket. A parameter without a gradient gets zeros."""
         if slot.parameter.grad is None:
             slot.parameter.grad = torch.zeros_like(slot.parameter, memory_format=torch.contiguous_format)
         self.take(slot)
 
     def store_result(self, slot: Slot | None) -> None:
-        """Copy the result to the slot's gradient if that is not a view; without a slot, do so for all."""
+        """Copy the result to the slot's gradient if it is not a view of the bucket. None stands for all slots."""
         for of in [slot] if slot is not None else list(self._taken_from):
             grad = self._taken_from.pop(of, None)
             if grad is not None:
@@ -393,7 +394,7 @@ class Bucket:
                 of.note_reduced()
 
     def dissolve(self) -> None:
-        """Dissolve the bucket. The members' gradients stay where they are."""
+        """Dissolve the bucket. Gradients remain views of its memory."""
         for slot in self.members:
             if slot.has_reduced():
                 slot.note_reduced()

@@ -1,14 +1,14 @@
-"""Gradients that the rounds of a step have not reduced (gradients.py), and reductions that a program starts itself.
+"""Detection of gradients that a step's rounds have not reduced, and reductions that the program starts itself.
 
-Hooks see what backward passes accumulate. Programs also create gradients that the hooks miss or see too late: they
-assign the result of ``torch.autograd.grad`` or of a custom kernel, or they take a step in a hook registered before
-Horovod's. The optimizer uses such a gradient like any other, so each step first looks for gradients that no round has
-reduced.
+Hooks see the gradients that backward passes accumulate. A program can also create gradients that hooks miss or see too
+late: it assigns the result of ``torch.autograd.grad`` or of a custom kernel, or it calls ``step()`` in a hook
+registered before Horovod's. The optimizer uses such a gradient like any other. So each step first looks for gradients
+that no round (gradients.py) has reduced.
 
-A gradient may also be left over from an earlier step, in which it was reduced. It is recognized by its tensor: the one
-that the reduction stored (``Slot.reduced``, or the bucket's view).
+A gradient that was reduced in an earlier step can remain. It is recognized by identity: it is still the tensor that the
+reduction stored (``Slot.reduced``, or the bucket's view).
 
-The second part has members of a distributed optimizer that programs written for earlier versions of Horovod use.
+The second part of this module has optimizer methods that programs written for earlier versions of Horovod call.
 """
 
 import contextlib
@@ -32,25 +32,25 @@ class Coverage:
 
     def __init__(self, slots: Sequence[Slot]) -> None:
         self._slots = slots
-        # Slots that no round has reduced; None if no round has taken place.
+        # Slots that no round of this step has reduced; None before the first round of the step.
         self._missing: list[Slot] | None = None
-        # Combined flags of the first round of a step.
+        # Combined flags of the last step's first round, cached because they rarely change.
         self._last: Sequence[int] = ()
-        # Slots that this first round has not reduced.
+        # Slots that the round with these flags has not reduced.
         self._missing_then: list[Slot] = []
 
     def extend(self, slots: Sequence[Slot]) -> None:
-        """Add slots that were created during this step, and are the last ones in the list."""
+        """Add slots that were created during this step and appended to the list of slots."""
         self._last = ()  # the cached flags cover fewer slots, so they cannot match the next round
         if self._missing is not None:
             self._missing = [*self._missing, *slots]
 
     def restart(self) -> None:
-        """Forget the rounds so far."""
+        """Forget the rounds recorded so far. Called at the end of a step."""
         self._missing = None
 
     def add(self, flags: Sequence[int]) -> None:
-        """Record a round. ``flags`` are the combined flags of all ranks, those of the slots first."""
+        """Record a round. ``flags`` are the combined flags of all ranks, which begin with one flag per slot."""
         if self._missing is not None:
             self._missing = [slot for slot in self._missing if not flags[slot.index]]
             return
@@ -65,23 +65,23 @@ class Coverage:
         return [slot for slot in found if slot.parameter.grad is not None and not slot.has_reduced()]
 
     def leave_alone(self, parameters: Collection[torch.Tensor] | None = None) -> None:
-        """Treat the gradients of ``parameters``, or of all, as reduced while they remain the same tensors."""
+        """Treat the current gradient tensors of ``parameters`` as reduced. None stands for all parameters."""
         for slot in self._slots:
             if parameters is None or slot.parameter in parameters:
                 slot.note_reduced()
 
 
 def named(slots: Sequence[Slot]) -> str:
-    """Return the names of some gradients for a message."""
+    """Return the names of the first few gradients, for a message."""
     more = ", ..." if len(slots) > _NAMED else ""
     return ", ".join(repr(slot.name) for slot in slots[:_NAMED]) + more
 
 
 @contextlib.contextmanager
 def naming(slots: Sequence[Slot]) -> Iterator[None]:
-    """Add the names of ``slots`` to an error that their round raises.
+    """Return a context in which a RanksDisagreeError gets the names of ``slots`` added to its message.
 
-    Other ranks may have left out no gradient, and therefore do not take part in this round.
+    Other ranks do not take part in the round of these slots if they have no such gradients.
     """
     try:
         yield
@@ -97,7 +97,7 @@ def _compression(reducer: Any) -> Any:
 
 
 class Begun(dict[torch.Tensor, tuple[int, Any]]):
-    """Reductions started by the program itself: for each parameter, the handle and the compression context."""
+    """Reductions that the program has started itself: maps each parameter to (handle, compression context)."""
 
     @contextlib.contextmanager
     def apart(self, reducer: Any) -> Iterator[None]:
@@ -122,8 +122,8 @@ class Begun(dict[torch.Tensor, tuple[int, Any]]):
             self.clear()
 
 
-# Members of the class of distributed optimizers; ``self`` is the optimizer. They are not in a base class, because
-# programs inspect the optimizer's bases.
+# Methods of distributed optimizers; ``self`` is the optimizer. They are not in a base class, because some programs
+# inspect the base classes of an optimizer.
 
 
 def _passes(self: Any) -> int:
@@ -148,7 +148,7 @@ def _handles(self: Any) -> Begun:
 
 
 def allreduce_grad_async(self: Any, p: torch.Tensor) -> tuple[int, Any]:
-    """Start to reduce the dense ``p.grad`` with the optimizer's settings. All ranks must do so alike.
+    """Start to reduce the dense ``p.grad`` with the optimizer's settings. All ranks must make the same calls.
 
     Returns:
         tuple[int, Any]: Handle, and the context for the compressor's ``decompress``.

@@ -1,39 +1,40 @@
 """Reduction of a model's gradients, which starts during the backward pass and is complete at its end.
 
 Each parameter has a hook that autograd calls when the gradient is complete. The hook submits the gradient to the engine
-and returns. The rest is a *round*, in which all ranks take part, at the end of the backward pass or of the last of
-``backward_passes_per_step`` passes. backward.py has the hooks and detects the end of a pass. The states of a
-``GradientReducer``:
+and returns. Everything else happens in a *round*, in which all ranks take part. It runs at the end of the backward
+pass, or of the last of ``backward_passes_per_step`` passes. backward.py has the hooks and detects the end of a pass.
+The states of a ``GradientReducer``:
 
 - *idle*: nothing is in flight. Initial state; entered by ``finish`` and ``reset``.
-- *in a pass*: entered by ``on_gradient`` with the first gradient of a pass. In the last pass of a round, gradients are
-  in flight as soon as they, or all of their bucket or group, have arrived. In other passes autograd accumulates them.
+- *in a pass*: entered by ``on_gradient`` with the first gradient of a pass. In the last pass of a round, a gradient is
+  submitted when it arrives, or when all gradients of its bucket or group have arrived. In earlier passes autograd only
+  accumulates gradients.
 - *between passes*: entered by ``pass_ended`` after a pass that is not the last one of its round.
 - *requested*: entered by ``begin``. All gradients of this rank and its readiness message are in flight.
 - *answered*: entered by ``answer`` when the messages of all ranks have arrived. Zeros for gradients that only other
   ranks have are in flight, too. ``finish`` waits for everything and leads to *idle*.
-- *failed*: entered by ``pass_failed``. When this rank waits the next time, ``recover`` reports the failure to the other
-  ranks in a round, and leads to *idle*.
+- *failed*: entered by ``pass_failed``. The next time that this rank waits for an operation, ``recover`` reports the
+  failure to the other ranks in a round, and leads to *idle*.
 
-``begin``, ``answer`` and ``finish`` are the steps of a round. ``step()`` runs a round too (``synchronize``) on a rank
-without a pass since the last step, or if it finds gradients that no round has seen (coverage.py). An exception in a
-round leads to ``reset``, which waits for everything in flight.
+``begin``, ``answer`` and ``finish`` are the steps of a round. ``step()`` also runs a round (``synchronize``) if this
+rank has run no backward pass since the last step, or if it finds gradients that no round has seen (coverage.py). An
+exception in a round leads to ``reset``, which waits for everything in flight.
 
-Ranks may have gradients for different parameters, for example for a branch of the model that only some ranks' data
-took. So each rank contributes flags, one byte per parameter, to a small reduction with Max: 0 for no gradient, 1 for a
-dense one, 1 + k for a sparse one with k sparse dimensions. A rank that lacks a gradient waits for the result and
-contributes zeros if some rank has it. If no rank has it, the gradient stays None, as on a single process, so momentum
-and weight decay leave the parameter alone. Ranks that have all gradients submit them without waiting for the flags.
+Ranks may have gradients for different parameters, for example if only some ranks' data passed through a branch of the
+model. So each rank contributes flags, one byte per parameter, to a small reduction with Max: 0 for no gradient, 1 for a
+dense one, 1 + k for a sparse one with k sparse dimensions. A rank without a gradient waits for the combined flags, and
+contributes zeros if some rank has the gradient. If no rank has it, the gradient stays None, as in a single process, and
+the optimizer skips the parameter. Ranks that have all gradients submit them without waiting for the flags.
 
-A rank may also have run no backward pass at all when others have. It takes part in their rounds from ``step``, in as
-many as the maximum of earlier steps, usually one. If there are fewer rounds this time, the other ranks know from the
-message that a rank is waiting. They then send it another message from their own ``step``, which otherwise costs
-nothing. Other fields of the message (agreement.py) make a round fail on all ranks if ranks have run different numbers
-of backward passes, or if a backward pass raised an exception.
+A rank may also call ``step`` without a backward pass when other ranks have run one. It then takes part in their rounds
+from ``step``. It expects the largest number of rounds that earlier steps had, usually one. If the other ranks run fewer
+rounds this time, they know from the message that a rank is waiting, and run another round from their own ``step``.
+Otherwise ``step`` needs no message. Other fields of the message (agreement.py) make a round fail on all ranks if ranks
+have run different numbers of backward passes, or if a backward pass raised an exception.
 
 Gradients are first reduced one by one, and later in shared buckets (rounds.py, buckets.py). A bucket is submitted when
-all its gradients have arrived. If some of them are missing on all ranks, the others are reduced one by one in this
-round, directly from their places in the bucket. submissions.py keeps track of what is in flight.
+all its gradients have arrived. If some gradients of a bucket are missing on all ranks, the rest are reduced one by one
+in this round, in place in the bucket. submissions.py keeps track of the operations in flight.
 """
 
 import contextlib
@@ -57,17 +58,17 @@ from horovod.torch.submissions import Group, Options, Submissions
 
 
 class GradientReducer:
-    """Reducer for the gradients of one optimizer. Takes part in backward passes (backward.Reducer)."""
+    """Reducer for the gradients of one optimizer. Implements ``backward.Reducer``."""
 
     def __init__(self, members: Members, names: dict[torch.Tensor, str], options: Options) -> None:
-        """Register hooks on the parameters.
+        """Register hooks on the parameters of one optimizer.
 
         ``names`` must be unique among the operations of the process set and the same on all ranks.
         """
         self.options = options
         self._members = members
         self._slots: list[Slot] = []
-        self._notes = Notes()  # names the thread that runs the last pass of a round, if its end will be detected
+        self._notes = Notes()  # tell hooks which thread runs the last pass of a round
         self._hooks = Hooks(self, before=options.op != Average, notes=self._notes)
         self._groups: list[Group] = []
         self._in_flight = Submissions(options)
@@ -98,9 +99,9 @@ class GradientReducer:
         self._recovers = False
         # Maximum number of rounds in a step so far.
         self._max_rounds = 1
-        # True if another rank is at its step and expects more rounds.
+        # True if another rank is waiting in step() for more rounds.
         self._awaited = False
-        # Work, tensor and bytes of the readiness message of the round under way.
+        # Readiness message of the round under way, as (Work, tensor, bytes).
         self._readiness: Any = None
         self._answered = False
         self.add(members.names, names)
@@ -115,7 +116,7 @@ class GradientReducer:
     def add(self, parameters: Iterable[torch.Tensor], names: dict[torch.Tensor, str]) -> None:
         """Add parameters.
 
-        A gradient that one of them already has belongs to the pass under way.
+        If a new parameter already has a gradient, that gradient is treated as produced by the current pass.
         """
         before = len(self._slots)
         for p in parameters:
@@ -127,7 +128,7 @@ class GradientReducer:
         self._hook_thawed()
 
     def close(self) -> None:
-        """Remove the hooks. No operation may be pending."""
+        """Remove the hooks. The caller must make sure that no operation is in flight."""
         for slot in self._slots:
             if slot.hook is not None:
                 slot.hook.remove()
@@ -141,16 +142,16 @@ class GradientReducer:
     def _adds(self) -> bool:
         """True if backward adds to existing gradients that must not be reduced again.
 
-        The average of values that are equal on all ranks is the same value, so with Average they may be reduced again.
-        This does not hold while a rank has joined and contributes zeros.
+        Existing gradients are equal on all ranks, and the average of equal values is the same value. So with Average it
+        is harmless to reduce them again, unless a rank has joined and contributes zeros.
         """
         return self.options.op != Average or (self._some_joined and self._rounds > 0)
 
     @property
     def in_a_step(self) -> bool:
-        """True if there are gradients of passes since the last step, or since gradients were set to zero.
+        """True if backward passes have produced gradients since the last step, or since gradients were set to zero.
 
-        Gradients that are already reduced count if a step has taken several rounds before.
+        Gradients that are already reduced count only if an earlier step had several rounds.
         """
         return self._ended > 0 or (self._rounds > 0 and self._max_rounds > 1)
 
@@ -173,7 +174,7 @@ class GradientReducer:
         self._restart()
 
     def set_passes(self, passes: int) -> None:
-        """Reduce after ``passes`` backward passes from now on."""
+        """Set the number of backward passes after which gradients are reduced to ``passes``."""
         self.options.passes = passes
         self.reset()
 
@@ -187,21 +188,21 @@ class GradientReducer:
     # ---- in a backward pass ----------------------------------------------------------------------------------------
 
     def before_gradient(self, slot: Slot) -> None:
-        """Keep the current gradient out of the reduction, because a backward pass is about to add to it.
+        """Move the slot's current gradient aside if it must not be reduced again. Called before backward adds to it.
 
-        Called only if ``_adds`` was True.
+        This hook is registered only when ``_adds`` has been True.
         """
         if slot.seen < self._first_pass and self._adds:
             set_accumulated_aside(slot)
 
     def on_gradient(self, slot: Slot) -> None:
-        """Handle a new gradient that needs more than the inline bookkeeping in backward.py."""
+        """Handle a new gradient. Called if the code inlined in the hook (backward.py) cannot handle it."""
         if self._pass is None:
             self._begin_pass()
         if self._turn.thread != get_ident() and not self._turn.is_shared():
             self._failed = True  # the round of the pass under way reports this to the other ranks
             raise RuntimeError(backward.TWO_THREADS)
-        if slot.parameter.grad is None:  # a hook of the program has removed it
+        if slot.parameter.grad is None:  # a hook registered by the program has set it to None
             return
         notes = self._notes
         again = slot.seen == notes.number
@@ -249,11 +250,11 @@ class GradientReducer:
             joined = backward.join(self)
             self._notes.thread = thread if joined is not None and self._ended + 1 >= self.options.passes else 0
             self._pass = joined or backward.without_end
-            if joined is None:  # other threads cannot wait for an end that is not detected
+            if joined is None:  # the end of this pass is not detected, so other threads must not wait for it
                 self._turn.end()
 
     def _enter_job(self) -> None:
-        """Discard the state of a previous job, whose ranks may be others."""
+        """Discard the state of a previous job, because the current job may have other ranks."""
         if self._job is not face.job:
             self._job = face.job
             self._bucketing.drop_outdated()
@@ -262,7 +263,7 @@ class GradientReducer:
             self.coverage.restart()
 
     def pass_ended(self) -> bool:
-        """Count the pass; see backward.Reducer."""
+        """Count the pass that has ended; see ``backward.Reducer``."""
         self._ended += 1
         self._end_pass(with_round=self._ended >= self.options.passes)
         return self._ended >= self.options.passes
@@ -270,8 +271,8 @@ class GradientReducer:
     def pass_failed(self) -> None:
         """Record a failed pass; see backward.Reducer.
 
-        Ranks whose pass succeeded wait for this rank at the end of their pass. This rank reports the failure as soon as
-        it next waits for an operation.
+        Ranks whose pass succeeded wait for this rank at the end of their pass. This rank reports the failure before it
+        next waits for any operation.
         """
         self._end_pass()
         self._ended += 1
@@ -307,14 +308,14 @@ class GradientReducer:
     # ---- rounds ----------------------------------------------------------------------------------------------------
 
     def synchronize(self, only_new: bool = False) -> None:
-        """Reduce all gradients that are not reduced yet. All ranks of the set call it, once or more per step.
+        """Reduce all gradients that are not reduced yet. All ranks of the set call this, at least once per step.
 
-        It does nothing on a rank that has completed a round since its last step, unless other ranks wait for it or it
-        has run more passes since.
+        Does nothing if this rank has completed a round since its last step, has run no pass after that round, and no
+        other rank is waiting for it.
 
         Args:
-            only_new: Skip gradients that no backward pass has touched since the last round. If False, a rank without a
-                round since its last step reduces all existing gradients.
+            only_new: Skip gradients that no backward pass has produced since the last round. If False, and this rank
+                has completed no round since its last step, it reduces all existing gradients.
 
         Raises:
             HorovodInternalError: Ranks disagree, or a rank was lost. No operation is pending then.
@@ -335,10 +336,11 @@ class GradientReducer:
     def reduce_left_out(self) -> None:
         """Reduce gradients that this step's rounds have not seen (coverage.py).
 
-        All ranks must have the same such gradients and call this alike.
+        All ranks must call this, and must have such gradients for the same parameters.
 
         Raises:
-            RanksDisagreeError: Other ranks have no such gradients and continue. The message names those of this rank.
+            RanksDisagreeError: Another rank has no such gradients and continues. The message names the gradients of
+                this rank.
         """
         self._members.take_in(self)
         left_out = self.coverage.left_out()
@@ -350,7 +352,7 @@ class GradientReducer:
                 self._round(at_step=True)
 
     def stepped(self) -> None:
-        """Finish a step, or start over because gradients were set to zero."""
+        """Reset the state that belongs to one step. Called after a step, and when gradients are set to zero."""
         self.recover()
         self._max_rounds = max(self._max_rounds, self._rounds)
         self._rounds = 0
@@ -358,13 +360,13 @@ class GradientReducer:
         self._awaited = False
 
     def zeroed(self) -> None:
-        """Discard what unfinished passes have accumulated, because gradients are set to zero."""
+        """Discard what unfinished passes have accumulated. Called when gradients are set to zero."""
         self.stepped()
         if self._ended and self._pass is None and not (self._failed or self.busy):
             self._restart()
 
     def _round(self, at_step: bool = False, only_new: bool = True) -> bool:
-        """Reduce every gradient. Return True if some rank was at the end of a backward pass."""
+        """Run a round. Return True if some rank was at the end of a backward pass."""
         try:
             self.begin(at_step, only_new)
             self.answer()
@@ -376,7 +378,8 @@ class GradientReducer:
     def begin(self, at_step: bool = False, only_new: bool = True, *, alone: bool = False) -> None:
         """Begin a round; see backward.Reducer.
 
-        ``at_step`` is True outside of a backward pass. ``only_new`` is described in ``synchronize``.
+        ``at_step`` is True if the caller is ``step()``, not the end of a backward pass. For ``only_new`` see
+        ``synchronize``.
         """
         with torch.no_grad():
             self._in_flight.alone = alone
@@ -404,7 +407,7 @@ class GradientReducer:
             self._answered = self._contribution.submit_mine()
 
     def answer(self, seconds: float = -1.0) -> bool:
-        """Submit what only other ranks have; see backward.Reducer."""
+        """Submit zeros for gradients that only other ranks have; see ``backward.Reducer``."""
         if self._answered and seconds < 0:
             return True
         work, vector, message = self._readiness
@@ -418,7 +421,7 @@ class GradientReducer:
         return True
 
     def finish(self) -> bool:
-        """Wait for all results; see backward.Reducer. Return True if some rank was at the end of a backward pass."""
+        """Wait for all results. Return True if some rank was at the end of a backward pass."""
         with torch.no_grad():
             self._in_flight.finish()
             readiness = agreement.decode_readiness(self._readiness[2], self._ranks)

@@ -1,15 +1,16 @@
-"""A rank's part in a round of gradient reduction, and the formation of buckets from round to round.
+"""A rank's contribution to a round of gradient reduction, and the choice of buckets for the next round.
 
-``Contribution`` has this rank's flags, its gradients, and zeros for gradients that only other ranks have. ``Bucketing``
-forms the buckets: at first each gradient is reduced alone. After each round all ranks know the combined flags, that is,
-which gradients exist, and which of them no rank excludes from buckets. The buckets of the next round follow from these
-flags and from the order in which rank 0's gradients arrived, so all ranks decide alike.
+``Contribution`` computes this rank's flags, and submits its gradients and zeros for gradients that only other ranks
+have. ``Bucketing`` chooses the buckets. In the first round each gradient is reduced alone. After each round all ranks
+know the combined flags: which gradients exist, and which of them every rank allows in buckets. The buckets of the next
+round depend only on these flags and on the order in which rank 0's gradients arrived, so all ranks choose the same
+buckets.
 
-Accumulated gradients exist when a backward pass adds to them, and must not be reduced again. A program may run several
+Gradients that already exist when a backward pass adds to them must not be reduced again. A program may run several
 backward passes before it resets gradients: for several losses, or to accumulate. The results of earlier passes are
-already reduced; only what the new pass adds must be. For Average this makes no difference, because the average of equal
-values is the same value. So nothing is done, and the behavior is that of DDP. For other operations the old values are
-removed before autograd adds, and are added to the result.
+already reduced, so only the values that the new pass adds must be reduced. With Average, reducing everything again is
+correct too, because the average of equal values is the same value; DDP does the same. With other operations, the old
+values are moved aside before autograd adds to them, and are added to the result later.
 """
 
 from collections.abc import Sequence
@@ -38,16 +39,16 @@ APART = 0x80
 EVERYTHING = 1 << 62
 """Value of ``max_bytes`` that lets gradients of every size share buckets."""
 
-# A bucket is dissolved after this many steps in a row in which it lacked gradients on all ranks.
+# Number of steps in a row with gradients missing on all ranks after which a bucket is dissolved.
 _PATIENCE = 3
-# How often a gradient's bucket may be dissolved, because of missing gradients or a changed dtype, before the gradient
-# is reduced alone permanently.
+# Number of times that a gradient's bucket is dissolved (gradients were missing or a dtype changed) after which the
+# gradient stays out of buckets.
 _MAX_MOVES = 2
 
 
 @dataclass
 class _Proposal:
-    """A change of buckets that the ranks are about to agree on."""
+    """A change of buckets on which the ranks have not agreed yet."""
 
     work: Any
     message: torch.Tensor
@@ -58,30 +59,30 @@ class _Proposal:
 
 
 class Bucketing:
-    """The buckets of one optimizer."""
+    """The buckets of one optimizer's gradients, and their changes from round to round."""
 
     def __init__(self, max_bytes: int, process_set: ProcessSet) -> None:
-        """Create a set of buckets for gradients of at most ``max_bytes`` bytes each; 0 disables buckets."""
+        """Start without buckets. Gradients of at most ``max_bytes`` bytes can share one; 0 disables buckets."""
         self.max_bytes = max_bytes
         self.arrived: list[Slot] = []
         """Gradients outside of buckets that backward has produced in this round, in order of arrival."""
         self._buckets: list[Bucket] = []
         # Cached result of ``apart``.
         self._apart: list[Slot] | None = None
-        # Length of ``arrived`` in the last round.
+        # Length of ``arrived`` at the end of the last round.
         self._arrived_last = 0
         self._process_set = process_set
-        self._settled: Sequence[int] = []  # flags of the last round, if they led to no new bucket
+        self._settled: Sequence[int] = []  # flags of the last round, or empty if they led to new buckets
         self._proposal: _Proposal | None = None
 
     @property
     def buckets(self) -> list[Bucket]:
-        """All buckets, after any pending proposal was applied (``settle``)."""
+        """All buckets. Reading it first applies a pending proposal (``settle``)."""
         self.settle()
         return self._buckets
 
     def apart(self, slots: list[Slot]) -> list[Slot]:
-        """Return those of ``slots``, which must be all of the optimizer's, that are in no bucket."""
+        """Return the slots that are in no bucket. ``slots`` must contain all slots of the optimizer."""
         self.settle()
         if self._apart is None:
             self._apart = [slot for slot in slots if slot.bucket is None]
@@ -90,15 +91,15 @@ class Bucketing:
     def expects_more(self) -> bool:
         """Return True if backward is expected to produce more gradients, judging by the last round.
 
-        If not, the end of the pass is near. Gradients are then submitted at that point: the program waits right after
-        it, so the engine's thread need not be woken.
+        If it returns False, the caller leaves gradients to the end of the pass, which is near. The program waits right
+        after that and runs the progress loop itself, so the engine's thread need not be woken.
         """
         if len(self.arrived) < self._arrived_last:
             return True
         return any(bucket.waiting_for for bucket in self._buckets)
 
     def changed(self) -> None:
-        """Invalidate caches after slots or buckets have changed."""
+        """Invalidate the cache of slots without a bucket. Called after slots or buckets have changed."""
         self._apart = None
 
     def flag(self, slot: Slot) -> int:
@@ -120,14 +121,14 @@ class Bucketing:
         return DENSE if may_share else DENSE | APART
 
     def restart(self) -> None:
-        """Prepare for the next round."""
+        """Reset the state that belongs to one round."""
         self._arrived_last = len(self.arrived)
         self.arrived.clear()
         for bucket in self._buckets:
             bucket.restart()
 
     def drop_outdated(self) -> None:
-        """Dissolve the buckets of a previous job, because new ranks of the current job do not have them."""
+        """Dissolve the buckets of a previous job, because ranks that are new in the current job do not have them."""
         if self._proposal is not None and self._proposal.job is not face.job:
             self._proposal = None
         for bucket in [b for b in self._buckets if b.job is not face.job]:
@@ -136,14 +137,14 @@ class Bucketing:
                 slot.moves = 0
 
     def wishes(self) -> list[int]:
-        """Return two flags: 1 if this rank wants no buckets, and 1 if one of its buckets should be dissolved."""
+        """Return two flags: 1 if buckets are disabled on this rank, and 1 if one of its buckets should be dissolved."""
         return [int(self.max_bytes == 0), int(any(self._should_dissolve(bucket) for bucket in self._buckets))]
 
     def propose(self, slots: Sequence[Slot], flags: Sequence[int]) -> None:
-        """Start a change of buckets, which ``settle`` applies.
+        """Start an agreement on a change of buckets. ``settle`` applies the change.
 
-        All ranks must call this after a round in which no reduction failed. It does not block, because ranks may end
-        the rounds of several optimizers in different orders.
+        All ranks must call this after each successful round. It must not block, because ranks may end the rounds of
+        several optimizers in different orders.
 
         Args:
             slots: All slots of the optimizer.
@@ -177,18 +178,19 @@ class Bucketing:
             return
         handles.wait(proposal.work, proposal.message)
         present, *rest = (int(n) for n in proposal.message.tolist())
-        # A rank that has called ``hvd.join()`` takes no part and would not know about the new buckets.
+        # Without all ranks, keep the buckets: a rank that has called ``hvd.join()`` would not know about the new ones.
         if present < len(self._process_set.ranks or ()):
             return
-        # `came`: by slot, the position from 1 in the order in which the set's first rank received its gradients; 0 if
-        # none arrived. `wishes`: by bucket, the number of ranks that want to dissolve it.
+        # `came` has for each slot its 1-based position in the order in which gradients arrived on the set's first rank,
+        # or 0 if the gradient did not arrive. `wishes` has for each bucket the number of ranks that want to dissolve
+        # it.
         came, wishes = rest[: proposal.slots], rest[proposal.slots :]
-        # Gradients of a dissolved bucket are reduced alone in the next round at least; its flags tell whether they may
-        # share a bucket again.
+        # Gradients of a dissolved bucket are reduced alone at least in the next round, whose flags determine whether
+        # they can share a bucket again.
         for bucket, wish in zip(proposal.buckets, wishes, strict=True):
             if wish:
                 self._dissolve(bucket)
-        # In order of arrival, then the gradients that backward did not produce, from last to first.
+        # Sort by arrival, followed by the gradients that did not arrive, from the last parameter to the first.
         candidates = sorted(
             proposal.candidates, key=lambda entry: (came[entry[0].index] or proposal.slots + 1, -entry[0].index)
         )
@@ -223,7 +225,7 @@ def set_accumulated_aside(slot: Slot) -> None:
     p = slot.parameter
     grad = p.grad
     if grad is not None and slot.before is None:
-        # A gradient in a bucket is copied, because its memory is needed for the new one.
+        # Copy a gradient that is in a bucket, because the new gradient needs its memory.
         slot.before = grad.detach().clone() if grad is slot.view else grad
         p.grad = None
 
@@ -231,7 +233,7 @@ def set_accumulated_aside(slot: Slot) -> None:
 def add_accumulated(slot: Slot) -> None:
     """Add the values moved by ``set_accumulated_aside`` to the result in ``param.grad``.
 
-    As when autograd accumulates, the earlier tensor remains the gradient, unless the result is in a bucket.
+    The earlier tensor remains the gradient, as when autograd accumulates, unless the result is in a bucket.
     """
     before, slot.before = slot.before, None
     p = slot.parameter
@@ -241,7 +243,7 @@ def add_accumulated(slot: Slot) -> None:
     if result is None:
         p.grad = before
     elif before.is_sparse:
-        p.grad = result.detach() + before.detach()  # two sparse tensors, or a dense and a sparse one
+        p.grad = result.detach() + before.detach()  # `result` may be sparse or dense
     elif result is slot.view or result.requires_grad:
         result.detach().add_(before.detach())
     else:
@@ -250,7 +252,7 @@ def add_accumulated(slot: Slot) -> None:
 
 
 class Contribution:
-    """Contribution of one optimizer to each round."""
+    """This rank's contribution to each round of one optimizer: flags and gradients."""
 
     def __init__(
         self,
@@ -265,15 +267,15 @@ class Contribution:
         self._groups = groups
         self._bucketing = bucketing
         self._in_flight = in_flight
-        # This rank's flags.
+        # This rank's flags in the current round, one byte per slot.
         self._mine = bytearray()
-        # True once the first gradients were sampled for checks.
+        # True after the first gradients have been sampled for monitoring.
         self._noticed = False
-        # True if parts of buckets or groups are not submitted yet.
+        # True if this rank has some, but not all, gradients of an unsubmitted bucket or group.
         self._parts = False
 
     def gather(self) -> None:
-        """Fill the complete buckets, so that everything that is left can be submitted at once."""
+        """Copy gradients into all buckets whose gradients have arrived. Nothing is submitted yet."""
         if not self._noticed:
             self._noticed = True
             named = [(slot.name, slot.parameter.grad) for slot in self._slots]
@@ -285,9 +287,9 @@ class Contribution:
     def flags(self, since: int) -> bytearray:
         """Return this rank's flag for each parameter.
 
-        A flag is 0 without a gradient to reduce, 1 + number of sparse dimensions for a sparse gradient, and otherwise
-        the value of ``Bucketing.flag``. Gradients that no backward pass from number ``since`` on has produced count as
-        missing.
+        A flag is 0 if there is no gradient to reduce, 1 + the number of sparse dimensions for a sparse gradient, and
+        the value of ``Bucketing.flag`` for a dense one. A gradient counts as missing if the last backward pass that
+        produced it has a number less than ``since``.
         """
         flags = bytearray((DENSE,)) * len(self._slots)
         for slot in self._bucketing.apart(self._slots):  # many parameters may be frozen or unused
@@ -308,7 +310,7 @@ class Contribution:
         return self._bucketing.flag(slot) if dense else 1 + grad.sparse_dim()
 
     def submit_mine(self) -> bool:
-        """Submit what this rank has and has not submitted yet. Return True if everything is then in flight."""
+        """Submit this rank's gradients that are not submitted yet. Return True if all gradients are then in flight."""
         everything, flags = True, self._mine
         self._parts = False
         for slot in self._bucketing.apart(self._slots):
@@ -338,14 +340,14 @@ class Contribution:
     def submit_theirs(self, flags: Sequence[int], adds: bool) -> None:
         """Submit gradients that only other ranks have in this round.
 
-        They are zeros, or this rank's old gradient if there is one and ``adds`` is False.
+        This rank submits zeros, or its old gradient if there is one and ``adds`` is False.
 
         Args:
             flags: Combined flags of all ranks.
-            adds: True if backward adds to existing gradients, which must then be kept out of the reduction.
+            adds: True if existing gradients must not be reduced again.
         """
         if flags == self._mine and not self._parts:
-            return  # gradients missing here are missing on all ranks: frozen or unused parameters
+            return  # every gradient that this rank lacks is missing on all ranks (frozen or unused parameters)
         for slot in self._slots:
             flag = flags[slot.index]
             if adds and flag and not self._mine[slot.index]:
@@ -365,7 +367,7 @@ class Contribution:
                 self._in_flight.group(group, {slot: torch.zeros_like(slot.parameter) for slot in missing})
 
     def _submit_rest_of_bucket(self, bucket: Bucket, flags: Sequence[int]) -> None:
-        """Submit a bucket that lacks gradients on some rank.
+        """Submit a bucket of which some gradients are missing on this rank.
 
         It is submitted as a whole if other ranks have the missing gradients. Otherwise its gradients are submitted one
         by one, because old gradients in the bucket must not be reduced again.

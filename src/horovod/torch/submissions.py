@@ -1,4 +1,4 @@
-"""Gradients in flight: the optimizer's options, submission to the engine, and storage of the results."""
+"""Submission of gradients to the engine, storage of the results, and the options of an optimizer."""
 
 import contextlib
 from collections.abc import Callable
@@ -21,16 +21,16 @@ from horovod.torch.ops.tensors import plain
 
 
 class Residuals:
-    """Compression errors of this rank: one float32 tensor per gradient, different on every rank.
+    """Compression errors of this rank, as one float32 tensor per gradient. They differ between ranks.
 
     With error feedback, the error of compressing a gradient in one step is added to the gradient of the next step. The
-    engine computes both while it encodes the values (core/collectives/allreduce_compressed.cc). Sources: F. Seide et
-    al., "1-bit stochastic gradient descent and its application to data-parallel distributed training of speech DNNs",
-    Interspeech 2014; S. P. Karimireddy et al., "Error feedback fixes SignSGD and other gradient compression schemes",
-    ICML 2019.
+    engine adds the old error and computes the new one while it encodes the values
+    (core/collectives/allreduce_compressed.cc). Sources: F. Seide et al., "1-bit stochastic gradient descent and its
+    application to data-parallel distributed training of speech DNNs", Interspeech 2014; S. P. Karimireddy et al.,
+    "Error feedback fixes SignSGD and other gradient compression schemes", ICML 2019.
 
-    They are not part of the optimizer's state: they are neither pickled nor in ``state_dict``. A run that resumes from
-    a checkpoint starts with zeros, which costs at most one step's rounding error.
+    Residuals are not part of the optimizer's state: they are neither pickled nor in ``state_dict``. A run that resumes
+    from a checkpoint starts with zeros, which costs at most one step's rounding error.
     """
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class Residuals:
     def of(self, key: Any, tensor: torch.Tensor) -> torch.Tensor:
         """Return the contiguous residual for ``tensor``, of the same size.
 
-        It is the one of the last step, or zeros if the key is new or its tensor has changed shape or device.
+        It holds the error of the last step, or zeros if the key is new or its tensor has changed shape or device.
         """
         held = self._held.get(key)
         if held is None or held.shape != tensor.shape or held.device != tensor.device:
@@ -70,7 +70,7 @@ class Options:
 
 
 class Group:
-    """Gradients that are submitted together."""
+    """Gradients that the ``groups`` argument requires to be reduced together."""
 
     __slots__ = ("members", "waiting_for")
 
@@ -85,7 +85,7 @@ def check_unchanged(slot: Slot) -> None:
     """Check that the slot's gradient is still the tensor that was submitted, unchanged.
 
     Raises:
-        RuntimeError: It is not; the message names the parameter.
+        RuntimeError: The gradient was changed or replaced; the message names the parameter.
     """
     watched = slot.watched
     if watched is not None and (slot.parameter.grad is not watched or watched._version != slot.version):
@@ -100,7 +100,7 @@ def _refuse_change(slot: Slot) -> NoReturn:
 
 
 def _check(slot: Slot | None, bucket: Bucket | None) -> None:
-    """Run ``check_unchanged`` for one gradient, which may be in a bucket, or for all gradients of a bucket."""
+    """Check that one gradient (``slot``), or all gradients of ``bucket`` if ``slot`` is None, are unchanged."""
     if slot is not None:
         check_unchanged(slot)
     if bucket is not None:
@@ -111,18 +111,18 @@ def _check(slot: Slot | None, bucket: Bucket | None) -> None:
 
 
 def _make_sparse(p: torch.Tensor) -> None:
-    """Convert a gradient that was reduced as a dense tensor back to a sparse one of its non-zero rows."""
+    """Convert a gradient that was reduced as a dense tensor to a sparse tensor that holds its non-zero rows."""
     if p.grad is not None and not p.grad.is_sparse and p.dim() > 0:
         p.grad = p.grad.detach().to_sparse(1)
 
 
 class Submissions:
-    """Operations in flight of one optimizer."""
+    """Operations in flight for the gradients of one optimizer."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        # Pending work by slot, bucket or readiness vector: the callback that waits for the result and stores it, or a
-        # Repeat whose result needs no further storage.
+        # Operations in flight, by slot, bucket or readiness vector. The value is a callback that waits for the result
+        # and stores it, or a Repeat if the result is reduced in place.
         self._pending: dict[Any, Callable[[], None] | Repeat] = {}
         self._wire = wire_of(options.compression)
         self._residuals = Residuals() if getattr(options.compression, "error_feedback", False) else None
@@ -138,7 +138,7 @@ class Submissions:
         return len(self._pending)
 
     def exchange_readiness(self, vector: torch.Tensor, name: str) -> Any:
-        """Reduce ``vector`` in place with Max, and return its Work."""
+        """Start to reduce ``vector`` in place with Max, and return the Work."""
         repeat = self._pending[vector] = self._submit_in_place(vector, name, Max)
         return repeat.work
 
@@ -174,8 +174,8 @@ class Submissions:
     def group(self, group: Group, stand_ins: dict[Slot, torch.Tensor] | None = None) -> None:
         """Submit a group.
 
-        ``stand_ins`` are zeros for members without a gradient, which remain without one. Sparse gradients cannot be
-        part of a group and are submitted alone.
+        ``stand_ins`` has zeros for members without a gradient; their ``param.grad`` stays None. Sparse gradients cannot
+        be part of a group, so they are submitted alone.
         """
         grads = {}
         for slot in group.members:
@@ -194,7 +194,7 @@ class Submissions:
             self._submit(slot, None, grad, f"{name}_{i + 1}of{len(grads)}", name, len(grads))
 
     def bucket(self, bucket: Bucket) -> None:
-        """Submit a whole bucket."""
+        """Submit a bucket as one tensor. Gathers its gradients first if necessary."""
         if not bucket.gathered:
             bucket.gather(self.alone)
         bucket.sent = True
@@ -202,18 +202,18 @@ class Submissions:
         self._submit(None, bucket, bucket.flat, bucket.name)
 
     def out_of_bucket(self, slot: Slot) -> None:
-        """Submit one gradient of a bucket, directly from its place in the bucket."""
+        """Submit one gradient of a bucket alone, in place in the bucket."""
         self.watch(slot)
         self._submit(slot, slot.bucket, slot.view, "allreduce." + slot.name)
 
     def watch(self, slot: Slot) -> None:
-        """Remember the slot's gradient and its version. It must not change until it is reduced."""
+        """Remember the slot's gradient and its version, to detect changes until it is reduced."""
         slot.watched = grad = slot.parameter.grad
         slot.version = grad._version  # type: ignore[union-attr]
         self._watched.append(slot)
 
     def forget_watched(self, reduced: bool) -> None:
-        """Allow changes of gradients again. ``reduced`` is True if they were reduced rather than discarded."""
+        """Stop watching gradients for changes. ``reduced`` is False if they were discarded."""
         for slot in self._watched:
             slot.watched = None
             if reduced:
@@ -231,12 +231,13 @@ class Submissions:
     ) -> None:
         """Submit ``grad``, into which the result will be written.
 
-        It is the dense gradient of ``slot`` (which is in ``bucket``, if given), or a whole bucket if ``slot`` is None.
+        ``grad`` is the dense gradient of ``slot``, which is in ``bucket`` if that is not None. If ``slot`` is None,
+        ``grad`` is the memory of the whole ``bucket``.
         """
         options = self._options
         key: Any = bucket if slot is None else slot
         if self._in_place and (slot is None or bucket is None):
-            # Fast path of most gradients. A tensor accepted by ``take`` is already as ``plain`` would make it.
+            # Fast path for most gradients. ``take`` accepts only tensors that ``plain`` would return unchanged.
             known = (name, group_size, self._wire)
             again = repeats.take(known, grad, options.op, options.prescale, options.postscale, options.process_set)
             if again is not None:
@@ -246,7 +247,7 @@ class Submissions:
                 return
         grad = grad.detach()
         tensor, context = options.compression.compress(grad)
-        # Other layouts, such as channels last, may not be the same on all ranks.
+        # Layouts such as channels last may differ between ranks, so send a contiguous tensor.
         tensor = plain(tensor)
         residual = self._residuals.of(key, tensor) if self._residuals is not None else None
         repeat = self._submit_in_place(
@@ -278,9 +279,10 @@ class Submissions:
         wire: int = WIRE_NONE,
         residual: torch.Tensor | None = None,
     ) -> Repeat:
-        """Submit ``tensor`` in place, and return the operation.
+        """Start to reduce ``tensor`` in place, and return the operation as a Repeat.
 
-        The last step's operation is submitted again, unless there is a residual, which it would keep in memory.
+        The last step's Work is submitted again if possible. With a residual it is not, because the Work would keep the
+        residual's memory alive.
         """
         process_set = self._options.process_set
         known = (name, group_size, wire)  # keys that no user can pass as a name
@@ -315,11 +317,11 @@ class Submissions:
             key.store_result(None)
 
     def finish(self) -> None:
-        """Wait for everything that is pending, even if an operation fails, then raise the first failure."""
+        """Wait for all operations in flight, even if one fails, then raise the first failure."""
         failure: Exception | None = None
         with torch.no_grad():
             while self._pending:
-                # Remove one by one, so that an interrupt leaves the other entries, and thus their memory, in place.
+                # Remove entries one by one: after an interrupt, the remaining ones must still keep their memory alive.
                 key = next(iter(self._pending))
                 try:
                     self._await(key, self._pending[key])

@@ -7,8 +7,9 @@ Importing ``horovod.torch`` registers the backend::
 
     dist.init_process_group("hvd")
 
-The variables of torch.distributed come from ``horovodrun``, torchrun or another launcher. In a script that calls
-``hvd.init()``, and under launchers that do not set these variables, use ``init_method="hvd://"``.
+The environment variables of torch.distributed (``RANK``, ``MASTER_ADDR`` and others) are set by ``horovodrun``,
+torchrun or another launcher. In a script that calls ``hvd.init()``, and under launchers that do not set these
+variables, use ``init_method="hvd://"``.
 """
 
 import torch.distributed as _dist
@@ -17,7 +18,7 @@ __all__ = ["register"]
 
 
 def register() -> None:
-    """Register the backend ``hvd`` and the init method ``hvd://``. Called on import; idempotent."""
+    """Register the backend ``hvd`` and the init method ``hvd://``. Idempotent."""
     if not _dist.is_available() or hasattr(_dist.Backend, "HVD"):
         return
     from horovod.torch.distributed.groups import create

@@ -1,4 +1,4 @@
-"""Submission of operations to the engine, for process groups."""
+"""Functions with which process groups submit operations to the engine and wait for them."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -21,22 +21,22 @@ NAME = "torch.distributed"
 
 basics = HorovodBasics(NAME)
 
-_SLICE = 0.5  # s of a wait, between which Python runs signal handlers
+_SLICE = 0.5  # seconds per slice of a wait; Python runs signal handlers between slices
 
 
 class Flat:
-    """One-dimensional, dense view or copy of a tensor's values, which the engine can send.
+    """One-dimensional, dense view or copy of a tensor's values, in a form that the engine accepts.
 
     Attributes:
         tensor: The values.
         code: The engine's dtype code.
-        shape: Shape for comparisons between ranks.
+        shape: Shape that the engine compares between ranks.
     """
 
     __slots__ = ("_source", "code", "shape", "tensor")
 
     def __init__(self, tensor: torch.Tensor, copy: bool = True) -> None:
-        """Create the view. With ``copy=False`` a tensor that is not dense gets an uninitialized one.
+        """Create a view, or a copy if needed. With ``copy=False`` a copy is left uninitialized.
 
         Raises:
             ValueError: If the tensor is sparse or on an unsupported device.
@@ -65,7 +65,7 @@ class Flat:
         self.code = code
 
     def write(self, values: torch.Tensor | None = None) -> None:
-        """Store ``values``, or the values received in place, in the tensor that this stands for."""
+        """Store ``values``, or the values that the engine wrote to ``self.tensor``, in the original tensor."""
         if values is not None:
             self.tensor.copy_(values)
         if self._source is not None:
@@ -92,17 +92,17 @@ def submit(
     """Submit one operation and return its Work.
 
     Args:
-        submitter: ``Engine.submit`` or ``Engine.run`` with the number of a frontend.
-        kind: KIND_* of horovod._core.
+        submitter: ``Engine.submit`` or ``Engine.run``, bound to the number of a frontend.
+        kind: Kind of operation, a ``KIND_*`` constant of ``horovod._core``.
         source: Values that this rank contributes.
-        target: Memory for the result, on the same device.
+        target: Tensor that receives the result, on the same device as ``source``.
         number: Id of the process set.
-        op: Reduction.
+        op: Reduction, such as ``Sum``.
         root: Rank of the root in the job.
         prescale: Factor applied before the reduction.
-        splits: Elements for each rank, for an alltoall.
-        shape: Shape; default: one dimension.
-        name: Name; operations without one are matched by order.
+        splits: Number of elements for each rank in an alltoall.
+        shape: Shape that is compared between ranks. Default: one dimension with all elements.
+        name: Name of the operation. Operations without a name are matched by their order.
     """
     tensor, out = source.tensor, target.tensor
     arguments = (
@@ -138,7 +138,7 @@ def submit_barrier(submitter: Callable[..., Any], number: int) -> Any:
 
 
 def wait(work: Any, deadline: float) -> bool:
-    """Wait for a Work until a time of the monotonic clock; return False if it is not done then.
+    """Wait for a Work until ``deadline`` of ``time.monotonic()``. Return False if it is not done by then.
 
     Raises:
         ValueError, HorovodInternalError: If the operation failed.
@@ -154,7 +154,7 @@ def wait(work: Any, deadline: float) -> bool:
 
 
 def exchange_number(number: int) -> int:
-    """Return rank 0's number on all ranks of the job."""
+    """Broadcast a number from rank 0, and return it on all ranks of the job."""
     face = state.faces[NAME]
     value = Flat(torch.tensor([number]))
     submit(face.run, KIND_BROADCAST, value, value, 0, name=f"{NAME}.store").wait()

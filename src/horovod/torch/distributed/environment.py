@@ -1,4 +1,4 @@
-"""Variables and rendezvous of torch.distributed in a process that is a rank of a Horovod job."""
+"""Environment variables of torch.distributed in a process that is a rank of a Horovod job."""
 
 import functools
 import os
@@ -12,10 +12,10 @@ from horovod.common.contract.worker_env import TORCH_PLACE
 
 
 def hiding(init: Callable[..., None]) -> Callable[..., None]:
-    """Return ``hvd.init`` that also hides the launcher's variables of torch.distributed.
+    """Decorate ``hvd.init`` so that it also removes the launcher's environment variables of torch.distributed.
 
-    Accelerate, Lightning and the Hugging Face Trainer start torch.distributed by themselves if they find them. In a
-    script that calls ``hvd.init()``, gradients would then be reduced twice.
+    Accelerate, Lightning and the Hugging Face Trainer initialize torch.distributed themselves if the variables are set.
+    In a script that calls ``hvd.init()``, gradients would then be reduced twice.
     """
 
     @functools.wraps(init)
@@ -28,7 +28,7 @@ def hiding(init: Callable[..., None]) -> Callable[..., None]:
 
 
 def from_launcher(environ: Mapping[str, str]) -> bool:
-    """Return True if horovodrun has set the variables of torch.distributed."""
+    """Return True if horovodrun has set the environment variables of torch.distributed."""
     name = "HOROVOD_TORCH_DISTRIBUTED_ENV"
     ours = environ.get("HOROVOD_RANK"), environ.get("HOROVOD_SIZE")
     theirs = environ.get("RANK"), environ.get("WORLD_SIZE")
@@ -37,6 +37,6 @@ def from_launcher(environ: Mapping[str, str]) -> bool:
 
 
 def hide(environ: MutableMapping[str, str]) -> None:
-    """Remove the variables that give this process a rank in torch.distributed."""
+    """Remove the environment variables that give this process a rank in torch.distributed."""
     for name in TORCH_PLACE:
         environ.pop(name, None)

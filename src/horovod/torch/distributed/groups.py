@@ -9,14 +9,14 @@ from horovod.torch.distributed.process_group import HorovodProcessGroup
 
 
 def create(options: Any, backend_options: Any = None) -> HorovodProcessGroup:
-    """Return a process group, for ``Backend.register_backend``. Only the group's members call it.
+    """Create a process group. Registered with ``Backend.register_backend``; only the group's members call it.
 
     Args:
         options: c10d's options: store, ranks, timeout and name.
         backend_options: Must be None.
 
     Raises:
-        ValueError: If the ranks are not those of the job, or the job cannot be formed.
+        ValueError: If the ranks do not match those of the Horovod job, or the job cannot be initialized.
         torch.distributed.DistBackendError: If a member is missing, or there are too many groups.
     """
     if backend_options is not None:
@@ -42,7 +42,7 @@ def create(options: Any, backend_options: Any = None) -> HorovodProcessGroup:
         there = known.set_of(ranks)
         if not engine.wait(there, time.monotonic() + seconds):
             raise TimeoutError(f"not all members have created it within {seconds:g} s")
-        # Rank 0 of the group chooses, because other ranks may have created other groups of these ranks first.
+        # Rank 0 of the group chooses the number, because the next free number may differ between ranks.
         if rank == 0:
             number = known.next_number(ranks)
             options.store.set("number", str(number))

@@ -1,4 +1,4 @@
-"""Process sets that only their members create, and the numbers that keep operations of process groups apart."""
+"""Process sets that only their members create, and numbers that separate the operations of process groups."""
 
 import hashlib
 import itertools
@@ -14,17 +14,17 @@ from horovod.common.state import state
 from horovod.torch.distributed.work import watch
 
 FIRST, LAST = 6, 252
-"""Numbers of frontends for process groups; those below are in ``horovod.common.frontends``."""
+"""First and last frontend number of process groups. Lower numbers are defined in ``horovod.common.frontends``."""
 
 UPWARDS, DOWNWARDS = 253, 254
-"""Numbers of frontends for messages to higher and to lower ranks."""
+"""Frontend numbers of messages to higher ranks and to lower ranks."""
 
 
 class MemberSet:
-    """Process set of some ranks. Actions that need it are held until all members have asked for it."""
+    """Process set that exists once all its members have requested it. Actions that need it are held until then."""
 
     def __init__(self, ranks: Sequence[int], engine: Any) -> None:
-        """Request the set from the engine, or use the existing one."""
+        """Request the process set from the engine, unless one with these ranks exists."""
         self.ranks = list(ranks)
         self._lock = threading.Lock()
         self._held: list[Callable[[int | None, Exception | None], None]] = []
@@ -38,18 +38,18 @@ class MemberSet:
 
     @property
     def number(self) -> int:
-        """Id of the set, once it is there. Raises the error if it cannot be created."""
+        """Id of the process set, which must exist. Raises the error if the set could not be created."""
         if self._error is not None:
             raise self._error
         assert self._number is not None
         return self._number
 
     def done(self) -> bool:
-        """Return True if the set is there, or cannot be created."""
+        """Return True if the process set exists or could not be created, without waiting."""
         return self.wait(0.0)
 
     def wait(self, timeout: float = -1.0) -> bool:
-        """Wait for the set, and then do what was held; return False after the timeout."""
+        """Wait until the process set exists, then run the held actions. Return False after the timeout (seconds)."""
         adding = self._adding
         if adding is None:
             return True
@@ -73,7 +73,7 @@ class MemberSet:
     poll = wait
 
     def then(self, action: Callable[[int | None, Exception | None], None]) -> None:
-        """Call ``action`` with the set's id and None, or None and an error; now or when that is known."""
+        """Call ``action(id, None)`` once the process set exists, or ``action(None, error)`` if it cannot be created."""
         with self._lock:
             if self._adding is None:
                 action(self._number, self._error)
@@ -85,7 +85,7 @@ class MemberSet:
 
 
 class Members:
-    """Sets and numbers of one engine."""
+    """Process sets and frontend numbers that belong to one engine."""
 
     def __init__(self, engine: Any) -> None:
         self.engine = engine
@@ -94,7 +94,7 @@ class Members:
         self._numbers: defaultdict[tuple[int, ...], Any] = defaultdict(lambda: itertools.count(FIRST))
 
     def set_of(self, ranks: Sequence[int]) -> MemberSet:
-        """Return the set of these ranks, in ascending order."""
+        """Return the process set of these ranks, which must be in ascending order. Requests it if necessary."""
         key = tuple(ranks)
         with self._lock:
             if key not in self._sets:
@@ -102,7 +102,7 @@ class Members:
             return self._sets[key]
 
     def next_number(self, ranks: Sequence[int]) -> int:
-        """Return the number of the frontend for a new process group of these ranks.
+        """Return the frontend number for a new process group of these ranks.
 
         Raises:
             ValueError: If there were too many process groups of these ranks.
@@ -113,7 +113,7 @@ class Members:
         return number
 
     def submitters(self, number: int) -> tuple[Callable[..., Any], Callable[..., Any]]:
-        """Return ``Engine.submit`` and ``Engine.run`` for a frontend."""
+        """Return ``Engine.submit`` and ``Engine.run``, bound to the number of a frontend."""
         return partial(self.engine.submit, face=number), partial(self.engine.run, face=number)
 
 
@@ -121,7 +121,7 @@ _current: list[Members] = []
 
 
 def current() -> Members:
-    """Return the sets and numbers of the current engine."""
+    """Return the process sets and frontend numbers of the current engine."""
     engine = state.require_engine()
     if not _current or _current[0].engine is not engine:
         _current[:] = [Members(engine)]
@@ -129,5 +129,5 @@ def current() -> Members:
 
 
 def forget() -> None:
-    """Release the engine, after the process has left the job."""
+    """Drop the reference to the engine. Called after the process has left the job."""
     _current.clear()

@@ -1,4 +1,4 @@
-"""Sends and receives: broadcasts within a process set of two ranks, which is created on first use."""
+"""Point-to-point messages: broadcasts within a process set of two ranks, which is created on first use."""
 
 import time
 from collections.abc import Callable
@@ -12,16 +12,16 @@ from horovod.torch.distributed.members import MemberSet
 
 
 class Message:
-    """Work of one message; ``wait`` and ``done`` are those of the engine's Work. Creating it never blocks."""
+    """Work of one message, with the methods ``wait`` and ``done`` of the engine's Work. Creating it never blocks."""
 
     def __init__(self, pair: MemberSet, submitter: Callable[..., Any], values: Flat, root: int, name: str) -> None:
-        """Submit the message when both ranks have asked for their process set.
+        """Submit the message as soon as both ranks have requested the process set.
 
         Args:
-            pair: The set.
+            pair: Process set of the two ranks.
             submitter: ``Engine.submit`` with the number of a frontend.
-            values: Memory that is sent from or received into.
-            root: Rank in the job that sends.
+            values: Tensor to send, or tensor that receives the message.
+            root: Rank of the sender in the job.
             name: Name of the operation; equal on both ranks.
         """
         self._pair, self._submitter, self._values, self._root, self._name = pair, submitter, values, root, name
@@ -51,5 +51,5 @@ class Message:
         return bool(self._work.wait(max(0.0, deadline - time.monotonic()) if timeout >= 0 else timeout))
 
     def done(self) -> bool:
-        """Return True if the message is over, successfully or not."""
+        """Return True if the message has completed or failed."""
         return self._pair.done() and (self._error is not None or self._work.done())

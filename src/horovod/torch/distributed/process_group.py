@@ -1,7 +1,7 @@
-"""The process group of the backend ``hvd``: c10d's calls, translated into operations of the engine.
+"""Process group of the backend ``hvd``, which translates calls of c10d into operations of the engine.
 
 PyTorch 2.13 calls the new names (``all_gather_single``), earlier versions the old ones (``_allgather_base``), so both
-are defined. Calls from C++ reach only some of the methods (docs/pytorch/torch-distributed.md).
+are defined. Calls from C++ can reach only some of the methods (docs/pytorch/torch-distributed.md).
 """
 
 import time
@@ -29,8 +29,8 @@ class HorovodProcessGroup(ProcessGroup):
     """Process group whose members are ranks of a Horovod job.
 
     Attributes:
-        label: Name and ranks, for messages.
-        seconds: Timeout of operations.
+        label: Name and ranks of the group, for error messages.
+        seconds: Timeout of operations, in seconds.
     """
 
     def __init__(self, options: Any, ranks: list[int], label: str, number: int, face: int, world: bool) -> None:
@@ -41,8 +41,8 @@ class HorovodProcessGroup(ProcessGroup):
             ranks: Ranks in the job.
             label: See above.
             number: Id of the process set.
-            face: Number that keeps operations of this group apart from those of other groups.
-            world: True for the default group, whose shutdown ends this process's part in the job.
+            face: Frontend number, which separates the operations of this group from those of other groups.
+            world: True for the default group. Its shutdown also shuts down Horovod in this process.
         """
         super().__init__(options.group_rank, options.group_size)
         self.label, self.seconds = label, options.timeout.total_seconds()
@@ -88,7 +88,7 @@ class HorovodProcessGroup(ProcessGroup):
         return self._sequence
 
     def shutdown(self) -> None:
-        """End the group, and with the default group this process's part in the job; called by destroy_process_group."""
+        """Shut down the group, and Horovod if this is the default group. Called by destroy_process_group."""
         if self._world and state.engine is self._members.engine:
             engine.basics.shutdown()
             if state.engine is None:
@@ -131,7 +131,7 @@ class HorovodProcessGroup(ProcessGroup):
         tensor = self._one("reduce", tensors)
         if opts.rootRank == self._own_rank:
             return self._allreduce("reduce", [tensor], opts)
-        # The engine has no reduction to one rank; the others leave their tensors as they are.
+        # The engine has no reduction to one rank, so run an allreduce. The other ranks leave their tensors unchanged.
         work = self._allreduce("reduce", [tensor.detach().clone()], opts)
         return self._work("reduce", [work.as_operation()], [tensor])
 
@@ -266,7 +266,7 @@ class HorovodProcessGroup(ProcessGroup):
         return self._work("barrier", [work], [])
 
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
-        """Wait for all ranks of the group; the error names those that are missing."""
+        """Wait for all ranks of the group. On a timeout, the error names the missing ranks."""
         self._begin("monitored_barrier")
         key = f"monitored_barrier/{self._sequence}"
         self._store.set(f"{key}/{self._own_rank}", "")
@@ -288,7 +288,7 @@ class HorovodProcessGroup(ProcessGroup):
         return self._message("recv", self._one("recv", tensors), source, self._own_rank, tag)
 
     def recv_anysource(self, tensors: Tensors, tag: int = 0) -> HorovodWork:
-        """Receive from the first rank found that has sent more messages to this one than were received from it."""
+        """Receive a message from any rank: the first one found whose messages are not all received."""
         others = [rank for rank in range(self._own_size) if rank != self._own_rank]
         deadline, pause = time.monotonic() + self.seconds, 0.0005
         while len(others) > 1:
@@ -312,14 +312,14 @@ class HorovodProcessGroup(ProcessGroup):
         upwards = source < destination
         submitter, _ = self._members.submitters(members.UPWARDS if upwards else members.DOWNWARDS)
         pair = sorted((self._ranks[source], self._ranks[destination]))
-        # Without a name, operations are matched by order, and may become part of a schedule.
+        # Give operations no name: they are then matched by order, and the engine can learn their schedule.
         name = "" if self._world and tag == 0 and self._face == members.FIRST else f"{self._group_id}.{tag}.{count}"
         there = self._submitted(call, lambda: self._members.set_of(pair))
         message = Message(there, submitter, values, self._ranks[source], name)
         finish = values.write if call == "recv" else None
         return self._work(call, [message], [tensor], finish, values, source if call == "recv" else -1)
 
-    # Coalescing: operations are submitted one by one, and the engine fuses them
+    # Coalesced operations are submitted one by one; the engine fuses them.
 
     def _start_coalescing(self, device: torch.device) -> None:
         self._coalesced = []
@@ -328,7 +328,7 @@ class HorovodProcessGroup(ProcessGroup):
         works, self._coalesced = self._coalesced or [], None
         return HorovodWork("coalesced operations", self, [work.as_operation() for work in works], [])
 
-    # Names that earlier versions of PyTorch call
+    # Method names that earlier versions of PyTorch use
 
     _allgather_base = all_gather_single
     allgather_into_tensor_coalesced = all_gather_single_coalesced
@@ -395,7 +395,7 @@ class HorovodProcessGroup(ProcessGroup):
             raise ValueError(f"{call} in process group {self.label}: {error}") from None
 
     def _input(self, call: str, tensor: torch.Tensor, reduction: Reduction) -> Flat:
-        """Return the values to reduce, multiplied by a factor that the engine does not apply."""
+        """Return the values to reduce. Multiplies them by the reduction's factor if the engine cannot do so."""
         if isinstance(reduction.factor, torch.Tensor):
             return self._flat(call, tensor.detach() * reduction.factor.to(tensor.dtype))
         if reduction.factor is not None and reduction.code is None:
@@ -407,7 +407,7 @@ class HorovodProcessGroup(ProcessGroup):
         return {"op": reduction.code, "prescale": number}
 
     def _folding(self, work: Any, reduction: Reduction, target: Flat) -> Callable[[], None]:
-        """Return a function that reduces the parts of all ranks, as received."""
+        """Return a function that reduces the received parts of all ranks and stores the result in ``target``."""
 
         def finish() -> None:
             values = output_of(work, (), target.tensor.dtype)
@@ -421,7 +421,7 @@ class HorovodProcessGroup(ProcessGroup):
     def _counts(
         self, call: str, what: str, flat: Flat, tensor: torch.Tensor, splits: Sequence[int] | None
     ) -> list[int]:
-        """Return the elements for each rank of an all_to_all_single."""
+        """Return the number of elements for each rank in an all_to_all_single."""
         rows = tensor.shape[0] if tensor.dim() else 0
         if not splits:
             self._check(call, rows % self._own_size == 0, f"{what} rows that {self._own_size} ranks divide", rows)
@@ -441,14 +441,15 @@ def _all(finishes: list[Callable[[], None]]) -> Callable[[], None]:
 
 
 def _distributing(work: Any, targets: list[Flat], call: str, sizes: int | list[int] | None = 0) -> Callable[[], None]:
-    """Return a function that copies an engine's output into tensors.
+    """Return a function that copies the output of an operation into ``targets``.
 
     Args:
-        work: Allgather or alltoall.
-        targets: Memory of the results; one for all, or one for each rank.
+        work: Work of an allgather or alltoall.
+        targets: Tensors that receive the results: one for all ranks, or one for each rank.
         call: Name of the call, for messages.
-        sizes: Elements that each rank must have sent. 0: those of its target. A number of ranks: equal parts of the
-            only target. None: the only rank that sends anything fills the target.
+        sizes: Number of elements that each rank must have sent, as a list. 0: as many as the rank's target holds. A
+            positive int: number of ranks, which send equal parts of the only target. None: only one rank sends, and it
+            fills the only target.
     """
     counts = [target.tensor.numel() for target in targets]
     if isinstance(sizes, list):

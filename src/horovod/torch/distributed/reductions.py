@@ -1,4 +1,4 @@
-"""Which of c10d's reductions the engine carries out, and how the others are computed. Pure."""
+"""Mapping of c10d's reductions to those of the engine, and local computation of the others."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -25,12 +25,12 @@ _LINEAR = ("SUM", "AVG", "PREMUL_SUM")
 
 
 class Reduction(NamedTuple):
-    """Reduction of one dtype.
+    """A reduction for tensors of one dtype.
 
     Attributes:
         name: Name in c10d, such as "SUM".
-        code: Code of the reduction in the engine; None if it is computed by ``fold``.
-        factor: Factor or tensor by which the input is multiplied before.
+        code: The engine's code of the reduction, or None if ``fold`` computes it.
+        factor: Number or tensor by which the input is multiplied first. None for no factor.
     """
 
     name: str
@@ -39,12 +39,12 @@ class Reduction(NamedTuple):
 
 
 def reduction_of(op: Any, dtype: torch.dtype, scatters: bool = False) -> Reduction:
-    """Return the reduction that ``op`` stands for.
+    """Return the Reduction for an ``op`` of c10d and a dtype.
 
     Args:
         op: c10d's ReduceOp, or a member of its enumeration.
         dtype: Dtype of the tensors.
-        scatters: True for a reduce_scatter, for which the engine has sums and averages only.
+        scatters: True for a reduce_scatter, for which the engine supports only sums and averages.
 
     Raises:
         ValueError: If the reduction is unknown or not defined for the dtype.
@@ -73,7 +73,7 @@ def reduction_of(op: Any, dtype: torch.dtype, scatters: bool = False) -> Reducti
 
 
 def fold(reduction: Reduction, parts: list[torch.Tensor]) -> torch.Tensor:
-    """Return the reduction of the ranks' parts, in order of rank. 16-bit floats are accumulated in float32."""
+    """Reduce the ranks' parts in rank order, and return the result. 16-bit floats are accumulated in float32."""
     combine, dtype = _LOCAL[reduction.name], parts[0].dtype
     short = dtype in (torch.float16, torch.bfloat16)
     total = parts[0].float() if short else parts[0].clone()

@@ -13,7 +13,8 @@ from horovod.torch.distributed.engine import basics, exchange_number
 def rendezvous(url: str, timeout: timedelta = timedelta(minutes=30), **_: Any) -> Iterator[tuple[Any, int, int]]:
     """Yield store, rank and size of a process group of all ranks, for ``init_method="hvd://"``.
 
-    Needs no variables of torch.distributed: rank 0 opens the store and sends its port over the engine.
+    The environment variables of torch.distributed are not needed. Rank 0 opens the store and sends its port to the
+    other ranks through the engine.
     """
     basics.init()
     job = state.require_job()

@@ -1,4 +1,4 @@
-"""c10d's Work on top of the engine's, and the thread that completes futures."""
+"""Implementation of c10d's Work with the engine's Work, and the thread that completes futures."""
 
 import threading
 import time
@@ -19,7 +19,7 @@ _abandoned: list[tuple[Sequence[Any], Any]] = []
 
 
 class HorovodWork(Work):
-    """Operation of a process group, made of any number of operations of the engine."""
+    """Operation of a process group, which consists of any number of engine operations."""
 
     def __init__(
         self,
@@ -35,12 +35,12 @@ class HorovodWork(Work):
 
         Args:
             call: Name of the c10d call, for messages.
-            group: Process group, of which ``label`` and ``seconds`` are used.
+            group: Process group, whose ``label`` and ``seconds`` are used.
             works: Operations of the engine.
             result: Output tensors.
-            finish: Stores the result in the output tensors; called once, when all works are done.
-            keep: Objects that must stay alive until then.
-            source: Rank in the group that a receive was from.
+            finish: Function that stores the result in the output tensors. Called once, when all works are done.
+            keep: Objects that must stay alive until all works are done.
+            source: For a receive, the sender's rank in the group.
         """
         super().__init__()
         self._call, self._label = call, group.label
@@ -57,7 +57,8 @@ class HorovodWork(Work):
         """Wait for the operation and return True.
 
         Args:
-            timeout: Default: what remains of the group's timeout, which counts from the call.
+            timeout: Maximum time to wait. Default: until the group's timeout has passed since the operation was
+                started.
 
         Raises:
             torch.distributed.DistBackendError: If the operation failed or the timeout has passed.
@@ -71,7 +72,7 @@ class HorovodWork(Work):
         return True
 
     def is_completed(self) -> bool:
-        """Return True if the operation is over, successfully or not."""
+        """Return True if the operation has completed or failed."""
         return self._over or (all(work.done() for work in self._works) and self._advance(time.monotonic() + 1.0))
 
     def is_success(self) -> bool:
@@ -87,7 +88,7 @@ class HorovodWork(Work):
         return self._result
 
     def source_rank(self) -> int:
-        """Return the rank in the group that a receive was from."""
+        """Return the rank in the group from which a message was received."""
         return self._source
 
     _source_rank = source_rank
@@ -109,7 +110,7 @@ class HorovodWork(Work):
             return self._future
 
     def poll(self, seconds: float) -> bool:
-        """Wait for at most ``seconds``; return True if the operation is over, also by its timeout."""
+        """Wait for at most ``seconds``. Return True if the operation has completed, failed or timed out."""
         if self._advance(min(self._deadline, time.monotonic() + seconds)):
             return True
         if time.monotonic() < self._deadline:
@@ -118,7 +119,7 @@ class HorovodWork(Work):
         return True
 
     def as_operation(self) -> "_Part":
-        """Return this work as an operation that another work consists of."""
+        """Return this work wrapped like an engine's Work, so that another HorovodWork can contain it."""
         return _Part(self)
 
     def __del__(self) -> None:
@@ -126,7 +127,7 @@ class HorovodWork(Work):
             _abandon(self._works, (self._keep, self._result))
 
     def _advance(self, deadline: float) -> bool:
-        """Wait until ``deadline``; return True if the operation is over."""
+        """Wait until ``deadline``. Return True if the operation has completed or failed."""
         if self._over:
             return True
         error: Exception | None = None
@@ -172,7 +173,7 @@ class HorovodWork(Work):
 
 
 class _Part:
-    """Work of c10d with the methods of the engine's."""
+    """Adapter that gives a HorovodWork the methods of the engine's Work."""
 
     def __init__(self, work: HorovodWork) -> None:
         self._work = work
@@ -190,7 +191,7 @@ class _Part:
 
 
 def _abandon(works: Sequence[Any], keep: Any) -> None:
-    """Keep the memory of operations alive until the engine has finished with it."""
+    """Keep ``keep`` alive until the engine has finished with ``works``, which no caller waits for."""
     _abandoned[:] = [one for one in _abandoned if not all(work.done() for work in one[0])]
     if not all(work.done() for work in works):
         _abandoned.append((works, keep))
@@ -219,7 +220,7 @@ class _Completer:
                 while not self._watched:
                     self._changed.wait()
                 watched = list(self._watched)
-            # The first one blocks, and runs the engine's progress loop; operations mostly end in order.
+            # Block only on the first one, which runs the engine's progress loop. Operations mostly end in order.
             over = [one for index, one in enumerate(watched) if one.poll(0.0 if index else 0.005)]
             with self._changed:
                 self._watched = [one for one in self._watched if one not in over]

@@ -41,11 +41,12 @@ __all__ = [
 
 
 class ObjectState(_ObjectState):
-    """Elastic state of arbitrary attributes, which must support copying and pickling.
+    """Elastic state with arbitrary attributes, which must support copying and pickling.
 
     Args:
-        bcast_object (Callable, optional): Function that broadcasts an object. Default: this frontend's.
-        get_rank (Callable, optional): Function that returns the rank. Default: this frontend's.
+        bcast_object (Callable, optional): Function that broadcasts an object. Default: this frontend's
+            ``broadcast_object``.
+        get_rank (Callable, optional): Function that returns the rank. Default: this frontend's ``rank``.
         **kwargs: Attributes and their initial values.
     """
 
@@ -58,8 +59,8 @@ class ObjectState(_ObjectState):
 def run(func: Callable[..., Any]) -> Callable[..., Any]:
     """Decorate a training function ``func(state, *args, **kwargs)`` for elastic training.
 
-    The function is called again with the current state after a failure or a change of the job's ranks. It must not
-    catch HorovodInternalError or HostsUpdatedInterrupt.
+    The function is called again with the current state after a failure or a change of the job's ranks. The function
+    must not catch HorovodInternalError or HostsUpdatedInterrupt.
 
     Args:
         func (Callable): Training function, whose first argument is a ``State``.

@@ -11,21 +11,21 @@ import torch
 
 
 class BeforeForward:
-    """Snapshot of the watched models, taken once per step into the memory of the last one."""
+    """Snapshot of the watched models' buffers and the random state, taken once per step. Reuses its memory."""
 
     def __init__(self, begun: Callable[[], None] = lambda: None) -> None:
-        """Call ``begun`` before the first forward pass of each step."""
+        """Create the snapshot. ``begun`` is called before the first forward pass of each step."""
         self._begun = begun
         self._hooks: dict[int, tuple[torch.nn.Module, Any]] = {}
         # True if the next forward pass in training is the first of its step.
         self._armed = True
-        # Pairs of (the model's buffer, its copy from before the step).
+        # Pairs of (buffer of a model, copy from before the step).
         self._buffers: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._random: torch.Tensor | None = None
         self._random_of_devices: dict[int, torch.Tensor] = {}
 
     def watch(self, models: Sequence[torch.nn.Module]) -> None:
-        """Watch these models from now on, and no others."""
+        """Replace the watched models by ``models``."""
         wanted = {id(model): model for model in models}
         for key in [key for key in self._hooks if key not in wanted]:
             self._hooks.pop(key)[1].remove()
@@ -35,7 +35,7 @@ class BeforeForward:
         self.stepped()
 
     def stepped(self) -> None:
-        """End the step and keep the changes of its forward passes."""
+        """End the step. The changes that its forward passes have made remain."""
         self._armed = True
         self._random = None
 
@@ -70,7 +70,7 @@ class BeforeForward:
 
 
 class _Hook:
-    """Forward pre-hook of a model. Copies and pickles of the model contain a placeholder instead."""
+    """Forward pre-hook on a model. Copies and pickles of the model contain a placeholder instead."""
 
     def __init__(self, before: BeforeForward) -> None:
         self._before = weakref.ref(before)
@@ -87,7 +87,7 @@ class _Hook:
 
 
 class _Nothing:
-    """Placeholder for a hook of another process or another model."""
+    """Placeholder for the hook in a copy or pickle of a model. Calling it does nothing."""
 
     def __call__(self, *_: Any) -> None:
         return None

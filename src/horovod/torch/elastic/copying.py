@@ -1,6 +1,6 @@
-"""Copies of commits made concurrently with the next step's forward and backward passes, and checkpoints.
+"""Copying of commits while the next step runs, and directories of checkpoints.
 
-Those passes read parameters without changing them::
+Commits are copied during the next forward and backward passes, which do not change parameters::
 
     commit --> copies begin --> forward, backward --> (optimizer is about to step: wait for the copies) --> step
 """
@@ -23,16 +23,16 @@ from horovod.torch.mpi_ops import rank, size
 Pair = tuple[torch.Tensor, torch.Tensor]
 """(source, target): contiguous CPU tensors of the same dtype and shape."""
 
-# Minimum number of bytes for which a thread pays off.
+# Minimum number of bytes that are copied in a thread.
 _MIN_BYTES = 1 << 20
-# Number of bytes from which on a copy takes noticeable time.
+# Minimum number of bytes whose copying takes noticeable time.
 _SLOW_BYTES = 1 << 24
-# Seconds after which a concurrent operation has incremented the version of its tensor.
+# Seconds after which an operation that changed a tensor has also incremented its version.
 _SETTLED = 0.02
 
 
 def can_wait(source: torch.Tensor, into: object) -> bool:
-    """Return True if ``Copies`` may make this copy later."""
+    """Return True if ``Copies`` can copy ``source`` to ``into`` in the background."""
     return (
         isinstance(into, torch.Tensor)
         and source.device.type == into.device.type == "cpu"
@@ -45,16 +45,16 @@ def can_wait(source: torch.Tensor, into: object) -> bool:
 
 
 class Copies:
-    """Background copies of one state, one batch at a time. Not thread-safe."""
+    """Background copying for one elastic state, one commit at a time. Not thread-safe."""
 
     def __init__(self) -> None:
         self._batch: _Batch | None = None
 
     def begin(self, pairs: Sequence[Pair]) -> None:
-        """Copy the pairs while the program continues.
+        """Start to copy each pair of (source, target) in the background.
 
-        The program must not change a source before it is copied. If it does so with operations that PyTorch counts
-        (``Tensor._version``), ``wait`` copies the new values instead and warns.
+        The program must not change a source before it is copied. If it does, and the operation increments
+        ``Tensor._version``, ``wait`` copies the new values instead and warns.
         """
         self.wait()
         if sum(source.nbytes for source, _ in pairs) < _MIN_BYTES:
@@ -96,8 +96,8 @@ class _Batch(threading.Thread):
         """Pairs whose copies may be torn, or newer than what the program committed."""
 
     def run(self) -> None:
-        # Operations increment the version after they have changed the tensor. So a change made during the copy may show
-        # a little later. Much later changes do not matter: the copy then has the committed values.
+        # Operations increment the version after they have changed the tensor. So wait ``_SETTLED`` seconds before the
+        # versions are compared. Changes that begin after the copy do not matter.
         unsettled: deque[tuple[float, torch.Tensor, torch.Tensor, int]] = deque()
         for source, into, version in self._pairs:
             # Not copy_(): it would start threads, which compete with the step for cores.
@@ -115,16 +115,16 @@ class _Batch(threading.Thread):
 
 
 class Later(NamedTuple):
-    """Collection of the copies that may be made later (``pairs``).
+    """List of copies to make in the background (``pairs``).
 
-    ``steady`` holds the addresses of the tensors whose copies may wait; None allows all.
+    ``steady`` holds the addresses of the tensors that can be copied in the background. None allows all tensors.
     """
 
     pairs: list[Pair]
     steady: frozenset[int] | None
 
     def place(self, source: torch.Tensor, into: Any) -> torch.Tensor | None:
-        """Return the future copy, or None if the copy cannot wait."""
+        """Add a copy and return its target, or return None if the tensor must be copied right away."""
         if (self.steady is not None and source.data_ptr() not in self.steady) or not can_wait(source, into):
             return None
         self.pairs.append((source, into))
@@ -132,7 +132,7 @@ class Later(NamedTuple):
 
 
 class _Never:
-    """Replacement of ``Later`` that makes no copies and only reserves their memory, still untouched."""
+    """Replacement for ``Later`` that only allocates the memory for copies, without touching it."""
 
     def place(self, source: torch.Tensor, _into: Any) -> torch.Tensor | None:
         made = torch.empty_like(source, memory_format=torch.contiguous_format)
@@ -140,10 +140,10 @@ class _Never:
 
 
 def reserve(value: Any) -> Any:
-    """Return memory for a later ``copied(value, ...)``, or None if the tensors are small enough to copy right away.
+    """Allocate memory for a later ``copied(value, ...)``. Return None if the tensors are small.
 
-    A new worker creates its state while the other ranks wait for it, and then receives their values. Copying its own
-    state took 1.4 s for 1 GiB.
+    A new worker creates its state while the other ranks wait for it, and then receives their values. So it must not
+    copy its own values first, which took 1.4 s for 1 GiB.
     """
     return copied(value, None, _Never()) if _bytes_of(value) >= _SLOW_BYTES else None
 
@@ -157,7 +157,7 @@ def _bytes_of(value: Any) -> int:
 
 
 def copied(value: Any, into: Any, later: Later | _Never | None = None) -> Any:
-    """Return a copy of ``value``, reusing the memory of ``into`` (an earlier copy, or None) where tensors fit."""
+    """Return a copy of ``value``. Reuses the tensors of ``into``, an earlier copy or None, where they fit."""
     if isinstance(value, torch.Tensor):
         source = value.detach()
         if later is not None and (place := later.place(source, into)) is not None:
@@ -207,5 +207,5 @@ def _copied(value: Any) -> Any:
 
 
 def _load(file: IO[bytes]) -> Any:
-    # weights_only=False: a state may contain any object, and the directory is the program's own, so it is trusted.
+    # weights_only=False because a state may contain any object. The program wrote the directory, so it is trusted.
     return torch.load(file, map_location="cpu", weights_only=False)

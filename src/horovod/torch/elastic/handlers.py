@@ -17,8 +17,8 @@ from horovod.torch.functions import broadcast_object, broadcast_optimizer_state,
 class StateHandler:
     """Base class of handlers, each of which saves, restores and synchronizes one value.
 
-    ``sync(root)`` gives all ranks the value of rank ``root``. A handler in the old style, whose ``sync`` takes no
-    argument, gives them the value of rank 0; after a failure that is the value of rank 0's last commit.
+    ``sync(root)`` gives all ranks the value of rank ``root``. An old-style handler, whose ``sync`` takes no argument,
+    gives all ranks the value of rank 0. After a failure this is the value of rank 0's last commit.
     """
 
     unsaved = False
@@ -28,18 +28,19 @@ class StateHandler:
         self.value = value
 
     def save(self) -> None:
-        """Copy the value, as a commit."""
+        """Save a copy of the value, to which ``restore`` returns."""
         raise NotImplementedError
 
     def save_beside(self, copies: list[Pair], steady: frozenset[int]) -> None:
-        """Save the value, except for copies that may be made a little later (``copying``).
+        """Save the value, but leave large copies to a background thread (``copying``).
 
-        Those are added to ``copies``. ``steady`` holds the addresses of tensors that only optimizers change.
+        Copies to be made in the background are added to ``copies``. ``steady`` holds the addresses of tensors that only
+        optimizers change.
         """
         self.save()
 
     def restore(self) -> None:
-        """Set the value back to the last commit."""
+        """Restore the value saved by the last commit."""
         raise NotImplementedError
 
     def sync(self, root: int = 0) -> None:
@@ -51,14 +52,14 @@ class StateHandler:
         raise NotImplementedError
 
     def reset(self) -> None:
-        """Adapt to a change of the job's ranks."""
+        """Adapt the value to a change of the job's ranks. Does nothing by default."""
 
     def describe(self) -> str:
-        """Return a description of what must be the same on all ranks."""
+        """Return a text that must be equal on all ranks, such as the structure of the value."""
         return ""
 
     def set_value(self, value: Any) -> None:
-        """Replace the value; the new one counts as committed."""
+        """Replace the value and save it."""
         self.value = value
         self.save()
 
@@ -75,14 +76,14 @@ class ModelStateHandler(StateHandler):
             self.save()
 
     def save(self) -> None:
-        """Save the state, reusing the memory of the last copy where it fits, so that commits allocate nothing."""
+        """Save the state into the memory of the last copy, so that commits normally allocate nothing."""
         self._saved = copied(self.value.state_dict(), self._saved)
         self._frozen = self._versions_of_frozen()
         self.unsaved = False
 
     def save_beside(self, copies: list[Pair], steady: frozenset[int]) -> None:
-        # A frozen parameter's copy may wait only if the parameter is unchanged since the last commit. Others may be
-        # averages, which programs change at any time.
+        # Copy a frozen parameter in the background only if it is unchanged since the last commit. If it has changed, it
+        # may be a running average, which the program can change at any time.
         frozen = self._versions_of_frozen()
         rest = frozen if self.unsaved else dict(self._frozen.items() & frozen.items())
         later = Later(copies, steady.union(rest))
@@ -90,7 +91,7 @@ class ModelStateHandler(StateHandler):
         self.unsaved = False
 
     def _versions_of_frozen(self) -> dict[int, int]:
-        """Return the versions of the frozen parameters, by address."""
+        """Return the versions of the frozen parameters, keyed by address."""
         return {p.data_ptr(): p._version for p in self.value.parameters() if not p.requires_grad}
 
     def restore(self) -> None:
@@ -110,7 +111,7 @@ class ModelStateHandler(StateHandler):
 
 
 class OptimizerStateHandler(StateHandler):
-    """Handler for a ``torch.optim.Optimizer``."""
+    """Handler for the state of a ``torch.optim.Optimizer``."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         super().__init__(optimizer)
@@ -135,7 +136,7 @@ class OptimizerStateHandler(StateHandler):
 
 
 class SamplerStateHandler(StateHandler):
-    """Handler for an ``ElasticSampler``, whose state is the same on all ranks at the same step."""
+    """Handler for an ``ElasticSampler``. At the same step, its state is equal on all ranks."""
 
     def __init__(self, sampler: ElasticSampler) -> None:
         super().__init__(sampler)
@@ -156,7 +157,7 @@ class SamplerStateHandler(StateHandler):
 
 @runtime_checkable
 class HasState(Protocol):
-    """Object that defines what is saved of it."""
+    """Protocol of objects that have ``state_dict()`` and ``load_state_dict()``."""
 
     def state_dict(self) -> Any: ...
     def load_state_dict(self, state_dict: Any) -> Any: ...
@@ -165,7 +166,7 @@ class HasState(Protocol):
 class StateDictHandler(StateHandler):
     """Handler for objects with ``state_dict()`` and ``load_state_dict(...)``, such as learning rate schedulers.
 
-    The object itself stays, with all its references.
+    The object keeps its identity; only its state is replaced.
     """
 
     def __init__(self, value: HasState) -> None:
@@ -189,8 +190,8 @@ class StateDictHandler(StateHandler):
 class ScalerStateHandler(StateDictHandler):
     """Handler for a ``torch.amp.GradScaler``.
 
-    Its ``state_dict()`` omits which optimizers were unscaled since the last ``update()``. Without the update here, a
-    repeated step would fail because it unscales them a second time.
+    The ``state_dict()`` of a scaler does not tell which optimizers were unscaled since the last ``update()``. So
+    ``restore`` calls ``update()``. Otherwise a repeated step would unscale them a second time and fail.
     """
 
     def restore(self) -> None:
@@ -202,7 +203,7 @@ class ScalerStateHandler(StateDictHandler):
         self._begin_step()
 
     def _begin_step(self) -> None:
-        if getattr(self.value, "_scale", None) is not None:  # otherwise nothing was scaled, and update() would raise
+        if getattr(self.value, "_scale", None) is not None:  # if nothing was scaled yet, update() would raise an error
             self.value.update(self.value.get_scale())
 
 
@@ -217,7 +218,7 @@ _registry: list[tuple[type, Callable[[Any], StateHandler]]] = [
 
 
 def get_handler_registry() -> list[tuple[type, Callable[[Any], StateHandler]]]:
-    """Return the list of (type, handler class) pairs. The first pair whose type a value is an instance of applies."""
+    """Return the list of (type, handler class) pairs. The first pair whose type matches a value is used."""
     return _registry
 
 
@@ -240,9 +241,9 @@ def handler_for(name: str, value: Any) -> StateHandler | None:
 
 
 def check_references(others: Mapping[str, Any], handlers: Mapping[str, StateHandler]) -> None:
-    """Check that no attribute without a handler refers to a value with a handler.
+    """Check that no ordinary attribute refers to a value that has a handler.
 
-    Otherwise a commit would store, and other ranks would receive, an attribute that refers to a copy of that value.
+    After a restore or a sync, such an attribute would refer to a copy of that value.
 
     Raises:
         ValueError: An attribute refers to such a value.
@@ -266,5 +267,5 @@ def _parts(value: Any) -> Iterable[Any]:
 
 
 def takes_root(handler: StateHandler) -> bool:
-    """Return True if ``sync`` takes a root; handlers in the old style always send the value of rank 0."""
+    """Return True if ``sync`` takes a root, False for an old-style handler, which always sends rank 0's value."""
     return bool(inspect.signature(handler.sync).parameters)

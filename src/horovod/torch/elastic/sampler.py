@@ -41,29 +41,30 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
         self.filled = filled
         self.epoch = 0
         self._order: list[int] = []
-        # (epoch, length) that ``_order`` belongs to.
+        # Epoch and dataset length for which ``_order`` was computed.
         self._order_of = (-1, -1)
-        # Number of samples of ``_order`` that were done when samples were last distributed.
+        # Number of samples at the start of ``_order`` that were processed when samples were last distributed.
         self._done = 0
-        # Number of this rank's samples recorded since then.
+        # Number of samples that this rank has recorded since the last distribution.
         self._recorded = 0
         self._shares: Shares | None = None
         self._mine: list[int] = []
-        # (parameters, samples) of the running loop over the loader.
+        # Current loop over the loader: the state with which it began, and its samples.
         self._loop: tuple[Any, list[int]] = ((), [])
-        # Number of samples of the running loop that were recorded.
+        # Number of recorded samples in the current loop.
         self._in_loop = 0
-        # Number of samples of the running loop before the first of ``_mine``; negative if the loop began later.
+        # Number of samples in the current loop before the first of ``_mine``; negative if the loop starts within
+        # ``_mine``.
         self._ahead = 0
         self.rank = 0
         self.num_replicas = 1
         self._begin(0, 0)
 
     def set_epoch(self, epoch: int) -> None:
-        """Begin an epoch with no sample processed.
+        """Begin an epoch in which no sample is processed yet.
 
-        Call this when an epoch is over. If it is called at the beginning of an epoch's loop, with the number of the
-        current epoch, the recorded samples stay processed. Once all samples are processed, the same number restarts the
+        Call this when the previous epoch is over. A call with the number of the current epoch keeps the recorded
+        samples, so it is safe at the start of a resumed epoch. If all samples are processed, such a call restarts the
         epoch.
 
         Args:
@@ -74,7 +75,7 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
         self._begin(epoch, processed if under_way else 0)
 
     def set_shares(self, shares: Shares | None) -> None:
-        """Distribute samples in unequal shares, as ``hvd.elastic.batch`` determines them.
+        """Distribute samples in unequal shares, which ``hvd.elastic.batch`` computes.
 
         Args:
             shares (Shares, optional): Share of each rank. None restores equal shares.
@@ -93,11 +94,11 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
 
         Call this after the optimizer's step; all ranks record the same batches.
 
-        A loop may continue after ``load_state_dict`` (``state.restore()``). Batches between the restored position and
-        the next recorded batch then count as processed, because the loop will not visit them again.
+        A loop over the loader can continue after ``load_state_dict`` or ``state.restore()``. It does not visit earlier
+        batches again, so batches between the restored position and the next recorded one count as processed.
 
         Args:
-            batch_idx (int): Index of the batch since the loop over the loader began.
+            batch_idx (int): Index of the batch in the current loop over the loader.
             batch_size (int): Samples per batch on this rank.
         """
         recorded = (batch_idx + 1) * batch_size
@@ -107,23 +108,23 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
         self._recorded = min(max(self._recorded, recorded - self._ahead), len(self._mine))
 
     def record_indices(self, indices: Any) -> None:
-        """Record that this rank has processed ``len(indices)`` more samples, in the order in which it visits them.
+        """Record that this rank has processed its next ``len(indices)`` samples.
 
         Args:
-            indices (Sized): Indices of the samples; only their number counts.
+            indices (Sized): Indices of the samples. Only the length is used.
         """
         self._recorded = min(self._recorded + len(indices), len(self._mine))
 
     @property
     def processed_num(self) -> int:
-        """Number of samples of the epoch that all ranks have processed."""
+        """Number of samples of the epoch that the ranks have processed together."""
         whole = self._recorded >= len(self._mine)
         left = len(self._order) - self._done
         return self._done + done(self._recorded, self.rank, self._parts(), left, whole)
 
     @property
     def place(self) -> tuple[int, int, int]:
-        """Position in the epoch, which changes with each recorded batch. Cheap to read."""
+        """Value that changes with each recorded batch and is cheap to read."""
         return self.epoch, self._done, self._recorded
 
     @property
@@ -137,11 +138,11 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
         return self._order[self._done :]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the sampler's state, which is valid on every rank and for any number of ranks."""
+        """Return the sampler's state, which any rank can load in a job with any number of ranks."""
         return {"epoch": self.epoch, "processed_num": self.processed_num, "seed": self.seed, "length": len(self._order)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue from a saved state with the current ranks.
+        """Load a saved state, and distribute the remaining samples over the current ranks.
 
         Raises:
             ValueError: The state belongs to another dataset or seed.
@@ -158,7 +159,7 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
 
     def _begin(self, epoch: int, processed: int) -> None:
         length = len(self.dataset)
-        if (epoch, length) != self._order_of:  # shuffling takes a second per million samples, too long for a recovery
+        if (epoch, length) != self._order_of:  # shuffling takes 1 s per million samples, too long for a recovery
             self._order = self._shuffled(length, epoch) if self.shuffle else list(range(length))
             self._order_of = epoch, length
         self.epoch = epoch
@@ -198,7 +199,7 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
 
 
 def _ahead(loop: list[int], mine: list[int]) -> int:
-    """Return how many samples of the loop precede the first of ``mine``; negative if the loop began later."""
+    """Return the number of samples in ``loop`` before ``mine[0]``; negative if ``loop`` starts within ``mine``."""
     if not loop or not mine:
         return len(loop) - len(mine)
     if mine[0] in loop:

@@ -46,10 +46,10 @@ class TorchState(Keeping, ObjectState):
         state = hvd.elastic.TorchState(model=model, optimizer=optimizer, sampler=sampler, epoch=0, batch=0)
 
     After a failure in ``backward()``, training resumes from the current state of the ranks and no step is lost. Running
-    statistics and torch's random state are restored to the beginning of the step that is repeated. This requires that
-    the optimizers in the state are distributed ones on the CPU, which step in turns, and that the program visibly
-    counts each step after taking it: in an integer attribute or with an ElasticSampler (``step_by_step``). In all other
-    cases training resumes from the last commit (``horovod.common.elastic.agreement``).
+    statistics and torch's random state are restored to the beginning of the step that is repeated. This requires
+    distributed optimizers on the CPU, which must step in turns if there are several. The program must also count each
+    step right after taking it, in an integer attribute or with an ElasticSampler (``step_by_step``). In all other cases
+    training resumes from the last commit (``horovod.common.elastic.agreement``).
 
     Args:
         model (torch.nn.Module, optional): Model.
@@ -88,7 +88,7 @@ class TorchState(Keeping, ObjectState):
         self._handlers = handlers
         self._copies = Copies()
         self._commits = 0
-        self._synced = False  # True after a sync with ranks that had a state
+        self._synced = False  # True after this rank has received or shared a state in a sync
         self._always_restore = always_restore
         self._steps = Steps(self._stepped, self._begins_step, self._counted)
         self._before = BeforeForward(self._steps.forward)
@@ -110,13 +110,13 @@ class TorchState(Keeping, ObjectState):
         self._before.watch([one.value for one in handlers if isinstance(one.value, torch.nn.Module)])
 
     def _counted(self) -> tuple[Any, ...]:
-        """Return the program's counters, which tell one step from the next."""
+        """Return the program's counters, by which steps are distinguished."""
         found: list[Any] = [value for name in self._names if isinstance(value := getattr(self, name), Integral)]
         found += [one.value.place for one in self._handlers.values() if isinstance(one.value, ElasticSampler)]
         return tuple(found)
 
     def save(self) -> None:
-        """Save the state and return when everything that a forward pass changes is copied.
+        """Save the state. Returns when everything that a forward pass can change is copied.
 
         Parameters and optimizer state are copied during the next step, until an optimizer changes them or ``wait`` is
         called.
@@ -150,8 +150,8 @@ class TorchState(Keeping, ObjectState):
     def wait(self) -> None:
         """Wait until the last commit is copied.
 
-        Call this between a commit and code that changes parameters itself. Otherwise the commit may contain some of the
-        new values, with a warning, or without one if the code uses ``tensor.data``.
+        Call this between a commit and code that changes parameters itself. Otherwise the commit can contain some of the
+        new values. This raises a warning, except for changes through ``tensor.data``.
         """
         self._copies.wait()
 
@@ -195,7 +195,7 @@ class TorchState(Keeping, ObjectState):
     def _in_a_step(self) -> bool:
         return self._steps.in_a_step() or super()._in_a_step()
 
-    # Interface of Keeping
+    # Methods of the Keeping interface
 
     def failed(self, error: HorovodInternalError) -> None:
         if getattr(error, "handed_over", False) and (self._of_rank_0() or not self._steps.can_hand_over()):
@@ -208,7 +208,7 @@ class TorchState(Keeping, ObjectState):
         return not self._always_restore and not self._of_rank_0() and self._steps.before_step(error)
 
     def _of_rank_0(self) -> list[str]:
-        """Return the names of values that always take rank 0's state, which may not be the most advanced."""
+        """Return the names of values with an old-style handler, which always take rank 0's state."""
         return [name for name, handler in self._handlers.items() if not takes_root(handler)]
 
     def standing(self, whole: bool) -> Standing:

@@ -1,4 +1,4 @@
-"""Number of steps that a state's optimizers have taken, and whether a failure occurred before the next step."""
+"""Count of the steps that a state's optimizers have taken, and check whether a failed step can be repeated."""
 
 import itertools
 import weakref
@@ -17,9 +17,9 @@ _REDUCTION = frozenset(("horovod.torch.gradients", "horovod.torch.backward"))
 
 
 class Round:
-    """One step of each of several optimizers, in any order. Pure.
+    """A round: one step of each of several optimizers, in any order.
 
-    A program with several optimizers counts such a round as one step.
+    A program with several optimizers counts a round as one step.
     """
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ class Round:
 
     @property
     def complete(self) -> bool:
-        """True if all optimizers have taken equally many steps, in turns."""
+        """True if all rounds are complete, and no optimizer has stepped twice in a round."""
         return self._in_turns and not self._stepped
 
     def stepped(self, which: int, optimizers: int) -> bool:
@@ -44,8 +44,8 @@ class Round:
 class Steps:
     """Counter of the steps of the watched optimizers.
 
-    ``taken`` is the number of steps of all optimizers since the job began. ``rounds`` is the number of rounds, of which
-    each includes all optimizers. Steps repeated after a commit was restored count twice.
+    ``taken`` is the number of steps of all optimizers since the job began. ``rounds`` is the number of rounds, each
+    with one step of every optimizer. Steps that are repeated after a restore count twice.
     """
 
     def __init__(
@@ -54,12 +54,12 @@ class Steps:
         begins: Callable[[], None] = lambda: None,
         counted: Callable[[], Hashable] = lambda: None,
     ) -> None:
-        """Set up the callbacks.
+        """Store the callbacks that observe steps.
 
         Args:
             stepped: Called after each step.
             begins: Called before each step.
-            counted: Returns the program's counters.
+            counted: Function that returns the program's counters.
         """
         self.taken = self.rounds = 0
         self._stepped = stepped
@@ -69,15 +69,15 @@ class Steps:
         self._round = Round()
         self._at_first: tuple[Hashable] | None = None  # counters at the first forward pass of this step
         self._hooks: dict[int, tuple[Any, Any, Any]] = {}
-        # Parameters of the optimizers.
+        # Parameters of all watched optimizers.
         self._stepping: list[torch.Tensor] = []
         # Kind of each parameter's gradient at the last commit.
         self._committed_gradients: list[int] = []
-        # Kind of each parameter's gradient where training resumes; None for the current ones.
+        # Kind of each parameter's gradient at the point where training resumes; None to use the current gradients.
         self._resumed_gradients: list[int] | None = None
 
     def watch(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
-        """Count the steps of these optimizers from now on, and of no others."""
+        """Replace the optimizers whose steps are counted."""
         wanted = {id(one): one for one in optimizers}
         for key in [key for key in self._hooks if key not in wanted]:
             for hook in self._hooks.pop(key)[1:]:
@@ -115,7 +115,7 @@ class Steps:
         return frozenset(p.data_ptr() for p in self._all_parameters())
 
     def go_on(self) -> None:
-        """Start over after all ranks have received the same state, with which the program's function is called."""
+        """Restart the observation. Called when all ranks have the same state and the function is about to be called."""
         self._stepping = self._all_parameters()
         self._by_step.go_on(*self._now())
         self._round = Round()
@@ -136,12 +136,13 @@ class Steps:
         """Return True if training can resume at the beginning of the step that failed.
 
         The failure must have occurred in the reduction of gradients, and the program must count each step right after
-        taking it. Then it is done with the last step, and the next one has changed nothing yet (``step_by_step``).
+        taking it. Then the last step is complete and counted, and the next one has changed nothing yet
+        (``step_by_step``).
 
         If several backward passes make a step, the program must not count anything between the first pass and this one,
         because the earlier gradients are lost. With several optimizers, each must have taken the last step exactly
-        once. On a GPU the result is always False: the last step may have been launched with gradients that never
-        arrived.
+        once. On a GPU the result is always False, because the last step may have used gradients whose reduction failed
+        later.
         """
         reducers = [one for one in map(_reducer, self._optimizers()) if one is not None]
         return (
@@ -154,13 +155,13 @@ class Steps:
         )
 
     def in_a_step(self) -> bool:
-        """Return True if there are gradients of backward passes whose step is yet to come."""
+        """Return True if backward passes have produced gradients that no step has used yet."""
         return any(one.in_a_step for one in map(_reducer, self._optimizers()) if one is not None)
 
     def can_hand_over(self) -> bool:
         """Return True if training can continue from here after the loss of a rank.
 
-        Asked while the program is at a point where it admits new ranks.
+        Called when the program is at a point where new ranks can join.
         """
         return not self.in_a_step() and self._on_cpu()
 
@@ -168,10 +169,10 @@ class Steps:
         return all(p.device.type == "cpu" for p in self._stepping)
 
     def gradients(self) -> list[int]:
-        """Return, for each parameter, the kind of gradient that it has where training resumes (``kind_of``).
+        """Return the kind (``kind_of``) of each parameter's gradient at the point where training resumes.
 
-        An optimizer skips a parameter whose gradient is None, but steps one whose gradient is zero: momentum and weight
-        decay still change it. So a repeated step must start from the same gradients as the first attempt.
+        An optimizer skips a parameter whose gradient is None, but updates one whose gradient is zero, because of
+        momentum and weight decay. So a repeated step must start from the same gradients as the first attempt.
         """
         return self._gradients() if self._resumed_gradients is None else self._resumed_gradients
 
@@ -191,8 +192,7 @@ class Steps:
                 parameter.grad = None
             else:
                 fill(parameter, kind)
-        # Zeros need no reduction. Without this, ranks that kept their tensors would skip a reduction that new ranks
-        # start.
+        # Mark the zeros as reduced. Otherwise new ranks would start a reduction that ranks with their old tensors skip.
         for one in self._optimizers():
             reducer = _reducer(one)
             if reducer is not None:
