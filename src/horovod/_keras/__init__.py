@@ -1,5 +1,5 @@
-"""Common parts of horovod.keras and horovod.tensorflow.keras.
+"""Shared implementation of horovod.keras and horovod.tensorflow.keras.
 
-Importing this package imports no framework. The frontends pass in the Keras module and the adapter of its backend
-(``backend.py``).
+Importing this package imports no framework. Each frontend passes in its Keras module and the adapter for that module's
+backend (``backend.py``).
 """

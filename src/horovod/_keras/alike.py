@@ -1,8 +1,9 @@
-"""Comparison of an optimizer with another one created from its config.
+"""Check whether an optimizer rebuilt from its config equals the original.
 
-A config contains only what the optimizer's class puts into it. Arguments of a subclass without ``get_config``,
-attributes that were set later, and a schedule with an incomplete ``get_config`` are lost. So this module compares
-attributes. Values that cannot be compared count as different.
+A config contains only what the optimizer's ``get_config`` returns. It loses the arguments of a subclass that does not
+override ``get_config``, attributes that were set after construction, and parts of a schedule whose ``get_config`` is
+incomplete. This module therefore compares the two optimizers attribute by attribute. Values that cannot be compared
+count as different.
 """
 
 import functools
@@ -38,7 +39,7 @@ class _Comparison:
 
     def attributes(self, value: Any) -> dict[str, Any]:
         left_out = self._left_out if hasattr(value, "apply_gradients") else frozenset()
-        # TensorFlow stores its bookkeeping of attributes under names that begin with _self_.
+        # TensorFlow's own attribute-tracking fields have names that begin with _self_.
         return {n: one for n, one in vars(value).items() if n not in left_out and not n.startswith("_self_")}
 
     def alike(self, a: Any, b: Any, depth: int = 0) -> bool:
@@ -68,7 +69,7 @@ class _Comparison:
         try:
             x, y = (np.asarray(one if isinstance(one, np.ndarray) else self._to_numpy(one)) for one in (a, b))
             return x.dtype == y.dtype and bool(np.array_equal(x, y, equal_nan=x.dtype.kind in "fc"))
-        except Exception:  # for example a symbolic tensor
+        except Exception:  # For example, the value is a symbolic tensor.
             return False
 
     def _same_object(self, a: Any, b: Any, depth: int) -> bool:
@@ -79,14 +80,14 @@ class _Comparison:
 
 
 def _has_hidden_state(value: Any) -> bool:
-    """Return True for functions, methods and other objects whose attributes do not determine their behavior."""
+    """Return True for functions, methods and other objects that cannot be compared by their attributes."""
     if hasattr(value, "__code__") or hasattr(value, "__func__") or isinstance(value, functools.partial):
         return True
     return any(set(vars(kind).get("__slots__", ())) - {"__dict__", "__weakref__"} for kind in type(value).__mro__)
 
 
 def _bookkeeping(keras: Any, optimizer: Any, to_numpy: Callable[[Any], Any]) -> frozenset[str]:
-    """Return the attributes in which two equal optimizers of Keras itself differ."""
+    """Return the attributes that differ even between two identical built-in Keras optimizers."""
     legacy = hasattr(optimizer, "_set_hyper")
     kind = keras.optimizers.legacy.SGD if legacy else keras.optimizers.SGD
     first = kind(0.5)

@@ -1,4 +1,4 @@
-"""Common implementation of horovod.keras and horovod.tensorflow.keras.
+"""Shared implementation of horovod.keras and horovod.tensorflow.keras.
 
 ``Frontend`` holds the Keras module and its backend's adapter, and creates the exported functions and callbacks.
 """
@@ -37,13 +37,13 @@ def load_distributed(
     custom_objects: Mapping[str, Any] | None,
     legacy_opts: bool,
 ) -> Any:
-    """Return the model in ``filepath``, with its optimizer replaced by ``wrap(optimizer)``, which keeps its state.
+    """Load the model in ``filepath`` and replace its optimizer by ``wrap(optimizer)``, keeping the optimizer's state.
 
     Args:
         keras: The Keras module.
         wrap: Function that makes an optimizer distributed.
         filepath: Path of the file.
-        custom_optimizers: Optimizer classes, known by their names.
+        custom_optimizers: Optimizer classes that the file may refer to by name.
         custom_objects: As for Keras.
         legacy_opts: True if names of optimizers refer to ``keras.optimizers.legacy``.
 
@@ -62,7 +62,7 @@ def load_distributed(
     if optimizer is not None:
         model.optimizer = wrap(optimizer)
         if not is_legacy(keras) and keras.config.backend() == "tensorflow" and getattr(model, "jit_compile", False):
-            # Keras has compiled the model for a plain optimizer, and may have chosen XLA.
+            # Keras compiled the model for a plain optimizer and may have enabled XLA.
             model.jit_compile = False
     return model
 
@@ -72,7 +72,7 @@ def _classes(module: Any) -> list[type]:
 
 
 def _by_name(classes: Iterable[type]) -> dict[str, Any]:
-    """Return the classes by name, as spelled and in lower case; files use both."""
+    """Return a dict of the classes by name and by lower-case name; files use both."""
     names: dict[str, Any] = {}
     for kind in classes:
         if not isinstance(kind, type):
@@ -96,7 +96,7 @@ class Frontend:
 
     @functools.cached_property
     def functions(self) -> SimpleNamespace:
-        """Functions that both modules export."""
+        """Functions that both Keras frontends export."""
         return make_functions(self)
 
     @functools.cached_property
@@ -138,11 +138,11 @@ class Frontend:
         """
         sync = getattr(model, "jax_state_sync", None)
         if sync is not None and self.adapter.__name__.endswith("_jax"):
-            sync()  # while fit runs, the variables do not hold the current values
+            sync()  # While fit runs, the variables do not hold the current values.
         self.adapter.broadcast_variables(self._shared(model, local_variables), root_rank, global_process_set)
 
     def shared_shapes(self, model: Any, local_variables: Any = None) -> list[str] | None:
-        """Return shape and dtype of each variable that ``broadcast_model`` sends, or None if some do not exist yet.
+        """Return the shape and dtype of each variable that ``broadcast_model`` sends, or None if some do not exist yet.
 
         If the optimizer has not taken a step, its variables are created now.
         """

@@ -1,7 +1,7 @@
-"""Interface of the adapters for Keras' backends, and their loading by name.
+"""Interface of the adapters for Keras' backends, and a function that loads an adapter by name.
 
 An adapter (``backend_tensorflow``, ``backend_torch``, ``backend_jax``) is a module that defines the names of
-``Adapter``. Tensors are the backend's, eager or traced. Variables are those of the Keras in use.
+``Adapter``. Tensors are backend tensors, eager or traced. Variables are variables of the Keras version in use.
 """
 
 import importlib
@@ -27,11 +27,11 @@ class Adapter(Protocol):
     """
 
     def shutdown(self) -> None:
-        """Leave the job."""
+        """Leave the job and stop this rank's engine."""
 
-    # Three optional functions: ``errors_as_ours(func)``, see ``run_fn``; ``new_epoch()``, called when
-    # ``hvd.elastic.run`` has joined another epoch; ``builds_later()``, True if optimizers get their variables only in
-    # the first step.
+    # An adapter may also define three functions. ``errors_as_ours(func)`` is described at ``run_fn``. ``new_epoch()``
+    # is called after ``hvd.elastic.run`` has joined a new epoch. ``builds_later()`` returns True if optimizers create
+    # their variables only in the first step.
 
     def reduce_gradients(
         self,
@@ -46,7 +46,7 @@ class Adapter(Protocol):
         groups: Sequence[Sequence[int]] | None,
         process_set: ProcessSet,
     ) -> list[Any]:
-        """Return the reduced gradients, in order. This rank is a member of ``process_set``.
+        """Return the reduced gradients, in order. The calling rank must be a member of ``process_set``.
 
         An adapter with ``STEPS_SEEN = True`` is called once per step, not only while tracing. It has a function
         ``watch_data()``, which starts to measure waits for data (``horovod.common.steps``). An adapter with
@@ -69,10 +69,10 @@ class Adapter(Protocol):
         """Return ``grad * factor``, also for sparse gradients."""
 
     def divided_by_size(self, grad: Any, process_set: ProcessSet) -> Any:
-        """Return ``grad`` divided by the size of the process set at the time a step runs, also for sparse gradients."""
+        """Divide ``grad``, dense or sparse, by the size that the process set has when the step runs."""
 
     def key(self, variable: Any) -> Any:
-        """Return a hashable key that identifies a variable, whichever of its wrappers is passed."""
+        """Return a hashable key that is the same for a variable and for each of its wrappers."""
 
     def allreduce(
         self, value: Any, name: str | None, op: int, prescale: float, postscale: float, compression: Any

@@ -1,7 +1,7 @@
 """Adapter for Keras 3 on JAX. See ``backend.Adapter`` for the functions.
 
-Concrete values are converted to NumPy (``_arrays``). In programs that are being compiled, each collective is a foreign
-function call (``_jax/calls.py``). Both send the same messages, so one rank may run eagerly while others compile.
+Concrete values are converted to NumPy (``_arrays``). In a compiled program, each collective is a foreign function call
+(``_jax/calls.py``). Both forms send the same messages, so one rank can run eagerly while others run a compiled program.
 """
 
 import functools
@@ -31,7 +31,7 @@ shutdown = basics.shutdown
 
 
 def new_epoch() -> None:
-    """Clear compiled programs, which contain sizes and process set ids of an epoch.
+    """Clear the compiled programs, because they contain the old epoch's sizes and process set ids as constants.
 
     Keras recompiles its own programs as well.
     """
@@ -52,8 +52,8 @@ def reduce_gradients(
 ) -> list[Any]:
     """Return the gradients reduced over the ranks of the set, in order. A gradient that is None stays None.
 
-    ``groups`` are positions in ``grads`` that complete together. Errors are those of ``arrays``. In a compiled program,
-    an error that can only be detected at run time becomes a JAX error.
+    ``groups`` lists positions in ``grads`` whose reductions complete together. Raises the same errors as ``arrays``. In
+    a compiled program, an error that can only be detected at run time becomes a JAX error.
     """
     some = [i for i, gradient in enumerate(grads) if gradient is not None]
     if not some:
@@ -85,7 +85,7 @@ def allreduce(
 ) -> Any:
     """Return the reduction of all ranks' values as a JAX array.
 
-    Also usable in a compiled program. Differentiable: the gradients are reduced in the same way.
+    It also works in a compiled program. It is differentiable: the gradients are reduced in the same way.
     """
     value = _array(value)
     wire = check_wire(compression, value, op, "allreduce")
@@ -111,8 +111,8 @@ def allgather(value: Any, name: str | None = None, process_set: ProcessSet = glo
 def broadcast(value: Any, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set) -> Any:
     """Return the root's value as a JAX array.
 
-    Also usable in a compiled program. Differentiable: the gradient is the average of the ranks' gradients on the root,
-    and zero elsewhere.
+    It also works in a compiled program. It is differentiable: the gradient is the average of the ranks' gradients on
+    the root, and zero elsewhere.
     """
     value, full = _array(value), wire_name("broadcast", name)
     if not calls.is_traced([value]):
@@ -140,7 +140,7 @@ def reducescatter(
 
 
 def broadcast_variables(variables: Sequence[Any], root_rank: int, process_set: ProcessSet = global_process_set) -> None:
-    """Assign the root's values to variables in the same order on all ranks; their names may differ."""
+    """Assign the root's values to variables, which must be in the same order on all ranks but may differ in name."""
     variables = list(variables)
     names = [f"broadcast.variable.{i}" for i in range(len(variables))]
     values = [_value(v.value, "broadcast_variables") for v in variables]
@@ -151,7 +151,7 @@ def broadcast_variables(variables: Sequence[Any], root_rank: int, process_set: P
 
 
 def _call(tensors: Sequence[Any], full_names: Sequence[str], reduction: Reduction, groups: Sequence[str]) -> calls.Call:
-    """Return the checked call of a reduction for a compiled program."""
+    """Check a reduction's arguments and return its foreign function call for a compiled program."""
     from horovod._core import KIND_ALLREDUCE
 
     for tensor, name in zip(tensors, full_names, strict=True):
@@ -181,7 +181,7 @@ def _compressed(gradient: Any, name: str, compression: Any, sparse_as_dense: boo
 
 
 def _group_names(names: Sequence[str], groups: Sequence[Sequence[int]] | None, some: Sequence[int]) -> list[str]:
-    """Return the group name of each gradient in ``some``, "" for none."""
+    """Return the group name of each gradient in ``some``, or "" for a gradient without a group."""
     group_of = {i: f"grouped_allreduce.{names[members[0]]}" for members in groups or () for i in members}
     return [group_of.get(i, "") for i in some]
 
@@ -192,7 +192,7 @@ def scale(grad: Any, factor: float) -> Any:
 
 
 def divided_by_size(grad: Any, process_set: ProcessSet) -> Any:
-    """Divide by the size, a constant of compiled programs that ``new_epoch`` clears."""
+    """Divide by the size. Compiled programs contain it as a constant until ``new_epoch`` clears them."""
     return scale(grad, 1.0 / len(process_set.ranks or (0,)))
 
 
@@ -202,7 +202,7 @@ def key(variable: Any) -> Any:
 
 
 def convert(value: Any) -> Any:
-    """Return a JAX array; a Keras variable is replaced by its value."""
+    """Convert ``value`` to a JAX array; for a Keras variable, use its value."""
     return jnp.asarray(getattr(value, "value", value))
 
 
@@ -221,15 +221,15 @@ def _value(value: Any, operation: str) -> Any:
 
 
 def kept(variable: Any, into: Any) -> np.ndarray[Any, Any]:
-    """Return a copy: arrays are immutable, but a step may reuse their memory (donation, as in Keras)."""
+    """Return a copy, because a Keras step may donate the array's memory even though arrays are immutable."""
     return np.array(variable.value)
 
 
 # -- failed steps of ``fit`` -----------------------------------------------------------------------------------------
 #
-# JAX starts a step and returns before the step is done. If a collective in it fails, its results raise when they are
-# read, but Keras passes on logs that cannot be read without checking them. So training with a distributed optimizer
-# checks the results itself: those of earlier steps as soon as they are ready, and all of them at the end of an epoch.
+# JAX starts a step and returns before the step is done. If a collective in the step fails, reading the step's results
+# raises an error, but Keras may never read them. So training with a distributed optimizer checks the results itself. It
+# checks earlier steps as soon as they are ready, and all steps at the end of an epoch.
 #
 # JAX raises one of two types for the same error, depending on how the program was called. ``fit`` and
 # ``train_on_batch`` raise HorovodInternalError instead, like collectives outside of compiled steps.
@@ -252,7 +252,7 @@ def _watching(make: Any, is_distributed: Callable[[Any], bool]) -> Any:
     def make_train_function(self: Any, *args: Any, **kwargs: Any) -> Any:
         result = make(self, *args, **kwargs)
         step = self.train_function
-        # A new fit begins; the last results of the previous one may have failed.
+        # A new fit begins. Drop the unread results of the previous fit, which may contain an error.
         getattr(step, "_hvd_forget", lambda: None)()
         if is_distributed(getattr(self, "optimizer", None)) and not getattr(step, "_hvd_watches", False):
             self.train_function = _watched(step)
@@ -269,7 +269,7 @@ def _watched(step: Any) -> Any:
         with as_ours():
             for array in last:
                 if array.is_ready():
-                    array.block_until_ready()  # raises if the step failed
+                    array.block_until_ready()  # raises an exception if the step failed
             last.clear()
             logs, state = step(state, iterator)
         last.extend(value for value in logs.values() if hasattr(value, "is_ready"))
@@ -287,9 +287,9 @@ def _raising(sync: Any, is_distributed: Callable[[Any], bool]) -> Any:
         if is_distributed(getattr(self, "optimizer", None)):
             with as_ours():
                 for variable in self.trainable_variables:
-                    # A step that raised has consumed its arguments, and fit calls this function to clean up. In the
-                    # first step of an epoch, Keras has emptied the variables: `value` would then call their
-                    # initializer, which no longer exists, and that error would hide the user's.
+                    # fit calls this function to clean up after a step has raised. The step's arguments were donated and
+                    # are gone. In the first step of an epoch, Keras has also emptied the variables. Reading `value`
+                    # would then call their deleted initializer, and that error would hide the original one.
                     value = getattr(variable, "_value", None)
                     if hasattr(value, "block_until_ready") and not value.is_deleted():
                         value.block_until_ready()

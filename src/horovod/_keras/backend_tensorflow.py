@@ -35,11 +35,12 @@ def reduce_gradients(
     process_set: ProcessSet,
     variables: Sequence[Any],
 ) -> list[Any]:
-    """Reduce gradients as concurrent operations in a function, and as one group eagerly.
+    """Reduce gradients: as concurrent operations in a tf.function, as one group in eager mode.
 
     ``postscale`` must be 1 / ``prescale``, as for Average with ``gradient_predivide_factor``.
     """
-    # Gradients keep their positions even if others are missing on this rank, so that ranks can detect a disagreement.
+    # Each gradient is named by its position, even if this rank lacks other gradients, so that the engine can detect
+    # ranks that disagree.
     places = [int(name.rpartition(".")[2]) for name in names]
     all_grads: list[Any] = [None] * (places[-1] + 1)
     all_variables: list[Any] = list(all_grads)
@@ -59,12 +60,12 @@ def reduce_gradients(
 
 
 def check_traceable() -> None:
-    """Check that no collective would be compiled by XLA.
+    """Check that XLA would not compile a collective.
 
     Raises:
         ValueError: Called in a function with jit_compile=True.
     """
-    from tensorflow.python.ops import control_flow_util  # no public API for this
+    from tensorflow.python.ops import control_flow_util  # TensorFlow has no public API for this.
 
     graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
     if graph is not None and control_flow_util.GraphOrParentsInXlaContext(graph):
@@ -81,7 +82,7 @@ def scale(grad: Any, factor: float) -> Any:
 
 
 def divided_by_size(grad: Any, process_set: ProcessSet) -> Any:
-    """In elastic jobs the size is read when the step runs, because functions outlive a change of the size."""
+    """Divide by the size; elastic jobs read it in each step, because traced functions outlive a resize."""
     if isinstance(grad, tf.IndexedSlices):
         return tf.IndexedSlices(divided_by_size(grad.values, process_set), grad.indices, grad.dense_shape)
     return grad / tf.cast(set_size(process_set, "scale_local_gradients"), grad.dtype)
@@ -111,7 +112,7 @@ def reducescatter(value: Any, name: str | None, op: int) -> Any:
 
 
 def _value_of(result: Any) -> Any:
-    """Return the tensor itself, or in a graph with a session its evaluated value."""
+    """Return the tensor itself; in a graph with a session, return its evaluated value."""
     if tf.compat.v1.executing_eagerly_outside_functions():
         return result
     session = tf.compat.v1.get_default_session() or tf.compat.v1.keras.backend.get_session()
@@ -133,9 +134,10 @@ def builds_later() -> bool:
 
 
 def kept(variable: Any, into: Any) -> tf.Tensor:
-    """Return the value without a copy.
+    """Return the variable's value without copying it.
 
-    Tensors are immutable, so the next assignment makes a copy, concurrently with TensorFlow's computation.
+    Tensors are immutable, so the next assignment to the variable allocates new memory, while TensorFlow continues to
+    compute.
     """
     inner = getattr(variable, "value", None)
     return tf.identity(inner if isinstance(inner, tf.Variable) else variable)

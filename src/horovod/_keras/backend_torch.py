@@ -43,7 +43,7 @@ def reduce_gradients(
     process_set: ProcessSet,
     variables: Sequence[Any],
 ) -> list[torch.Tensor]:
-    """Reduce gradients. All are submitted before the first is waited for, so that the engine can fuse them."""
+    """Reduce gradients. Submit all of them before waiting for the first, so that the engine can fuse them."""
     members = {position: group for group in groups or () for position in group}
     group_names: dict[int, tuple[str, list[str]]] = {}
     for group in groups or ():
@@ -62,7 +62,7 @@ def reduce_gradients(
             grad = grad.to_dense() if grad.is_sparse else grad
             tensor, context = compression.compress(grad)
             tensor = plain(tensor)
-            # A parameter's own ``grad`` may be overwritten, a tensor of the caller may not.
+            # It is safe to overwrite a parameter's own ``grad``, but not a tensor that belongs to the caller.
             ours = tensor is not grad or grads[position] is _parameter(variables[position]).grad
             target = tensor if ours else torch.empty_like(tensor)
             group = members.get(position)
@@ -78,7 +78,7 @@ def reduce_gradients(
             )
             pending.add(work, tensor, target, partial(compression.decompress, target, context))
     except Exception:
-        with contextlib.suppress(Exception):  # the first error is more informative
+        with contextlib.suppress(Exception):  # raise the first error, which is more informative than later ones
             pending.results()
         raise
     except BaseException:
@@ -88,7 +88,7 @@ def reduce_gradients(
 
 
 class _Pending:
-    """Reductions in flight and the memory that the engine uses for them.
+    """Reductions in flight, with references to the memory that the engine uses for them.
 
     The engine has finished with the memory when ``results`` returns or raises an Exception. If an interrupt (Ctrl-C)
     ends the wait, unfinished operations are parked: their memory stays alive until the engine has finished.
@@ -105,11 +105,11 @@ class _Pending:
         self._finish.append(finish)
 
     def add_sparse(self, finish: Callable[[], torch.Tensor]) -> None:
-        """Add a function that waits itself. Its handles keep their memory alive even if it is never called."""
+        """Add a function that waits for its own operation. Its handle keeps the memory alive even without that call."""
         self._finish.append(finish)
 
     def results(self) -> list[torch.Tensor]:
-        """Return all results, or raise the first error, once all operations are done."""
+        """Wait for all operations. Then return their results, or raise the first error."""
         failure: Exception | None = None
         try:
             handles.wait_all(self._works, self._keep)
@@ -147,7 +147,7 @@ def divided_by_size(grad: torch.Tensor, process_set: ProcessSet) -> torch.Tensor
 
 
 def key(variable: Any) -> Any:
-    """Return the parameter's identity, which is the same for the Keras variable that contains it."""
+    """Return the ``id`` of the parameter; a Keras variable has the same key as the parameter inside it."""
     return id(_parameter(variable))
 
 

@@ -1,4 +1,4 @@
-"""Callbacks of the Keras frontends, as mixins that are combined with the Callback class of the Keras in use."""
+"""Callbacks of the Keras frontends, as mixins to combine with the Callback class of the installed Keras."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -11,7 +11,7 @@ from horovod.common.state import state
 
 
 def bring_values(model: Any) -> None:
-    """On the JAX backend, copy the current values to the variables, which do not hold them while ``fit`` runs.
+    """Copy the current values to the model's variables, which JAX leaves outdated while ``fit`` runs.
 
     ``fit`` reads the variables again afterwards.
     """
@@ -21,7 +21,7 @@ def bring_values(model: Any) -> None:
 
 
 def _plain_optimizer(model: Any) -> Any:
-    """Return the optimizer that has learning rate and velocities: the inner one under loss scaling."""
+    """Return the optimizer with the learning rate and velocities: under loss scaling, the inner optimizer."""
     optimizer = model.optimizer
     return getattr(optimizer, "inner_optimizer", optimizer)
 
@@ -50,7 +50,7 @@ def set_learning_rate(model: Any, value: float) -> None:
     """Set the learning rate.
 
     Raises:
-        ValueError: The optimizer's rate comes from a Keras schedule.
+        ValueError: The optimizer takes its rate from a Keras schedule.
     """
     optimizer = _plain_optimizer(model)
     own = getattr(optimizer, "_learning_rate", None)
@@ -62,9 +62,9 @@ def set_learning_rate(model: Any, value: float) -> None:
 
 
 def scale_velocities(model: Any, factor: float) -> None:
-    """Multiply the momentum buffers of SGD, RMSprop and their subclasses, which contain the learning rate.
+    """Multiply the momentum buffers of SGD, RMSprop and their subclasses by ``factor``.
 
-    Those of other optimizers, such as Muon, do not.
+    Only these buffers contain the learning rate. Buffers of other optimizers, such as Muon, do not.
     """
     optimizer = _plain_optimizer(model)
     kinds = [kind for kind in type(optimizer).__mro__ if kind.__module__.partition(".")[0] in ("keras", "tf_keras")]
@@ -105,7 +105,7 @@ class BroadcastGlobalVariables:
         self.device = device
         self.local_variables = local_variables
         self.broadcast_done = False
-        self._processes: Any = None  # processes of the job in which the broadcast took place
+        self._processes: Any = None  # Hosts and process ids of the job in which the broadcast took place.
         self._batches = 0
         self._epoch = 0
         self._in_epoch = 0
@@ -119,7 +119,8 @@ class BroadcastGlobalVariables:
         job = state.require_job()
         processes = job.hosts, job.pids
         if self._processes not in (None, processes):
-            self.broadcast_done = False  # in an elastic job ranks may be new, and all ranks must decide alike
+            # In an elastic job some ranks may be new, and all ranks must make the same decision.
+            self.broadcast_done = False
         self._processes = processes
         if not self.broadcast_done and job.size > 1:
             shapes = self._hvd_frontend.shared_shapes(model, self.local_variables)
@@ -129,7 +130,7 @@ class BroadcastGlobalVariables:
         self._epoch, self._in_epoch, self._place_known = epoch, 0, False
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        # By now other callbacks have done their initial work, such as loading weights or setting rates.
+        # At this point, other callbacks have already loaded weights or set learning rates.
         if self._all_built and not self.broadcast_done:
             self._broadcast()
         if not self._place_known:
@@ -164,7 +165,7 @@ class BroadcastGlobalVariables:
     def _check_place(self, ended: bool) -> None:
         model = self.model  # type: ignore[attr-defined]
         if checks.concerns(model):
-            # Before the broadcast in the first step, rates may differ.
+            # Learning rates may differ between ranks until the broadcast in the first step.
             rate = known_rate(model) if self.broadcast_done and not ended else None
             checks.check_place(self._hvd_frontend, checks.Position(self._epoch, ended, rate))
 
@@ -275,7 +276,7 @@ class LearningRateWarmup(LearningRateSchedule):
 
         def multiplier(epoch: float) -> float:
             size = state.require_job().size
-            # Use the end of the batch, so that epochs end with round numbers.
+            # Compute the rate for the end of the batch, so that an epoch ends at exactly its target rate.
             done = min(1.0, (epoch + 1.0 / (self.steps_per_epoch or 1)) / warmup_epochs)
             return (1 + done * (size - 1)) / size
 
@@ -292,7 +293,7 @@ class LearningRateWarmup(LearningRateSchedule):
 class BestModel:
     """Callback that saves the model when the monitored metric is the best so far.
 
-    ``filepath`` must be set after the callback is created.
+    Set ``filepath`` after creating the callback.
     """
 
     def __init__(self, monitor: str, verbose: int, save_weights_only: bool, mode: str, save_freq: Any) -> None:
@@ -314,7 +315,7 @@ class BestModel:
             raise ValueError(
                 "BestModelCheckpoint: filepath must be a path, got None; set callback.filepath before training"
             )
-        self.filepath = os.fspath(self.filepath)  # Keras replaces fields such as "{epoch}" with str.format
+        self.filepath = os.fspath(self.filepath)  # Keras fills in fields such as "{epoch}" with str.format.
         return super()._save_model(*args, **kwargs)  # type: ignore[misc]
 
 

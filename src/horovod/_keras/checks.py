@@ -1,8 +1,9 @@
-"""Checks in ``fit`` and ``check_in_sync``: whether ranks have the same values, and do the same steps.
+"""Checks that all ranks have the same values and run the same steps, for ``fit`` and ``check_in_sync``.
 
 Without them, ranks would wait for gradients that never arrive, or silently diverge. Before the first epoch, ranks
-compare the number of batches per epoch. At the beginning of each epoch they compare its number, the learning rate, and
-whether a rank has ended its training. At the end of each epoch they compare the number of batches that it had.
+compare the number of batches per epoch. At the beginning of each epoch they compare the epoch's number and the learning
+rate, and check that no rank has ended its training. At the end of each epoch they compare the number of batches that it
+had.
 """
 
 import functools
@@ -35,7 +36,8 @@ def check(
 ) -> str:
     """Compare values between ranks, as described for ``check_in_sync`` in api.py.
 
-    ``frontend`` is an api.Frontend. ``local_variables`` are skipped, like those that the optimizer knows as local.
+    ``frontend`` is an api.Frontend. ``local_variables`` are skipped, and so are variables that are registered as local
+    in the optimizer.
     """
 
     def leaves() -> dict[str, in_sync.Leaf]:
@@ -43,7 +45,7 @@ def check(
         for value in given.values():
             sync = getattr(value, "jax_state_sync", None)
             if sync is not None:
-                sync()  # while fit runs on JAX, the variables do not hold the current values
+                sync()  # While fit runs on JAX, the variables do not hold the current values.
         local = {frontend.adapter.key(variable) for variable in local_variables}.union(*map(_local, given.values()))
         read = in_sync.reader(_to_numpy(frontend.keras), lambda variable: frontend.adapter.key(variable) in local)
         return in_sync.fingerprints(given, read, in_sync.check_ignore(ignore))
@@ -52,7 +54,7 @@ def check(
 
 
 def check_model(frontend: Any, model: Any, local_variables: Any = None) -> None:
-    """Compare a model in ``fit``.
+    """Compare the model's values between ranks during ``fit``.
 
     If there are local variables, the optimizer's variables are not compared, because its state for local variables
     differs.
@@ -97,7 +99,7 @@ _SAME_CALLBACKS = "pass it on all ranks, after MetricAverageCallback, so that al
 
 
 class Position(NamedTuple):
-    """Position of a rank in ``fit``."""
+    """Position of a rank in ``fit``: its epoch and learning rate."""
 
     epoch: int
     """Epoch that begins, or the last one if training has ended; from 0."""
@@ -172,7 +174,7 @@ def check_place(frontend: Any, place: Position) -> None:
 
 
 def compare_places(from_all: Sequence[Position]) -> None:
-    """Raise ValueError if the positions of the ranks, in rank order, do not match."""
+    """Raise ValueError unless all ranks, given in rank order, are at the same position."""
     ended = [rank for rank, place in enumerate(from_all) if place.ended]
     going = [rank for rank, place in enumerate(from_all) if not place.ended]
     if ended and going:
@@ -199,7 +201,8 @@ def compare_places(from_all: Sequence[Position]) -> None:
 def _alike(rate: float | None, other: float | None) -> bool:
     if rate is None or other is None or (math.isnan(rate) and math.isnan(other)):
         return True
-    return math.isclose(rate, other, rel_tol=1e-5)  # schedules may compute rates on devices that round differently
+    # Allow a small difference: schedules may run on devices that round differently.
+    return math.isclose(rate, other, rel_tol=1e-5)
 
 
 def check_epoch(frontend: Any, epoch: int, batches: int, stopped: bool = False) -> None:
@@ -229,7 +232,7 @@ def check_epoch(frontend: Any, epoch: int, batches: int, stopped: bool = False) 
 
 
 def _waiting(frontend: Any, name: str, mine: Any, told: str) -> list[Any]:
-    """Gather ``mine`` of all ranks; log ``told`` if that takes long, and add it to the error if the wait fails."""
+    """Gather ``mine`` from all ranks; log ``told`` if this exceeds the stall time, and append it to any error."""
     timer = _warning(f"fit: {told}")
     try:
         return allgather_object(mine, name, global_process_set, frontend.adapter.face)
@@ -241,7 +244,7 @@ def _waiting(frontend: Any, name: str, mine: Any, told: str) -> list[Any]:
 
 
 def _warning(text: str) -> threading.Timer | None:
-    """Start a timer that logs a warning after the stall warning time, unless it is cancelled."""
+    """Start a timer that logs a warning after the stall warning time unless the caller cancels it."""
     settings = Settings.from_environ()
     seconds = settings.number("HOROVOD_STALL_CHECK_TIME_SECONDS")
     if settings.flag("HOROVOD_STALL_CHECK_DISABLE") or seconds == 0 or settings.integer("HOROVOD_DEBUG_RANK") >= 0:
@@ -270,8 +273,8 @@ _watched: set[type] = set()
 def watch(keras: Any) -> None:
     """Make training with a distributed optimizer warn about ``BatchNormalization(synchronized=True)``, once per model.
 
-    Keras synchronizes only between the replicas of ``tf.distribute``, so this concerns TensorFlow alone. Other backends
-    reject the argument.
+    Keras synchronizes only between the replicas of ``tf.distribute``, so only TensorFlow needs the warning. Other
+    backends reject the argument.
     """
     for kind in keras.Model.__mro__:
         if "make_train_function" in vars(kind):
@@ -309,9 +312,9 @@ _WRAP = "compile the model with hvd.DistributedOptimizer(optimizer)"
 
 
 def after_batch(model: Any) -> None:
-    """Record the step of an optimizer that is not distributed."""
+    """Record a training step made by an optimizer that is not distributed."""
     optimizer = getattr(model, "optimizer", None)
     inner = getattr(optimizer, "inner_optimizer", optimizer)
     if training.watched and optimizer is not None and not (hasattr(optimizer, "_hvd") or hasattr(inner, "_hvd")):
-        # Assume two bytes per number: programs that average by themselves may send half precision.
+        # Assume two bytes per number, because a program that averages gradients itself may send half precision.
         training.plain_step(lambda: 2 * sum(math.prod(v.shape) for v in model.trainable_variables), _WRAP)

@@ -1,4 +1,4 @@
-"""Elastic training with Keras on any backend: the state of a model, and callbacks that update it during ``fit``."""
+"""Elastic training with Keras on any backend: a model's elastic state, and callbacks that update it in ``fit``."""
 
 import copy
 import os
@@ -60,8 +60,7 @@ class ModelState(ObjectState):
         super().save()
 
     def restore(self) -> None:
-        # Variables that the optimizer has created since the commit are set to zero, as they would be when created
-        # again.
+        # Set variables that the optimizer created after the commit to zero, their value when newly created.
         variables = self._variables()
         for variable, value in zip(variables, self._saved_values, strict=False):
             variable.assign(value)
@@ -70,7 +69,7 @@ class ModelState(ObjectState):
         super().restore()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the values of the variables and the attributes. The result is not a copy."""
+        """Return the values of the variables and the attributes, without copying them."""
         return {"variables": self._arrays(), **super().state_dict()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -79,7 +78,7 @@ class ModelState(ObjectState):
         The loaded state counts as committed.
 
         Raises:
-            ValueError: Attributes or variables differ; the message names them.
+            ValueError: The state has other attributes or variables; the message names them.
         """
         self._check_loaded(state_dict, ["variables", *self._attributes()])
         variables, values = self._variables(), state_dict["variables"]
@@ -89,7 +88,7 @@ class ModelState(ObjectState):
         super().load_state_dict({name: state_dict[name] for name in self._attributes()})
 
     def sync(self) -> None:
-        """Give all ranks the state of the first rank that is not new, or of rank 0 in a new job.
+        """Broadcast the state of the first rank that is not new, or of rank 0 in a new job, to all ranks.
 
         Variables are broadcast directly, attributes as objects. Gradients that a rank is still accumulating are not
         changed.
@@ -128,7 +127,7 @@ class ModelState(ObjectState):
     def _bring_values_here(self) -> None:
         sync = getattr(self.model, "jax_state_sync", None)
         if sync is not None and backend_of(self._hvd_frontend.keras) == "jax":
-            sync()  # while fit runs, the variables do not hold the current values
+            sync()  # While fit runs, the variables do not hold the current values.
 
 
 def _array(variable: Any) -> "np.ndarray[Any, Any]":
@@ -145,7 +144,7 @@ def make_run(frontend: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]
     """Return the ``run`` decorator of a frontend."""
 
     def reset() -> None:
-        # A new epoch has a new job; it is the same if another frontend keeps the epoch alive.
+        # A new epoch normally means a new job, unless another frontend has kept the old one running.
         before = frontend.adapter.face.job
         frontend.adapter.shutdown()
         frontend.adapter.basics.init()
@@ -173,10 +172,10 @@ def make_run(frontend: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]
 
 
 class Batches:
-    """Counter of the processed batches of an epoch.
+    """Counter of the batches that an epoch has processed.
 
-    With ``steps_per_execution``, several batches form one call in ``fit``. Depending on the version of Keras, the call
-    has the number of its first or of its last batch, and the latter may exceed the epoch.
+    With ``steps_per_execution``, one call in ``fit`` processes several batches. Depending on its version, Keras numbers
+    the call by its first or its last batch. The number of the last batch may be beyond the end of the epoch.
     """
 
     _begun: int | None = None
@@ -185,7 +184,7 @@ class Batches:
         self._begun = batch
 
     def _done(self, batch: int) -> int:
-        """Return the number of batches processed at the end of the call with this number."""
+        """Return how many batches of the epoch are processed after the call that Keras numbers ``batch``."""
         model, params = getattr(self, "model", None), getattr(self, "params", None) or {}
         together, steps = getattr(model, "steps_per_execution", None), params.get("steps")
         first = self._first(batch)
@@ -193,7 +192,7 @@ class Batches:
         return min(last + 1, steps) if steps else last + 1
 
     def _more(self, batch: int) -> int:
-        """Return the number of batches in this call."""
+        """Return the number of batches that the current call processes."""
         return max(1, self._done(batch) - self._first(batch))
 
     def _first(self, batch: int) -> int:
@@ -235,7 +234,7 @@ class CommitState(Batches):
 
 
 class UpdateBatchState(Batches):
-    """Callback that keeps the number of processed batches of the epoch in ``state.batch``, which is 0 at its end.
+    """Callback that counts the epoch's processed batches in ``state.batch`` and resets it to 0 at the epoch's end.
 
     To resume an interrupted epoch, reduce the batches of its first ``fit`` accordingly, as in ``steps_per_epoch=steps -
     state.batch``.
@@ -286,7 +285,7 @@ class UpdateEpochState:
 
 
 class UpdateDataset(Batches):
-    """Callback that records the processed batches of an ElasticDataset, and starts its next epoch.
+    """Callback that records which batches of an ElasticDataset are processed, and starts its next epoch.
 
     Place it before ``CommitStateCallback``, and call ``fit`` for one epoch at a time::
 

@@ -25,22 +25,21 @@ from horovod._keras.reduction import GradientReduction, LocalAggregation
 
 # -- tracking of reduced gradients -----------------------------------------------------------------------------------
 #
-# ``compute_gradients`` and similar methods return reduced gradients, from which the program may compute others. These
-# must not be reduced again when they are applied. Gradients of other origin must be, even if the program has requested
-# reduced gradients without applying them.
+# ``compute_gradients`` and similar methods return reduced gradients, from which the program may compute others.
+# Gradients computed from reduced ones must not be reduced again when they are applied. All other gradients must be
+# reduced, even if the program earlier requested reduced gradients and did not apply them.
 #
-# In a graph, the origin of a gradient follows from its operations. Eager tensors do not record their origin, but
-# gradient tapes follow them: a tape that watches the returned gradients knows what was computed from them until
-# they are applied. Values that leave TensorFlow (NumPy, integers, ``tf.stop_gradient``, variables) and come back
-# count as gradients of other origin.
+# In a graph, the operations show how a gradient was computed. Eager tensors do not record their origin, but a gradient
+# tape does: a tape that watches the returned gradients knows what was computed from them until they are applied. Values
+# that leave TensorFlow (NumPy, integers, ``tf.stop_gradient``, variables) and come back count as not reduced.
 
-# Limits the number of tapes for programs that only look at gradients. Programs that sum several reduced gradients
-# before they apply the sum need the tapes of the last few.
+# This limits the number of tapes in programs that compute gradients but never apply them. Programs that sum several
+# reduced gradients before they apply the sum need the tapes of the last few.
 _MOST = 8
 
 
 class ReducedMarks:
-    """The reduced gradients that were returned to the program."""
+    """Record of the reduced gradients that were returned to the program."""
 
     def __init__(self) -> None:
         self._eager: list[_Watched] = []
@@ -59,16 +58,16 @@ class ReducedMarks:
                 self._in_graphs.setdefault(tensor.graph, set()).add(tensor.name)
 
     def of(self, grads: Sequence[Any]) -> list[bool]:
-        """Return for each gradient whether it is reduced or computed from reduced ones. This holds for None."""
+        """Return a bool per gradient: True if it is None, reduced, or computed from reduced gradients."""
         return [all(self._is_reduced(part) for part in _parts(grad)[:1]) for grad in grads]
 
     def applied(self, grads: Sequence[Any]) -> None:
-        """Record that these gradients were applied: eagerly, earlier ones need not be tracked any longer."""
+        """Record that these gradients were applied, and in eager mode stop tracking earlier ones."""
         tensors = [part for grad in grads for part in _parts(grad) if not _is_symbolic(part)]
         ids = {id(tensor) for tensor in tensors}
         same = [watched for watched in self._eager if watched.holds(ids)]
-        # Other tensors may be computed from any returned gradients; assume the oldest, because they are applied in
-        # order.
+        # Other tensors may be computed from any of the returned gradients. Assume the oldest, because programs apply
+        # gradients in order.
         made = [] if same or not record.should_record_backprop(tensors) else self._eager[:1]
         for watched in same or made:
             watched.end()
@@ -82,7 +81,7 @@ class ReducedMarks:
         return self._comes_from_reduced(tensor)
 
     def _comes_from_reduced(self, tensor: Any) -> bool:
-        """Search the operations that led to ``tensor``, also outside of nested functions."""
+        """Search the operations that produced ``tensor``, including those in the enclosing functions."""
         seen: set[tuple[int, str]] = set()
         ahead = [tensor]
         while ahead:
@@ -104,7 +103,7 @@ class ReducedMarks:
 
 
 class _Watched:
-    """Eager gradients that were returned to the program, and the tape that follows them."""
+    """Eager gradients that were returned to the program, and the tape that watches them."""
 
     def __init__(self, tensors: Sequence[Any]) -> None:
         self._tensors = [weakref.ref(tensor) for tensor in tensors]
@@ -122,7 +121,7 @@ class _Watched:
 
 
 def _parts(grad: Any) -> list[Any]:
-    """Return the tensors whose origin determines that of ``grad``."""
+    """Return the tensors to trace in order to find out how ``grad`` was computed."""
     if grad is None:
         return []
     return [grad.values if isinstance(grad, tf.IndexedSlices) else grad]
@@ -133,13 +132,13 @@ def _is_symbolic(tensor: Any) -> bool:
 
 
 def _captured(placeholder: Any) -> list[Any]:
-    """Return the outer tensor that a function captured by this placeholder."""
+    """Return the outer tensor that this placeholder stands for in a tf.function."""
     captures = getattr(placeholder.graph, "captures", ())
     return [outer for outer, inner in captures if inner is placeholder]
 
 
 class Control:
-    """State of a distributed optimizer beyond the plain one's."""
+    """State that a distributed optimizer has in addition to the plain optimizer's state."""
 
     def __init__(self, reduction: GradientReduction, original: Any) -> None:
         self.reduction = reduction
@@ -150,15 +149,15 @@ class Control:
                 _TOOLS, reduction.adapter, reduction.passes, reduction.average_passes, reduction.sparse_as_dense
             )
         self.marks = ReducedMarks()
-        self._updating = False  # True within an update with reduced sums of several passes
+        self._updating = False  # True during an update with the reduced sums of several passes
 
     def __deepcopy__(self, memo: Any) -> "Control":
         return Control(copy.deepcopy(self.reduction), self.original)
 
     def aggregate(self, grads_and_vars: Any) -> Any:
-        """Reduce those gradients of the pairs that are not reduced yet.
+        """Reduce the gradients in ``pairs`` that are not reduced yet.
 
-        While several passes are being accumulated, the pairs are returned unchanged.
+        While passes are being accumulated, return the pairs unchanged.
         """
         if self._updating:
             return grads_and_vars
@@ -181,7 +180,7 @@ class Control:
         return list(zip(self.reduction.reduce([grad for grad, _ in pairs], variables), variables, strict=True))
 
     def computed(self, grads_and_vars: Any) -> Any:
-        """Reduce gradients that the program requested, and remember that they are reduced."""
+        """Reduce gradients that the program asked for, and record that they are reduced."""
         if self.aggregation is not None:
             return grads_and_vars
         pairs = self.reduce_pairs(grads_and_vars)
@@ -198,7 +197,8 @@ class Control:
                 self.marks.applied([grad for grad, _ in pairs])
         self._check()
         variables = [variable for _, variable in pairs]
-        with tf.init_scope():  # variables must not be created in only one branch of the code below
+        # Create the variables here, because TensorFlow does not allow creating them in only one branch below.
+        with tf.init_scope():
             if hasattr(optimizer, "_create_all_weights"):
                 optimizer._create_all_weights(variables)
             else:
@@ -238,10 +238,10 @@ def _variable(shape: Any, dtype: Any, name: str) -> Any:
 
 
 class LegacyMixin:
-    """Methods of a distributed optimizer, which override the plain optimizer's."""
+    """Methods by which a distributed optimizer overrides the plain optimizer."""
 
     _HAS_AGGREGATE_GRAD = True
-    # None in objects that Keras creates from this class, such as by ``from_config``: they are plain.
+    # None if Keras itself created the object, for example in ``from_config``. Such an object does not reduce.
     _hvd: Control | None = None
 
     @property
@@ -302,7 +302,7 @@ class LegacyMixin:
 
 
 def is_distributed(optimizer: Any) -> bool:
-    """Return True if the optimizer reduces gradients."""
+    """Return True if the optimizer is distributed, that is, reduces gradients."""
     return isinstance(optimizer, LegacyMixin) and optimizer._hvd is not None
 
 
@@ -310,7 +310,7 @@ def is_distributed(optimizer: Any) -> bool:
 def distributed_class(base: type) -> type:
     """Return the distributed subclass of ``base``, with the same name, module and entries in Keras' registries."""
     namespace = {"__module__": base.__module__, "__qualname__": base.__qualname__, "__doc__": base.__doc__}
-    # Hide methods that the plain class lacks.
+    # Remove methods that the plain class does not have.
     for name in ("compute_gradients", "get_gradients", "aggregate_gradients"):
         if not hasattr(base, name):
             namespace[name] = property(_missing(name))  # type: ignore[assignment]
@@ -325,7 +325,7 @@ def distributed_class(base: type) -> type:
 
 
 def _gradients(loss: Any, var_list: Any, grad_loss: Any = None, tape: Any = None) -> list[tuple[Any, Any]]:
-    """Return (gradient, variable) pairs of ``loss``, a function or, with ``tape``, a tensor."""
+    """Return (gradient, variable) pairs; ``loss`` is a function, or with ``tape`` a tensor."""
     if tape is None and not callable(loss):
         raise ValueError(f"tape must be a GradientTape if loss is a tensor, got None (loss is a {type(loss).__name__})")
     tape = tf.GradientTape() if tape is None else tape
@@ -344,7 +344,7 @@ def _missing(name: str) -> Callable[[Any], Any]:
 
 
 def _registries() -> list[Any]:
-    """Return the dicts in which Keras looks up names of users' own classes."""
+    """Return the dicts in which Keras looks up user-defined classes by name."""
     found = []
     for path in ("tf_keras.src.saving", "keras.src.saving"):
         try:
@@ -377,7 +377,7 @@ def distribute(keras: Any, optimizer: Any, reduction: GradientReduction, rebuild
 def _finish(made: Any, original: Any, reduction: GradientReduction) -> Any:
     if not isinstance(made, LegacyMixin):
         made.__class__ = distributed_class(type(made))
-    # setattr would make Keras track it as part of what is saved.
+    # With setattr, Keras would track this object and save it with the optimizer.
     made.__dict__["_hvd"] = Control(reduction, original)
     return made
 
@@ -390,6 +390,6 @@ def _from_config(keras: Any, optimizer: Any) -> Any:
     """Return a new optimizer equivalent to ``optimizer``, or None if its config is incomplete."""
     try:
         made = type(optimizer).from_config(optimizer.get_config())
-    except Exception:  # optimizers and schedules of users need not be serializable
+    except Exception:  # A user's optimizer or schedule may not support serialization.
         return None
     return None if differing(keras, optimizer, made) else made

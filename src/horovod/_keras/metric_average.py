@@ -1,4 +1,4 @@
-"""``MetricAverageCallback``: the metrics of an epoch over all ranks."""
+"""``MetricAverageCallback``, which combines the metrics of an epoch over all ranks."""
 
 import math
 from collections.abc import Sequence
@@ -17,21 +17,21 @@ from horovod.common.process_sets import global_process_set
 from horovod.common.state import state
 
 # A Keras metric is a function of a few variables that change only by addition: a mean has a weighted total and a sum of
-# weights, a confusion matrix has counts. Added over the ranks, they give what one process would compute from the data
-# of all ranks, for any sample weights and shard sizes. ``MetricAverage`` handles metrics for which this is not known,
-# such as a user's subclass of ``Metric``.
+# weights, a confusion matrix has counts. Adding these variables over the ranks gives what one process would compute
+# from the data of all ranks, for any sample weights and shard sizes. Metrics that may not work this way, such as a
+# user's subclass of ``Metric``, are left to ``MetricAverage``.
 
 Array = np.ndarray[Any, Any]
 
 
 @dataclass
 class MetricSums:
-    """The sums of a model's metrics at one moment.
+    """Snapshot of the sums from which a model's metrics are computed.
 
     Attributes:
-        values: Values of these metrics on this rank alone, by name.
-        sums: Values of the variables.
-        shapes: Shapes and dtypes of the variables, which must be equal on all ranks to add the sums.
+        values: Metric values on this rank alone, by name of the metric.
+        sums: Values of the metrics' variables.
+        shapes: Shapes and dtypes of the variables, which must be equal on all ranks so that the sums can be added.
     """
 
     values: dict[str, float] = field(default_factory=dict)
@@ -147,7 +147,7 @@ class MetricAverage:
         self._trained = None
 
     def on_test_begin(self, logs: Any = None) -> None:
-        # The validation at the end of an epoch resets the counts.
+        # Validation at the end of an epoch resets the metrics' counts.
         self._trained = self._counted()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
@@ -178,7 +178,7 @@ class MetricAverage:
             logs[key] = found[key] if key in found else average(pairs)
 
     def _counted(self) -> tuple[float | None, MetricSums]:
-        """Return (number of samples seen, or None if unknown; the sums of the metrics)."""
+        """Return the number of samples seen (None if unknown) and the sums of the metrics."""
         model = self.model  # type: ignore[attr-defined]
         bring_values(model)
         loss = next((metric for metric in model.metrics if metric.name == "loss" and hasattr(metric, "count")), None)

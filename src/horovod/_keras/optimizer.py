@@ -28,7 +28,7 @@ from horovod.common.steps import marks
 
 
 class DistributedMixin:
-    """Methods of a distributed optimizer, which override the plain optimizer's."""
+    """Methods by which a distributed optimizer overrides the plain optimizer."""
 
     _HAS_AGGREGATE_GRAD = True
     _hvd: "Control | None" = None
@@ -42,7 +42,7 @@ class DistributedMixin:
         return self if self._hvd is None else self._hvd.original
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """Pickle and copy as a distributed optimizer, based on the data that Keras would save."""
+        """Support pickling and copying, based on the data that Keras would save."""
         kinds = type(self).__mro__
         base = kinds[kinds.index(DistributedMixin) + 1]
         _, (file,) = super().__reduce__()  # type: ignore[misc]
@@ -60,7 +60,7 @@ class DistributedMixin:
             self._hvd.reduction.add_local(var)
 
     def build(self, variables: Any) -> None:
-        """Build like the plain optimizer."""
+        """Build the plain optimizer, and mark its accumulators of gradients that are not reduced."""
         super().build(variables)  # type: ignore[misc]
         if self._hvd is not None:
             self._hvd.mark_accumulators(self)
@@ -97,7 +97,7 @@ class DistributedMixin:
 
 
 class Control:
-    """State of a distributed optimizer beyond the plain one's."""
+    """State that a distributed optimizer has in addition to the plain optimizer's state."""
 
     def __init__(
         self,
@@ -124,13 +124,13 @@ class Control:
                 reduction.average_passes,
                 reduction.sparse_as_dense,
             )
-        self.reduced = False  # True within a call whose gradients are already reduced
+        self.reduced = False  # True during a call whose gradients are already reduced
         self.variables: Sequence[Any] = ()
         self._accumulates_at_the_end = accumulates_at_the_end
 
     @contextlib.contextmanager
     def no_more(self) -> Iterator[None]:
-        """Return a context in which nothing is reduced, not even by the inner optimizer."""
+        """Return a context in which neither this optimizer nor its inner optimizer reduces gradients."""
         controls = [control for control in (self, self._inner) if control is not None]
         before = [control.reduced for control in controls]
         for control in controls:
@@ -142,11 +142,11 @@ class Control:
                 control.reduced = value
 
     def deferred(self, optimizer: Any) -> bool:
-        """Return True if gradients are reduced after Keras has accumulated them, not in ``apply``."""
+        """Return True if gradients are reduced after Keras has accumulated them, instead of in ``apply``."""
         return not self.reduced and self._defers(optimizer)
 
     def mark_accumulators(self, optimizer: Any) -> None:
-        """Mark the accumulators of a built optimizer as local if they hold gradients that are not reduced."""
+        """Mark accumulators as local if they hold gradients that are not reduced. The optimizer must be built."""
         if self._defers(optimizer):
             mark_own(optimizer._accumulated_gradients)
 
@@ -166,7 +166,7 @@ class Control:
             optimizer.build(variables)
         known = optimizer._trainable_variables if variables is None else variables
         if len(known) != len(grads) or not grads or all(grad is None for grad in grads) or self.deferred(optimizer):
-            plain(grads, variables)  # Keras reports the first three cases itself
+            plain(grads, variables)  # Keras itself reports the first three cases.
             self._stepped()
             return
 
@@ -187,13 +187,13 @@ class Control:
         self.aggregation.step(grads, known, update, skip)
 
     def _stepped(self) -> None:
-        """Record an update. On backends other than PyTorch it may only have been traced."""
+        """Record an update. Except on PyTorch, the update may have been traced only, not run."""
         if getattr(self.reduction.adapter, "STEPS_SEEN", False):
             marks.optimizer(self)
 
 
 def is_distributed(optimizer: Any) -> bool:
-    """Return True if the optimizer reduces gradients."""
+    """Return True if the optimizer is distributed, that is, reduces gradients."""
     return isinstance(optimizer, DistributedMixin) and optimizer._hvd is not None
 
 
@@ -210,10 +210,10 @@ def distributed_class(base: type) -> type:
 
 
 def _register_alike(made: type, base: type) -> None:
-    """Enter ``made`` in Keras' registries under the names of ``base``.
+    """Register ``made`` in Keras' registries under the names of ``base``.
 
-    Without this, a file names the module that defines ``base``, from which it loads too, but not the name under which
-    the user may have registered the class.
+    Without this, a saved file would contain only the module path of ``base``. It would load, but would lose a name
+    under which the user has registered the class.
     """
     try:
         from keras.src.api_export import REGISTERED_OBJS_TO_NAMES as exported
@@ -245,7 +245,7 @@ def distribute(keras: Any, optimizer: Any, reduction: GradientReduction, rebuild
         made = (_from_config(keras, optimizer) if rebuild and not optimizer.built else None) or _in_place(optimizer)
     inner = getattr(made, "inner_optimizer", None)
     at_the_end = backend in ("tensorflow", "torch") and inner is None and _accumulates_as_known(keras, type(made))
-    # setattr would make Keras track it as part of what is saved.
+    # With setattr, Keras would track this object and save it with the optimizer.
     inner_control = inner._hvd if is_distributed(inner) else None
     control = made.__dict__["_hvd"] = Control(keras, reduction, optimizer, at_the_end, inner_control)
     if made.built:
@@ -254,7 +254,7 @@ def distribute(keras: Any, optimizer: Any, reduction: GradientReduction, rebuild
 
 
 def _copied(base: Any, file: Any, reduction: GradientReduction | None) -> Any:
-    """Recreate an optimizer that was copied or pickled. ``file`` is a plain optimizer as Keras saves it."""
+    """Recreate an optimizer that was copied or pickled. ``file`` is the plain optimizer as Keras saves it."""
     plain = base._unpickle_model(file)
     if reduction is None:
         return plain
@@ -272,13 +272,13 @@ def _from_config(keras: Any, optimizer: Any) -> Any:
     """Return a new optimizer equivalent to ``optimizer``, or None if its config is incomplete."""
     try:
         made = distributed_class(type(optimizer)).from_config(optimizer.get_config())  # type: ignore[attr-defined]
-    except Exception:  # optimizers and schedules of users need not be serializable
+    except Exception:  # A user's optimizer or schedule may not support serialization.
         return None
     return None if differing(keras, optimizer, made) else made
 
 
 def _accumulates_as_known(keras: Any, kind: type) -> bool:
-    """Return True if the class accumulates gradients with Keras' own methods, which call the overridden ones."""
+    """Return True if the class accumulates gradients with Keras' own methods, not overridden ones."""
     base = next((c for c in kind.__mro__ if c.__name__ == "BaseOptimizer" and c.__module__.startswith("keras.")), None)
     if base is None:
         return False
@@ -323,14 +323,15 @@ def _move_reduction_to_loss_scaling(keras: Any) -> None:
 
 
 def _keep_xla_off(keras: Any) -> None:
-    """Disable XLA for ``jit_compile="auto"``, the default, which uses it on GPUs. XLA cannot contain collectives."""
+    """Disable XLA, which cannot compile collectives, for ``jit_compile="auto"`` (the default)."""
     trainer = keras.Model.__mro__[0]
     for kind in keras.Model.__mro__:
         if "_resolve_auto_jit_compile" in vars(kind):
             trainer = kind
             break
     plain = getattr(trainer, "_resolve_auto_jit_compile", None)
-    if plain is None:  # other version of Keras: tracing then raises an error (``check_traceable``)
+    # Another version of Keras lacks this attribute. Tracing then raises an error (``check_traceable``).
+    if plain is None:
         return
 
     @functools.wraps(plain)

@@ -47,7 +47,7 @@ class GradientReduction:
     def __post_init__(self) -> None:
         if isinstance(self.op, bool) or self.op not in (Average, Sum):
             raise ValueError(f"op must be Average or Sum, got {op_name(self.op)}")
-        self.op = int(self.op)  # accept NumPy's integers too, but pass on Python's
+        self.op = int(self.op)  # Accept NumPy integers too, but pass on Python integers.
         self.predivide = check_predivide(self.predivide, self.op)
         self.passes = check_passes(self.passes)
         if not isinstance(self.process_set, ProcessSet):
@@ -59,14 +59,14 @@ class GradientReduction:
         marks.find()
 
     def __deepcopy__(self, memo: Any) -> "GradientReduction":
-        """Copy for another optimizer of the same variables and ranks."""
+        """Return a copy for another optimizer with the same variables and ranks."""
         return replace(self, local=set(self.local))
 
     def __reduce__(self) -> Any:
         """Pickle the settings.
 
         Raises:
-            ValueError: They refer to variables or to a process set, which another process does not know.
+            ValueError: The settings refer to variables or to a process set, which do not exist in another process.
         """
         if self.local or isinstance(self.groups, list | tuple) or self.process_set is not global_process_set:
             raise ValueError(
@@ -92,7 +92,7 @@ class GradientReduction:
     def reduce(self, grads: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
         """Return the gradients for the update. A gradient that is None stays None.
 
-        For variables that are overwritten by their gradients, the result is the maximum over all ranks.
+        For variables that their gradients overwrite, the result is the maximum over all ranks.
         """
         results = list(grads)
         if not self.active():
@@ -173,9 +173,9 @@ def _shown(variable: Any) -> str:
 
 
 def keras3_tools(keras: Any) -> SimpleNamespace:
-    """Return the functions of Keras 3 that LocalAggregation needs.
+    """Return the Keras 3 functions that LocalAggregation needs.
 
-    They work on any backend except JAX, whose state is not in variables.
+    They work on any backend except JAX, which does not keep state in variables.
     """
 
     def variable(shape: Any, dtype: Any, name: str) -> Any:

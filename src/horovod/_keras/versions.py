@@ -1,4 +1,4 @@
-"""Versions of Keras: 3, or 2 as tf_keras or as the Keras of TensorFlow up to 2.15."""
+"""Detection of the Keras version: Keras 3, or Keras 2 (tf_keras, or TensorFlow up to 2.15)."""
 
 import importlib
 import importlib.util
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def import_keras() -> Any:
-    """Return the Keras of this process: Keras 2 if ``TF_USE_LEGACY_KERAS=1``, else the installed one.
+    """Return the Keras module that this process uses: Keras 2 if ``TF_USE_LEGACY_KERAS=1``, else the installed one.
 
     Raises:
         ImportError: Keras is missing, or Keras 2 was requested and is missing.
@@ -62,12 +62,12 @@ def build_optimizer(optimizer: Any, model: Any) -> None:
 
 
 def legacy_rates(optimizer: Any) -> list[Any]:
-    """Return the variables of a legacy Keras 2 optimizer's hyperparameters, which the optimizer does not list."""
+    """Return the variables of a legacy Keras 2 optimizer's hyperparameters, which ``variables`` omits."""
     plain = getattr(optimizer, "inner_optimizer", optimizer)
     values = getattr(plain, "_hyper", None)
     return [values[name] for name in sorted(values) if hasattr(values[name], "assign")] if values else []
 
 
 def dtype_name(variable: Any) -> str:
-    """Return the dtype of a Keras or TensorFlow variable, such as "float32"."""
+    """Return the name of a Keras or TensorFlow variable's dtype, such as "float32"."""
     return str(getattr(variable.dtype, "name", variable.dtype))

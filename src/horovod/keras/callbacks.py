@@ -1,4 +1,4 @@
-"""Callbacks for ``fit``."""
+"""Callbacks for Keras' ``fit`` method."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ LearningRateWarmupCallback = _classes.LearningRateWarmupCallback
 
 
 class BestModelCheckpoint(_classes.BestModel):  # type: ignore[misc, name-defined]
-    """ModelCheckpoint that saves only the best model. ``filepath`` must be set after the callback is created.
+    """ModelCheckpoint that saves only the best model. Set ``filepath`` after creating the callback.
 
     Args:
         monitor (str): Metric to compare. Default: "val_loss".

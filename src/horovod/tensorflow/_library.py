@@ -1,4 +1,4 @@
-"""The native library of ops: its loading, its connection to the engine, and helpers for the ops made with it."""
+"""Loader of the native op library, which also connects it to the engine, and helpers for creating ops."""
 
 import ctypes
 from types import ModuleType
@@ -11,7 +11,7 @@ from horovod.common.frontends import TENSORFLOW as face
 from horovod.common.native import library_path
 from horovod.common.refusals import with_rank
 
-try:  # private, but in this place from TensorFlow 2.13 to 2.21
+try:  # private API, but importable from here in TensorFlow 2.13 to 2.21
     from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext as _in_xla_context
 except ImportError:
 
@@ -23,7 +23,7 @@ LIBRARY = "horovod.tensorflow._tf"
 
 
 class _Raised:
-    """Mixin for TensorFlow errors, so that they are created from their message alone."""
+    """Mixin that lets TensorFlow errors be constructed from a message alone."""
 
     def __init__(self, message: str) -> None:
         super().__init__(None, None, message)  # type: ignore[call-arg]
@@ -37,7 +37,7 @@ class _Raised:
 
 
 class ArgumentError(_Raised, tf.errors.InvalidArgumentError, ValueError):
-    """Error for an invalid argument."""
+    """Error raised for an invalid argument of an op."""
 
 
 class ReduceOpError(ArgumentError, HorovodInternalError):
@@ -45,20 +45,20 @@ class ReduceOpError(ArgumentError, HorovodInternalError):
 
 
 class NotInitialized(_Raised, tf.errors.FailedPreconditionError, ValueError):
-    """Error for an operation before ``init``."""
+    """Error raised by an operation that is called before ``init``."""
 
 
 class ShutDown(_Raised, tf.errors.UnknownError, NotRunningError):
-    """Error for an operation after ``shutdown``."""
+    """Error raised by an operation that is called after ``shutdown``."""
 
 
 def refuse(message: str) -> NoReturn:
-    """Raise ArgumentError (an InvalidArgumentError and a ValueError) that names the rank, if it is known."""
+    """Raise ArgumentError (an InvalidArgumentError and a ValueError) whose message names the rank, if known."""
     raise ArgumentError(with_rank(face, message))
 
 
 def _load() -> tuple[ModuleType, ctypes.CDLL]:
-    """Return (the module of op wrappers, such as ``horovod_allreduce``; the library's C functions).
+    """Return the module of op wrappers, such as ``horovod_allreduce``, and the library's C functions.
 
     Raises:
         ImportError: The library cannot be loaded; the message says why.
@@ -68,7 +68,7 @@ def _load() -> tuple[ModuleType, ctypes.CDLL]:
 
         path = str(library_path(LIBRARY))
         loaded = tf.load_op_library(path)
-        library = ctypes.CDLL(path)  # the same library again, as a handle to call its functions
+        library = ctypes.CDLL(path)  # load the same library with ctypes to call its C functions
         library.hvd_tf_attach.argtypes = [ctypes.c_void_p]
         library.hvd_tf_attach.restype = ctypes.c_int
         library.hvd_tf_trouble.restype = ctypes.c_char_p
@@ -89,9 +89,9 @@ ops, library = _load()
 
 
 def blocking() -> bool:
-    """Return True if collectives block TensorFlow's threads, so that ranks must run them in one order.
+    """Return True if collectives block TensorFlow's threads. All ranks must then run them in the same order.
 
-    This is the case if this TensorFlow's interface for asynchronous kernels is unknown.
+    Collectives block if this version of TensorFlow has an unknown interface for asynchronous kernels.
     """
     if library.hvd_tf_blocking() < 0:
         with tf.init_scope():
@@ -101,11 +101,11 @@ def blocking() -> bool:
 
 
 def independent(outputs: Any) -> Any:
-    """Return ``outputs`` of a new op, after allowing the op to run concurrently with all others.
+    """Allow a new op to run concurrently with all others, and return its ``outputs``.
 
     ``outputs`` is a tensor, or a list or tuple of tensors. In a tf.function, automatic control dependencies would run
     stateful ops one by one in the order of tracing. That prevents fusion, and deadlocks if ranks trace in different
-    orders. Blocking kernels require exactly that order.
+    orders. Blocking kernels do need the traced order, so they keep it.
     """
     tensor = outputs[0] if isinstance(outputs, (list, tuple)) else outputs
     manager = getattr(tensor.graph, "experimental_acd_manager", None)
@@ -119,7 +119,7 @@ def check_not_compiled(operation: str) -> None:
     """Check that no function is being traced for XLA (jit_compile=True).
 
     Raises:
-        NotImplementedError: One is; the message names ``operation``.
+        NotImplementedError: A function is being traced for XLA; the message names ``operation``.
     """
     if _in_xla_context(tf.compat.v1.get_default_graph()):
         raise NotImplementedError(

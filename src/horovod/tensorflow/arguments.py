@@ -58,11 +58,11 @@ def as_tensors(values: Any, operation: str) -> list[tf.Tensor]:
 
 
 def name_arguments(kind: str, tensor: Any, name: str | None, ignore_name_scope: bool) -> dict[str, Any]:
-    """Return the name-related arguments of an op of class ``kind`` whose first input is ``tensor``."""
+    """Return the arguments that set the name of an op of class ``kind`` whose first input is ``tensor``."""
     if name is not None and not isinstance(name, str):
         refuse(f"{kind}: name must be a string or None, got {name!r}")
     if _executing_eagerly():
-        # Eager kernels are cached by their attributes: unnamed ops have equal attributes and share a kernel.
+        # TensorFlow caches eager kernels by their attributes. Unnamed ops have equal attributes and so share a kernel.
         return {"tensor_name": name} if name else {"unnamed": True}
     check_not_compiled(kind)
     if not name:
@@ -76,7 +76,7 @@ def name_arguments(kind: str, tensor: Any, name: str | None, ignore_name_scope: 
 def _graph_name(tensor: Any) -> str:
     try:
         return tensor.name.rsplit(":", 1)[0]
-    except AttributeError:  # an eager tensor captured by the graph has no name
+    except AttributeError:  # An eager tensor that the graph captured has no name.
         return "captured"
 
 
@@ -93,7 +93,7 @@ def set_id(process_set: ProcessSet | int, operation: str) -> int:
     number = process_set if isinstance(process_set, int) else getattr(process_set, "process_set_id", None)
     if number is None:
         refuse(f"{who}: {process_set} is not a registered process set; see add_process_set")
-    # Without a job, a graph may be built with sets that are registered by the time it runs.
+    # Outside a job, a program can build a graph with process sets that it registers only before running the graph.
     if face.job is not None and by_id(number) is None:
         refuse(f"{who}: process set {number} is unknown or was removed; see add_process_set")
     return number
@@ -112,7 +112,7 @@ def _check_running(operation: str) -> None:
 def check_reduction(
     operation: str, dtype: tf.DType, op: int, prescale: float, postscale: float, process_set: ProcessSet | int
 ) -> None:
-    """Check that a reduction is possible for a dtype, these factors and this process set.
+    """Check that a reduction supports the dtype, the scale factors and the process set.
 
     Raises:
         ArgumentError: The dtype does not support the reduction or the factors.
@@ -153,7 +153,7 @@ def as_splits(splits: Any) -> tf.Tensor:
         refuse(f"alltoall: splits must have dtype int32, got {made.dtype.name}")
     if made.shape.rank not in (1, None):
         refuse(f"alltoall: splits must have 1 dimension, got {made.shape.rank}")
-    if made.shape.num_elements() == 0:  # the op would interpret this as equal parts
+    if made.shape.num_elements() == 0:  # The op would interpret empty splits as equal parts.
         refuse("alltoall: splits must have one entry for each rank of the set, or be None for equal parts, got none")
     return made
 

@@ -1,4 +1,4 @@
-"""The ops, with one function each.
+"""Low-level functions for TensorFlow ops, one function per op.
 
 An op's name matches it between ranks. In eager mode it is ``name``, or a counter of unnamed ops. In graphs and
 tf.functions it is the name of the op's node, which TensorFlow makes unique. The node is named ``name``, or
@@ -46,7 +46,7 @@ def _factors(prescale: float, postscale: float) -> dict[str, Any]:
             continue
         try:
             attributes[f"{key}_factor"] = rounded = struct.unpack("f", struct.pack("f", value))[0]
-        except OverflowError:  # exceeds the range of 32 bits
+        except OverflowError:  # The factor exceeds the range of a 32-bit float.
             rounded = None
         if rounded != value:
             attributes[f"{key}_bits"] = struct.unpack("q", struct.pack("d", value))[0]
@@ -54,7 +54,7 @@ def _factors(prescale: float, postscale: float) -> dict[str, Any]:
 
 
 def factor_of(op: Any, key: str) -> float:
-    """Return the factor ("prescale" or "postscale") of an op."""
+    """Return the exact value of an op's scale factor; ``which`` is "prescale" or "postscale"."""
     bits = op.get_attr(f"{key}_bits")
     return struct.unpack("d", struct.pack("q", bits))[0] if bits else op.get_attr(f"{key}_factor")
 
@@ -69,7 +69,7 @@ def _allreduce(
     process_set: ProcessSet | int = global_process_set,
     wire: int = WIRE_NONE,
 ) -> tf.Tensor:
-    """Reduce one dense tensor of any shape, which must be the same on all ranks.
+    """Reduce one dense tensor. Its shape must be the same on all ranks.
 
     ``op`` and ``wire`` are codes. See collectives.allreduce.
     """
@@ -285,7 +285,7 @@ def _grouped_reducescatter(
 
 
 def join() -> tf.Tensor:
-    """Wait until all ranks have joined, and meanwhile contribute zeros to their allreduces.
+    """Wait until all ranks have joined; until then, contribute zeros to the other ranks' allreduces.
 
     Returns:
         tf.Tensor: The rank that joined last, an int32 scalar.
@@ -294,7 +294,7 @@ def join() -> tf.Tensor:
 
 
 def size_op(process_set_id: int = 0, name: str | None = None) -> tf.Tensor:
-    """Return the size of a process set at run time, so that traced functions remain valid after a resize.
+    """Return a process set's size as a tensor evaluated at run time, so that traced functions survive a resize.
 
     Args:
         process_set_id (int): Id of the set. Default: 0, all ranks.
@@ -307,7 +307,7 @@ def size_op(process_set_id: int = 0, name: str | None = None) -> tf.Tensor:
 
 
 def process_set_included_op(process_set_id: int = 0, name: str | None = None) -> tf.Tensor:
-    """Return whether this rank is a member of a process set, evaluated at run time.
+    """Return a tensor that tells at run time whether this rank is a member of a process set.
 
     Args:
         process_set_id (int): Id of the set. Default: 0, all ranks.
@@ -320,17 +320,17 @@ def process_set_included_op(process_set_id: int = 0, name: str | None = None) ->
 
 
 def rank_op(name: str | None = None) -> tf.Tensor:
-    """Return ``rank()`` at run time, as an int32 scalar tensor."""
+    """Return ``rank()`` as an int32 scalar tensor that is evaluated at run time."""
     return _asked(ops.horovod_rank(name=name))
 
 
 def local_rank_op(name: str | None = None) -> tf.Tensor:
-    """Return ``local_rank()`` at run time, as an int32 scalar tensor."""
+    """Return ``local_rank()`` as an int32 scalar tensor that is evaluated at run time."""
     return _asked(ops.horovod_local_rank(name=name))
 
 
 def local_size_op(name: str | None = None) -> tf.Tensor:
-    """Return ``local_size()`` at run time, as an int32 scalar tensor."""
+    """Return ``local_size()`` as an int32 scalar tensor that is evaluated at run time."""
     return _asked(ops.horovod_local_size(name=name))
 
 

@@ -1,4 +1,4 @@
-"""Public reductions, with compression, deprecated arguments and sparse tensors (tf.IndexedSlices)."""
+"""Public reductions, which support compression, deprecated arguments and sparse tensors (tf.IndexedSlices)."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -84,7 +84,7 @@ def allreduce(
     """
     op = resolve_op(op, average, operation_on_rank(face, "allreduce"))
     if isinstance(tensor, tf.IndexedSlices):
-        wire_of(compression)  # compression does not apply to IndexedSlices, but must be valid
+        wire_of(compression)  # Compression does not apply to IndexedSlices, but check that the argument is valid.
         with tf.device(device_sparse or None):
             return _sparse(tensor, name, op, prescale_factor, postscale_factor, process_set, ignore_name_scope)
     tensor = as_tensor(tensor, "allreduce")

@@ -136,7 +136,7 @@ class TensorFlowState(ObjectState):
         self.variables = list(variables)
         self.session = session
         if session is not None:
-            # Create the ops now: the graph may be finalized by the time they are needed.
+            # Create the ops now, because the graph may be finalized before they are needed.
             with session.graph.as_default():
                 self._given = [tf.compat.v1.placeholder(v.dtype.base_dtype, v.shape) for v in self.variables]
                 self._assign = [tf.compat.v1.assign(v, g) for v, g in zip(self.variables, self._given, strict=True)]
@@ -167,7 +167,7 @@ class TensorFlowState(ObjectState):
         The loaded state counts as committed.
 
         Raises:
-            ValueError: Attributes or variables differ; the message names them.
+            ValueError: The state has other attributes or variables; the message names them.
         """
         self._check_loaded(state_dict, ["variables", *self._attributes()])
         values = state_dict["variables"]
@@ -177,14 +177,14 @@ class TensorFlowState(ObjectState):
         super().load_state_dict({name: state_dict[name] for name in self._attributes()})
 
     def sync(self) -> None:
-        """Give all ranks the state of the first rank that is not new, or of rank 0 in a new job.
+        """Broadcast the state of the first rank that is not new, or of rank 0 in a new job, to all ranks.
 
         Variables are broadcast directly, attributes as objects.
         """
         root = self._compare()
         if self.session is None:
             broadcast_variables(self.variables, root_rank=root)
-        else:  # without ops: the graph may be finalized, and would need an op per root
+        else:  # Broadcast without ops: the graph may be finalized, and each root would need a separate op.
             values = self._travelled(self.session.run(self.variables), root)
             self.session.run(self._assign, dict(zip(self._given, values, strict=True)))
         self._sync_attributes(root)
@@ -202,10 +202,7 @@ class TensorFlowState(ObjectState):
         return contextlib.nullcontext() if self.session is None else self.session.as_default()
 
     def _travelled(self, values: Sequence[Any], root: int) -> list[Any]:
-        """Return the root's values.
-
-        Arrays are sent directly, strings as objects because their lengths differ.
-        """
+        """Return the root's values: send arrays directly, and strings as objects because their lengths differ."""
         texts = [number for number, one in enumerate(self.variables) if one.dtype.base_dtype == tf.string]
         rest = [number for number in range(len(values)) if number not in texts]
         arrays = arrays_of(root, [np.asarray(values[number]) for number in rest], "elastic.variables", TENSORFLOW)
@@ -218,7 +215,7 @@ class TensorFlowState(ObjectState):
         known = ((tf.TensorShape(one.shape), tf.as_dtype(one.dtype).base_dtype) for one in self.variables)
         return [
             f"variables ({signature((shape.as_list(), dtype) for shape, dtype in known)})"
-        ]  # Keras variables have the same description
+        ]  # Keras variables have the same attributes.
 
     def _save_variables(self) -> None:
         if self.session is not None:

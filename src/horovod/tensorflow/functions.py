@@ -29,7 +29,7 @@ __all__ = [
     "reducescatter",
 ]
 
-# Random generators keep their state in these dtypes; it is sent as signed integers of the same size.
+# Random generators keep their state in these dtypes. Broadcast them as signed integers of the same size.
 _STAND_INS = {tf.uint32: tf.int32, tf.uint64: tf.int64}
 
 
@@ -41,7 +41,7 @@ def _check_one_kind(variables: Sequence[Any]) -> None:
     """Check that variables can be overwritten by one operation.
 
     Raises:
-        ArgumentError: They cannot; the message says what differs.
+        ArgumentError: The variables differ in kind, device or dtype; the message says how.
     """
     kinds = {"resource" if _is_resource(variable) else "reference" for variable in variables}
     if len(kinds) > 1:
@@ -109,7 +109,7 @@ def broadcast_variables(
 
 
 def _overwrite(variables: list[Any], root_rank: int, name: str, process_set: ProcessSet) -> list[Any]:
-    # Use counters, because names of variables depend on what a rank has created before.
+    # Use counters as names, because a variable's name depends on what its rank created before.
     received = [
         _travel(_plain_variable(variable), root_rank, f"{name}.{i}", process_set)
         for i, variable in enumerate(variables)

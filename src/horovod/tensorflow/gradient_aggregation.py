@@ -23,7 +23,7 @@ class PassCounter:
     Attributes:
         variable: Number of completed passes of this cycle, 0 after its last one. An int32 variable, None before the
             first ``begin``.
-        first, last: Whether the pass that began last is the first or last of its cycle. Scalar tensors.
+        first, last: Scalar bool tensors that tell whether the latest pass is the first, or the last, of its cycle.
     """
 
     def __init__(self, passes: int, name: str) -> None:
@@ -47,15 +47,15 @@ class PassCounter:
         self.last = tf.equal(self._before + 1, self._passes)
 
     def end(self, after: Any) -> None:
-        """Count the pass once the tensor ``after`` is computed. From now on, ``last`` depends on that too."""
+        """Count the pass once the tensor ``after`` is computed. From then on, ``last`` also depends on ``after``."""
         with tf.control_dependencies([after]):
             count = tf.where(self.last, tf.zeros([], tf.int32), self._before + 1)
             counted = self.variable.assign(count, read_value=False)
-        # In a session, a branch of a condition waits for the condition, but for nothing else outside of the branch.
+        # In a session, a branch of tf.cond waits only for the condition and for operations inside the branch.
         self.last = after_all([after, counted], self.last)
 
     def pending(self) -> bool:
-        """Return True between the first and the last pass of a cycle; in a graph, according to the default session."""
+        """Return True between the first and last pass of a cycle; in a graph, ask the default session."""
         if self.variable is None:
             return False
         if self._is_eager():
@@ -82,16 +82,16 @@ class PassCounter:
         return session if session is not None and session.graph is self.variable.graph else None
 
     def was_last(self) -> Any:
-        """Return whether the pass was the last of its cycle. Called after ``end``."""
-        # In functions and eager mode, read the state again: the tensor may belong to another function.
+        """Return a bool tensor that is true if the pass was the last of its cycle. Call this after ``end``."""
+        # In tf.functions and eager mode, read the state again, because the tensor may belong to another function.
         return self.last if in_session() else tf.equal(self.variable.read_value(), 0)
 
 
 class LocalGradientAggregationHelper:
     """Accumulator that sums gradients over ``backward_passes_per_step`` passes and reduces the sums.
 
-    In each pass, call ``compute_gradients`` with the gradients, and ``apply_gradients`` with a function that uses the
-    result. The function takes effect only in the last pass of a cycle. ``counter`` is described in
+    In each pass, call ``compute_gradients`` with the gradients, then ``apply_gradients`` with a function that applies
+    its result. ``apply_gradients`` calls the function only in the last pass of a cycle. ``counter`` is described in
     ``PassCounter.variable``.
     """
 
@@ -138,7 +138,7 @@ class LocalGradientAggregationHelper:
 
     @property
     def locally_aggregated_grads(self) -> list[Any]:
-        """The accumulators, in the order of the variables' first gradients."""
+        """Accumulator variables, in the order in which their variables first had a gradient."""
         return list(self._sums.values())
 
     def compute_gradients(self, grads: Sequence[Any], vars: Sequence[Any]) -> list[Any]:
@@ -206,7 +206,7 @@ class LocalGradientAggregationHelper:
                 f"{self.backward_passes_per_step} sums up only with sparse_as_dense=True"
             )
         if gradient is None and key_of(variable) in self._sums:
-            # It had a gradient in another pass, possibly of this cycle.
+            # The variable had a gradient in another pass, possibly in this cycle.
             total = self._sums[key_of(variable)]
             return tf.zeros(total.shape, total.dtype)
         return dense(gradient)
@@ -236,9 +236,9 @@ def _add(sums: Sequence[Any], gradients: Sequence[Any]) -> Any:
 
 
 def in_session() -> bool:
-    """Return True if a graph for a session is being built.
+    """Return True while the program builds a graph for a session.
 
-    In such a graph, nothing is ordered or has a value unless the program says so.
+    Operations in such a graph have no order and variables have no values, unless the program provides for it.
     """
     return not tf.executing_eagerly() and not tf.compat.v1.executing_eagerly_outside_functions()
 
@@ -262,9 +262,9 @@ def hidden_variable(shape: Any, dtype: Any, name: str) -> Any:
 
 
 def owned(value: Any) -> Any:
-    """Return ``value`` in memory that nothing else uses, for storage in a variable.
+    """Return ``value`` in a form that is safe to store in a variable; in a session, this is a copy.
 
-    In a session it may otherwise be the memory of a reference variable, which changes in place.
+    In a session, the original may share the memory of a reference variable, which changes in place.
     """
     return tf.raw_ops.DeepCopy(x=value) if in_session() else value
 
@@ -275,31 +275,31 @@ def only_if(condition: Any, action: Callable[[], Any]) -> Any:
 
 
 def done(operations: Sequence[Any]) -> Any:
-    """Return a tensor that is computed after the operations."""
+    """Return a true tensor with control dependencies on the operations."""
     return after_all(operations, True)
 
 
 def after_all(operations: Sequence[Any], value: Any) -> Any:
-    """Return ``value`` as a tensor that is computed after the operations. None stands for a completed one."""
+    """Return ``value`` as a tensor with control dependencies on ``operations``, ignoring entries that are None."""
     with tf.control_dependencies([operation for operation in operations if operation is not None]):
         return tf.identity(value)
 
 
 def operation(tensor: Any) -> Any:
-    """Return an operation that computes the tensor in a graph; None in eager mode, where it is already computed."""
+    """Return the operation that computes a graph tensor. In eager mode, return None."""
     return None if tf.executing_eagerly() else tf.group(tensor)
 
 
 # -- Adasum for tf.compat.v1 optimizers ------------------------------------------------------------------------------
 #
-# Ranks combine the changes of the weights that their own steps have made. Adasum depends on directions, which an
-# adaptive optimizer changes. So every rank steps with its own gradients, and then sets the weights to
-# start + Adasum(weights - start). Maleki et al., "Scaling distributed training with adaptive summation", 2020
-# (arXiv:2006.02924).
+# Ranks combine the changes of the weights that their own steps have made. Adasum depends on the directions of its
+# inputs, and an adaptive optimizer changes the gradients' directions. So every rank steps with its own gradients, and
+# then sets the weights to start + Adasum(weights - start). Maleki et al., "Scaling distributed training with adaptive
+# summation", 2020 (arXiv:2006.02924).
 
 
 class WeightDeltas:
-    """Combination of the ranks' changes of the weights after every ``passes`` steps."""
+    """Optimizer state that combines the ranks' weight changes after every ``passes`` steps."""
 
     def __init__(self, passes: int, reduce: Reduce, name: str) -> None:
         """Create the state.
@@ -330,7 +330,7 @@ class WeightDeltas:
             return done([start.assign(owned(v.read_value()), read_value=False) for start, v in both])
 
         kept = tf.cond(self._passes.first, keep, lambda: done([]))
-        # The optimizer's use of the gradients, possibly under a condition, must follow the saving of the weights.
+        # Save the weights before the optimizer uses the gradients, even if it does so within a tf.cond.
         pairs = [(_after(kept, gradient), variable) for gradient, variable in pairs]
         self._passes.end(done([kept, step(pairs)]))
         combined = tf.cond(self._passes.last, lambda: self._combine(moved, starts), lambda: done([]))

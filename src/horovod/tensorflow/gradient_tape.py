@@ -30,9 +30,9 @@ def DistributedGradientTape(
 ) -> Any:
     """Return a view of a gradient tape whose ``gradient`` method reduces over the ranks.
 
-    The result is an object of a subclass of the tape's class and shares its state, so ``gradtape`` may already have
-    recorded, or be recording. ``gradtape`` itself is not changed. If it is distributed, the new view reduces only
-    according to the new arguments.
+    The result is an instance of a subclass of the tape's class and shares its state, so ``gradtape`` can already be
+    recording, or have finished. ``gradtape`` itself is not changed. If ``gradtape`` is already distributed, the new
+    view uses only the new arguments.
 
     All ranks must compute gradients of the same sources in the same order. Gradients that are None stay None. Jacobians
     are not reduced. A process outside of ``process_set`` gets its own gradients.
@@ -75,13 +75,13 @@ def DistributedGradientTape(
     )
     plain = gradtape._hvd.plain if isinstance(gradtape, _Distributed) else type(gradtape)
     made = object.__new__(_class_over(plain))
-    made.__dict__ = gradtape.__dict__  # both objects share their state, so either may record
+    made.__dict__ = gradtape.__dict__  # both objects share their state, so either can record
     made._hvd = _Control(plain, reduce, LocalVariables(scale_local_gradients, process_set))
     return made
 
 
 class _Control:
-    """State of a distributed tape besides that of the plain one."""
+    """State that a distributed tape has in addition to the plain tape's state."""
 
     def __init__(self, plain: type, reduce: Reduce, local: LocalVariables) -> None:
         self.plain = plain
@@ -96,7 +96,7 @@ class _Control:
         return view
 
     def all_local(self) -> LocalVariables:
-        # Evaluated late, because a layer has no weights until it is built, usually by the forward pass.
+        # Read the weights late, because a layer has none until it is built, usually in the forward pass.
         for layer in self.layers:
             for variable in layer.trainable_weights:
                 self.local.add(variable)
@@ -104,7 +104,7 @@ class _Control:
 
 
 class _Distributed:
-    """Methods of a distributed tape, which override the plain tape's."""
+    """Methods by which a distributed tape overrides the plain tape."""
 
     __slots__ = ()
     _hvd: _Control
@@ -172,7 +172,7 @@ class _Distributed:
         return [pair for pair in pairs if pair[0] in local], [pair for pair in pairs if pair[0] not in local]
 
 
-@functools.cache  # eager loops wrap a tape in every step
+@functools.cache  # Cache the class, because eager loops wrap a tape in every step.
 def _class_over(plain: type) -> type:
     members = {"__slots__": ("_hvd",), "__module__": plain.__module__, "__doc__": plain.__doc__}
     return type(plain.__name__, (_Distributed, plain), members)
@@ -243,7 +243,7 @@ def check_layers(local_layers: Any) -> list[Any]:
         return []
     layers = list(local_layers) if isinstance(local_layers, (list, tuple)) else [local_layers]
     for layer in layers:
-        # Compare names: several packages of Keras exist, and none should be imported for this check.
+        # Compare class names, because several Keras packages exist and this check should not import any of them.
         if not any(base.__name__ == "Layer" and "keras" in base.__module__ for base in type(layer).__mro__):
             raise ValueError(
                 f"local_layers must be None, a Keras layer or a list of layers, got a {type(layer).__name__}"

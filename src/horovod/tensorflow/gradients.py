@@ -1,7 +1,8 @@
 """Gradients of the ops, which are registered when this module is imported.
 
-They consist of the same ops and are therefore differentiable themselves. Reductions reduce the gradients in the same
-way. An allgather's gradient is averaged, as in the original Horovod, although the mathematical one is the sum.
+They are made of the same ops and are therefore differentiable as well. Reductions reduce the gradients in the same way.
+An allgather's gradient is averaged, as in the original Horovod, although the mathematically correct gradient is the
+sum.
 """
 
 from typing import Any
@@ -28,14 +29,14 @@ def _naming(op: Any) -> dict[str, Any]:
     if name:
         arguments["name"] = tf.compat.as_str(name) + ".gradient"
     elif not op.get_attr("unnamed"):
-        # A tape passes a stand-in without a name for the op, but the outputs refer to the op in the graph.
+        # A tape passes a substitute object without the op's name. The outputs refer to the real op in the graph.
         node = getattr(getattr(op.outputs[0], "op", None), "name", None) if not tf.executing_eagerly() else None
         arguments["name"] = node and node.rsplit("/", 1)[-1] + ".gradient"
     return arguments
 
 
 def _like(tensor: Any, gradient: Any) -> Any:
-    """Return the gradient in the dtype of its tensor; it may arrive in another floating-point dtype."""
+    """Cast the gradient to the dtype of its tensor, because it can arrive in another floating-point dtype."""
     gradient = tf.convert_to_tensor(gradient)
     return gradient if gradient.dtype == tensor.dtype else tf.cast(gradient, tensor.dtype)
 
@@ -89,7 +90,7 @@ def _own_parts(op: Any, inputs: Any, gathered: list[Any]) -> list[Any]:
 
 
 def _own_rank(process_set_id: int) -> Any:
-    """Return this rank's index in a set; for the global set of an elastic job, evaluated at run time."""
+    """Return this rank's index in a set. For an elastic job's global set, return a tensor."""
     if process_set_id == 0 and elastic():
         return calls.rank_op()
     found = by_id(process_set_id)
@@ -102,8 +103,8 @@ def _own_rank(process_set_id: int) -> Any:
 @tf.RegisterGradient("HorovodBroadcast")
 def _of_broadcast(op: Any, gradient: Any) -> Any:
     averaged = calls._allreduce(_like(op.inputs[0], gradient), op=Average, **_naming(op))
-    # With zeros alone, graphs could drop the allreduce on all ranks except the root, which would wait forever. Without
-    # the choice between both values, the same could happen in second derivatives.
+    # If other ranks returned constant zeros, TensorFlow could prune their allreduce, and the root would wait forever.
+    # Selecting between both values prevents the same for second derivatives.
     with tf.control_dependencies([averaged]):
         zeros = tf.zeros_like(averaged)
     rank = calls.rank_op() if elastic() else face.require_job().rank
@@ -112,7 +113,7 @@ def _of_broadcast(op: Any, gradient: Any) -> Any:
 
 @tf.RegisterGradient("HorovodAlltoall")
 def _alltoall_grad(op: Any, grad_wrt_output: Any, grad_wrt_received_splits: Any) -> Any:
-    """Return gradients for the tensor and, None, for the splits. Other software uses this function's name."""
+    """Return the gradient of the tensor, and None for the splits. Other software uses this function's name."""
     gradient = _like(op.inputs[0], grad_wrt_output)
     back, _ = calls.alltoall(gradient, op.outputs[1], **_naming(op))
     # Rows beyond the sum of the splits were not sent.
@@ -138,7 +139,7 @@ def _scaled(gathered: Any, scale: Any) -> Any:
 
 
 def _gathered(op: Any, gradients: list[Any]) -> list[Any]:
-    """Gather the gradients of all ranks, as the derivative of a reducescatter.
+    """Gather the gradients of all ranks, which is the derivative of a reducescatter.
 
     The gradient of this gather is the sum of the gradients, whereas that of the public allgather is their average.
     """

@@ -1,6 +1,6 @@
-"""Process functions and ops of the TensorFlow frontend, under the import path that other software uses.
+"""Ops and functions such as ``rank``, under the import path that other software uses.
 
-calls.py defines the ops. collectives.py defines those with compression and for sparse tensors.
+calls.py defines the ops. collectives.py adds compression and sparse tensors.
 """
 
 from horovod.common import util

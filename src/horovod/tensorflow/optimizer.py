@@ -122,7 +122,7 @@ def DistributedOptimizer(
 
 
 def _is_keras(optimizer: Any) -> bool:
-    # Compare names: several packages of Keras exist, and none should be imported for this check.
+    # Compare class names, because several Keras packages exist and this check should not import any of them.
     names = {(base.__module__.split(".")[0], base.__name__) for base in type(optimizer).__mro__}
     roots = {root for root, _ in names}
     kinds = {kind for _, kind in names}
@@ -133,7 +133,7 @@ def _wrap(optimizer: Any, control: "_Control") -> Any:
     plain = optimizer._hvd.plain if isinstance(optimizer, _DistributedOptimizer) else type(optimizer)
     members = {"__slots__": ("_hvd",), "__module__": plain.__module__, "__doc__": plain.__doc__}
     made = object.__new__(type(plain.__name__, (_DistributedOptimizer, plain), members))
-    made.__dict__ = optimizer.__dict__  # slots, names and hyperparameters are those of the given optimizer
+    made.__dict__ = optimizer.__dict__  # Share slots, names and hyperparameters with the given optimizer.
     control.plain = plain
     control.original = optimizer
     made._hvd = control
@@ -141,7 +141,7 @@ def _wrap(optimizer: Any, control: "_Control") -> Any:
 
 
 class _Control:
-    """State of a distributed optimizer besides that of the plain one."""
+    """State that a distributed optimizer has in addition to the plain optimizer's state."""
 
     def __init__(self, reduce: Reduce, local: LocalVariables, process_set: ProcessSet) -> None:
         self.plain: Any = None
@@ -172,14 +172,14 @@ class _Control:
 
 
 class _DistributedOptimizer:
-    """Methods of a distributed optimizer, which override the plain optimizer's."""
+    """Methods by which a distributed optimizer overrides the plain optimizer."""
 
     __slots__ = ()
     _hvd: _Control
 
     @property
     def _optimizer(self) -> Any:
-        """The optimizer that was passed in; other software reads it."""
+        """Plain optimizer that was passed in; other software reads this property."""
         return self._hvd.original
 
     def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
@@ -212,10 +212,10 @@ class _DistributedOptimizer:
 
 @contextlib.contextmanager
 def _own_train_op() -> Iterator[Any]:
-    """Return a function that replaces the plain optimizer's train op by its argument in the graph's collection.
+    """Return a function that replaces the plain optimizer's train op in the graph's collection by its argument.
 
-    Plain optimizers add the operation that they return to the collection of train ops. An operation under a condition
-    must be replaced there by the one that contains the condition.
+    Plain optimizers add the operation that they return to the collection of train ops. If that operation is in a branch
+    of tf.cond, the collection must contain the tf.cond operation instead.
     """
     if not in_session():
         yield lambda result: result

@@ -56,9 +56,9 @@ def make_allreduce_grads(
 ) -> Reduce:
     """Return a function ``(gradients, variables) -> reduced gradients`` for eager mode, tf.function and sessions.
 
-    All three are lists of the same length and order. Gradients that are None stay None. All gradients are returned
-    unchanged if this rank is not in ``process_set``, or is alone in it while the job is not elastic. All ranks must
-    pass gradients at the same positions.
+    All three are lists of the same length and order. Gradients that are None stay None. The function returns all
+    gradients unchanged if this rank is not in ``process_set``, or if it is the only member and the job is not elastic.
+    All ranks must pass gradients at the same positions.
 
     Args:
         name: Prefix of the operations' names, the same on all ranks.
@@ -106,7 +106,7 @@ def make_allreduce_grads(
         if sparse_as_dense:
             gradients = [dense(gradient) for gradient in gradients]
         members = _groups(gradients, variables, groups)
-        # Names must not include scopes.
+        # Operation names must not include name scopes.
         with tf.compat.v1.name_scope(None):
             return _reduce(gradients, members, options)
 
@@ -114,7 +114,7 @@ def make_allreduce_grads(
 
 
 def reduces(process_set: ProcessSet = global_process_set) -> bool:
-    """Return True if this rank has other ranks to reduce with in this set.
+    """Return True if this rank is in the set and has other ranks there to reduce with.
 
     Raises:
         ValueError: Horovod is not initialized.
@@ -123,7 +123,7 @@ def reduces(process_set: ProcessSet = global_process_set) -> bool:
 
 
 def dense(gradient: Any) -> Any:
-    """Return IndexedSlices as a dense tensor; anything else unchanged."""
+    """Convert IndexedSlices to a dense tensor, and return anything else unchanged."""
     return tf.convert_to_tensor(gradient) if isinstance(gradient, tf.IndexedSlices) else gradient
 
 
@@ -153,7 +153,7 @@ def name_of(variable: Any) -> str:
 
 
 def on_the_wire(name: str) -> str:
-    """Return a Keras name without the numbers that depend on what a rank has created before.
+    """Return a Keras name without its numbers, which depend on what the rank created before.
 
     For example, ``dense_2/kernel`` becomes ``dense/kernel``.
     """
@@ -211,7 +211,7 @@ class LocalVariables:
 def _with_largest(
     reduce: Reduce, name: str, process_set: ProcessSet, gradients: Sequence[Any], variables: Sequence[Any]
 ) -> list[Any]:
-    """Run ``reduce``, except for variables that are overwritten by their gradients.
+    """Run ``reduce`` on all gradients except those that overwrite their variables.
 
     For these, return the maximum over all ranks.
     """
@@ -247,11 +247,11 @@ def _reduce(
 
 
 def _groups(gradients: list[Any], variables: list[Any], groups: Any) -> list[tuple[str | None, list[int]]]:
-    """Return (name, positions) of gradients to be reduced together, and (None, [i]) for one that is reduced alone.
+    """Return (name, positions) for gradients to reduce together, and (None, [i]) for one to reduce alone.
 
-    The gradients of a name have one dtype and are either all dense or all IndexedSlices. A group with one member here
-    may have several on another rank, or the reverse. It therefore always has its own name, so that ranks can detect a
-    disagreement.
+    The gradients under one name have the same dtype and are either all dense or all IndexedSlices. If ranks disagree, a
+    group can have one gradient on this rank and several on another. Every group therefore has its own name, so that the
+    engine detects the disagreement.
     """
     present = [i for i, gradient in enumerate(gradients) if gradient is not None]
     if tf.executing_eagerly() and not groups:
@@ -317,7 +317,7 @@ _uses: "weakref.WeakKeyDictionary[Any, Counter[str]]" = weakref.WeakKeyDictionar
 
 
 def unused(name: str) -> str:
-    """Return ``name``, with a number if the function (or the session's graph) has used it before.
+    """Return ``name``, with a number appended if this function or session graph has used it before.
 
     Operations of a function may run concurrently, so they need different names.
     """
@@ -329,9 +329,9 @@ def unused(name: str) -> str:
 
 
 def _whole_function() -> Any:
-    """Return the graph of the innermost function or session, outside of branches of tf.cond and bodies of loops.
+    """Return the graph of the innermost tf.function or session, looking past branches of tf.cond and loop bodies.
 
-    Calling functions are ignored, because the number of times that they trace it may differ between ranks.
+    Ignore the callers of that function, because ranks can trace them a different number of times.
     """
     graph = tf.compat.v1.get_default_graph()
     while getattr(graph, "is_control_flow_graph", False):

@@ -28,8 +28,8 @@ _NAME = "SyncBatchNormalization"
 def joined_moments(x: tf.Tensor, axes: list[int], mask: Any = None, name: str = _NAME) -> tuple[tf.Tensor, tf.Tensor]:
     """Return (mean, variance) of all ranks' ``x`` combined, with size 1 at ``axes``.
 
-    The results are float32, or float64 if ``x`` is. They are zero if no element counts on any rank. Every rank must
-    call this equally often and in the same order. The gradient is that of the sum of all ranks' losses.
+    The results are float32, or float64 if ``x`` is. They are zero if all ranks' inputs are empty or masked. Every rank
+    must call this equally often and in the same order. The gradient is that of the sum of all ranks' losses.
 
     Args:
         x: Floating-point tensor; its shape may differ between ranks along ``axes``.
@@ -57,7 +57,7 @@ def joined_moments(x: tf.Tensor, axes: list[int], mask: Any = None, name: str = 
         joined = tf.reduce_sum(all_squares + counts * tf.square(means - mean), 0)
 
         def gradient(of_mean: tf.Tensor, of_variance: tf.Tensor) -> tf.Tensor:
-            # Every rank's loss depends on these statistics, so all ranks' contributions are summed.
+            # Every rank's loss depends on these statistics, so sum the gradients of all ranks.
             own = tf.stack([of_mean, of_variance])
             with tf.compat.v1.name_scope(None):
                 summed = _allreduce(own, unused(f"{name}.gradient"), op=Sum)
@@ -103,7 +103,7 @@ class SyncBatchNormalization(_BatchNormalization):
         return tuple(tf.squeeze(tf.cast(part, inputs.dtype), axes) for part in moments)
 
     def _calculate_mean_and_var(self, inputs: Any, reduction_axes: list[int], keep_dims: bool, mask: Any = None) -> Any:
-        # Called only by Keras 2.
+        # Only Keras 2 calls this method.
         if _alone():
             return super()._calculate_mean_and_var(inputs, reduction_axes, keep_dims, mask=mask)
         moments = joined_moments(inputs, list(reduction_axes), mask, self._on_the_wire())

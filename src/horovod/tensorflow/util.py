@@ -45,19 +45,20 @@ def refs_to_vars(refs: Any) -> Any:
 
 
 def elastic() -> bool:
-    """Return True if the number of ranks may change while traced functions live on (HOROVOD_ELASTIC=1)."""
+    """Return True in elastic jobs (HOROVOD_ELASTIC=1), whose size can change while traced functions stay in use."""
     return bool(BY_NAME["HOROVOD_ELASTIC"].parse(os.environ.get("HOROVOD_ELASTIC", "")))
 
 
 # -- the error for a lost rank ---------------------------------------------------------------------------------------
 
-_OURS = "Horovod"  # part of Horovod's op names, and so of TensorFlow's message about a failed op
+_OURS = "Horovod"  # substring of Horovod's op names, which TensorFlow's message about a failed op contains
 
 
 def errors_as_ours(func: Callable[..., Any]) -> Callable[..., Any]:
     """Decorate ``func`` to raise HorovodInternalError if a Horovod op fails with UnknownError.
 
-    A lost rank or a shutdown causes that error. All other errors are raised unchanged.
+    Horovod ops fail with UnknownError after a rank is lost and during a shutdown. All other errors are raised
+    unchanged.
     """
 
     @functools.wraps(func)

@@ -1,7 +1,7 @@
 """tf.data's data service for a training job: slow preprocessing runs in separate processes.
 
-*Data workers* run the preprocessing on other cores or hosts. *Dispatchers* tell the training which worker has which
-data. Start both sides::
+*Data workers* run the preprocessing on other cores or hosts. *Dispatchers* tell the training processes which data
+worker has which data. Start both sides::
 
     horovodrun -np 4 python -m horovod.tensorflow.data.compute_worker compute.json      # the compute side
     horovodrun -np 2 python train.py                                                    # the training side
@@ -33,14 +33,14 @@ from horovod.tensorflow.data.config import TfDataServiceConfig, Way
 __all__ = ["TfDataServiceConfig", "compute_worker_fn", "send_to_data_service", "tf_data_service"]
 
 _service = tf.data.experimental.service
-_ways: dict[str, Way] = {}  # relays by the dispatcher's address
+_ways: dict[str, Way] = {}  # relays, by address of the dispatcher
 
 
 @contextlib.contextmanager
 def tf_data_service(compute_config: TfDataServiceConfig, rank: int) -> Iterator[str]:
     """Provide a dispatcher for this rank.
 
-    The context's value is an address for ``tf.data.experimental.service.distribute``. The context is entered when the
+    The context manager yields an address for ``tf.data.experimental.service.distribute``. Entering waits until the
     dispatcher and all its workers are running. The dataset, and ``hvd.join()``, must be used within it.
 
     With dispatchers on the training side, each of the first ranks runs one until it leaves the context. Leaving waits
@@ -91,16 +91,16 @@ def tf_data_service(compute_config: TfDataServiceConfig, rank: int) -> Iterator[
 
 
 def _registered(config: TfDataServiceConfig, client: ComputeClient, number: int) -> str:
-    """Return the dispatcher's address once the dispatcher and its workers are registered."""
+    """Wait until the dispatcher and its workers are registered, and return the dispatcher's address."""
     address = client.wait_for_dispatcher_registration(number, config.timeout)
     client.wait_for_dispatcher_worker_registration(number, config.workers_per_dispatcher, config.timeout)
     return address
 
 
 def _way(config: TfDataServiceConfig, number: int, dispatcher: str) -> Way:
-    """Return the relay to a dispatcher.
+    """Return the relay to a dispatcher, creating it if necessary.
 
-    It lives as long as the process, because the end of a dataset's use cannot be detected.
+    The relay lives as long as the process, because the process cannot tell when a dataset is no longer used.
     """
     if (found := _ways.get(dispatcher)) is None or not found.leads_there:
         found = _ways[dispatcher] = Way(config, number, dispatcher)
@@ -124,9 +124,9 @@ def send_to_data_service(
     reuse_dataset: bool = False,
     round_robin: bool = False,
 ) -> Any:
-    """Return the dataset with all its steps so far executed by the data workers, in any order.
+    """Return a dataset whose steps so far run on the data workers, which return elements in any order.
 
-    Also available as a method of ``tf.data.Dataset``. The steps cannot contain Python code (``py_function``,
+    This function is also a method of ``tf.data.Dataset``. The steps cannot contain Python code (``py_function``,
     ``from_generator``).
 
     Args:
@@ -163,7 +163,7 @@ def send_to_data_service(
     if reuse_dataset:
         options["job_name"] = f"horovod.{_agreed(rank, size)}"
     if round_robin and size is not None:
-        # Position among the ranks of this dispatcher.
+        # Index of this rank among the ranks that use this dispatcher.
         options["consumer_index"], number = divmod(rank, compute_config.dispatchers)
         options["num_consumers"] = len(range(number, size, compute_config.dispatchers))
     with tf_data_service(compute_config, rank) as address:
@@ -171,10 +171,10 @@ def send_to_data_service(
 
 
 def _agreed(rank: int, size: int | None) -> str:
-    """Return a name that identifies this pass, the same on all ranks.
+    """Return a name for this pass over the data, which is the same on all ranks.
 
-    A counter would suffice for ranks that started together. It fails for the next training with the same service and
-    for ranks that joined later: they would get the rest of another pass, possibly nothing.
+    A counter would be enough if all ranks always started together. With a counter, a later training with the same
+    service, or a rank that joins later, would get the rest of an earlier pass, which may be empty.
     """
     own, job = uuid.uuid4().hex, state.job
     if size == 1:
@@ -201,8 +201,8 @@ def compute_worker_fn(compute_config: TfDataServiceConfig, index: int | None = N
 
     Args:
         compute_config (TfDataServiceConfig): Configuration of the service.
-        index (int, optional): Number of the process. A process on the same host with the number of a lost one takes its
-            place, unless that had a dispatcher, which cannot be replaced. Default: the rank given by the launcher.
+        index (int, optional): Number of the process. A new process replaces a lost one on the same host with the same
+            number. A process with a dispatcher cannot be replaced. Default: the rank given by the launcher.
 
     Raises:
         ValueError: The service has no process with this number.
@@ -218,7 +218,7 @@ def compute_worker_fn(compute_config: TfDataServiceConfig, index: int | None = N
 def begin_dispatcher(
     config: TfDataServiceConfig, client: ComputeClient, index: int, ends: contextlib.ExitStack
 ) -> None:
-    """Start the dispatcher of process ``index`` of the compute side, if it has one. It ends with ``ends``."""
+    """Start the dispatcher of process ``index`` of the compute side, if it has one. Closing ``ends`` stops it."""
     number, mine = _place_of(config, index)
     if config.dispatcher_side == "compute" and mine == 0:
         client.register_dispatcher(number, _start_dispatcher(ends, client.here))
@@ -235,8 +235,8 @@ def run_worker(config: TfDataServiceConfig, client: ComputeClient, index: int) -
         raise TimeoutError(
             f"{error}: dispatchers are on the training side, rank {number} of the training has it, if it has that rank"
         ) from None
-    # Reuse the address of a lost worker: its unfinished tasks are assigned only to a worker at that address, and
-    # training would wait for them.
+    # Reuse the address of a lost worker. The dispatcher gives the lost worker's unfinished tasks only to a worker at
+    # that address, and training waits for these tasks.
     host, _, port = client.find_worker(number, mine).rpartition(":")
     chosen = int(port) if host == client.here else _free_port(client.here)
     address = f"{client.here}:{chosen}"
@@ -252,7 +252,7 @@ def run_worker(config: TfDataServiceConfig, client: ComputeClient, index: int) -
 
 
 def _place_of(config: TfDataServiceConfig, index: int) -> tuple[int, int]:
-    """Return (number of the dispatcher, number of the worker at that dispatcher)."""
+    """Return the number of a process's dispatcher, and the process's worker number at that dispatcher."""
     workers = config.dispatchers * config.workers_per_dispatcher
     if not 0 <= index < workers:
         raise ValueError(f"index must be from 0 to {workers - 1}, got {index}: the data service has {workers} workers")
@@ -266,11 +266,11 @@ def _free_port(host: str) -> int:
 
 
 def _start_dispatcher(ends: contextlib.ExitStack, host: str) -> str:
-    """Start a dispatcher, which ends with ``ends``, and return its address."""
+    """Start a dispatcher and return its address. Closing ``ends`` stops the dispatcher."""
     server = _service.DispatchServer(_service.DispatcherConfig(port=0))
     ends.callback(_stop, server)
     return f"{host}:{server.target.rpartition(':')[2]}"
 
 
 def _stop(server: Any) -> None:
-    getattr(server, "stop", server._stop)()  # older versions have only _stop
+    getattr(server, "stop", server._stop)()  # older TensorFlow versions have only _stop

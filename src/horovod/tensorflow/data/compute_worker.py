@@ -25,7 +25,7 @@ RESTARTS = 10
 
 
 class DataWorkerFailed(RuntimeError):
-    """Failure of the data worker.
+    """Error raised if the data worker fails.
 
     ``code`` is the exit code for this process: the data worker's exit code, or 128 + the signal number if it was killed
     repeatedly, as in shells.
@@ -42,8 +42,8 @@ def main(dispatchers: int, dispatcher_side: str, configfile: str, timeout: float
     Args:
         dispatchers: Number of dispatchers, a divisor of the number of processes.
         dispatcher_side: "compute" or "training".
-        configfile: File that tells the training how to reach the service.
-        timeout: Seconds that parts of the service wait for each other, once all data workers are ready.
+        configfile: File through which the training finds the service.
+        timeout: Maximum seconds that parts of the service wait for each other after all data workers are ready.
 
     Raises:
         ValueError: The number of processes is not a multiple of ``dispatchers``.
@@ -61,7 +61,8 @@ def main(dispatchers: int, dispatcher_side: str, configfile: str, timeout: float
     with contextlib.ExitStack() as ends:
         worker = ends.enter_context(DataWorker(configfile, hvd.rank()))
         worker.wait_until_ready()
-        hvd.allgather_object(None, name="compute_worker.ready")  # start timeouts after all have imported TensorFlow
+        # Start the timeouts only after all processes have imported TensorFlow.
+        hvd.allgather_object(None, name="compute_worker.ready")
         if hvd.rank() == 0:
             key = make_key()
             service = ends.enter_context(ComputeService(dispatchers, size // dispatchers, key, nics or None))
@@ -71,26 +72,26 @@ def main(dispatchers: int, dispatcher_side: str, configfile: str, timeout: float
             ends.callback(config.remove, configfile)
         # After this broadcast, no process can read the file of an earlier service.
         hvd.broadcast_object(0, name="compute_worker")
-        # Pass the key through the file, because messages between ranks are not encrypted everywhere.
+        # Pass the key through the file, because some messages between ranks are not encrypted.
         config = TfDataServiceConfig.read(configfile, True, timeout)
         client = ends.enter_context(config.compute_client())
         begin_dispatcher(config, client, hvd.rank(), ends)
         worker.run()
-        if service is not None:  # after an error there is nothing to wait for: the end of this process ends the job
+        if service is not None:  # After an error, do not wait: the job ends when this process ends.
             service.wait_for_shutdown()
     if begun_here:
         hvd.shutdown()
 
 
 class DataWorker:
-    """Data worker in a child process, which ends with this process.
+    """Data worker in a child process. The child ends when this process ends.
 
     It runs the user's preprocessing. If it is killed, for example for using too much memory, it is restarted and
     training continues.
     """
 
     def __init__(self, configfile: str, index: int) -> None:
-        """Start the child process, which waits for ``run``. ``index`` is its number."""
+        """Start the child process number ``index``, which waits until ``run`` is called."""
         self._index = index
         words = [sys.executable, *boot.arguments("horovod.common.contract.boot")]
         self._words = [*words, "horovod.tensorflow.data.data_worker", configfile, str(index)]
@@ -111,7 +112,7 @@ class DataWorker:
         """Let the child work, and return when its dispatcher is no longer needed.
 
         Raises:
-            DataWorkerFailed: The child fails by itself, or is killed too often.
+            DataWorkerFailed: The child exits with an error, or is killed too often.
         """
         for _ in range(RESTARTS):
             if self._has_worked():
@@ -125,7 +126,7 @@ class DataWorker:
             )
 
     def _has_worked(self) -> bool:
-        """Wait for the child to end. Return False if a signal ended it."""
+        """Wait for the child to end, and return False if a signal killed it."""
         with contextlib.suppress(ConnectionError):
             self._pair.sendall(GO)
         try:
@@ -158,7 +159,7 @@ parser.add_argument("--timeout", type=float, default=60, help="seconds to wait f
 
 
 def __getattr__(name: str) -> argparse.Namespace:
-    """Return ``parsed_args``, the arguments of this process (``sys.argv``) as parsed by ``parser``.
+    """Return the value of ``parsed_args``: ``sys.argv`` as parsed by ``parser``.
 
     They are parsed on access, because a process that imports this module may have other arguments.
 
@@ -171,7 +172,7 @@ def __getattr__(name: str) -> argparse.Namespace:
     try:
         with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
             return parser.parse_args()
-    except SystemExit:  # the caller must not exit because of this
+    except SystemExit:  # Invalid arguments must not make the importing process exit.
         raise AttributeError(
             f"parsed_args: the arguments of this process must be those of a process of the compute side, got "
             f"{sys.argv[1:]}: {said.getvalue().strip()!r}"

@@ -1,4 +1,4 @@
-"""TfDataServiceConfig, the file that tells where a data service is, and the relay to its dispatchers."""
+"""TfDataServiceConfig, which is stored in a data service's configuration file, and the relay to dispatchers."""
 
 import binascii
 import contextlib
@@ -80,7 +80,7 @@ class TfDataServiceConfig:
         """Return the configuration stored in a dict by ``to_dict``.
 
         Raises:
-            ValueError: The dict has another form.
+            ValueError: The dict was not created by ``to_dict``.
         """
         try:
             addresses = {
@@ -112,8 +112,8 @@ class TfDataServiceConfig:
 
         Args:
             filename (str or PathLike): Path of the file.
-            wait_for_file_creation (bool): Wait for the file and for the service that it describes. A killed service may
-                have left its file, which a new service will replace. Default: False.
+            wait_for_file_creation (bool): Wait for the file and for the service that it describes. A file may be left
+                over from a killed service; a new service then replaces it. Default: False.
             timeout (float): Maximum seconds to wait. Default: 600.
 
         Raises:
@@ -165,11 +165,11 @@ def _read(filename: "str | os.PathLike[str]") -> TfDataServiceConfig:
 log = logging.getLogger("horovod.data")
 
 _LOOPBACK = "127.0.0.1"
-# Maximum number of connections.
+# Maximum number of connections per relay.
 _MOST = 256
 # Maximum interval between checks of the dispatcher, in seconds.
 _MOST_SECONDS = 5.0
-# Beginning of a gRPC connection (RFC 9113, 3.4) with an empty SETTINGS frame; the server answers with its settings.
+# Beginning of a gRPC connection (RFC 9113, 3.4) with an empty SETTINGS frame; the server replies with its own settings.
 _GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 
 _service = tf.data.experimental.service
@@ -179,7 +179,7 @@ class Way:
     """Local port that relays connections to a dispatcher, and a thread that monitors the dispatcher.
 
     TensorFlow retries a lost dispatcher forever, and Python cannot interrupt it. So if a dispatcher has not responded
-    for ``config.timeout`` seconds, the port is passed to an empty dispatcher in this process, which does not know the
+    for ``config.timeout`` seconds, the port is passed to an empty dispatcher in this process, which does not have the
     datasets being read. All reads then raise ``tf.errors.NotFoundError``, and the logger ``horovod.data`` names the
     dispatcher. Only control messages use the relay: the data comes directly from the workers.
     """
@@ -191,7 +191,7 @@ class Way:
             config: Configuration of the service.
             number: Number of the dispatcher.
             dispatcher: Address of the dispatcher, HOST:PORT.
-            reader: Number under which heartbeats of this reader are sent to the service; None for none.
+            reader: Number under which this reader sends heartbeats to the service; None sends no heartbeats.
         """
         host, _, port = dispatcher.rpartition(":")
         self._dispatcher, self._number, self._config, self._reader = (host, int(port)), number, config, reader
@@ -200,8 +200,8 @@ class Way:
         self._connections: set[socket.socket] = set()
         self._lock = threading.Lock()
         self._empty: Any = None
-        # A gRPC client speaks first. Other processes of this host that connect without doing so must not use up this
-        # process's file descriptors.
+        # A gRPC client sends first. Drop connections that send nothing, so that other processes on this host cannot use
+        # up this process's file descriptors.
         self._server = BoundedServer((_LOOPBACK, 0), self._connect, _MOST, name="horovod-data-service")
         self.address = f"{_LOOPBACK}:{self._server.server_address[1]}"
         self._start(self._watch)
@@ -287,7 +287,7 @@ def answers(place: tuple[str, int], seconds: float) -> bool:
 
 
 def _pass_on(source: socket.socket, target: socket.socket) -> None:
-    """Copy data until one of the sockets closes."""
+    """Copy data from ``source`` to ``target`` until one of them closes, then shut both down."""
     with contextlib.suppress(OSError):
         while data := source.recv(1 << 16):
             target.sendall(data)

@@ -1,4 +1,4 @@
-"""The data worker, which ``compute_worker`` starts, and restarts if it is killed."""
+"""Data worker process, which ``compute_worker`` starts, and restarts if it is killed."""
 
 import os
 import sys
@@ -10,7 +10,7 @@ from horovod.tensorflow.data.config import TfDataServiceConfig
 
 
 def main() -> NoReturn:
-    """Run the data worker. The process's arguments are the service's file and the worker's number."""
+    """Run the data worker. Command-line arguments: the service's configuration file and the worker's number."""
     wait_for_go()
     config = TfDataServiceConfig.read(sys.argv[1])
     with config.compute_client() as client:
