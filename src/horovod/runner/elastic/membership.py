@@ -4,8 +4,8 @@ Every method reports an event with its time (monotonic, s) and returns actions. 
 identified by their numbers. `actions` lists the states. The rules:
 
 1. An epoch is formed only when no worker runs in an earlier one. Each member must have returned or reported that it
-ends, or its process must be gone. A worker is killed if it does not return in time, or if other ranks have lost it and
-it shows no sign of life.
+   ends, or its process must be gone. A worker is killed if it does not return in time, or if other ranks have lost it
+   and it shows no sign of life.
 2. A survivor is a member of the next epoch if its host has a slot for it and the job does not end.
 3. New workers are started while the others continue. Members are told when a new worker is ready to be admitted.
 4. While no epoch runs, there is always a deadline for the next decision, so no wait is unlimited.

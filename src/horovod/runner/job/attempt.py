@@ -1,7 +1,7 @@
-"""One run of a job's processes by Horovod's own agents, from the first connection to a host to the last process's end.
+"""One attempt to run a job's processes through Horovod's own agents, from connecting to the hosts until all have ended.
 
-Each attempt has its own agents, store (in which its ranks find one another) and key. `policy` decides when the attempt
-ends or must end; the loop in `watch` calls this module.
+Each attempt has its own agents, its own store, in which its ranks find each other, and its own key. `policy` decides
+when the attempt ends or must be stopped. The loop in `watch` calls this module.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ from horovod.runner.remote.fleet import Fleet, Trouble
 
 
 class Attempt:
-    """Run of a job of fixed size.
+    """Attempt to run a job of fixed size.
 
     Attributes:
-        endings: How the ranks ended.
+        endings: Reports about how the ranks ended.
         lost: Messages about hosts that were lost.
-        results: Contents of the workers' result files, by rank.
+        results: Contents of each rank's result file.
     """
 
     def __init__(
@@ -67,17 +67,17 @@ class Attempt:
         payload: bytes | None = None,
         results: bool = False,
     ) -> None:
-        """Open the store, without starting any process.
+        """Open the store. No process starts before `start`.
 
         Args:
             settings: Settings of the job.
             environ: Environment variables of the launcher.
             watch: Loop that runs this attempt.
             fleet: Agents of the job's hosts.
-            connections: Maximum number of connections to the store that agents may relay at once.
-            stdin: Standard input for rank 0.
+            connections: Maximum number of simultaneous connections to the store that agents may relay.
+            stdin: Standard input of the launcher, which rank 0 reads.
             payload: Contents of a file that all workers inherit.
-            results: Collect the workers' result files.
+            results: True to collect the workers' result files.
 
         Raises:
             OSError: The store cannot be opened.
@@ -93,7 +93,7 @@ class Attempt:
         self._want_results = results
         self._size = len(settings.slots)
         hosts = {slot.rank: slot.hostname for slot in settings.slots}
-        self._started: set[str] = set()  # hosts that have started their processes
+        self._started: set[str] = set()  # hosts that have started all their processes
         self.endings = Endings(hosts)
         self.lost: list[str] = []
         self.results: dict[int, bytearray] = {}
@@ -107,14 +107,14 @@ class Attempt:
     # Life cycle
 
     def start(self) -> None:
-        """Start an agent on every host."""
+        """Start an agent on every host of the job."""
         self._take_troubles(self._fleet.start())
 
     def launch(self) -> None:
-        """Send every agent its orders, once all hosts are connected."""
+        """Send its orders to every agent, once all hosts are connected."""
         agents = self._fleet.agents
         orders = Orders(self._settings, self._environ, agents, self._key, self._store.address, self._payload)
-        if orders.gives_terminal:  # a rank uses the terminal, so neither read from it nor draw on it
+        if orders.gives_terminal:  # a rank uses the terminal, so do not read from it or draw on it
             self._stdin = None
             self._screen.queue.lend()
         for remark in orders.remarks():
@@ -129,7 +129,7 @@ class Attempt:
         self._tell(f"store on {host}:{port}; variables for the workers: {names}")
 
     def stop(self, grace: float, first: int = 0) -> None:
-        """Stop all workers. A second call can only shorten the time. See `policy.Stop` for the arguments."""
+        """Stop all workers. Later calls can only shorten the time. The arguments are those of `policy.Stop`."""
         if not self.endings.stopping:
             self.endings.stop(self._screen.tails())
         self._fleet.abandon_waiting()
@@ -137,14 +137,14 @@ class Attempt:
             agent.send(Stop(grace, first))
 
     def suspend(self) -> None:
-        """Stop only the launcher on Ctrl-Z, without the agents taking its silence for its end."""
+        """Suspend only the launcher on Ctrl-Z, and tell the agents first that it will be silent."""
         self._screen.queue.leave()
         self._fleet.watch(active=False)
         os.kill(os.getpid(), signal.SIGSTOP)
         self._fleet.watch(active=True)
 
     def pass_on(self, number: int) -> None:
-        """Send a warning signal to all agents, which deliver it to the processes that catch it."""
+        """Send a warning signal to all agents, which pass it to the processes that handle it."""
         for agent in self._fleet.agents:
             agent.send(PassOn(number))
 
@@ -153,7 +153,7 @@ class Attempt:
         return all(agent.gone or agent.finished for agent in self._fleet.agents)
 
     def close(self) -> None:
-        """End the remaining agents; afterwards no process of the attempt runs."""
+        """End the remaining agents. Afterwards, no process of the attempt runs."""
         try:
             codes = self._fleet.end(AGENT_GRACE)
             for agent in self._fleet.agents:
@@ -167,7 +167,7 @@ class Attempt:
 
     @property
     def ends(self) -> list[RankEnd]:
-        """How each rank ended, as input for `first_failure`."""
+        """How each rank ended, as the input for `first_failure`."""
         return self.endings.ends
 
     # Event loop
@@ -196,7 +196,7 @@ class Attempt:
         )
         times = [at for at in clocks if at is not None]
         if self._stdin is not None and self._stdin.in_background:
-            times.append(time.monotonic() + 1.0)  # poll, because moving to the foreground raises no event
+            times.append(time.monotonic() + 1.0)  # poll, because a move to the foreground raises no event
         return min(times, default=None)
 
     def tick(self, now: float, listening: bool) -> None:
@@ -217,11 +217,14 @@ class Attempt:
     # Progress of the start
 
     def _called(self) -> bool:
-        """Return True if any rank has called hvd.init(), by its report or by connecting to the store."""
+        """Return True if any rank has called hvd.init().
+
+        A rank shows this by its report, or by connecting to the store.
+        """
         return bool(self.endings.called or self._store.completed or self._store.waiting())
 
     def _forming(self) -> bool:
-        """Return True while the ranks have not met in the store, which does not wake the launcher, so it polls."""
+        """Return True while the ranks have not all met in the store. No event reports that, so the launcher polls."""
         launched = self._policy.phase in (Phase.STARTING, Phase.RUNNING, Phase.SETTLING)
         return self._size > 1 and launched and self._store.completed < 2
 
@@ -301,7 +304,7 @@ class Attempt:
     def _show(self, report: Output) -> None:
         try:
             self._screen.show(report)
-        except RankFileError as error:  # the disk is full, say; stop rather than leave incomplete files
+        except RankFileError as error:  # for example, the disk is full; stop rather than leave incomplete files
             self._watch.fail(str(error))
 
     def _end_rank(self, report: Exited) -> None:

@@ -1,4 +1,4 @@
-"""Log of injected faults as the launcher observes them, for `--chaos-report`. Pure: times are arguments (s)."""
+"""Log of injected faults as the launcher observes them, for `--chaos-report`. Callers pass all times in seconds."""
 
 from __future__ import annotations
 
@@ -13,32 +13,35 @@ _SAID = re.compile(rb"chaos: (\w+)[^\n]*\n")
 _AGAIN = re.compile(AGAIN.format(r"(\d{1,9})").encode() + rb"\n")
 _LASTS = re.compile(rb" for=(\S+)")
 _NOT_COUNTED = (b"(not done", b"(the other end")
-_LATE = 1.0  # s after a fault's end during which a failure is still attributed to it
-_NOBODY = -1  # worker number of a fault that no longer concerns a worker
-_REST = 400  # maximum bytes kept of an incomplete line
+_LATE = 1.0  # Seconds after a fault's end in which a failure is still attributed to it.
+_NOBODY = -1  # Worker number of a fault that no longer concerns any worker.
+_REST = 400  # Maximum bytes kept of an incomplete line.
 
 
 class ChaosLog:
-    """Injected faults, with the times at which each is detected and recovered from.
+    """Injected faults, with the times at which each one is detected and the job has recovered.
 
-    A rank writes to stderr which fault it is about to inject into itself. The fault counts as detected when the rank's
-    process ends, or when the epoch ends and the next one lacks the worker. It counts as recovered from when the next
-    epoch runs. A fault that need not be noticed (a short stop or cut, a slow link) is neither, nor is a change of
-    epochs that only adds workers.
+    A rank announces on stderr each fault that it is about to inject into itself. The fault counts as detected when the
+    rank's process ends, or when the epoch ends and the next one lacks the worker. The job has recovered when the next
+    epoch runs. Faults that can pass unnoticed (a short stop or cut, a slow link) count as neither. A change of epochs
+    that only adds workers does not count either.
     """
 
     def __init__(self, planned: Iterable[Event] = ()) -> None:
-        """Create the log. `planned` faults were listed one by one; the report names those that no rank announced."""
+        """Create the log.
+
+        `planned` are the faults that the user listed. The report names those that no rank announced.
+        """
         self._silent = [str(event) for event in planned]
-        self._outcomes: list[tuple[int, Outcome]] = []  # with the worker that each fault concerns
-        self._again: int | None = None  # steps that ranks report to have repeated
+        self._outcomes: list[tuple[int, Outcome]] = []  # each fault with the number of the worker that it concerns
+        self._again: int | None = None  # total number of steps that ranks report as repeated; None without a report
         self._rests: dict[int, bytes] = {}
-        self._epoch = 0  # current epoch; 0 if none runs
-        self._members: frozenset[int] = frozenset()  # workers of the last epoch
-        self._over: float | None = None  # when the last epoch ended, until the next one runs
+        self._epoch = 0  # Number of the current epoch; 0 if none runs.
+        self._members: frozenset[int] = frozenset()  # Workers of the last epoch.
+        self._over: float | None = None  # Time at which the last epoch ended; None once the next one runs.
 
     def wrote(self, worker: int, data: bytes, now: float) -> None:
-        """Take what the worker wrote to stderr."""
+        """Read announcements of faults in what the worker wrote to stderr."""
         text = self._rests.pop(worker, b"") + data
         for match in _SAID.finditer(text):
             self._strike(match[0].decode(errors="replace").removeprefix("chaos: ").rstrip())
@@ -55,11 +58,14 @@ class ChaosLog:
             self._rests[worker] = rest
 
     def _strike(self, said: str) -> None:
-        """Remove a fault from those not announced; for a slow link, the rank at its other end announces it too."""
+        """Remove an announced fault from the planned ones.
+
+        A slow link is announced by the ranks at both of its ends.
+        """
         self._silent = [event for event in self._silent if said != event and not said.startswith(event + " (")]
 
     def _speaks(self, worker: int) -> None:
-        """Detach stop faults from a worker that writes: it runs again, so a later end has another cause."""
+        """Detach stop faults from a worker that writes. It runs again, so if it ends later, there is another cause."""
         for place, (whose, outcome) in enumerate(self._outcomes):
             if whose == worker and outcome.event.kind is Kind.STOP:
                 self._outcomes[place] = _NOBODY, outcome
@@ -72,7 +78,7 @@ class ChaosLog:
                 self._outcomes[place] = whose, replace(outcome, detected=self._noticed(outcome, now))
 
     def epoch(self, running: int, now: float, members: Collection[int] = ()) -> None:
-        """Record that epoch `running` runs with these workers; 0 if none runs."""
+        """Record that epoch `running` runs with these workers, or that none runs (0)."""
         if running == self._epoch:
             return
         if self._epoch:
@@ -90,9 +96,9 @@ class ChaosLog:
         self._members, self._over = new, None
 
     def _noticed(self, outcome: Outcome, now: float) -> float:
-        """Return when the fault was detected: the end of the epoch if that came first, but not for a stopped rank.
+        """Return the time at which the fault was detected: the end of the epoch if that came first, else `now`.
 
-        A stopped rank is detected when it is killed.
+        For a rank that was stopped, it is the time at which the rank was killed.
         """
         if self._over is None or outcome.event.kind is Kind.STOP or outcome.at > self._over:
             return max(now, outcome.at)
@@ -101,7 +107,7 @@ class ChaosLog:
     def _lost_with(self, worker: int, outcome: Outcome, new: frozenset[int]) -> bool:
         """Return True if the fault ended the last epoch, of which `worker` was a member.
 
-        A host that was cut off may be a member again in the next epoch.
+        A host that was cut off can be a member again in the next epoch.
         """
         if self._over is None or outcome.event.kind is Kind.STOP or not _is_on(outcome, self._over):
             return False
@@ -109,18 +115,21 @@ class ChaosLog:
         return back or worker in self._members - new
 
     def lines(self) -> list[str]:
-        """Return the lines of the report, at the end of the job."""
+        """Return the lines of the report. Call it at the end of the job."""
         made = lines([self._at_the_end(outcome) for _, outcome in self._outcomes], self._again)
         return [*made, *(f"chaos: has not happened: {event}" for event in self._silent)]
 
     def _at_the_end(self, outcome: Outcome) -> Outcome:
-        """Return the outcome; of an epoch after which no other came, it counts as detected when that epoch ended."""
+        """Return the final outcome of a fault.
+
+        If no further epoch came, a fault is detected when the last epoch ended.
+        """
         if outcome.detected is not None or self._over is None or outcome.event.kind in (Kind.STOP, Kind.PREEMPT):
             return outcome
         return replace(outcome, detected=self._noticed(outcome, self._over)) if _is_on(outcome, self._over) else outcome
 
 
 def _is_on(outcome: Outcome, now: float) -> bool:
-    """Return True if a failure at time `now` may be caused by this fault."""
+    """Return True if this fault can be the cause of a failure at time `now`."""
     lasts = outcome.event.lasts
     return outcome.event.kind is not Kind.SLOW and (lasts is None or now <= outcome.at + lasts + _LATE)

@@ -1,8 +1,8 @@
-"""One run of an elastic job, from the first discovery of hosts to the end of its last process. Called by `watch`.
+"""One attempt to run an elastic job, from the discovery of hosts until its last process has ended.
 
-`elastic.membership` decides which workers are members. This module reports events to it and carries out its actions.
-Events are hosts found and lost (`elastic.finder`, `host_agents`), exits and stops reported by agents, and workers'
-requests (`membership_desk`).
+The loop in `watch` calls this module. `elastic.membership` decides which workers are members. This module reports
+events to it and carries out its actions. The events are: hosts that are found or lost (`elastic.finder`,
+`host_agents`), workers that exit or are stopped, as reported by agents, and requests of workers (`membership_server`).
 """
 
 from __future__ import annotations
@@ -59,10 +59,10 @@ from horovod.runner.remote.routes import Locality
 
 
 class ElasticAttempt:
-    """Run of an elastic job, with the interface of `Attempt`.
+    """Attempt to run an elastic job. It has the interface of `Attempt`.
 
     Attributes:
-        lost: Always empty, because the job continues without a lost host.
+        lost: Always empty, because the job continues when a host is lost.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class ElasticAttempt:
         payload: bytes | None = None,
         results: bool = False,
     ) -> None:
-        """Open the store, without starting any process. Raises OSError."""
+        """Open the store. No process starts before a host is found. Raises OSError if the store cannot be opened."""
         self._settings = settings
         self._watch = watch
         self._screen = watch.screen
@@ -90,11 +90,12 @@ class ElasticAttempt:
         self._results: dict[int, bytearray] = {}
         self._end: End | None = None
         self._stopping = False
-        self._launched = False  # True once a worker has been started
-        self._due: float | None = None  # when the membership must decide next, as computed before the last wait
+        self._launched = False  # True once any worker has been started.
+        # Time at which the membership must decide next, as computed before the last wait.
+        self._due: float | None = None
         self._chaos = ChaosLog(elastic.faults) if elastic.chaos_report else None
         self._uninitialized = UninitializedJobCheck(elastic.start, users_command(settings, payload))
-        self._ticked = time.monotonic()  # when the membership was last called
+        self._ticked = time.monotonic()  # time at which the membership was last called
         self._standstill = Standstill(time.monotonic())
         self._stopped = StoppedWorkers(settings.heartbeat_timeout)
         bounds = elastic.start, elastic.least, elastic.most, elastic.resets
@@ -116,13 +117,13 @@ class ElasticAttempt:
     # Life cycle
 
     def start(self) -> None:
-        """Do nothing: the finder already looks for hosts."""
+        """Do nothing, because the finder already looks for hosts."""
 
     def launch(self) -> None:
-        """Do nothing: workers start as their hosts are found."""
+        """Do nothing, because workers start as their hosts are found."""
 
     def stop(self, grace: float, first: int = 0) -> None:
-        """Stop all workers. A second call can only shorten the time. See `policy.Stop` for the arguments."""
+        """Stop all workers. Later calls can only shorten the time. The arguments are those of `policy.Stop`."""
         if not self._stopping:
             self._stopping = True
             self.endings.stop(self._screen.tails())
@@ -135,7 +136,7 @@ class ElasticAttempt:
             agent.send(Stop(grace, first))
 
     def suspend(self) -> None:
-        """Stop only the launcher on Ctrl-Z, without the agents taking its silence for its end."""
+        """Suspend only the launcher on Ctrl-Z, and tell the agents first that it will be silent."""
         self._screen.queue.leave()
         self._fleet.watch(active=False)
         since = time.monotonic()
@@ -145,13 +146,13 @@ class ElasticAttempt:
         self._fleet.watch(active=True)
 
     def _postpone(self, seconds: float) -> None:
-        """Extend all deadlines by the seconds during which the launcher did not run."""
+        """Extend all deadlines by `seconds`, during which the launcher did not run."""
         self._membership.postpone(seconds)
         self._hosts.postpone(seconds)
         self._stopped.postpone(seconds)
 
     def pass_on(self, number: int) -> None:
-        """Send a warning signal to all agents, which deliver it to the processes that catch it."""
+        """Send a warning signal to all agents, which pass it to the processes that handle it."""
         for agent in self._fleet.agents:
             agent.send(PassOn(number))
 
@@ -160,7 +161,7 @@ class ElasticAttempt:
         return self._stopping and all(agent.gone or agent.finished for agent in self._fleet.agents)
 
     def close(self) -> None:
-        """End everything that still runs; afterwards no process of the attempt runs."""
+        """End all processes that still run. Afterwards, no process of the attempt runs."""
         self._finder.close()
         try:
             self._fleet.end(AGENT_GRACE)
@@ -191,7 +192,7 @@ class ElasticAttempt:
     def next_time(self) -> float | None:
         clocks = [self._fleet.next_time(), self._uninitialized.next_time()]
         if not self._stopping:
-            # Relative to its last tick: what has become due since then is still due.
+            # Compute it relative to the last tick, so that what has become due since then is still due.
             self._due = self._membership.next_time(self._ticked)
             clocks += [self._due, self._finder.next_time(), self._hosts.next_time(), self._stopped.next_time()]
         until = min((at for at in clocks if at is not None), default=None)
@@ -202,7 +203,8 @@ class ElasticAttempt:
         self._hosts.take_troubles(self._fleet.look(now, listening))
         if self._stopping:
             return
-        if self._chaos is not None and self._membership.phase is not Phase.FINISHING:  # finishing is no failure
+        # Workers that end while the job finishes have not failed
+        if self._chaos is not None and self._membership.phase is not Phase.FINISHING:
             running = self._membership.epoch if self._membership.phase is Phase.RUNNING else 0
             self._chaos.epoch(running, now, [member.number for member in self._membership.members])
         if remark := self._uninitialized.early(now, bool(self.endings.called)):
@@ -230,19 +232,19 @@ class ElasticAttempt:
         return False
 
     def late(self) -> str:
-        """Return an empty string: elastic jobs apply their own timeout."""
+        """Return an empty string, because elastic jobs have a timeout of their own."""
         return ""
 
     # Results
 
     @property
     def ends(self) -> list[RankEnd]:
-        """How each rank ended, as input for `first_failure`."""
+        """How each rank ended, as the input for `first_failure`."""
         return [] if self._end is not None and self._end.success else self._roster.ends(self.endings.ends)
 
     @property
     def results(self) -> dict[int, bytearray]:
-        """Contents of the workers' result files, by rank in the last epoch."""
+        """Contents of each worker's result file, keyed by rank in the last epoch."""
         return self._roster.by_rank(self._results)
 
     def remark(self) -> str:
@@ -297,7 +299,7 @@ class ElasticAttempt:
             self._chaos.wrote(report.rank, report.data, time.monotonic())
         try:
             self._screen.show(report)
-        except RankFileError as error:  # the disk is full, say; stop rather than leave incomplete files
+        except RankFileError as error:  # for example, the disk is full; stop rather than leave incomplete files
             self._watch.fail(str(error))
 
     def _end_worker(self, report: Exited) -> None:
@@ -316,7 +318,7 @@ class ElasticAttempt:
         self._do(self._membership.exited(number, report.status == 0, time.monotonic(), victim, how))
 
     def _bury(self, number: int) -> None:
-        """Close everything that belongs to a worker that has ended, in whichever way."""
+        """Release everything that belongs to a worker, after its process has ended or its host is lost."""
         try:
             self._screen.finish(number)
         except RankFileError as error:
@@ -326,7 +328,7 @@ class ElasticAttempt:
         self._server.gone(number)
 
     def _forget(self, number: int) -> None:
-        """Drop what is stored about a worker that has ended and will not be asked for again."""
+        """Drop the records of a worker that has ended and is not needed any more."""
         self.endings.forget([number])
         self._screen.forget(number)
         self._results.pop(number, None)
@@ -352,7 +354,7 @@ class ElasticAttempt:
             self._form(action)
         elif isinstance(action, Kill):
             self._hosts.kill(action.worker)
-        elif isinstance(action, Abandon):  # the rest is done if its process ends later
+        elif isinstance(action, Abandon):  # the rest is done if the process still ends later
             self._roster.end(action.worker, False)
             self._stopped.goes_on(action.worker)
         elif isinstance(action, Say):
@@ -369,7 +371,7 @@ class ElasticAttempt:
     def _form(self, action: Form) -> None:
         self._roster.form(action.places)
         self._watch.size = len(action.places)
-        # Bounds the stored data however many workers come and go.
+        # Bound the stored data, regardless of how many workers come and go.
         for number in [end.rank for end in self.endings.ends]:
             self._forget(number)
 

@@ -1,4 +1,6 @@
-"""Agents of an elastic job's hosts, created for the first worker on a host and ended when the host is removed.
+"""Agents on the hosts of an elastic job, one for each host.
+
+An agent starts with the first worker on its host, and ends when the host is removed.
 
 States of an agent:
 
@@ -24,12 +26,12 @@ from horovod.runner.remote.connections import Agent
 from horovod.runner.remote.fleet import Fleet, Trouble
 from horovod.runner.remote.routes import Locality
 
-STRANGERS = 64  # connections to the store from other hosts, beyond those of workers
+STRANGERS = 64  # connections to the store from other hosts, in addition to those of workers
 
 
 @dataclass(frozen=True)
 class HostLost:
-    """The host cannot be used, or no longer. Its `workers` are lost; no other event reports them."""
+    """Event: the host can no longer be used. Its `workers` are lost, which no other event reports."""
 
     host: str
     why: str
@@ -38,13 +40,13 @@ class HostLost:
 
 @dataclass(frozen=True)
 class NeverStarted:
-    """A worker was to be killed before its host had an agent."""
+    """Event: a worker that should be killed had not been started, because its host had no agent yet."""
 
     worker: int
 
 
 class HostAgents:
-    """Agents by host. Host events are reported only from `tick`, because callers may be iterating."""
+    """Agents by host. Host events are only returned by `tick`, because callers may be iterating."""
 
     def __init__(
         self,
@@ -56,16 +58,16 @@ class HostAgents:
         locality: Locality,
         names: Names = FLAGS,
     ) -> None:
-        """Create the object without starting an agent.
+        """Create the object. No agent starts before `start`.
 
         Args:
             fleet: Agents and their connections.
             relay: Relay of connections to the store.
-            orders: Messages to the agents.
-            pythons: Python interpreter of hosts that have their own setting.
+            orders: Source of the messages to send to the agents.
+            pythons: Python interpreter on each host that has its own setting.
             start_timeout: Seconds within which an agent must answer.
-            locality: Lookup of hosts that are this machine.
-            names: How messages name the settings.
+            locality: Lookup that tells whether a host is this machine.
+            names: Names of the settings in messages.
         """
         self._names = names
         self._fleet = fleet
@@ -76,22 +78,22 @@ class HostAgents:
         self._locality = locality
         self._slots: Mapping[str, int] = {}
         self._agents: dict[str, Agent] = {}
-        self._queued: dict[str, list[int]] = {}  # workers to be started once their host's agent is connected
-        self._running: dict[int, str] = {}  # hosts of workers that have been started, or are to be
+        self._queued: dict[str, list[int]] = {}  # Workers that wait for their host's agent to connect, by host.
+        self._running: dict[int, str] = {}  # Host of each worker that has been started or will be.
         self._retiring: set[str] = set()
-        self._asked: dict[str, float] = {}  # hosts being looked up, with the time since when
+        self._asked: dict[str, float] = {}  # hosts that are being looked up, with the time at which the lookup began
         self._stopping = False
-        self._troubles: list[Trouble] = []  # not yet processed
+        self._troubles: list[Trouble] = []  # troubles that `tick` has not processed yet
         self._told: list[HostLost | NeverStarted] = []
 
     # Workers
 
     def found(self, slots: Mapping[str, int]) -> None:
-        """Set the hosts of the job and their slots."""
+        """Set the hosts of the job and their numbers of slots."""
         self._slots = slots
 
     def start(self, number: int, host: str) -> None:
-        """Start one worker, as soon as its host has an agent."""
+        """Start one worker as soon as its host has an agent."""
         self._running[number] = host
         agent = self._agents.get(host)
         if agent is not None and agent.facts is not None and host not in self._retiring:
@@ -104,7 +106,7 @@ class HostAgents:
             self._locality.ask(host)
 
     def kill(self, number: int) -> None:
-        """Kill the worker with SIGKILL; if it has not been started yet, do not start it."""
+        """Kill the worker with SIGKILL, or cancel its start if it has not been started yet."""
         host = self._running.get(number)
         if host is None:
             return
@@ -121,7 +123,7 @@ class HostAgents:
 
     @property
     def waiting(self) -> list[Agent]:
-        """Agents that have not sent Hello."""
+        """Agents that have not sent `Hello` yet."""
         return [agent for agent in self._agents.values() if agent.facts is None]
 
     def _send_worker(self, agent: Agent, number: int) -> None:
@@ -139,9 +141,9 @@ class HostAgents:
     # Reports of agents
 
     def take(self, agent: Agent, report: Report) -> bool:
-        """Handle a report if it concerns agents; return False if it does not."""
+        """Handle a report about the agent itself. Returns False if the report concerns something else."""
         if isinstance(report, Hello) and agent.host in self._retiring:
-            agent.send(Stop(TERM_GRACE))  # the first one may be lost with a connection that failed
+            agent.send(Stop(TERM_GRACE))  # an earlier message may be lost with a connection that failed
         elif isinstance(report, Hello):
             for message in self._orders.prepare(agent, self._slots.get(agent.host, 1)):
                 agent.send(message)
@@ -156,7 +158,7 @@ class HostAgents:
         return True
 
     def take_troubles(self, troubles: list[Trouble]) -> None:
-        """Take the fleet's reports about hosts, for the next `tick`."""
+        """Store the fleet's reports about hosts for the next `tick`."""
         self._troubles += troubles
 
     def _lose(self, agent: Agent, why: str) -> None:
@@ -182,20 +184,20 @@ class HostAgents:
     # Timers
 
     def next_time(self) -> float | None:
-        """Return when `tick` must be called next, or None."""
+        """Return the time at which `tick` must be called next, or None."""
         if self._troubles or self._told:
             return 0.0
         since = [*(agent.since for agent in self.waiting), *self._asked.values()]
         return min((at + self._start_timeout for at in since), default=None)
 
     def postpone(self, seconds: float) -> None:
-        """Extend all deadlines by the seconds during which the launcher did not run."""
+        """Extend all deadlines by `seconds`, during which the launcher did not run."""
         for agent in self.waiting:
             agent.since += seconds
         self._asked = {host: since + seconds for host, since in self._asked.items()}
 
     def tick(self, now: float) -> list[HostLost | NeverStarted]:
-        """End agents of removed hosts, drop those that have ended, and return host events since the last call."""
+        """End agents of removed hosts and drop those that have ended. Returns the host events since the last call."""
         troubles, self._troubles = self._troubles, []
         for trouble in troubles:
             if self._agents.get(trouble.agent.host) is trouble.agent:
@@ -213,7 +215,7 @@ class HostAgents:
         return told
 
     def _begin(self, now: float) -> None:
-        """Add agents for the hosts whose lookup has ended, and fail those whose lookup takes too long."""
+        """Add agents for hosts whose lookup has ended. Report hosts as lost if their lookup takes too long."""
         for host, local in self._locality.answers().items():
             if self._asked.pop(host, None) is not None:
                 self._add(host, local)
@@ -233,20 +235,20 @@ class HostAgents:
             agent.send(Stop(TERM_GRACE))
 
     def _end(self, agent: Agent) -> None:
-        """Drop an agent that has finished, because it was retired or on its own initiative."""
+        """Drop an agent that has finished, either because its host was removed or by itself."""
         if agent.host not in self._retiring:
             why = f"its agent has ended: {agent.notice}" if agent.notice else "its agent has ended"
             self._lose(agent, f"{agent.name} is lost: {why}")
             return
         self._forget(agent)
-        if queued := self._queued.pop(agent.host, []):  # the host is used again meanwhile
+        if queued := self._queued.pop(agent.host, []):  # the host is used again since
             for number in queued:
                 self.start(number, agent.host)
 
     # Shutdown
 
     def stop(self) -> None:
-        """Record that the job ends; host events are no longer reported."""
+        """Record that the job ends, after which no host events are returned."""
         self._stopping = True
         self._queued.clear()
         self._asked.clear()

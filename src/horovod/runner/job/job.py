@@ -1,7 +1,7 @@
-"""A job: one attempt to run it, and its result.
+"""Run of a job: one attempt and its result.
 
-The screen, the signals and the policy, which outlive the attempt, are created here. The processes are run by `attempt`
-or, in elastic jobs, `elastic_attempt`; `policy` decides when the attempt ends, and `watch` is the loop.
+This module creates what outlives the attempt: the screen, the signals and the policy. `attempt` or, in elastic jobs,
+`elastic_attempt` runs the processes. `policy` decides when the attempt ends, and `watch` is the event loop.
 """
 
 from __future__ import annotations
@@ -50,18 +50,19 @@ class Job:
         fleet: Fleet | None = None,
         source: Source | None = None,
     ) -> None:
-        """Store the arguments; nothing is started.
+        """Store the arguments. Nothing starts before `run`.
 
         Args:
             settings: Settings of the job.
             environ: Environment variables of the launcher.
             stdin: Standard input for rank 0.
-            signals: Signals that the job reacts to.
+            signals: Signals to which the job reacts.
             payload: Contents of a file that all workers inherit.
-            results: Collect the workers' result files.
-            output: Where the job's output goes; default this process's stdout and stderr.
-            fleet: Agents to use in place of those that the settings ask for.
-            source: Source of an elastic job's hosts in place of the one that the settings ask for; closed at the end.
+            results: True to collect the workers' result files.
+            output: Destination of the job's output; by default this process's stdout and stderr.
+            fleet: Agents to use instead of those that the settings describe.
+            source: Source of an elastic job's hosts instead of the one that the settings describe. It is closed at the
+                end.
         """
         self._settings = settings
         self._environ = environ
@@ -74,10 +75,10 @@ class Job:
         self._source = source
 
     def run(self) -> JobResult:
-        """Run the job to its end; afterwards none of its processes runs, whatever happens.
+        """Run the job to its end. Afterwards, none of its processes runs, even if an exception is raised.
 
         Raises:
-            LaunchError: The job cannot be started; no file has been touched.
+            LaunchError: The job cannot start. No file has been changed.
             AgentError: An agent cannot be started.
             OSError: The store, a socket or a file cannot be opened.
         """
@@ -101,7 +102,7 @@ class Job:
         return result
 
     def _run_elastic(self, elastic: ElasticSettings) -> JobResult:
-        # Loaded here because only elastic jobs need it.
+        # Import here, because only elastic jobs need it.
         from horovod.runner.job.elastic_attempt import ElasticAttempt
         from horovod.runner.job.roster import Roster
 
@@ -157,7 +158,7 @@ class Job:
     def _run(
         self, screen: Screen, start_timeout: float | None, make: Callable[[Watch], Attempt | ElasticAttempt]
     ) -> JobResult:
-        """Run an attempt. `start_timeout` is None where the attempt has its own."""
+        """Run an attempt. `start_timeout` is None if the attempt applies its own timeout."""
         policy = Policy(time.monotonic(), start_timeout, self._settings.grace)
         watch = Watch(screen, policy, self._signals, self._settings.size)
         try:

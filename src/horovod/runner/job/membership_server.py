@@ -1,4 +1,4 @@
-"""Connection between an elastic job's membership, which decides, and its workers, who wait for answers at the store."""
+"""Link between an elastic job's membership and its workers, which send requests to the store and wait for answers."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from horovod.runner.elastic.admission import Newcomers
 from horovod.runner.elastic.membership import Membership
 
 Others = Spawn | Form | Kill | Abandon | Say | End
-"""Actions that concern more than sending messages to workers."""
+"""Actions other than sending messages to workers."""
 
 
 class MembershipServer:
-    """Delivery of workers' requests to the membership, and of its decisions to workers. No call blocks."""
+    """Server that passes workers' requests to the membership and its decisions to the workers. No call blocks."""
 
     def __init__(
         self,
@@ -24,27 +24,28 @@ class MembershipServer:
         act: Callable[[Others], None],
         newcomers: Newcomers | None = None,
     ) -> None:
-        """Connect the store's requests with a membership.
+        """Connect the requests at the store with a membership.
 
-        Args:
+        front: Queue of workers' requests at the store.
             front: Queue of the workers' requests at the store.
-            membership: Decides which workers are members.
-            act: Carries out the other actions; called for each new epoch before the workers are told.
-            newcomers: Decides which workers may join; by default those with the same versions of horovod and Python.
+            membership: State machine that decides which workers are members.
+            act: Function that carries out all other actions. For a new epoch, it is called before the workers are told.
+            newcomers: Check that decides which workers may join; by default, horovod and Python versions must be equal.
         """
         self._newcomers = newcomers if newcomers is not None else Newcomers()
         self._front = front
         self._membership = membership
         self._act = act
-        self._members: dict[int, list[int]] = {}  # last epoch to its workers in rank order
-        self._rounds: dict[str, int] = {}  # group "formed <number of a round>" to the epoch whose forming it ends
-        self._number_of: dict[int, int] = {}  # epoch to the number of that round
-        self._over: dict[int, str] = {}  # last epoch to the reason why it is over
+        self._members: dict[int, list[int]] = {}  # Workers of the last epoch, in rank order; the key is the epoch.
+        # For each group "formed <round>" in the store, the epoch whose forming it completes.
+        self._rounds: dict[str, int] = {}
+        self._number_of: dict[int, int] = {}  # Number of this round, by epoch.
+        self._over: dict[int, str] = {}  # Reason why the last epoch is over, by epoch.
         self._last_news = 0.0
-        self._in_sync: set[int] = set()  # workers that reported to be in sync in their last request
+        self._in_sync: set[int] = set()  # workers whose last request said that their state is in sync
 
     def serve(self, now: float) -> None:
-        """Handle the workers' requests. To be called when `front.fd` is readable."""
+        """Handle the requests of workers. Call it when `front.fd` is readable."""
         for told in self._front.take():
             if isinstance(told, Came) and self._membership.workers.find(told.worker) is None:
                 self._front.refuse(told.worker, "the launcher has given it up")
@@ -73,22 +74,22 @@ class MembershipServer:
     def _met(self, told: Met, now: float) -> None:
         if told.group.startswith("init e"):
             epoch = int(told.group.removeprefix("init e"))
-            if epoch in self._members:  # otherwise it is already over
+            if epoch in self._members:  # otherwise the epoch is already over
                 self._number_of[epoch] = told.round
                 self._rounds[f"formed {told.round}"] = epoch
-                if epoch in self._over:  # a process of it has ended, which was reported first
+                if epoch in self._over:  # a process of the epoch has ended, and that report came first
                     self._fail_round(told.round, self._over[epoch])
         elif told.silent and (epoch := self._rounds.get(told.group, 0)):
             for worker in self._members[epoch]:
                 self.do(self._membership.formed(worker, epoch, now))
 
     def gone(self, worker: int) -> None:
-        """Record that the worker's process has ended."""
+        """Record that the process of a worker has ended."""
         self._in_sync.discard(worker)
         self._front.forget(worker)
 
     def do(self, actions: list[Action]) -> None:
-        """Carry out the membership's actions."""
+        """Carry out the actions that the membership requests."""
         for action in actions:
             if isinstance(action, Form):
                 self._act(action)
@@ -125,7 +126,7 @@ class MembershipServer:
             self._front.place(worker, encode(place))
 
     def _break(self, action: Break) -> None:
-        """Make the workers of an epoch that is over, or being formed, give up at once."""
+        """Make all workers of an epoch that is over give up at once, even if the epoch is still being formed."""
         if action.epoch in self._members:
             self._over[action.epoch] = action.why
         self._front.fail(f"init e{action.epoch}", action.why)

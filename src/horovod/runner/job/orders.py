@@ -1,4 +1,7 @@
-"""Orders to the agents of a job: of fixed size for all ranks of a host, elastic for each worker."""
+"""Orders to the agents of a job.
+
+With a fixed size, an order is for all ranks of a host; in elastic jobs, for one worker.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +23,14 @@ from horovod.runner.remote import ssh
 from horovod.runner.remote.connections import Agent
 from horovod.runner.remote.fleet import Fleet
 
-CLOCK_TOLERANCE = 30.0  # s between the clocks of two hosts below which there is no warning
+CLOCK_TOLERANCE = 30.0  # seconds by which the clocks of two hosts may differ without a warning
 
 
 def make_fleet(settings: LaunchSettings, environ: Mapping[str, str]) -> Fleet:
-    """Return an agent for every host of the job, without starting any.
+    """Return the agents for all hosts of the job. Starts none of them.
 
     Raises:
-        LaunchError: The identity file cannot be read; ssh would continue without it.
+        LaunchError: The identity file cannot be read. ssh itself would continue without it.
     """
     remote = remote_of(settings, environ)
     slots: dict[str, list[Slot]] = {}
@@ -41,7 +44,7 @@ def make_fleet(settings: LaunchSettings, environ: Mapping[str, str]) -> Fleet:
 
 
 def remote_of(settings: LaunchSettings, environ: Mapping[str, str]) -> ssh.Remote:
-    """Return how other hosts are reached. Raises LaunchError as `make_fleet` does."""
+    """Return the options for reaching other hosts. Raises LaunchError as `make_fleet` does."""
     key = settings.ssh_identity_file
     if key is not None and not os.access(os.path.expanduser(key), os.R_OK):
         raise LaunchError(f"--ssh-identity-file (-i) must be a file that can be read here, got {key!r}")
@@ -50,9 +53,10 @@ def remote_of(settings: LaunchSettings, environ: Mapping[str, str]) -> ssh.Remot
 
 
 def store_connections(fleet: Fleet) -> int:
-    """Return how many connections from other hosts to the store are relayed at once, and allow for their descriptors.
+    """Return the maximum number of relayed connections to the store, and raise the descriptor limit for them.
 
-    The number covers all ranks there, some of them twice, and a few connections that fail authentication.
+    The number suffices for all ranks on other hosts, for a second connection of some, and for a few unauthenticated
+    peers.
 
     Raises:
         LaunchError: The hard limit of open files is too low.
@@ -67,14 +71,14 @@ def store_connections(fleet: Fleet) -> int:
 
 
 class Orders:
-    """Messages to the agents. Created when all agents have sent their facts.
+    """Messages to the agents of a job. Create it once all agents have sent their facts.
 
     Args:
         settings: Settings of the job.
         environ: Environment variables of the launcher.
         agents: All agents of the job.
         key: Key of the job.
-        store: Address of the store on this machine.
+        store: Address of the store on this machine, as (host, port).
         payload: Contents of a file that all workers inherit.
     """
 
@@ -104,12 +108,12 @@ class Orders:
         return f"Orders({[agent.host for agent in self._agents]})"
 
     def messages(self, agent: Agent, *, stdin: bool, results: bool) -> Iterator[Request]:
-        """Yield the messages to one agent.
+        """Yield the messages for one agent, in order.
 
         Args:
             agent: Agent that has sent its facts.
             stdin: True if rank 0 reads the launcher's standard input.
-            results: True if workers leave result files.
+            results: True if workers write result files.
         """
         for offset in range(0, len(self._payload), CHUNK):
             yield Payload(self._payload[offset : offset + CHUNK])
@@ -118,7 +122,8 @@ class Orders:
         threads = environment.omp_threads(agent.facts.cores, slots[0].local_size)
         local = {} if self._settings.at_home else {"OMP_NUM_THREADS": str(threads)}
         shared = self.shared_environment(agent.remote)
-        if agent.host in self._interfaces:  # for NCCL only; Horovod's own links try every network that two hosts share
+        # Only NCCL needs this; Horovod's own links try every network that two hosts share
+        if agent.host in self._interfaces:
             shared.setdefault("NCCL_SOCKET_IFNAME", self._interfaces[agent.host])
         yield StartJob(
             command=[os.fsencode(word) for word in self._settings.command],
@@ -141,7 +146,7 @@ class Orders:
 
     @property
     def gives_terminal(self) -> bool:
-        """True if a rank gets the launcher's terminal."""
+        """True if a rank gets the terminal of the launcher."""
         return self._debugged is not None and bool(self._debugged.terminal)
 
     def _own_environment(self, slot: Slot) -> dict[str, str]:
@@ -171,7 +176,7 @@ class Orders:
         )
 
     def remarks(self) -> list[str]:
-        """Return warnings about the hosts that do not prevent the start."""
+        """Return warnings about the hosts. They do not prevent the start."""
         made = [self._debugged.remark] if self._debugged is not None and self._debugged.remark else []
         for agent in self._agents:
             if abs(agent.clock_offset) > CLOCK_TOLERANCE:
@@ -184,16 +189,16 @@ class Orders:
 
 
 def loopback() -> str | None:
-    """Return the network interface of a job on one machine when the user names none."""
+    """Return the network interface for a job on one machine if the user names none."""
     return "lo" if "lo" in (name for _, name in socket.if_nameindex()) else None
 
 
 def encode(variables: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
-    """Return the variables as bytes, as the messages contain them."""
+    """Return the variables as bytes, which the messages contain."""
     return [(os.fsencode(name), os.fsencode(value)) for name, value in variables.items()]
 
 
-# Orders to the agents of an elastic job: once for each host, then for each worker.
+# Orders to the agents of an elastic job: some once per host, others per worker.
 
 
 class ElasticOrders:
@@ -201,14 +206,14 @@ class ElasticOrders:
 
     Args:
         settings: Settings of the job.
-        elastic: Its elastic settings.
+        elastic: Settings for elastic jobs.
         environ: Environment variables of the launcher.
         key: Key of the job.
-        store: Address of the store on this machine.
+        store: Address of the store on this machine, as (host, port).
         payload: Contents of a file that all workers inherit.
-        results: True if workers leave result files.
-        foreseen: Returns the ranks and sizes that a worker is expected to get, None if unknown.
-        machine_of: Returns the machine of a host, as for `Membership`.
+        results: True if workers write result files.
+        foreseen: Function that returns the expected ranks and sizes of a worker, or None if they are unknown.
+        machine_of: Function from a host to its machine, as in `Membership`.
     """
 
     def __init__(
@@ -232,7 +237,7 @@ class ElasticOrders:
         self._results = results
         self._foreseen = foreseen
         self._machine_of = machine_of
-        # Discovered hosts may change, so only fixed hosts can be known to be this machine.
+        # Discovered hosts can change, so only a list of fixed hosts shows that all are this machine.
         fixed_here = bool(elastic.hosts) and all(hosts.is_local(host.name) for host in elastic.hosts)
         self._interface = loopback() if fixed_here else None
 
@@ -240,7 +245,10 @@ class ElasticOrders:
         return f"ElasticOrders({self._settings.command})"
 
     def prepare(self, agent: Agent, slots: int) -> Iterator[Request]:
-        """Yield the messages to send to a host before its first worker. `slots` is its current number of slots."""
+        """Yield the messages to send to a host before its first worker.
+
+        `slots` is the host's current number of slots.
+        """
         for offset in range(0, len(self._payload), CHUNK):
             yield Payload(self._payload[offset : offset + CHUNK])
         assert agent.facts is not None
@@ -262,10 +270,10 @@ class ElasticOrders:
         )
 
     def worker(self, number: int, host: str) -> StartWorker:
-        """Return the order to start one worker.
+        """Return the order that starts one worker.
 
-        Its environment contains the expected ranks and sizes, for programs that read them before `hvd.init()`, which
-        tells the final ones.
+        The worker's environment contains the expected ranks and sizes, for programs that read them before `hvd.init()`.
+        The final ones are known only in `hvd.init()`.
         """
         address, port = self._store
         env = WorkerEnv(hostname=self._machine_of(host), rendezvous_addr=address, rendezvous_port=port, worker=number)
@@ -290,11 +298,14 @@ class ElasticOrders:
 
 
 def without_place(variables: Mapping[str, str]) -> dict[str, str]:
-    """Remove ranks and sizes, which each epoch defines; the launcher may itself be a rank of another job."""
+    """Return the variables without ranks and sizes, which each epoch assigns.
+
+    The launcher can be a rank of another job.
+    """
     return {name: value for name, value in variables.items() if name not in _PLACE}
 
 
 _PLACE = (
     *(f"HOROVOD_{of}{what}" for of in ("", "LOCAL_", "CROSS_") for what in ("RANK", "SIZE")),
-    *TORCH_PLACE,  # torch.distributed would not notice that they change
+    *TORCH_PLACE,  # torch.distributed would not notice that these change
 )

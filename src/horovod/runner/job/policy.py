@@ -1,4 +1,4 @@
-"""Pure state machine for one attempt to run a job.
+"""State machine for one attempt to run a job. It performs no I/O.
 
 Every method takes the time (monotonic, s) and returns the actions that `watch` and the attempt carry out.
 
@@ -15,13 +15,13 @@ import signal
 from dataclasses import dataclass
 from enum import Enum
 
-# s after the first failure in which other ranks may fail and report why. The engine raises their HorovodInternalError
-# within 2 s.
+# Seconds after the first failure in which other ranks may fail and report why. The engine raises their
+# HorovodInternalError within 2 s.
 SETTLE = 2.0
-TERM_GRACE = 5.0  # s between SIGTERM and SIGKILL
-USER_GRACE = 30.0  # s for ranks to end by themselves when the user stops the job (--grace-seconds)
-AGENT_GRACE = 12.0  # additional s until processes that do not end are given up
-LAST_WORDS = 1.0  # s to write output that is not being read, when the user stops the job
+TERM_GRACE = 5.0  # Seconds between SIGTERM and SIGKILL.
+USER_GRACE = 30.0  # Seconds for ranks to end by themselves when the user stops the job (--grace-seconds).
+AGENT_GRACE = 12.0  # Additional seconds until processes that do not end are given up.
+LAST_WORDS = 1.0  # Seconds to write output that no program reads, when the user stops the job.
 
 
 class Phase(Enum):
@@ -37,16 +37,16 @@ class Phase(Enum):
 
 @dataclass(frozen=True)
 class Launch:
-    """Send every host its orders."""
+    """Action: send its orders to every host."""
 
 
 @dataclass(frozen=True)
 class Stop:
-    """End all processes. A further Stop can only shorten the time.
+    """Action: end all processes. A later `Stop` can only shorten the time.
 
     Attributes:
         grace: Seconds between SIGTERM and SIGKILL.
-        first: Signal that is sent before SIGTERM, which then follows after `grace` seconds; 0 for none.
+        first: Signal to send now. SIGTERM then follows after `grace` seconds. 0 means to begin with SIGTERM.
     """
 
     grace: float
@@ -55,14 +55,17 @@ class Stop:
 
 @dataclass(frozen=True)
 class Late:
-    """The start timeout has expired. This counts as trouble, and a `Stop` follows."""
+    """Action: report that the start timeout has expired. This counts as trouble, so a `Stop` follows."""
 
 
 Action = Launch | Stop | Late
 
 
 class Policy:
-    """Policy of jobs of fixed size: the first failure ends the attempt. Without start timeout it begins as RUNNING."""
+    """Policy of jobs of fixed size: the first failure ends the attempt.
+
+    Without a start timeout it begins as RUNNING.
+    """
 
     def __init__(self, now: float, start_timeout: float | None, user_grace: float = USER_GRACE) -> None:
         self.phase = Phase.RUNNING if start_timeout is None else Phase.CONNECTING
@@ -82,18 +85,18 @@ class Policy:
         return self.phase is Phase.STOPPING
 
     def next_time(self) -> float | None:
-        """Return when `tick` must be called next, or None if no deadline is set."""
+        """Return the time at which `tick` must be called next, or None if there is no deadline."""
         times = (self._start_by, self._settle_at, self._give_up_at)
         return min((at for at in times if at is not None), default=None)
 
     def gives_up(self, now: float) -> bool:
-        """Return True if the time for processes to end is over."""
+        """Return True if the time for processes to end has passed."""
         return self._give_up_at is not None and now >= self._give_up_at
 
     # Events
 
     def connected(self, now: float) -> list[Action]:
-        """Record that every host is connected. Idempotent."""
+        """Record that all hosts are connected. Idempotent."""
         if self.phase is not Phase.CONNECTING:
             return []
         self.phase = Phase.STARTING
@@ -113,18 +116,18 @@ class Policy:
             self._settle_at = now + SETTLE
 
     def trouble(self, now: float) -> list[Action]:
-        """Stop because a host is lost or unusable, or output cannot be written.
+        """Stop the attempt because a host is lost or unusable, or because output cannot be written.
 
-        Does not shorten the time that ranks have after Ctrl-C.
+        This does not shorten the time that ranks have after Ctrl-C.
         """
         if self._interrupted:
             return []
         return self._stop(0 if self.phase is Phase.CONNECTING else TERM_GRACE, now)
 
     def interrupted(self, now: float, number: int = signal.SIGINT) -> list[Action]:
-        """Stop because the user sent this signal; a second one kills at once.
+        """Stop the attempt because the user sent this signal. A second signal kills the processes at once.
 
-        Ranks get SIGINT as SIGINT, so that a program sees KeyboardInterrupt, and every other signal as SIGTERM.
+        Ranks get SIGINT as SIGINT, so that a program sees KeyboardInterrupt. They get every other signal as SIGTERM.
         """
         if self._interrupted:
             return self._stop(0, now)
@@ -132,7 +135,10 @@ class Policy:
         return self._stop(self.user_grace, now, signal.SIGINT if number == signal.SIGINT else signal.SIGTERM)
 
     def tick(self, now: float, doubtful: bool = False) -> list[Action]:
-        """Act on deadlines. `doubtful` is True if a host may be lost, which would explain the failures seen so far."""
+        """Act on deadlines that have passed.
+
+        `doubtful` is True if a host may be lost, which would explain the failures.
+        """
         if self._start_by is not None and now >= self._start_by:
             return [Late(), *self._stop(0, now)]
         if self._settle_at is not None and now >= self._settle_at:
@@ -142,12 +148,12 @@ class Policy:
         return []
 
     def reader_is_slow(self, now: float) -> None:
-        """Extend the time for processes to end, which may be waiting for the reader of our output."""
+        """Extend the time for processes to end, because they may be waiting for the reader of our output."""
         if self._give_up_at is not None:
             self._give_up_at = max(self._give_up_at, now + AGENT_GRACE)
 
     def ended(self, now: float) -> None:
-        """Record that no process runs any more. Remaining output waits for its reader without limit, as in a pipe."""
+        """Record that no process runs any more. Remaining output waits without limit for its reader, as in a pipe."""
         self.phase = Phase.ENDED
         self._start_by = self._settle_at = None
         if not self._interrupted:

@@ -1,4 +1,4 @@
-"""Messages while a job starts: what it waits for, and that no rank has called hvd.init(). Pure."""
+"""Messages while a job starts: what it waits for, and a warning if no rank has called hvd.init()."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from horovod.common.contract import reasons
 from horovod.runner.base.arguments import FLAGS, Names
 from horovod.runner.plan.settings import LaunchSettings
 
-QUIET = 2.0  # s of waiting before the line is shown on a terminal
-FIRST = 5.0  # s of waiting before a log gets its first line; the interval doubles with each line
-SHOWN = 4  # maximum hosts that are named
-BAR = 10  # characters
+QUIET = 2.0  # Seconds of waiting before the line is shown on a terminal.
+FIRST = 5.0  # Seconds of waiting before the first line in a log. The interval doubles with each line.
+SHOWN = 4  # Maximum number of hosts that a line names.
+BAR = 10  # Width of the bar in characters.
 
 
 @dataclass(frozen=True)
 class Host:
-    """A host that has not answered yet; `why` is how the last attempt failed, if there was one."""
+    """Host that has not answered yet. `why` is the failure of the last attempt, or empty."""
 
     name: str
     ranks: Sequence[int]
@@ -29,7 +29,7 @@ class Host:
 
 @dataclass(frozen=True)
 class State:
-    """State of the start: hosts without agent, hosts without processes, and groups as from `StoreServer.waiting`."""
+    """State of the start: hosts without agent, hosts without processes, and the result of `StoreServer.waiting`."""
 
     connecting: Sequence[Host] = ()
     starting: Sequence[Host] = ()
@@ -38,14 +38,14 @@ class State:
 
 @dataclass(frozen=True)
 class Shown:
-    """Progress to show: `status` on a terminal's line, empty to clear it, and `line` to append to a log."""
+    """Progress to show: `status` is the line on a terminal (empty: none), `line` is to be appended to a log."""
 
     status: str = ""
     line: str = ""
 
 
 class Progress:
-    """Progress display that shows nothing while the start is quick."""
+    """Progress display that shows nothing if the start is quick."""
 
     def __init__(self, hosts: Mapping[int, str], terminal: bool) -> None:
         """Create the display. `hosts` maps every rank to its host."""
@@ -56,11 +56,11 @@ class Progress:
         self._next: float | None = None
 
     def next_time(self) -> float | None:
-        """Return when `update` shows something new without any event, or None."""
+        """Return the time at which `update` shows something new without an event, or None."""
         return self._next
 
     def update(self, now: float, state: State) -> Shown:
-        """Return what to show in this state."""
+        """Return what to show for this state of the start."""
         phase, missing, text = self._describe(state)
         if phase != self._phase:
             self._phase, self._since = phase, now
@@ -82,7 +82,7 @@ class Progress:
         return Shown(line=sentence)
 
     def _describe(self, state: State) -> tuple[str, int, str]:
-        """Return (phase, number of missing ranks, what is missing), all empty if nothing is missing."""
+        """Return (phase, number of missing ranks, text that names them). All are empty if nothing is missing."""
         if state.connecting:
             missing = sum(len(host.ranks) for host in state.connecting)
             return "connect", missing, self._host_list(state.connecting)
@@ -91,7 +91,7 @@ class Progress:
             return "start", missing, f"the processes of {self._host_list(state.starting)}"
         for group, (size, joined) in (state.groups or {}).items():
             if size != len(self._hosts):
-                continue  # a subset of the ranks, numbered differently
+                continue  # a subset of the ranks, which has its own numbering
             missing_ranks = [rank for rank in range(size) if rank not in joined]
             if group == "init":
                 return group, len(missing_ranks), f"hvd.init() on {self._rank_list(missing_ranks)}"
@@ -133,12 +133,12 @@ def _and_more(named: Sequence[str], more: int, what: str) -> str:
 
 
 def late(waiting: Sequence[tuple[str, str, str, bool]], seconds: float, names: Names = FLAGS) -> str:
-    """Return the message for a job that was not started in time.
+    """Return the message for a job that did not start in time.
 
     Args:
-        waiting: (host, its ranks, reason if known, True if remote) of each agent that has not answered.
-        seconds: The start timeout.
-        names: How messages name the setting.
+        waiting: For each agent that has not answered: host, its ranks, reason if known, True if remote.
+        seconds: Start timeout in seconds.
+        names: Names of the settings in messages.
     """
     limit = f"within {seconds:g} s ({names.start_timeout})"
     if not waiting:
@@ -151,22 +151,22 @@ def late(waiting: Sequence[tuple[str, str, str, bool]], seconds: float, names: N
     return f"no agent answered {limit} from {', '.join(told)}{silent}"
 
 
-# Detection of programs whose ranks all run independently because none calls hvd.init(). Pure.
+# Detection of programs whose ranks all run independently because none calls hvd.init().
 #
-# Such a job trains as many models as there are ranks, and all write the same files.
+# Such a job trains as many models as there are ranks, and all of them write the same files.
 #
-# The warning is limited to Python programs: `horovodrun -np 4 hostname` is not a mistake, and neither is trying out a
-# line of Python with `python -c`. What a shell script runs is not known.
+# The warning is limited to Python programs. Commands such as `horovodrun -np 4 hostname` or `python -c` with a line of
+# Python are not mistakes, and it is unknown what a shell script runs.
 
-FIRST_LOOK = 60.0  # s after the start
+FIRST_LOOK = 60.0  # seconds after the start
 _PYTHON = re.compile(r"(?:i?python|pypy)[\d.]*t?")
 _SHELL = re.compile(r"(?:ba|da|k|z)?sh")
-_ASSIGNMENT = re.compile(r"\w+=")  # for env
+_ASSIGNMENT = re.compile(r"\w+=")  # argument of env
 _HELP = "see the first lines of Horovod's README"
 
 
 def runs_python(command: Sequence[str]) -> bool:
-    """Return True if the command runs a Python file or module, as far as its words tell."""
+    """Return True if the command runs a Python file or module, judged by its words."""
     for index, word in enumerate(command):
         name = "" if _ASSIGNMENT.match(word) else PurePosixPath(word).name
         if name == "horovodrun":  # its ranks call hvd.init() in a job of their own
@@ -193,14 +193,14 @@ def _runs_file(words: Sequence[str]) -> bool:
 
 
 def _shell_runs_python(words: Sequence[str]) -> bool:
-    """Return True if a shell with these arguments runs Python; only the text after -c can be read."""
+    """Return True if a shell with these arguments runs Python. Only the text after -c can be examined."""
     for index, word in enumerate(words[:-1]):
         if re.fullmatch(r"-[a-z]*c", word):
             lexer = shlex.shlex(words[index + 1], posix=True, punctuation_chars=True)
             lexer.whitespace_split = True
             try:
                 return runs_python(list(lexer))
-            except ValueError:  # an unclosed quotation
+            except ValueError:  # a quotation that is not closed
                 return False
         if not word.startswith("-"):
             return False
@@ -208,15 +208,15 @@ def _shell_runs_python(words: Sequence[str]) -> bool:
 
 
 def users_command(settings: LaunchSettings, payload: bytes | None) -> list[str]:
-    """Return the command to check: empty for Horovod's own programs and for jobs with a debugged rank."""
+    """Return the command to check. It is empty for Horovod's own programs and for jobs with a debugged rank."""
     return [] if payload or settings.own_python or settings.debug_rank is not None else settings.command
 
 
 class UninitializedJobCheck:
-    """Warnings about a job without any call of hvd.init()."""
+    """Check that warns about a job in which no rank calls hvd.init()."""
 
     def __init__(self, size: int, command: Sequence[str]) -> None:
-        """Create the check. `command` is the user's command, empty for Horovod's own programs."""
+        """Create the check. `command` is the user's command; it is empty for Horovod's own programs."""
         self._size = size if runs_python(command) else 1
         self._look_at: float | None = None
 
@@ -226,15 +226,15 @@ class UninitializedJobCheck:
             self._look_at = now + FIRST_LOOK
 
     def next_time(self) -> float | None:
-        """Return when to call `early`, or None if it need not be called any more."""
+        """Return the time at which to call `early`, or None if that is no longer needed."""
         return self._look_at
 
     def early(self, now: float, called: bool) -> str:
-        """Return the warning after FIRST_LOOK seconds, or an empty string.
+        """Return the warning if FIRST_LOOK seconds have passed without a call, or an empty string.
 
         Args:
-            now: Time (monotonic, s).
-            called: True if a rank has called hvd.init().
+            now: Current time (monotonic, s).
+            called: True if any rank has called hvd.init().
         """
         if self._look_at is None or now < self._look_at:
             return ""
@@ -248,7 +248,7 @@ class UninitializedJobCheck:
         )
 
     def late(self, called: bool) -> str:
-        """Return the warning at the end of a job that ended normally, or an empty string."""
+        """Return the warning for a job that has ended normally, or an empty string."""
         if called or self._size == 1:
             return ""
         return (

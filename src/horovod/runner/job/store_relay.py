@@ -1,4 +1,4 @@
-"""Launcher's end of the streams through which workers on other hosts reach the store; see `agent.relay`."""
+"""The launcher's end of the streams through which workers on other hosts reach the store; see `agent.relay`."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from horovod.runner.protocol.messages import ByteWriter, StreamData, StreamEnd, 
 from horovod.runner.remote.connections import Agent
 
 READ_SIZE = 1 << 18
-QUEUE_LIMIT = 4 << 20  # bytes queued for an agent above which the store's answers are not read
-# Bytes queued for the store above which a connection is closed. A member sends one request at a time and waits for the
-# answer; only an unauthenticated peer can exceed this.
+QUEUE_LIMIT = 4 << 20  # maximum bytes queued for an agent; above this, the store's answers are not read
+# Maximum bytes queued for the store; above this, the connection is closed. A member sends one request at a time and
+# waits for the answer, so only an unauthenticated peer can exceed this.
 REQUEST_LIMIT = 2 * MAX_REQUEST_BYTES
 
 
 def open_store(key: bytes, front: MembershipControl | None = None) -> StoreServer:
-    """Open the job's store on this machine's loopback interface. Raises OSError with the reason."""
+    """Open the job's store on the loopback interface. Raises OSError with the reason if that fails."""
     try:
         return StoreServer(key, front=front)
     except ValueError as error:
@@ -27,12 +27,12 @@ def open_store(key: bytes, front: MembershipControl | None = None) -> StoreServe
 
 
 class StoreRelay:
-    """One connection to the store for each stream. No call blocks, because the store is on this machine.
+    """Connections to the store, one for each stream. No call blocks, because the store is on this machine.
 
     Attributes:
-        limit: Maximum number of connections at once; may be changed. Each uses two descriptors of this process,
-            including the store's end, and may come from an unauthenticated peer on the agent's host.
-        refused: Host of the first connection that exceeded the limit; empty if none did.
+        limit: Maximum number of simultaneous connections. Can be changed. Each connection uses two descriptors of this
+            process, including the store's end, and can come from an unauthenticated peer on the agent's host.
+        refused: Host of the first connection that exceeded the limit, or empty.
     """
 
     def __init__(self, address: tuple[str, int], limit: int) -> None:
@@ -42,7 +42,7 @@ class StoreRelay:
         self._sockets: dict[tuple[Agent, int], tuple[Agent, socket.socket, ByteWriter]] = {}
 
     def take(self, agent: Agent, report: StreamOpen | StreamData | StreamEnd) -> None:
-        """Handle an agent's report about a stream."""
+        """Handle an agent's report about a stream to the store."""
         key = (agent, report.stream)
         if isinstance(report, StreamOpen):
             if len(self._sockets) >= self.limit:
@@ -63,7 +63,7 @@ class StoreRelay:
                 self._end(key)
 
     def events(self) -> dict[int, int]:
-        """Return descriptors and their poll events."""
+        """Return each descriptor with the poll events to wait for."""
         wanted: dict[int, int] = {}
         for agent, sock, writer in self._sockets.values():
             event = select.POLLOUT if writer.pending and not writer.broken else 0
@@ -74,7 +74,7 @@ class StoreRelay:
         return wanted
 
     def serve(self, ready: set[int]) -> None:
-        """Read and write the sockets that are ready."""
+        """Read from and write to the sockets that are ready."""
         for key, (agent, sock, writer) in list(self._sockets.items()):
             if agent.gone:
                 self._sockets.pop(key)[1].close()

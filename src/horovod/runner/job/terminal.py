@@ -1,4 +1,4 @@
-"""The launcher's terminal: stdin for rank 0, or the whole terminal for one rank (`--debug-rank N`)."""
+"""Terminal of the launcher: its stdin for rank 0, or all of it for one rank (`--debug-rank N`)."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from horovod.runner.base.errors import LaunchError
 from horovod.runner.plan import hosts
 from horovod.runner.plan.hosts import Slot
 
-# `horovodrun --debug-rank N`: give one rank the launcher's terminal, so that debuggers work there.
+# `horovodrun --debug-rank N` gives one rank the launcher's terminal, so that debuggers work there.
 
-# Disables breakpoint() in the other ranks, where a debugger would read the end of input.
+# Disables breakpoint() in the other ranks, where a debugger would only read end of file.
 OTHERS = {"PYTHONBREAKPOINT": "0"}
 _CONNECT = "breakpoint() finds no input there; use a debugger that one connects to, such as debugpy"
 
 
 @dataclass(frozen=True)
 class Debugged:
-    """The rank to debug and the path of its terminal; if that is empty, `remark` says why."""
+    """Rank to debug and the path of its terminal. If the path is empty, `remark` says why."""
 
     rank: int
     terminal: str = ""
@@ -29,7 +29,7 @@ class Debugged:
 
 
 def check(rank: int, slots: Sequence[Slot]) -> int | None:
-    """Return the rank, None for -1. Raises LaunchError if the job has no such rank."""
+    """Return the rank, or None for -1. Raises LaunchError if the job does not have this rank."""
     if rank >= len(slots):
         raise LaunchError(
             f"--debug-rank (HOROVOD_DEBUG_RANK) must be a rank from 0 to {len(slots) - 1}, or -1 for none, got {rank}"
@@ -38,7 +38,7 @@ def check(rank: int, slots: Sequence[Slot]) -> int | None:
 
 
 def place(rank: int, slots: Sequence[Slot], terminal: str) -> Debugged:
-    """Return how the rank is debugged. `terminal` is the path of the launcher's; empty without one."""
+    """Return how to debug the rank. `terminal` is the path of the launcher's terminal; empty if there is none."""
     host = next(slot.hostname for slot in slots if slot.rank == rank)
     if not hosts.is_local(host):
         return Debugged(rank, remark=f"rank {rank} is on host {host}, which does not have this terminal: {_CONNECT}")
@@ -48,26 +48,26 @@ def place(rank: int, slots: Sequence[Slot], terminal: str) -> Debugged:
 
 
 def of_job(rank: int | None, slots: Sequence[Slot]) -> Debugged | None:
-    """Return `place` for this process's terminal, or None if no rank is debugged."""
+    """Return the result of `place` for this process's terminal, or None if no rank is debugged."""
     return None if rank is None else place(rank, slots, terminal_here())
 
 
 def terminal_here() -> str:
-    """Return the path of the terminal that is both standard input and output, empty if there is none."""
+    """Return the path of the terminal that is both standard input and output, or an empty string."""
     try:
         if not (os.isatty(0) and os.isatty(1)):
             return ""
         return os.ttyname(0)
-    except OSError:  # in a container, the terminal may have no name
+    except OSError:  # in a container, the terminal can have no name
         return f"/proc/{os.getpid()}/fd/0"
 
 
 @contextlib.contextmanager
 def terminal_restored(rank: int | None) -> Iterator[None]:
-    """Restore the terminal after the job if a rank used it, because a killed debugger leaves it without echo."""
+    """Restore the terminal settings after the job if a rank used it: a killed debugger leaves it without echo."""
     try:
         before = termios.tcgetattr(0) if rank is not None else None
-    except termios.error:  # no terminal
+    except termios.error:  # not a terminal
         before = None
     try:
         yield
@@ -77,41 +77,41 @@ def terminal_restored(rank: int | None) -> Iterator[None]:
                 termios.tcsetattr(0, termios.TCSANOW, before)
 
 
-# Standard input of the launcher, sent to rank 0 in pieces, each after rank 0 has consumed the last one.
+# Standard input of the launcher. Rank 0 gets it in pieces, each after it has consumed the last one.
 
 PIECE = 1 << 16
 
 
 class StdinSource:
-    """Standard input, read on request. Never blocks on a terminal that belongs to another process group."""
+    """Standard input that is read on request. Never blocks on a terminal of another process group."""
 
     def __init__(self, fd: int = 0) -> None:
         self._fd = fd
-        self.wanted = False  # True when rank 0 has consumed all data so far
+        self.wanted = False  # True once rank 0 has consumed all data sent so far
         self._ended = False
         self.terminal = os.isatty(fd)
 
     @property
     def in_background(self) -> bool:
-        """True if we would read now, but the terminal belongs to another process group."""
+        """True if there is something to read but the terminal belongs to another process group."""
         if not self.terminal or not self.wanted or self._ended:
             return False
         try:
             return os.tcgetpgrp(self._fd) != os.getpgrp()
-        except OSError:  # not our controlling terminal, so job control does not apply
+        except OSError:  # not the controlling terminal, so job control does not apply
             return False
 
     def waiting_for(self) -> int | None:
-        """Return the descriptor to poll for POLLIN, or None when nothing is to be read now."""
+        """Return the descriptor to poll for POLLIN, or None while nothing should be read."""
         return self._fd if self.wanted and not self._ended and not self.in_background else None
 
     def read(self) -> bytes | None:
-        """Return the next piece, empty at the end of file, or None if none is available."""
+        """Return the next piece; empty at end of file, None if no data is available."""
         try:
             data = os.read(self._fd, PIECE)
         except BlockingIOError:
             return None
-        except OSError:  # closed, a directory, or a terminal that has hung up
+        except OSError:  # stdin is closed, a directory, or a terminal that has hung up
             if self.in_background:
                 return None
             data = b""
@@ -120,5 +120,5 @@ class StdinSource:
         return data
 
     def close(self) -> None:
-        """Record that rank 0 does not read any more."""
+        """Record that rank 0 no longer reads."""
         self._ended = True

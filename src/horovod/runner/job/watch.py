@@ -1,6 +1,7 @@
 """Event loop of a launcher: waits for descriptors, signals and deadlines, shows output, and applies the policy.
 
-An `Attempt` runs the processes: with Horovod's own agents (`job.attempt`) or another launcher (`foreign.foreign_job`).
+An `Attempt` runs the processes, either through Horovod's agents (`job.attempt`) or through another launcher
+(`external_launchers.foreign_job`).
 """
 
 from __future__ import annotations
@@ -15,50 +16,50 @@ from horovod.runner.base.signals import WARNING, SignalQueue
 from horovod.runner.job.policy import Action, Late, Launch, Phase, Policy, Stop
 from horovod.runner.output.display import Screen
 
-_LONGEST = 3600.0  # s, the longest single wait; poll accepts at most 24 days
+_LONGEST = 3600.0  # seconds of the longest single wait; poll accepts at most 24 days
 
 QUEUE_LIMIT = 4 << 20  # bytes of unread output above which the processes have to wait
 
 
 class Attempt(Protocol):
-    """One set of processes, from their start to their end. No method blocks."""
+    """Processes of a job, from their start to their end. No method blocks."""
 
     def start(self) -> None:
-        """Start; called once, before all other methods."""
+        """Start the attempt. Called once, before all other methods."""
 
     @property
     def gone(self) -> bool:
-        """True if no process runs any more."""
+        """True once no process runs any more."""
 
     def events(self, listening: bool) -> dict[int, int]:
-        """Return descriptors and their poll events. If `listening` is False, the processes' output is not read."""
+        """Return each descriptor with its poll events. Without `listening`, the processes' output is not read."""
 
     def serve(self, ready: set[int], listening: bool) -> None:
         """Read from and write to the descriptors that are ready."""
 
     def next_time(self) -> float | None:
-        """Return when `tick` must be called next, or None."""
+        """Return the time at which `tick` must be called next, or None."""
 
     def tick(self, now: float, listening: bool) -> None:
         """Act on deadlines that have passed."""
 
     def launch(self) -> None:
-        """Start the processes, once all hosts are connected."""
+        """Start the processes. Called once all hosts are connected."""
 
     def stop(self, grace: float, first: int = 0) -> None:
-        """Send SIGTERM to all processes, then SIGKILL after `grace` seconds. See `policy.Stop`."""
+        """Send SIGTERM to all processes, and SIGKILL after `grace` seconds. See `policy.Stop`."""
 
     def suspend(self) -> None:
-        """Suspend the launcher, after Ctrl-Z."""
+        """Suspend the launcher after Ctrl-Z."""
 
     def pass_on(self, number: int) -> None:
-        """Send a signal that warns of the end to all processes that catch it."""
+        """Send a signal that warns of the job's end to all processes that handle it."""
 
     def doubtful(self, now: float) -> bool:
         """Return True if a host may be lost, which would explain the failures seen so far."""
 
     def late(self) -> str:
-        """Return the message that names those who did not start within the start timeout."""
+        """Return the message that names the hosts or ranks that did not start within the start timeout."""
 
 
 def wait_for(events: Mapping[int, int], until: float | None) -> set[int]:
@@ -76,11 +77,11 @@ def wait_for(events: Mapping[int, int], until: float | None) -> set[int]:
 
 
 class Watch:
-    """Loop that runs one attempt.
+    """Event loop that runs one attempt.
 
     Attributes:
-        received: Signals that have ended the job.
-        troubles: Messages about failures other than the ranks' own.
+        received: Signals because of which the job ends.
+        troubles: Messages about failures that are not a rank's own.
         size: Number of processes, for messages.
     """
 
@@ -95,12 +96,12 @@ class Watch:
         self._readers = True
 
     def run(self, attempt: Attempt) -> None:
-        """Run the attempt to its end, or until processes that do not end are given up."""
+        """Run the attempt until all its processes have ended or have been given up."""
         self._attempt = attempt
         attempt.start()
         try:
             self._loop(attempt)
-        except KeyboardInterrupt:  # raised by the program's own handler; the ranks still get their time to end
+        except KeyboardInterrupt:  # raised by a handler of the program; the ranks still get their time to end
             self.interrupt()
             self._loop(attempt)
             raise
@@ -113,7 +114,7 @@ class Watch:
     # Events
 
     def fail(self, *troubles: str) -> None:
-        """Stop because of failures other than a rank's; the messages are kept for the end."""
+        """Stop because of failures that are not a rank's own. The messages are kept for the end."""
         self.troubles += troubles
         self._do(self.policy.trouble(time.monotonic()))
 
@@ -138,7 +139,7 @@ class Watch:
     # Event loop
 
     def _listening(self) -> bool:
-        """Return True if the processes' output is read, which it is not while our own reader is slow."""
+        """Return True if the processes' output is read. It is not read while the reader of our output is slow."""
         return self.screen.queue.pending < QUEUE_LIMIT or bool(self.received)
 
     def _wait(self, attempt: Attempt) -> None:
@@ -159,7 +160,7 @@ class Watch:
         attempt.serve(ready, listening)
         queue.write()
         if queue.broken and self._readers:
-            self._readers = False  # report it once; the other stream may still have a reader
+            self._readers = False  # report it only once; the other stream may still have a reader
             if not self.policy.stopping:
                 self.fail(queue.trouble)
 
