@@ -1,7 +1,7 @@
 """CPUs near a GPU, and network cards that could access its memory, read from /sys.
 
-/sys works even where NVML is missing or incomplete, and it lists network cards. ``root`` is the location of /sys. The
-functions are pure except for reading there. Unreadable information is unknown, not an error.
+/sys works even where NVML is missing or incomplete, and it also lists network cards. ``root`` is the location of /sys,
+for tests. Information that cannot be read counts as unknown and raises no error.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -19,11 +19,11 @@ _ORDER: Final = {distance: place for place, distance in enumerate((SWITCH, BRIDG
 
 
 class AffinityError(ValueError):
-    """A process cannot be bound to the CPUs near its GPUs."""
+    """The process cannot be bound to the CPUs near its GPUs."""
 
 
 class Near(msgspec.Struct, frozen=True):
-    """Surroundings of a PCI device."""
+    """Location of a PCI device in the machine: NUMA node, near CPUs and PCI bridges."""
 
     node: int = -1
     """NUMA node; -1 if unknown or if there is only one."""
@@ -31,7 +31,7 @@ class Near(msgspec.Struct, frozen=True):
 
 
 class Card(msgspec.Struct, frozen=True):
-    """Network card, seen from a PCI device."""
+    """Network card, with its distance from a given PCI device."""
 
     name: Text
     """For example mlx5_0 or eth0."""
@@ -55,7 +55,7 @@ class Port(msgspec.Struct, frozen=True):
 
 
 def parse_cpus(text: str) -> list[int]:
-    """Return the numbers in text such as "0-3,8"; empty for an invalid text."""
+    """Parse a list of numbers such as "0-3,8"; return an empty list for invalid text."""
     found: list[int] = []
     for part in text.strip().split(","):
         first, dash, last = part.strip().partition("-")
@@ -67,7 +67,7 @@ def parse_cpus(text: str) -> list[int]:
 
 
 def shown_cpus(cpus: Iterable[int]) -> str:
-    """Return the CPUs as text such as "0-3,8"."""
+    """Format CPU numbers as text such as "0-3,8"."""
     runs: list[list[int]] = []
     for cpu in sorted(set(cpus)):
         if runs and cpu == runs[-1][1] + 1:
@@ -78,7 +78,7 @@ def shown_cpus(cpus: Iterable[int]) -> str:
 
 
 def near(bus: str, root: str = SYS) -> Near:
-    """Return the surroundings of the PCI device with this address (0000:3b:00.0)."""
+    """Return the location of the PCI device with this address, such as 0000:3b:00.0."""
     folder = _device(bus, root)
     node = _read(folder / "numa_node").strip()
     cpus = parse_cpus(_read(folder / "local_cpulist"))
@@ -134,7 +134,7 @@ def binding(gpus: Sequence[Gpu], allowed: Collection[int], root: str = SYS) -> l
 
 
 def gpus_by_vendor(root: str = SYS) -> dict[str, list[str]]:
-    """Return the PCI addresses of NVIDIA's and AMD's display and compute devices; works without a driver."""
+    """Return the PCI addresses of NVIDIA and AMD GPUs. This works without a driver."""
     vendors = {"0x10de": "NVIDIA", "0x1002": "AMD"}
     found: dict[str, list[str]] = {}
     for entry in _entries(Path(root) / "bus/pci/devices"):
@@ -150,7 +150,7 @@ def _device(bus: str, root: str) -> Path:
 
 
 def _distance(one: Path, other: Path) -> str:
-    """Return the distance from the common part of both paths: /sys/devices/pci0000:3a/0000:3a:00.0/0000:3b:00.0."""
+    """Return the distance of two devices, from the common beginning of their paths in /sys/devices."""
     ways = _pci_path(one), _pci_path(other)
     if not all(ways):
         return ""
@@ -162,13 +162,13 @@ def _distance(one: Path, other: Path) -> str:
     if common == 1:
         return BRIDGE
     nodes = [_read(device / "numa_node").strip() for device in (one, other)]
-    if nodes[0] == nodes[1]:  # -1 for both on machines with a single node
+    if nodes[0] == nodes[1]:  # both are -1 on machines with a single NUMA node
         return NODE if nodes[0] else ""
     return FAR if all(node.isdecimal() for node in nodes) else ""
 
 
 def _pci_path(device: Path) -> tuple[str, ...]:
-    """Return the names from the host bridge (pci0000:3a) down to the device; empty if it is not a PCI device."""
+    """Return the path components from the host bridge (pci0000:3a) to the device; empty if it is not a PCI device."""
     try:
         parts = device.resolve(strict=True).parts
     except (OSError, RuntimeError):

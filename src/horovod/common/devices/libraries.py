@@ -1,6 +1,6 @@
-"""Location of GPU libraries: CUDA's driver, NCCL and NVTX.
+"""Search for GPU libraries: CUDA's driver, NCCL and NVTX.
 
-They are searched at run time, so that one wheel works with and without GPUs. Nothing is loaded here, except for CUDA's
+The search happens at run time, so that one wheel works with and without GPUs. Nothing is loaded here, except for CUDA's
 driver by ``driver_error``, which does not initialize it.
 
 NCCL needs care. The first libnccl.so.2 loaded into a process is also used by frameworks that are imported later, and an
@@ -17,14 +17,14 @@ from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-DRIVER: Final = "libcuda.so.1"  # not libcuda.so, which may be the toolkit's stub
+DRIVER: Final = "libcuda.so.1"  # not libcuda.so, which may be a stub of the CUDA toolkit
 NCCL: Final = "libnccl.so.2"
 
 NCCL_FILES: Final = ("~/.nccl.conf", "/etc/nccl.conf")
 NCCL_VARIABLE: Final = "HOROVOD_NCCL_LIBRARY"
 DRIVER_VARIABLE: Final = "HOROVOD_CUDA_LIBRARY"
 
-# Location in NVIDIA's packages, below `nvidia`. Those for CUDA 12 and 13 use the same file for NCCL.
+# Path in NVIDIA's Python packages, below `nvidia`. The NCCL packages for CUDA 12 and 13 use the same path.
 _NCCL_WHEEL: Final = "nccl/lib/libnccl.so.2"
 _NVTX_WHEELS: Final = ("cu13/lib/libnvtx3interop.so.1", "nvtx/lib/libnvToolsExt.so.1")
 _SYSTEM: Final = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/local/lib", "/lib64")
@@ -36,7 +36,7 @@ LOADED: Final = "loaded already"
 
 
 class Library(NamedTuple):
-    """Library that was found, and how."""
+    """Library that was found, with its path and the way it was found."""
 
     path: str
     source: str
@@ -48,13 +48,13 @@ class Library(NamedTuple):
 
 
 class Missing(NamedTuple):
-    """Library that was not found."""
+    """The library was not found; the message says where it was searched."""
 
     reason: str
 
 
 def driver(environ: Mapping[str, str]) -> str:
-    """Return the name or path of CUDA's driver for dlopen."""
+    """Return the name or path of CUDA's driver to pass to dlopen."""
     return environ.get(DRIVER_VARIABLE, "").strip() or DRIVER
 
 
@@ -72,7 +72,7 @@ def driver_error(environ: Mapping[str, str]) -> str:
 
 
 class Search(NamedTuple):
-    """Where the engine looks for NCCL when it first needs it, after frameworks have loaded theirs."""
+    """Places where the engine looks for NCCL when it first needs it. Frameworks have loaded theirs by then."""
 
     chosen: str
     """Choice of the user; if not empty, nothing else is tried."""
@@ -81,10 +81,9 @@ class Search(NamedTuple):
 
 
 def nccl_search(environ: Mapping[str, str]) -> Search:
-    """Return the search for the engine, in the order of ``nccl``.
+    """Return the places where the engine is to look for NCCL, in the same order as ``nccl``.
 
-    Files are searched once per process, because that takes 3 ms, a quarter of the time that a rank of an elastic job
-    needs to compute when it joins its next epoch.
+    The result is cached: searching files takes 3 ms, which matters when a rank of an elastic job joins its next epoch.
     """
     key = (environ.get("LD_LIBRARY_PATH", ""), *sys.path)
     if key not in _searched:
@@ -96,9 +95,10 @@ _searched: dict[tuple[str, ...], list[str]] = {}
 
 
 def nccl(environ: Mapping[str, str]) -> Library | Missing:
-    """Return the NCCL that a rank of this environment uses, without loading it.
+    """Return the NCCL library that a rank with this environment uses, without loading it.
 
-    The order is: the variable, a library already in this process, Python's packages, the system.
+    The order is: the path in the environment variable, a library already in this process, Python's packages, the
+    system.
     """
     given = environ.get(NCCL_VARIABLE, "").strip()
     if given:
@@ -126,9 +126,10 @@ def _nccls(environ: Mapping[str, str]) -> Iterator[Library]:
 
 
 def have_nccl_warn(environ: MutableMapping[str, str], files: Sequence[str] = NCCL_FILES) -> None:
-    """Make NCCL print why something fails (NCCL_DEBUG=WARN), unless the environment or NCCL's files set it.
+    """Make NCCL print why something fails (NCCL_DEBUG=WARN), unless the user has set NCCL_DEBUG.
 
-    NCCL reads both once, when it is first used.
+    The user may set it in the environment or in NCCL's configuration files. NCCL reads both once, when it is first
+    used.
     """
     if "NCCL_DEBUG" in environ:
         return
@@ -163,13 +164,13 @@ def loaded(name: str) -> str:
 
 
 class _LinkMap(ctypes.Structure):
-    """Beginning of glibc's struct link_map."""
+    """First fields of glibc's struct link_map."""
 
     _fields_ = [("address", ctypes.c_void_p), ("name", ctypes.c_char_p)]
 
 
 def _origin(library: ctypes.CDLL) -> str:
-    """Return the file of a library handle."""
+    """Return the path of the file that a library handle was loaded from."""
     try:
         dlinfo = ctypes.CDLL(None).dlinfo
     except AttributeError:
@@ -182,7 +183,7 @@ def _origin(library: ctypes.CDLL) -> str:
 
 
 def in_packages(below: str) -> Iterator[str]:
-    """Yield files with this path in the directories of the package `nvidia`, which may be several."""
+    """Yield each existing file with this path below the directories of the package `nvidia`."""
     for folder in folders_of("nvidia"):
         if path := _file(os.path.join(folder, below)):
             yield path
@@ -198,10 +199,7 @@ def folders_of(package: str) -> list[str]:
 
 
 def of_system(name: str, environ: Mapping[str, str], cache: str = "") -> str:
-    """Return where the loader would find the library; empty if nowhere.
-
-    ``cache``: file written by ldconfig; default: CACHE.
-    """
+    """Return the path at which the loader would find the library, or "". ``cache``: ldconfig's file."""
     for folder in environ.get("LD_LIBRARY_PATH", "").split(":"):
         if folder and (path := _file(os.path.join(folder, name))):
             return path

@@ -1,11 +1,11 @@
-"""Location of the MPI library, and a test of it in a separate process.
+"""Search for the MPI library, and a test of it in a separate process.
 
 The library is searched at run time and loaded by the engine, so that one wheel works with all. Two MPI libraries in one
-process would be two jobs. So a library that the process already has comes first. Next comes the one that belongs to the
-launcher of the process, in a directory beside the launcher's.
+process would form two separate jobs. So a library that the process has already loaded takes precedence. The next choice
+is the library of the process's launcher, in a directory beside the launcher's.
 
 The test (``try_mpi``) starts this module in another process, which initializes MPI alone, finalizes it and prints one
-line of JSON, so that the calling process stays without MPI.
+line of JSON, so that MPI is not initialized in the calling process.
 """
 
 import json
@@ -28,13 +28,13 @@ MPICH: Final = ("libmpi.so.12", "libmpich.so.12", "libmpi_cray.so.12")
 STANDARD: Final = ("libmpi_abi.so.1", "libmpi_abi.so.0")
 
 _MAPPED = re.compile(r"(/\S*/lib(?:mpi|mpich|mpi_abi|mpi_cray|mpi_ibm)\.so[.\d]*)$", re.MULTILINE)
-# Launcher programs that are ancestors of their processes.
+# Names of launcher programs, which are ancestors of the processes they start.
 _LAUNCHERS = re.compile(r"mpirun|mpiexec|orterun|orted|prterun|prted|prte|hydra_pmi_proxy|hydra_bstrap_proxy|pmi_proxy")
 _DEPTH = 16
 
 
 def find(environ: Mapping[str, str], launcher: str = "") -> Library | Missing:
-    """Return the MPI library for a process of this environment, without loading it.
+    """Return the MPI library that a process with this environment uses, without loading it.
 
     The order is: HOROVOD_MPI_LIBRARY, a library already loaded (for example by mpi4py), one beside the launcher's
     programs, the system's, one beside Python. Only families that match the launcher are considered, if it is known.
@@ -44,8 +44,7 @@ def find(environ: Mapping[str, str], launcher: str = "") -> Library | Missing:
         launcher: ``Place.launcher``, or empty.
 
     Raises:
-        ValueError: If the process has loaded two MPI libraries, or another one than the variable names; names the
-            files.
+        ValueError: If the process has loaded two MPI libraries, or one other than HOROVOD_MPI_LIBRARY; names the files.
     """
     given = environ.get(VARIABLE, "").strip()
     mapped = loaded()
@@ -76,7 +75,7 @@ def find(environ: Mapping[str, str], launcher: str = "") -> Library | Missing:
 def find_for_launch(environ: Mapping[str, str]) -> Library | Missing:
     """Return the library that processes of the mpirun or mpiexec in PATH would use on this host.
 
-    Without these programs, the result is that of ``find``.
+    If PATH has neither program, return the result of ``find``.
 
     Raises:
         ValueError: As ``find``.
@@ -95,7 +94,7 @@ def maker(launcher: str) -> str:
 
 
 def wanted(environ: Mapping[str, str], launcher: str) -> tuple[str, ...]:
-    """Return the names of libraries that work with this launcher, most likely first. Pure."""
+    """Return the names of libraries that work with this launcher, most likely first."""
     if maker(launcher) == "Open MPI":
         return (*OPEN_MPI, *STANDARD)
     if maker(launcher) == "MPICH":
@@ -106,7 +105,7 @@ def wanted(environ: Mapping[str, str], launcher: str) -> tuple[str, ...]:
 
 
 def loaded(pid: int | None = None) -> list[str]:
-    """Return the files of MPI libraries that a process has mapped; empty if unknown."""
+    """Return the paths of MPI libraries that a process has mapped into memory; empty if unknown."""
     try:
         with open(f"/proc/{os.getpid() if pid is None else pid}/maps") as file:
             found = _MAPPED.findall(file.read())
@@ -150,7 +149,7 @@ def _launchers() -> Iterator[Path]:
 
 
 SECONDS: Final = 30.0
-# Launcher variables. With them the process would be a rank of some job and wait for the others.
+# Prefixes of launcher variables. With these set, the test process would join a job as a rank and wait for the others.
 _OF_LAUNCHERS: Final = ("PMI", "PMIX", "OMPI_", "PRTE_", "SLURM_", "MPI_LOCAL", "HYDRA", "MPIR_CVAR_CH4_ROOTS")
 
 
@@ -170,7 +169,7 @@ class Tried(NamedTuple):
 def try_mpi(path: str, environ: Mapping[str, str] = os.environ, seconds: float = SECONDS) -> Tried:
     """Test the library. Takes about a second, or ``seconds`` if it does not answer. Never raises."""
     prefix = Path(path).parent.parent
-    # To start a single process, Open MPI 4 runs a helper program, which it searches where it was built.
+    # Even for a single process, Open MPI 4 runs a helper program, which it expects under the path it was built for.
     own = {"OPAL_PREFIX": str(prefix)} if (prefix / "bin/orted").is_file() else {}
     kept = own | {name: value for name, value in environ.items() if not name.startswith(_OF_LAUNCHERS)}
     command = [sys.executable, *boot.arguments("horovod.common.devices.mpi_libraries"), path]

@@ -1,8 +1,8 @@
 """Queries of NVIDIA's management library about this host's GPUs.
 
-It does not initialize CUDA and ignores CUDA_VISIBLE_DEVICES. Names with version suffixes, numbers and layouts are those
-of nvml.h; the library keeps old versions under their old names. It is missing or incomplete in some containers and in
-WSL, so every single answer may be missing.
+It does not initialize CUDA and ignores CUDA_VISIBLE_DEVICES. Function names with version suffixes, constants and struct
+layouts come from nvml.h; newer libraries still provide them. The library is missing or incomplete in some containers
+and in WSL, so any value may be unknown.
 """
 
 import ctypes
@@ -42,7 +42,7 @@ _ADVICE: Final = {
 MOST_CPUS: Final = 8192
 MOST_PROCESSES: Final = 1024
 
-# Reports may come from other hosts, so their size is limited.
+# Limits on the size of a report, which may come from another host.
 Text = Annotated[str, msgspec.Meta(max_length=4096)]
 Numbers = Annotated[list[int], msgspec.Meta(max_length=MOST_CPUS)]
 _MANY: Final = msgspec.Meta(max_length=1024)
@@ -73,7 +73,7 @@ class Gpu(msgspec.Struct, frozen=True):
 
 
 class Pair(msgspec.Struct, frozen=True):
-    """Connection between two GPUs."""
+    """Connection between two GPUs of a host."""
 
     first: int
     second: int
@@ -123,11 +123,11 @@ class _Process(ctypes.Structure):
 
 
 class NvmlError(Exception):
-    """The library is missing or has refused a call; the text says which. ``survey`` does not raise it."""
+    """The library is missing or has refused a call; the message says which. ``survey`` does not raise this."""
 
 
 class Nvml:
-    """Initialized library, for use as a context manager. Raises NvmlError."""
+    """Initialized library, to be used as a context manager. Raises NvmlError."""
 
     def __init__(self, library: str = LIBRARY) -> None:
         try:
@@ -230,7 +230,7 @@ class Nvml:
             try:
                 self._call("nvmlDeviceGetMigDeviceHandleByIndex", device, ctypes.c_uint(index), ctypes.byref(part))
                 found.append(self.text("nvmlDeviceGetUUID", part))
-            except NvmlError:  # an index without a device
+            except NvmlError:  # no device has this index
                 continue
         return found
 
@@ -275,10 +275,7 @@ def _named(names: dict[int, str], number: int) -> str:
 
 
 def survey(library: str = LIBRARY, *, pairs: bool = False) -> Survey:
-    """Return the GPUs of this host, with ``pairs`` also their connections.
-
-    Never raises; ``reason`` says why there are none.
-    """
+    """Return the GPUs of this host; with ``pairs``, also their connections. Never raises; see ``reason``."""
     try:
         with Nvml(library) as nvml:
             count = nvml.number("nvmlDeviceGetCount_v2")

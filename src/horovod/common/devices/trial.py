@@ -1,9 +1,9 @@
-"""Test of CUDA on the first GPU, in separate processes: whether it starts and two processes can share GPU memory.
+"""Test of CUDA on the first GPU: whether it starts, and whether two processes can share GPU memory.
 
 This file is run by its path, and imports nothing from this package. `trial.py own DRIVER` initializes CUDA, allocates
-memory, writes a pattern and prints a handle. While it waits for the end of its input, `trial.py open DRIVER HANDLE`
-reads that memory. Each prints lines with the result: `ok ...`, or `no` and the reason. CUDA is initialized only in
-these processes, so the caller may still fork.
+memory, writes a pattern and prints a handle. It then waits until its stdin is closed. Meanwhile, `trial.py open DRIVER
+HANDLE` in another process reads that memory. Each process prints its results as lines: `ok ...`, or `no` and the
+reason. CUDA is initialized only in these processes, so the caller may still fork.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import ctypes
 import sys
 from collections.abc import Callable
 
-SIZE = 2 << 20  # smaller allocations share a block
+SIZE = 2 << 20  # smaller allocations would share a block with others
 _HANDLE = 64
 _LAZY_PEER_ACCESS = 1
 
@@ -59,7 +59,7 @@ class _Cuda:
         return f"{text.value.decode(errors='replace')} ({code})" if text.value else f"error {code}"
 
     def finish(self) -> None:
-        """Wait for the default stream."""
+        """Wait until all work in the default stream is done."""
         event = ctypes.c_void_p()
         self.call("cuEventCreate", ctypes.byref(event), ctypes.c_uint(2))
         self.call("cuEventRecord", event, ctypes.c_void_p())
@@ -71,7 +71,7 @@ def _pattern() -> bytes:
 
 
 def own(driver: str) -> None:
-    """Run the process that owns the memory."""
+    """Allocate memory and keep it until stdin is closed (`trial.py own`)."""
     cuda = _Cuda(driver)
     print("ok started", flush=True)
     address, handle, pattern = ctypes.c_uint64(), _IpcHandle(), _pattern()
@@ -85,7 +85,7 @@ def own(driver: str) -> None:
 
 
 def open_it(driver: str, text: str) -> None:
-    """Run the process that reads the other's memory."""
+    """Read the memory of the other process and check its contents (`trial.py open`)."""
     cuda = _Cuda(driver)
     address, found = ctypes.c_uint64(), ctypes.create_string_buffer(SIZE)
     handle = _IpcHandle.from_buffer_copy(bytes.fromhex(text))

@@ -1,6 +1,6 @@
 """Test whether CUDA starts on this host and whether processes can share GPU memory.
 
-Separate processes run the test (``trial``), so that the caller stays without CUDA.
+Separate processes run the test (``trial``), so that CUDA is not initialized in the calling process.
 """
 
 import select
@@ -18,7 +18,7 @@ _PROGRAM: Final = str(Path(trial.__file__))
 
 
 class Tried(NamedTuple):
-    """Why a feature does not work; empty if it does."""
+    """Results of the test. Each field says why a feature does not work; empty if it does."""
 
     cuda: str = ""
     """Why CUDA does not start."""
@@ -27,7 +27,7 @@ class Tried(NamedTuple):
 
 
 def try_cuda(driver: str, seconds: float = SECONDS) -> Tried:
-    """Run the test. Takes some seconds and temporarily some hundred MB of the first GPU. Never raises."""
+    """Run the test. It takes a few seconds and a few hundred MB of the first GPU's memory. Never raises."""
     deadline = time.monotonic() + seconds
     try:
         owner = _start("own", driver)
@@ -63,7 +63,7 @@ def _start(*arguments: str) -> "subprocess.Popen[bytes]":
 
 
 def _line(process: "subprocess.Popen[bytes]", deadline: float) -> str:
-    """Return the next line of output. Without one, return a line that begins with "no" and gives the reason."""
+    """Return the next line of output. If none comes, return a line that begins with "no" and gives the reason."""
     assert process.stdout is not None
     text = b""
     while not text.endswith(b"\n"):
@@ -82,7 +82,7 @@ def _reason(line: str) -> str:
 
 
 def _end(process: "subprocess.Popen[bytes]", deadline: float) -> None:
-    """Close the input, which ends the process. If it does not end, it hangs in the driver and is killed."""
+    """Close the process's stdin, which makes it end. If it does not, it hangs in the driver, so kill it."""
     for pipe in (process.stdin, process.stdout):
         if pipe is not None:
             pipe.close()
@@ -91,4 +91,4 @@ def _end(process: "subprocess.Popen[bytes]", deadline: float) -> None:
             process.wait(patience)
             return
         except subprocess.TimeoutExpired:
-            process.kill()  # no effect while it is inside the kernel
+            process.kill()  # has no effect while the process is inside the kernel

@@ -1,4 +1,4 @@
-"""Versions of NCCL, and of what PyTorch was built for, determined without loading either into this process."""
+"""Versions of NCCL and of the CUDA that PyTorch was built for, found without loading either into this process."""
 
 import ctypes
 import importlib.metadata
@@ -31,7 +31,7 @@ except (OSError, AttributeError) as error:
 
 
 def code_of(text: str) -> int:
-    """Return NCCL's code of a version: 22809 for 2.28.9, 2708 for 2.7.8; 0 for an invalid text."""
+    """Return NCCL's numeric code for a version: 22809 for "2.28.9", 2708 for "2.7.8", 0 for invalid text."""
     match = re.match(r"(\d+)\.(\d+)\.(\d+)", text.strip())
     if match is None:
         return 0
@@ -40,20 +40,20 @@ def code_of(text: str) -> int:
 
 
 def text_of(code: int) -> str:
-    """Return the version as text: 2.28.9 for 22809."""
+    """Return the text for NCCL's numeric version code: "2.28.9" for 22809."""
     unit = 10000 if code >= 10000 else 1000
     return f"{code // unit}.{code % unit // 100}.{code % 100}"
 
 
 def too_old(code: int) -> str:
-    """Return why ranks do not use this version; empty if they do."""
+    """Return the reason why ranks cannot use this NCCL version; empty if they can."""
     if code >= MINIMUM:
         return ""
     return f"NCCL {text_of(code)} is too old: {text_of(MINIMUM)} or newer is used"
 
 
 def installed() -> dict[str, str]:
-    """Return NVIDIA's packages with NCCL that are installed for this Python, with their versions.
+    """Return the installed NVIDIA packages that contain NCCL, with their versions.
 
     More than one is a mistake, because they install the same file.
     """
@@ -83,7 +83,7 @@ def of_nccl(library: Library | Missing) -> int:
 
 
 def _ask(path: str) -> int:
-    """Return the version of a library that is loaded in this process; do not load another one."""
+    """Return the version of a library that this process has already loaded. Never loads one."""
     try:
         library = ctypes.CDLL(path, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
         version = ctypes.c_int(0)
@@ -93,7 +93,7 @@ def _ask(path: str) -> int:
 
 
 def _in_file(path: str) -> int:
-    """Return the version from the text in the file that NCCL_DEBUG=VERSION prints: NCCL version 2.28.9+cuda13.0."""
+    """Search the file for the text that NCCL_DEBUG=VERSION prints, such as "NCCL version 2.28.9+cuda13.0"."""
     try:
         with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
             found = re.search(_WORDS, text)
@@ -140,7 +140,7 @@ def torch_cuda() -> str:
 
 
 def _first_text(package: str, file: str) -> str:
-    """Return the text of a file of an installed package; empty if there is none."""
+    """Return the contents of a file of an installed package; empty if it does not exist."""
     for folder in folders_of(package):
         try:
             with open(os.path.join(folder, file), encoding="utf-8") as opened:

@@ -1,4 +1,4 @@
-"""GPUs visible to a process, and their assignment to the workers of a host. Pure.
+"""GPUs visible to a process, and their assignment to the workers of a host.
 
 CUDA_VISIBLE_DEVICES is a list of indices, UUIDs or beginnings of UUIDs (GPU-8a2f), and MIG devices (MIG-...). CUDA
 reads it up to the first unknown entry. An empty list, or -1 as first entry, hides all GPUs.
@@ -14,11 +14,11 @@ ORDER: Final = "CUDA_DEVICE_ORDER"
 
 
 class VisibleError(ValueError):
-    """There are too few GPUs, or they are unknown; the text says what to do."""
+    """There are too few GPUs, or their number is unknown; the message says what to do."""
 
 
 def entries(text: str) -> list[str]:
-    """Return the entries of the variable up to the first invalid one. Like in CUDA, duplicates hide all GPUs."""
+    """Return the entries of CUDA_VISIBLE_DEVICES up to the first invalid one. As in CUDA, duplicates hide all GPUs."""
     found: list[str] = []
     for part in text.split(","):
         entry = part.strip()
@@ -29,7 +29,7 @@ def entries(text: str) -> list[str]:
 
 
 def known(names: Sequence[str], gpus: Sequence[Gpu]) -> list[str]:
-    """Return the entries that denote one of these GPUs, up to the first that CUDA would not know."""
+    """Return the entries that denote one of these GPUs, up to the first entry that CUDA would not recognize."""
     found: list[str] = []
     for name in names:
         if name.isdecimal():
@@ -47,7 +47,7 @@ def known(names: Sequence[str], gpus: Sequence[Gpu]) -> list[str]:
 
 
 def choices(environ: Mapping[str, str], survey: Survey) -> tuple[list[str], str]:
-    """Return (GPUs that workers of this host can be given, how they were determined).
+    """Return (GPUs available to the workers of this host, text that says how they were determined).
 
     Each is an entry for CUDA_VISIBLE_DEVICES. If the variable is set, its entries are used; if NVML is not available,
     they are not checked. Otherwise all GPUs are used, or their MIG devices instead.
@@ -91,8 +91,8 @@ def cut(environ: Mapping[str, str], survey: Survey, workers: int, each: int) -> 
             f"--gpus-per-worker {each}: the GPUs of this host are cut into MIG devices, of which CUDA uses one in a "
             "process; --gpus-per-worker 1 gives each worker one"
         )
-    # Indices have NVML's order only if CUDA is told so. In the host's own list they keep the meaning that the user
-    # intended.
+    # Set CUDA_DEVICE_ORDER, because CUDA numbers GPUs in another order than NVML by default. Indices in the user's own
+    # list keep the meaning that the user intended.
     numbered = any(name.isdecimal() for name in names[:needed])
     order = {ORDER: "PCI_BUS_ID"} if numbered and VARIABLE not in environ and ORDER not in environ else {}
     return [{VARIABLE: ",".join(names[worker * each : (worker + 1) * each]), **order} for worker in range(workers)]
@@ -101,8 +101,8 @@ def cut(environ: Mapping[str, str], survey: Survey, workers: int, each: int) -> 
 def of_workers(environ: Mapping[str, str], survey: Survey, workers: int, each: int) -> list[list[Gpu]]:
     """Return the GPUs of each worker of a host.
 
-    With ``each`` above 0 these are the ones assigned by ``cut``. Otherwise workers see all GPUs, and each uses the one
-    of its local rank, modulo their number.
+    If ``each`` is above 0, these are the ones assigned by ``cut``. Otherwise every worker sees all GPUs, and uses the
+    one whose index is its local rank modulo the number of GPUs.
 
     Raises:
         VisibleError: If there are no GPUs, or NVML has no information about them.
@@ -123,7 +123,7 @@ def of_workers(environ: Mapping[str, str], survey: Survey, workers: int, each: i
 
 
 def gpu_of(name: str, gpus: Sequence[Gpu]) -> Gpu | None:
-    """Return the GPU that an entry denotes as a whole or in part; None if there is none."""
+    """Return the GPU that an entry denotes, entirely or as a MIG device of it; None if there is none."""
     for gpu in gpus:
         parts = [gpu.uuid, *gpu.slices]
         if name == str(gpu.index) or name.startswith(f"MIG-{gpu.uuid}") or any(p.startswith(name) for p in parts if p):

@@ -1,8 +1,8 @@
 """Framework-independent parts of elastic training, shared by all frontends.
 
-They comprise the state of a program, the loop around its function, the decision after a failure (pure), the
-distribution of samples over ranks (pure), batch sizes (pure) and checkpoints. The engine and the launcher are accessed
-only through functions that callers pass.
+These are the state of a program, the loop around its function, the decision after a failure, the distribution of
+samples over ranks, batch sizes and checkpoints. The code reaches the engine and the launcher only through functions
+that callers pass.
 """
 
 from horovod.common.contract.membership import HostUpdateResult

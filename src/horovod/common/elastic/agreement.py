@@ -1,14 +1,15 @@
-"""Decision about which rank's state all ranks take after a failure, based on what each rank reports of its state. Pure.
+"""Decision about which rank's state all ranks take after a failure, based on each rank's report.
 
-A rank is *whole* if its failure hit the reduction of gradients. It is then just before an optimizer step: the program
-has completed the previous step, and the current one has changed nothing yet. So training can continue from what the
-rank holds, and the step is repeated. A rank is also whole if the failure hit ``check_host_updates``, where the program
-is ready to hand over its state anyway. If the failure hit something else (for example a metric between the step and the
-counter of batches), it is unknown how far the program had come. Such a rank can only offer its last commit.
+A rank is *whole* if the operation that failed was the reduction of gradients. The rank is then just before an optimizer
+step: the program has completed the previous step, and the current one has changed nothing yet. So training can continue
+from the rank's current state, and the step is repeated. A rank is also whole if the failure hit ``check_host_updates``,
+where the program is ready to hand over its state anyway. If another operation failed (for example a metric between the
+step and the counter of batches), it is unknown how far the program had come. Such a rank can only offer its last
+commit.
 
-Ranks differ by at most one step, because a collective may have succeeded on some ranks and failed on others. The ranks
-that are a step ahead hold what the others would have computed. So all ranks take the state of the furthest whole rank,
-and no step is lost.
+A collective may have succeeded on some ranks and failed on others, so ranks differ by at most one step. The ranks that
+are a step ahead have the state that the others would have computed. So all ranks take the state of the furthest whole
+rank, and no step is lost.
 """
 
 import hashlib
@@ -22,11 +23,11 @@ class Standing:
     """Progress of one rank's state.
 
     Attributes:
-        steps: Training steps it includes, in all epochs of the job.
-        whole: True if training can continue from what the rank holds.
+        steps: Number of training steps that the state includes, over all epochs of the job.
+        whole: True if training can continue from the rank's current state.
         commits: Number of commits.
-        new: True for a rank that has no state to offer; its numbers are 0.
-        updates: Optimizer steps; several may make up one training step.
+        new: True if the rank has no state to offer; its numbers are then 0.
+        updates: Number of optimizer steps; one training step may have several.
     """
 
     steps: int = 0
@@ -42,8 +43,8 @@ class Outcome:
 
     Attributes:
         root: Rank whose state all ranks take.
-        restore: True to take its last commit instead of what it holds now.
-        lost: Number of steps that must be repeated. 0 when a commit is restored, because steps since then are not
+        restore: True to take that rank's last commit instead of its current state.
+        lost: Number of steps that must be repeated. 0 if a commit is restored, because steps since a commit are not
             counted.
     """
 
@@ -53,7 +54,7 @@ class Outcome:
 
 
 def decide(standings: Sequence[Standing]) -> Outcome:
-    """Return whose state to take; the same on all ranks. ``standings`` is by rank."""
+    """Decide whose state to take. ``standings``: progress by rank. The result is the same on all ranks."""
     known = [(rank, one) for rank, one in enumerate(standings) if not one.new]
     if not known:
         return Outcome(0, False)
@@ -66,7 +67,7 @@ def decide(standings: Sequence[Standing]) -> Outcome:
 
 
 def holder(new: Sequence[bool]) -> int:
-    """Return the rank whose state all take if ranks only report whether they are new.
+    """Choose the rank whose state all ranks take, if ranks only report whether they are new.
 
     It is the first rank that is not new, or rank 0 if all are new because the job begins.
     """
@@ -74,7 +75,7 @@ def holder(new: Sequence[bool]) -> int:
 
 
 class Mismatch(NamedTuple):
-    """Reason why the ranks' states do not match.
+    """Difference between ranks' states that prevents them from training together.
 
     Attributes:
         why: Description of the difference.
@@ -86,13 +87,13 @@ class Mismatch(NamedTuple):
 
 
 def find_mismatch(told: Sequence[tuple[Sequence[str], bool]], rank: int) -> Mismatch | None:
-    """Return how the ranks' states differ, or None if they match.
+    """Return the difference between the ranks' states, or None if they match.
 
-    Ranks that differ from the one that holds the training state (``holder``) are wrong, and the others can continue
-    without them. If all ranks are new, all are considered wrong.
+    The rank that holds the training state (``holder``) is right. Ranks that differ from it are wrong, and the others
+    can continue without them. If all ranks are new, all are considered wrong.
 
     Args:
-        told: By rank: attribute names, and whether the rank is new.
+        told: (attribute names, whether the rank is new) of each rank.
         rank: This rank.
     """
     root = holder([new for _, new in told])
@@ -120,7 +121,7 @@ def check_shapes(here: Sequence[tuple[int, ...]], loaded: Sequence[tuple[int, ..
 
 
 def compare_names(names: Sequence[Sequence[str]], root: int = 0) -> str:
-    """Return why states with these attribute names (by rank) differ from that of ``root``; empty if they match."""
+    """Compare the attribute names of each rank with those of ``root``; return the difference, or "" if none."""
     first = set(names[root])
     lines = []
     for rank, others in enumerate(names):

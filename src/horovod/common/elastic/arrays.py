@@ -10,7 +10,7 @@ from horovod.common.frontends import Frontend
 
 Array = np.ndarray[Any, Any]
 
-_parked: list[Array] = []  # memory of interrupted operations, which still use it
+_parked: list[Array] = []  # memory that interrupted operations still use
 
 
 def arrays_of(root: int, arrays: Sequence[Array], name: str, face: Frontend) -> list[Array]:
@@ -22,7 +22,7 @@ def arrays_of(root: int, arrays: Sequence[Array], name: str, face: Frontend) -> 
         root: Rank whose arrays are sent.
         arrays: This rank's arrays; shapes and dtypes must be equal on all ranks.
         name: Prefix of the operations' names.
-        face: Frontend whose operations these are.
+        face: Frontend that submits the operations.
 
     Returns:
         The root's arrays, in new memory except possibly on the root.
@@ -46,7 +46,7 @@ def arrays_of(root: int, arrays: Sequence[Array], name: str, face: Frontend) -> 
             ).wait()
         except Exception:
             raise
-        except BaseException:  # Ctrl-C ends the wait, not the operation
+        except BaseException:  # Ctrl-C ends the wait, but not the operation
             _parked.append(made)
             raise
     return found

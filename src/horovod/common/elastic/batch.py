@@ -1,4 +1,4 @@
-"""Batch sizes for jobs whose number of ranks changes. Pure.
+"""Batch sizes for jobs whose number of ranks changes.
 
 There are two options. With a fixed batch size per rank, the global batch of a step grows and shrinks with the number of
 ranks. With a fixed ``global_batch``, training does not depend on the number of ranks: each rank gets a share, in
@@ -14,9 +14,9 @@ from horovod.common.elastic.order import Shares
 
 @dataclass(frozen=True)
 class Batch:
-    """Work of one rank in a step.
+    """Share of one rank in each step.
 
-    The rank makes ``accumulation`` backward passes over ``size`` samples each; the last passes may have fewer
+    The rank makes ``accumulation`` backward passes over ``size`` samples each; the last passes may have one sample less
     (``sizes``). Then gradients are averaged over the ranks.
     """
 
@@ -32,21 +32,21 @@ class Batch:
 
     @property
     def size(self) -> int:
-        """Samples of the largest pass; the batch size for a DataLoader if all passes are equal."""
+        """Number of samples in the largest pass: the batch size for a DataLoader if all passes are equal."""
         return self.sizes[0]
 
     @property
     def sizes(self) -> list[int]:
-        """Samples of each pass; they differ by at most one."""
+        """Number of samples in each pass; they differ by at most one."""
         each, more = divmod(self.local, self.accumulation)
         return [each + (index < more) for index in range(self.accumulation)]
 
     @property
     def weight(self) -> float:
-        """Factor for the sum of the losses of a rank's samples.
+        """Factor by which to multiply the sum of the losses of this rank's samples.
 
-        With it, the average over ranks of the accumulated gradients is that of the mean loss over the global batch. If
-        a pass of n samples computes the mean loss, multiply that by n times this factor.
+        The gradients, accumulated over passes and averaged over ranks, are then those of the mean loss over the global
+        batch. If a pass of n samples computes the mean loss, multiply that by n times this factor.
         """
         return self.ranks / self.global_batch
 
@@ -67,7 +67,7 @@ def batch(global_batch: int, ranks: int, rank: int, most: int | None = None) -> 
         global_batch: Samples of all ranks per step.
         ranks: Number of ranks.
         rank: The rank.
-        most: Samples that fit into a rank's memory at a time; None: any number.
+        most: Maximum number of samples in one pass, as limited by a rank's memory; None: unlimited.
 
     Raises:
         ValueError: If there are more ranks than samples, if the batch cannot be divided into equally many passes on all
@@ -96,13 +96,13 @@ def batch(global_batch: int, ranks: int, rank: int, most: int | None = None) -> 
 
 
 class BatchOfThisRank(Protocol):
-    """Type of ``hvd.elastic.batch``."""
+    """Signature of the function ``hvd.elastic.batch``."""
 
     def __call__(self, global_batch: int, most: int | None = None) -> Batch: ...
 
 
 def batch_of_this_rank(rank: Callable[[], int], size: Callable[[], int]) -> BatchOfThisRank:
-    """Return ``hvd.elastic.batch`` for a frontend, given its ``rank`` and ``size`` functions."""
+    """Create ``hvd.elastic.batch`` for a frontend from its ``rank`` and ``size`` functions."""
 
     def of_this_rank(global_batch: int, most: int | None = None) -> Batch:
         """Return this rank's share of a step whose global batch does not depend on the number of ranks.
@@ -111,7 +111,7 @@ def batch_of_this_rank(rank: Callable[[], int], size: Callable[[], int]) -> Batc
 
         Args:
             global_batch: Samples of all ranks per step.
-            most: Samples that fit into this rank's memory at a time; None: any number.
+            most: Maximum number of samples in one pass, as limited by this rank's memory; None: unlimited.
 
         Raises:
             ValueError: If the batch cannot be divided.

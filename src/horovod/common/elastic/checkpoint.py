@@ -1,7 +1,8 @@
 """Checkpoints of a job on disk or in an object store.
 
-They are written in the background and atomically, and the last few are kept. A commit survives the loss of ranks, a
-checkpoint the end of the job. One rank writes it, and it does not depend on the number of ranks.
+They are written in the background and atomically, and the last few are kept. A commit survives the loss of ranks; a
+checkpoint also survives the end of the job. One rank writes the checkpoint, which does not depend on the number of
+ranks.
 """
 
 import atexit
@@ -24,18 +25,18 @@ from horovod.common.elastic.checkpoint_place import Folder, Place, job_tag, reco
 from horovod.common.elastic.checkpoint_trust import Trust
 
 _SCHEME = r"[A-Za-z][A-Za-z0-9+.-]*"
-_URL = re.compile(f"{_SCHEME}(?:::{_SCHEME})*://")  # such as simplecache::s3://, while run::3 is a path
+_URL = re.compile(f"{_SCHEME}(?:::{_SCHEME})*://")  # matches simplecache::s3://..., but not run::3, which is a path
 _FILE = re.compile(r"file:/+")
 _LOST_SLASH = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/[^/]")
 
 
 def place_of(directory: str | os.PathLike[str], options: Mapping[str, Any] | None = None, trust: Trust = OWN) -> Place:
-    """Return the place that a directory argument refers to.
+    """Return the storage to which the argument ``directory`` refers.
 
     Args:
         directory: Path or URL.
         options: Options for fsspec with a URL.
-        trust: Rules for which checkpoints are read.
+        trust: Rules that decide which checkpoints may be read.
 
     Raises:
         ValueError: If the directory is a file or otherwise invalid.
@@ -63,23 +64,22 @@ def place_of(directory: str | os.PathLike[str], options: Mapping[str, Any] | Non
     return Folder(path, trust)
 
 
-# Thread that writes checkpoints; the interpreter waits for it at exit.
+# The interpreter must wait at exit for the thread that writes checkpoints.
 #
-# Python waits for non-daemon threads at exit, but only after shutting down concurrent.futures, which then refuses new
-# work. File systems such as s3fs need it even to resolve a host name. So the writer must be waited for earlier, or its
-# checkpoint would be lost.
+# Python waits for non-daemon threads, but shuts down concurrent.futures first, which file systems such as s3fs need
+# even to resolve a host name. Without an earlier wait, the checkpoint would be lost.
 #
-# Python 3.12.0 and 3.12.1 cannot start threads at that point. With these versions, only ``close`` is safe.
+# In Python 3.12.0 and 3.12.1, no thread can be started at that point, so with these versions only ``close`` is safe.
 _once = threading.Lock()
 _registered = False
 
 
 class Writer(threading.Thread):
-    """Thread of a checkpoint writer; not a daemon."""
+    """Non-daemon thread that writes checkpoints."""
 
 
 def start_writer(target: Callable[[], None]) -> threading.Thread:
-    """Start a thread for which the interpreter waits at exit."""
+    """Start a thread that the interpreter waits for at exit."""
     _register()
     writer = Writer(target=target, name="horovod-checkpoint", daemon=False)
     writer.start()
@@ -91,18 +91,18 @@ def _register() -> None:
     with _once:
         if _registered:
             return
-        # Exit functions run in reverse order, so this module must register its own before ours.
+        # Exit functions run in reverse order, so import this module now: it must register its function before ours.
         import concurrent.futures.thread  # noqa: F401
 
-        # A private function of Python. Without it, only checkpoints written to a disk are still waited for.
+        # This function of Python is private. If it is missing, the wait comes too late for checkpoints at a URL.
         register = getattr(threading, "_register_atexit", atexit.register)
-        with contextlib.suppress(RuntimeError):  # this process is already exiting
+        with contextlib.suppress(RuntimeError):  # raised if the interpreter is already exiting
             register(_wait)
         _registered = True
 
 
 def _wait() -> None:
-    for thread in threading.enumerate():  # a process that was forked in the meantime has none
+    for thread in threading.enumerate():  # a forked child has no such thread
         if isinstance(thread, Writer):
             thread.join()
 
@@ -112,7 +112,7 @@ Load = Callable[[IO[bytes]], Any]
 
 
 class Loaded(NamedTuple):
-    """Checkpoint that was read: its step and its value."""
+    """Checkpoint that was read, with its step and its value."""
 
     step: int
     value: Any
@@ -138,18 +138,18 @@ class Checkpoint:
     ) -> None:
         """Open the directory of the checkpoints.
 
-        Files of other users are refused. With HOROVOD_CHECKPOINT_KEY_FILE, files that are not sealed with that key are
-        refused (``checkpoint_trust``).
+        Files of other users are rejected. If HOROVOD_CHECKPOINT_KEY_FILE is set, files that are not sealed with that
+        key are rejected too (``checkpoint_trust``).
 
         Args:
             directory: Path, or URL that fsspec supports, such as ``s3://bucket/name``.
             keep: Number of latest checkpoints to keep.
-            writes: Returns True if this rank writes; other ranks only read.
+            writes: Returns True if this rank writes checkpoints; other ranks only read them.
             dump: Serializes a value; default: pickle.
             load: Deserializes it. As with pickle, loading may execute code from the file.
-            taken: Copies a value before ``save`` returns, so that the program may continue to change it.
-            job: Returns an id of the job. Empty for jobs whose ranks do not change, where each rank knows which
-                checkpoints are the job's.
+            taken: Copies a value. ``save`` calls it before it returns, so that the program may then change the value.
+            job: Returns an id of the job, or "" for a job whose ranks do not change. Such a job needs no id, because
+                each rank knows which checkpoints belong to the job.
             storage_options: Options for fsspec with a URL, such as credentials for S3.
 
         Raises:
@@ -171,22 +171,22 @@ class Checkpoint:
         self.torn: list[str] = []
         """Reason for each file that ``load`` has skipped."""
         self._lock = threading.Condition()
-        self._next: tuple[int, Any] | None = None  # value to be written next
+        self._next: tuple[int, Any] | None = None  # (step, value) to write next
         self._writing = False
         self._failure: BaseException | None = None
         self._thread: threading.Thread | None = None
         self._prepared = False
-        self._ours: set[int] = set()  # steps that this job has written, or that are not later than one it has loaded
+        self._ours: set[int] = set()  # steps written by this job, or up to one it has loaded
 
     def save(self, step: int, value: Any) -> None:
         """Copy the value and write it in the background.
 
-        If the previous checkpoint has not been started yet, this one replaces it. Has no effect on ranks that do not
-        write.
+        If the writer has not started on the previous checkpoint, this one replaces it. Has no effect on ranks that do
+        not write.
 
-        A write error is printed to stderr and training continues, because a full disk is no reason to lose a rank.
-        Existing checkpoints stay, and the next call tries again. If the last write failed, ``wait`` and ``close`` raise
-        its error.
+        If writing fails, the error is printed to stderr and training continues, because a full disk should not end a
+        rank. Existing checkpoints stay, and the next call tries again. ``wait`` and ``close`` raise the error if the
+        last write failed.
 
         Args:
             step: Step of the checkpoint, 0 or more; later checkpoints have larger steps.
@@ -197,7 +197,7 @@ class Checkpoint:
         """
         if isinstance(step, bool) or not isinstance(step, int) or step < 0:
             raise ValueError(f"step must be an integer of at least 0, got {step!r}")
-        self._ours.add(step)  # also on ranks that do not write, which may later replace the one that does
+        self._ours.add(step)  # on all ranks, because any may later become the writer
         if not self._writes():
             return
         copied = self._taken(value)
@@ -207,16 +207,16 @@ class Checkpoint:
                 self._thread = start_writer(self._write_all)
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Wait until everything saved is on disk.
+        """Wait until all saved checkpoints are on disk.
 
         Args:
             seconds: Maximum time to wait; None: no limit.
 
         Returns:
-            False if the time has passed.
+            True if they are; False after ``seconds``.
 
         Raises:
-            OSError: If the last checkpoint could not be written; or whatever error writing it has raised.
+            OSError: If the last checkpoint could not be written. ``dump`` or a file system may raise other errors.
         """
         with self._lock:
             done = self._lock.wait_for(lambda: self._thread is None, seconds)
@@ -224,7 +224,7 @@ class Checkpoint:
         return done
 
     def load(self, step: int | None = None) -> Loaded | None:
-        """Return the newest complete checkpoint, or None; incomplete ones are skipped and listed in ``torn``.
+        """Return the newest complete checkpoint, or None. Incomplete ones are skipped and listed in ``torn``.
 
         Args:
             step: Load only the checkpoint of this step.
@@ -242,7 +242,7 @@ class Checkpoint:
                 return self._load_one(found)
             except files.TornCheckpointError as error:
                 self.torn.append(str(error))
-            except FileNotFoundError:  # removed by the rank that writes
+            except FileNotFoundError:  # the writing rank has just removed it
                 continue
         return None
 
@@ -256,7 +256,7 @@ class Checkpoint:
         return self._place.steps()
 
     def close(self) -> None:
-        """Wait for pending writes; raises as ``wait`` does. Idempotent."""
+        """Wait for pending writes and stop the writer. Raises the same errors as ``wait``. Idempotent."""
         self.wait()
 
     def __enter__(self) -> "Checkpoint":
@@ -300,15 +300,15 @@ class Checkpoint:
             self._prepared = True
 
     def _note(self, step: int) -> None:
-        """Record the step before its file exists, so that ranks that join later know that it is this job's."""
+        """Record that the step belongs to this job, before its file exists, for ranks that join later."""
         if self._tag:
             record(self._place, self._tag, {step, *self._ours.intersection(self.steps())})
 
     def _remove_old(self, written: int) -> None:
         """Remove this job's old checkpoints after ``written`` was completed.
 
-        Later steps are removed too: training went back to before them and will not reach the same states again.
-        Checkpoints that this job has neither written nor continued from stay.
+        Checkpoints of later steps are removed too: training has returned to an earlier step and will not reach the same
+        states again. Checkpoints that this job has neither written nor continued from are kept.
         """
         there = [step for step in self._place.steps() if step in self._ours]
         kept = [step for step in there if step <= written][: self._keep]
@@ -317,7 +317,7 @@ class Checkpoint:
                 self._place.remove(step)
 
     def _put_aside(self, steps: list[int]) -> None:
-        """Move away later checkpoints that this job has not continued from.
+        """Move checkpoints of later steps, from which this job has not continued, to another directory.
 
         ``load`` would otherwise take them for the newest. They are not deleted, because they may be a user's only
         copies.

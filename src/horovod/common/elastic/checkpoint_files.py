@@ -1,16 +1,16 @@
-"""Checkpoint files: each is written atomically and read only if it is complete.
+"""Checkpoint files, which are written atomically and read only if they are complete.
 
 Format::
 
     payload | length of the payload (8 bytes, big-endian) | SHA-256 of payload and length (32) | b"HVDCKPT1"
 
-With a key (checkpoint_trust.py), an HMAC-SHA256 takes the place of the checksum, and the end is b"HVDCKPT2".
+With a key (checkpoint_trust.py), an HMAC-SHA256 takes the place of the checksum, and the last bytes are b"HVDCKPT2".
 
 The end is written last, and the file gets its name only once its content is on disk (fsync before and after the
 rename). So a named file that is incomplete was damaged later, by a disk or an interrupted copy.
 
 Until then the file has a name unique to its writer (process id and a random number), and the writer holds a lock on it.
-A rank that has lost its place as rank 0 may still be writing when the next one begins, possibly on another host.
+This is necessary because a former rank 0 may still be writing when the next rank 0 begins, possibly on another host.
 """
 
 import contextlib
@@ -43,16 +43,16 @@ ABANDONED = 3600.0
 
 
 class TornCheckpointError(ValueError):
-    """The file is damaged or incomplete."""
+    """The checkpoint file is damaged or incomplete."""
 
 
 def name_of(step: int) -> str:
-    """Return the name of a step's file. Names sort like steps, up to 12 digits."""
+    """Return the file name for a step. Names sort like steps of up to 12 digits."""
     return f"step-{step:012d}.ckpt"
 
 
 def steps_of(names: Iterable[str]) -> list[int]:
-    """Return the steps of the names that are checkpoints', latest first."""
+    """Return the steps of those names that belong to checkpoint files, latest first."""
     return sorted((int(match[1]) for name in names if (match := _NAME.fullmatch(name))), reverse=True)
 
 
@@ -65,7 +65,7 @@ def steps_in(directory: Path) -> list[int]:
 
 
 def begin(directory: Path, stem: str) -> tuple[Path, io.FileIO]:
-    """Create an unfinished file, locked while it is open so that it is not taken for abandoned.
+    """Create an unfinished file. It stays locked while it is open, so that no rank considers it abandoned.
 
     Raises:
         OSError: If that fails.
@@ -78,7 +78,7 @@ def begin(directory: Path, stem: str) -> tuple[Path, io.FileIO]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             there = path.exists()
-        except BlockingIOError:  # another process found the file before it was locked, and is about to remove it
+        except BlockingIOError:  # another process saw the file before it was locked, and will remove it
             there = False
         except OSError:  # a file system without locks
             there = True
@@ -93,7 +93,7 @@ def is_unfinished(name: str) -> bool:
 
 
 def remove_unfinished(directory: Path) -> None:
-    """Remove files left behind by killed writers, but none that are still being written."""
+    """Remove unfinished files of killed writers, but not those that are still being written."""
     for name in os.listdir(directory):
         if is_unfinished(name):
             with contextlib.suppress(OSError):
@@ -107,7 +107,7 @@ def open_plain(path: Path) -> io.FileIO:
         TornCheckpointError: If it is a pipe or device.
         OSError: If it cannot be opened.
     """
-    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # opening a pipe would otherwise block
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # prevents blocking if the file is a pipe
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
         raise TornCheckpointError(f"{path} is no plain file")
@@ -142,7 +142,7 @@ def _remove_abandoned(path: Path) -> None:
 
 
 def put_aside(directory: Path, steps: list[int]) -> Path:
-    """Move the steps' files into a new subdirectory, ``earlier-1`` or a higher number, and return that."""
+    """Move the files of these steps to a new subdirectory, ``earlier-1`` or a higher number; return its path."""
     number = 1
     while (folder := directory / f"earlier-{number}").exists():
         number += 1
@@ -165,7 +165,7 @@ def write(directory: Path, step: int, dump: Callable[[IO[bytes]], None], trust: 
         trust: Determines the checksum or MAC.
 
     Raises:
-        OSError: If the file cannot be written; or whatever error ``dump`` raises.
+        OSError: If the file cannot be written. Errors of ``dump`` are raised too.
     """
     target = directory / name_of(step)
     unfinished, file = begin(directory, target.stem)
@@ -173,7 +173,7 @@ def write(directory: Path, step: int, dump: Callable[[IO[bytes]], None], trust: 
         with file:
             write_into(file, step, dump, trust)
             os.fsync(file.fileno())
-            os.rename(unfinished, target)  # while the file is still locked
+            os.rename(unfinished, target)  # rename while the file is still locked
     except BaseException:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(unfinished)
@@ -183,7 +183,7 @@ def write(directory: Path, step: int, dump: Callable[[IO[bytes]], None], trust: 
 
 
 def write_into(file: io.FileIO, step: int, dump: Callable[[IO[bytes]], None], trust: Trust = OWN) -> None:
-    """Write the payload and the end at the file's current position. Raises OSError and the errors of ``dump``."""
+    """Write the payload, its length and checksum at the file's position. Raises OSError and errors of ``dump``."""
     whole = _Summed(file, trust.sum(step))
     buffered = io.BufferedWriter(whole, _PIECE)
     dump(buffered)
@@ -212,7 +212,7 @@ def read(directory: Path, step: int, load: Callable[[IO[bytes]], Any], trust: Tr
 
 
 def read_from(file: io.FileIO, name: str, step: int, load: Callable[[IO[bytes]], Any], trust: Trust = OWN) -> Any:
-    """Like ``read``, for an open file. ``name``: name of the file in error messages."""
+    """Read a checkpoint like ``read``, from an open file. ``name`` is used in error messages."""
     with open(file.fileno(), "rb", closefd=False) as buffered:
         buffered.seek(0)
         length = _checked(buffered, name, step, trust)

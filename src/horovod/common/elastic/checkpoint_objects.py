@@ -1,8 +1,8 @@
 """Checkpoints at a URL: in an object store such as S3, or on another file system that fsspec supports.
 
-A checkpoint is first written to an unnamed temporary file on this host, of which nothing remains even if the process is
-killed, and then uploaded. In an object store it appears only when the upload is complete. On file systems where files
-are visible while they grow, it is first uploaded under another name. The checksum is the same as on disk
+A checkpoint is first written to an unnamed temporary file on this host, which disappears even if the process is killed.
+Then it is uploaded. In an object store it appears only when the upload is complete. On file systems where files are
+visible while they grow, it is first uploaded under another name. The checksum is the same as on disk
 (checkpoint_files.py) and is verified before anything is loaded.
 """
 
@@ -20,7 +20,7 @@ from horovod.common.elastic import checkpoint_files as files
 from horovod.common.elastic.checkpoint_place import NOTE, Dump, Load
 from horovod.common.elastic.checkpoint_trust import Trust
 
-# fsspec protocols for which an interrupted upload leaves nothing visible.
+# fsspec protocols with which an interrupted upload leaves no visible file.
 _WHOLE = frozenset(
     {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oss", "oci", "ocilake", "r2", "tos", "obs", "memory"}
 )
@@ -34,7 +34,7 @@ _PASSWORD = re.compile(r"(:/{1,2}[^/:@]*):[^/]*@")
 
 
 def without_password(text: str) -> str:
-    """Replace the password in a URL, or text that contains one, for printing: ``sftp://user:***@host/directory``."""
+    """Mask the password of each URL in the text, for printing: ``sftp://user:***@host/directory``."""
     return _PASSWORD.sub(r"\1:***@", text)
 
 
@@ -52,7 +52,7 @@ class Objects:
         Raises:
             ImportError: If a package is missing; names it.
             ValueError: If fsspec does not support the URL.
-            Exception: Whatever the file system raises if it connects immediately.
+            Exception: If the file system connects immediately and that fails, its own error.
         """
         self._trust = trust
         shown = without_password(url)
@@ -123,7 +123,7 @@ class Objects:
             except FileNotFoundError:
                 if self._is_there(self._at(name)):
                     raise
-                # Otherwise another process has removed it in the meantime.
+                # If the file is gone, another process has removed it in the meantime.
         return f"{self._shown}/{folder}"
 
     def note(self) -> bytes:
@@ -140,7 +140,7 @@ class Objects:
 
     def _names(self) -> list[str]:
         """Return the names of the files and directories in the directory."""
-        # The listings that fsspec caches may lack files that other processes have written since.
+        # Bypass fsspec's cached listings, because other processes may have written files since.
         self._fs.invalidate_cache()
         try:
             return [str(path).rstrip("/").rpartition("/")[2] for path in self._fs.ls(self._path, detail=False)]
@@ -168,9 +168,9 @@ class Objects:
         return self._at(f".{stem}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
 
     def _moved(self, unfinished: str, target: str) -> bool:
-        """Rename the file, or return False if an existing target prevents that, as in HDFS."""
+        """Rename the file. Return False if an existing target prevents that, as in HDFS."""
         if not self._renames and self._is_there(target):
-            return False  # an interrupted copy over the target would damage it
+            return False  # copying over the target could damage it if interrupted
         try:
             self._move(unfinished, target)
         except Exception:
@@ -180,14 +180,14 @@ class Objects:
         return True
 
     def _exchange(self, unfinished: str, target: str, before: str) -> None:
-        """Replace a target that cannot be overwritten by a rename.
+        """Replace a target that a rename cannot overwrite.
 
-        Nothing is removed until a complete file is called ``target``.
+        Nothing is removed until a complete file has the name ``target``.
 
         Args:
             unfinished: Path of the new file.
-            target: Path of the old file, which the new one gets.
-            before: Temporary path for the old file.
+            target: Path of the old file, which the new file replaces.
+            before: Path to which the old file is moved temporarily.
         """
         aside = False
         try:
@@ -203,21 +203,21 @@ class Objects:
         self._discard(before)
 
     def _move(self, path: str, new: str) -> None:
-        """Move one file, and raise an error if that did not happen.
+        """Move one file, and raise an error if it was not moved.
 
-        Without its own ``mv``, fsspec also copies, but it expands paths as patterns: with a ``[`` or ``*`` it would
-        move nothing, or other files.
+        fsspec's default ``mv`` is not used, because it expands paths as patterns: with a ``[`` or ``*`` in the path, it
+        would move nothing, or other files.
         """
         if not self._renames:
             self._fs.cp_file(path, new)
             self._fs.rm_file(path)
             return
         self._fs.mv(path, new)
-        if self._is_there(path):  # WebHDFS refuses without an error
+        if self._is_there(path):  # WebHDFS may refuse to move without raising an error
             raise FileExistsError(errno.EEXIST, "is not renamed", path, None, new)
 
     def _is_there(self, path: str) -> bool:
-        """Return True if the file exists. Unlike fsspec's ``exists``, do not treat every error as "no"."""
+        """Return True if the file exists. Unlike fsspec's ``exists``, raise errors instead of returning False."""
         self._fs.invalidate_cache()
         try:
             self._fs.info(path)
@@ -244,7 +244,7 @@ class Objects:
 
 
 def _renames(filesystem: Any) -> bool:
-    """Return True if the file system implements ``mv`` itself. Wrappers such as fsspec's caches are looked through."""
+    """Return True if the file system, or the one inside wrappers such as fsspec's caches, implements ``mv``."""
     from fsspec import AbstractFileSystem
 
     while isinstance(inner := getattr(filesystem, "fs", None), AbstractFileSystem):
@@ -254,10 +254,10 @@ def _renames(filesystem: Any) -> bool:
 
 @contextlib.contextmanager
 def _unnamed() -> Iterator[tuple[Any, str]]:
-    """Create a temporary file that disappears when it is closed or this process is killed.
+    """Create a temporary file that disappears when it is closed or the process is killed.
 
     Yields:
-        The file, and a path under which any thread can open it meanwhile.
+        The file, and a path under which any thread can open it until then.
     """
     file: IO[bytes]
     with tempfile.TemporaryFile(prefix="horovod-checkpoint-", buffering=0) as file:

@@ -1,8 +1,8 @@
-"""Places that hold checkpoints: their interface, its implementation for directories, and the record of a job's files.
+"""Storage of checkpoints: the interface, its implementation for directories, and the record of a job's files.
 
-Each rank knows which checkpoints it has saved itself. A rank that joins later, and becomes rank 0 once all others are
-gone, reads the record in the directory. Otherwise it would take its predecessors' files for another job's, and would
-neither remove old ones nor replace them after going back to an earlier step.
+Each rank knows which checkpoints it has saved itself. A rank that joins later may become rank 0 when all earlier ranks
+are gone. It then reads the record in the directory. Without the record, it would mistake the job's files for another
+job's. It would then neither remove old files nor replace them after a return to an earlier step.
 """
 
 import contextlib
@@ -25,22 +25,22 @@ _LONGEST_NOTE = 1 << 20  # bytes
 
 
 class Place(Protocol):
-    """Place that holds checkpoints: a directory, or a URL.
+    """Storage of checkpoints: a directory or a URL.
 
     All methods may raise OSError, or a file system's own errors. ``str()`` returns the place's name for messages.
     """
 
     def is_there(self) -> bool:
-        """Return True if the place exists, so that checkpoints can be looked for."""
+        """Return True if the storage exists, so that it can be searched for checkpoints."""
 
     def steps(self) -> list[int]:
         """Return the steps of the existing checkpoints, complete or not, latest first."""
 
     def prepare(self) -> None:
-        """Create the place, and remove what killed writers have left behind."""
+        """Create the storage, and remove unfinished files of killed writers."""
 
     def write(self, step: int, dump: Dump) -> None:
-        """Write a checkpoint atomically, replacing one of the same step. Also raises the errors of ``dump``."""
+        """Write a checkpoint atomically, replacing one of the same step. Errors of ``dump`` are raised too."""
 
     def read(self, step: int, load: Load) -> Any:
         """Return what ``load`` makes of the payload, after its checksum has been verified.
@@ -48,14 +48,14 @@ class Place(Protocol):
         Raises:
             TornCheckpointError: If the checkpoint is damaged.
             UntrustedCheckpointError: If another user may have written it.
-            FileNotFoundError: If there is none.
+            FileNotFoundError: If there is no checkpoint of this step.
         """
 
     def remove(self, step: int) -> None:
         """Remove a checkpoint; no effect if there is none."""
 
     def put_aside(self, steps: list[int]) -> str:
-        """Move the steps' checkpoints to a new subdirectory, ``earlier-1`` or a higher number, and return its name."""
+        """Move the checkpoints of these steps to a new subdirectory, ``earlier-1`` or higher; return its name."""
 
     def note(self) -> bytes:
         """Return the note stored beside the checkpoints. Raises FileNotFoundError if there is none."""
@@ -120,10 +120,10 @@ class _Note(msgspec.Struct):
 
 
 def job_tag() -> str:
-    """Return an id of the elastic job, equal on all its workers and different in other jobs; empty for other jobs.
+    """Return an id of the elastic job, which is the same on all its workers; "" if the job is not elastic.
 
-    The ranks of jobs that are not elastic do not change. Also, such a job's key may be one that the user gives to every
-    job.
+    Jobs that are not elastic need no id, because their ranks do not change. Their keys would not give a unique one,
+    because a user may give the same key to every job.
 
     Raises:
         ValueError: If the job's key cannot be read.
@@ -135,7 +135,7 @@ def job_tag() -> str:
 
 
 def recorded(place: Place, job: str) -> set[int]:
-    """Return the recorded steps of this job; empty if the record is another job's or cannot be read."""
+    """Return the steps that the record lists for this job; empty if it is another job's or unreadable."""
     try:
         told = msgspec.json.decode(place.note(), type=_Note)
     except (OSError, ValueError):
@@ -144,5 +144,5 @@ def recorded(place: Place, job: str) -> set[int]:
 
 
 def record(place: Place, job: str, steps: Iterable[int]) -> None:
-    """Record that these steps' checkpoints are the job's. If it raises OSError, the previous record stays."""
+    """Record which steps' checkpoints belong to the job. If this raises OSError, the previous record stays."""
     place.write_note(msgspec.json.encode(_Note(job, sorted(steps))))

@@ -1,9 +1,10 @@
-"""Rules for which checkpoints are read. A checkpoint is a pickle, so reading it executes code that its writer chose.
+"""Rules that decide which checkpoints may be read.
 
-Files of other users are refused, and so are files that every user can write to. Some file systems report one owner for
-all files, or show all files as writable by all. There, a file is accepted if a new file would look the same.
+A checkpoint is a pickle, so reading it executes code that its writer chose.
 
-With a key, checkpoints carry a MAC, and checkpoints without it are refused, also in object stores.
+Files of other users and files that every user can write to are rejected. Some file systems report one owner for all
+files, or show all files as writable by everyone. There, a file is accepted if a new file would look the same. If a key
+is set, checkpoints carry a MAC, and checkpoints without it are rejected, in object stores as well.
 """
 
 from __future__ import annotations
@@ -38,11 +39,11 @@ class Sum(Protocol):
 
 @dataclass(frozen=True)
 class Trust:
-    """Which checkpoints are read, and how they are written.
+    """Rules for reading checkpoints, and the checksum or MAC with which they are written.
 
     Args:
         any_owner: Also read checkpoints of other users.
-        key_file: Path of the key of the MAC that seals checkpoints; those without this MAC are refused. Empty: no MAC.
+        key_file: Path of the file with the MAC's key. Checkpoints without this MAC are rejected. Empty: no MAC.
     """
 
     any_owner: bool = False
@@ -50,7 +51,7 @@ class Trust:
 
     @classmethod
     def from_settings(cls, settings: Settings) -> Trust:
-        """Return the rules that the settings ask for. Raises ValueError for a key file that cannot be used.
+        """Return the rules from the settings. Raises ValueError for a key file that cannot be used.
 
         A missing key file is an error only when a checkpoint is read or written.
         """
@@ -61,25 +62,25 @@ class Trust:
 
     @functools.cached_property
     def key(self) -> bytes | None:
-        """The key, or None. Raises ValueError naming the setting if the key file cannot be used."""
+        """Key of the MAC, or None. Raises ValueError, which names the setting, if the key file cannot be used."""
         return bytes(read_key_file(self.key_file, _KEY_FILE)) if self.key_file else None
 
     @property
     def magic(self) -> bytes:
-        """Last bytes of a checkpoint that is written."""
+        """Last bytes of each checkpoint that is written, which identify its format."""
         return PLAIN if self.key is None else SEALED
 
     def sum(self, step: int) -> Sum:
         """Return a new checksum or MAC for the checkpoint of a step.
 
-        A MAC includes the step, so a file cannot be passed off as another step's.
+        A MAC includes the step, so that a file cannot be passed off as another step's.
         """
         if self.key is None:
             return hashlib.sha256()
         return hmac.new(self.key, b"horovod checkpoint of step %d\0" % step, "sha256")
 
     def check_end(self, magic: bytes, name: str) -> None:
-        """Raise UntrustedCheckpointError if the file has a checksum where a MAC is needed, or the reverse."""
+        """Raise UntrustedCheckpointError if the file has a checksum where a MAC is required, or vice versa."""
         if magic == SEALED and self.key is None:
             raise UntrustedCheckpointError(f"{name} is sealed with a key; {_KEY_FILE} has to name the file with it")
         if magic == PLAIN and self.key is not None:
@@ -100,8 +101,8 @@ class Trust:
         Args:
             fd: Descriptor of the file.
             name: Name of the file for the error.
-            made_here: Creates a file with mode 0600 in the same directory, removes it and returns its status. May raise
-                OSError.
+            made_here: Creates a file with mode 0600 in the same directory, removes it and returns its status, for
+                comparison. May raise OSError.
         """
         if self.any_owner or self.key is not None:
             return

@@ -1,6 +1,6 @@
 """ElasticDataset: batches for each rank of a job whose members change, from arrays or a ``tf.data.Dataset``.
 
-TensorFlow is not imported here, because a caller that passes a ``tf.data.Dataset`` has imported it.
+TensorFlow is not imported here: a caller that passes a ``tf.data.Dataset`` has already imported it.
 """
 
 import sys
@@ -29,7 +29,7 @@ class Samples(Protocol):
 
 
 def samples_of(source: Any, shuffle: int, seed: int, prepare: Callable[[Any], Any] | None) -> Samples:
-    """Return the samples of a source; arguments and errors as for ``ElasticDataset``."""
+    """Wrap the source of an ``ElasticDataset``, with the same arguments and errors as there."""
     tensorflow = sys.modules.get("tensorflow")
     if tensorflow is not None and isinstance(source, tensorflow.data.Dataset):
         return DatasetSamples(tensorflow, source, shuffle, seed, prepare)
@@ -58,9 +58,10 @@ class Arrays:
 
 
 class DatasetSamples:
-    """Samples from a ``tf.data.Dataset``, which can only be read from its beginning.
+    """Samples from a ``tf.data.Dataset``.
 
-    So all ranks read all of it in the same order, and each drops the samples of other ranks.
+    Such a dataset can only be read from its beginning. So every rank reads all of it in the same order, and drops the
+    samples of other ranks.
     """
 
     def __init__(
@@ -91,21 +92,21 @@ class DatasetSamples:
         yield from chosen.batch(batch_size).prefetch(1)
 
     def _in_order(self, epoch: int) -> Any:
-        """Return the dataset in the epoch's order, equal on all ranks and each time."""
+        """Return the dataset in the epoch's order, which is the same on all ranks and in each iteration."""
         if self._buffer < 2:
             return self._source
         seed = ((self._seed << 32) + epoch) % (1 << 63)
 
         def shuffled(_: Any) -> Any:
-            # The order also depends on TensorFlow's global seed (tf.random.set_seed), which may differ between ranks.
-            # Within a function, that function's own seed counts.
+            # Ranks may have different global seeds (tf.random.set_seed), which would change the order. A function has
+            # its own seed instead.
             self._tf.compat.v1.set_random_seed(0)
             return self._source.shuffle(self._buffer, seed=seed, reshuffle_each_iteration=False)
 
         return self._tf.data.Dataset.from_tensors(0).flat_map(self._plain(shuffled))
 
     def _chosen(self, places: "np.ndarray[Any, Any]", ordered: Any) -> Any:
-        """Return a dataset of the samples at ``places``, which ascend except for repeated samples at the end."""
+        """Return a dataset of the samples at ``places``: ascending positions, with repeated samples at the end."""
         falls = np.flatnonzero(np.diff(places) <= 0)
         rising = places[: falls[0] + 1] if len(falls) else places
         begin = int(rising[0])
@@ -141,7 +142,7 @@ def _taken(source: Any, places: Sequence[int]) -> Any:
         return {name: _taken(one, places) for name, one in source.items()}
     if isinstance(source, (tuple, list)):
         parts = [_taken(one, places) for one in source]
-        # A namedtuple takes separate arguments.
+        # A namedtuple's constructor takes separate arguments.
         return type(source)(*parts) if hasattr(source, "_fields") else type(source)(parts)
     return np.asarray(source)[places]
 
@@ -163,8 +164,8 @@ class ElasticDataset(Walk):
                     state.commit()
                 state.data.set_epoch(state.data.epoch + 1)
 
-    Each sample is visited once per epoch, however the members change. All ranks make equally many steps. For that, a
-    few samples (fewer than there are ranks) are visited twice at the end of an epoch.
+    Each sample is visited once per epoch, even if the members change. All ranks make the same number of steps. To make
+    that possible, a few samples (fewer than there are ranks) are visited twice at the end of an epoch.
     """
 
     _place_of: ClassVar[tuple[Callable[[], int], Callable[[], int]]]
@@ -182,8 +183,8 @@ class ElasticDataset(Walk):
     ) -> None:
         """Create the dataset for this rank.
 
-        Each rank reads a ``tf.data.Dataset`` completely and drops the samples of other ranks. So put expensive
-        transformations into ``prepare``.
+        Each rank reads a ``tf.data.Dataset`` completely and drops the samples of other ranks. So pass expensive
+        transformations as ``prepare``.
 
         Args:
             source: Arrays with equal first dimensions, arbitrarily nested in tuples, lists or dicts. Or an integer n,
@@ -191,13 +192,14 @@ class ElasticDataset(Walk):
                 with the same order each time, for batches of TensorFlow tensors; if its length is unknown, it is
                 counted once.
             batch_size: Samples per rank and step. The last batch of an epoch may have fewer.
-            shuffle: True: a different order in each epoch, equal on all ranks, derived from ``seed``. For a
-                ``tf.data.Dataset`` also the size of the shuffle buffer (True: all samples).
-            seed: Seed of the order.
-            global_batch: Samples of all ranks per step, instead of ``batch_size``, independent of the number of ranks
-                (``hvd.elastic.batch``). The attribute ``batch_size`` is then this rank's current share.
-            prepare: For a ``tf.data.Dataset``: gets the dataset of this rank's samples and returns one of the same
-                length.
+            shuffle: True for a different order in each epoch, derived from ``seed`` and the same on all ranks. For a
+                ``tf.data.Dataset``, a number sets the size of the shuffle buffer (True: all samples).
+            seed: Seed for shuffling.
+            global_batch: Samples of all ranks per step, as an alternative to ``batch_size``.
+                Training then does not depend on the number of ranks (``hvd.elastic.batch``). The attribute
+                ``batch_size`` is then this rank's current share.
+            prepare: Function for a ``tf.data.Dataset``. It gets the dataset of this rank's samples and returns a
+                transformed dataset of the same length.
 
         Raises:
             ValueError: If array lengths differ, if a ``tf.data.Dataset`` is infinite, if ``batch_size`` is below 1, or
@@ -218,7 +220,7 @@ class ElasticDataset(Walk):
         super().__init__(self._samples.length, rank, size, bool(shuffle) and not self._samples.shuffles, seed)
 
     def on_batch_end(self, batches: int = 1) -> None:
-        """Record ``batches`` batches; after the last batch of an epoch, begin the next epoch."""
+        """Record that ``batches`` batches are done. After the last batch of an epoch, begin the next epoch."""
         self.record(batches * self.batch_size)
         if not len(self):
             self.set_epoch(self.epoch + 1)
@@ -231,11 +233,11 @@ class ElasticDataset(Walk):
         return share.shares
 
     def __len__(self) -> int:
-        """Return how many batches of the epoch this rank has left; equal on all ranks."""
+        """Return how many batches of the epoch remain; the same number on all ranks."""
         return -(-(len(self.mine) - self._recorded) // self.batch_size)
 
     def __iter__(self) -> Iterator[Any]:
-        """Iterate over the rest of the epoch."""
+        """Iterate over the remaining batches of the epoch."""
         return self._samples.batches(self.mine[self._recorded :], self.batch_size, self.epoch)
 
     def record(self, samples: int | None = None) -> None:

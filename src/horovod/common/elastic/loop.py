@@ -1,4 +1,4 @@
-"""Loop around an elastic program's function: calls it, and calls it again after a failure or a change of members.
+"""Loop that calls an elastic program's function, and again after each failure or change of members.
 
 settle --> on_reset --> sync --> func --returns--> done
   ^                     ^          |
@@ -21,7 +21,7 @@ from horovod.common.elastic.updates import notification_manager, together
 from horovod.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt
 from horovod.common.steps import marks
 
-_IN_VAIN = 3  # number of equal failures before giving up
+_IN_VAIN = 3  # number of failures without progress before giving up
 
 
 def run_fn(
@@ -30,19 +30,21 @@ def run_fn(
     failures: Callable[[], int] = lambda: 0,
     errors_as_ours: Callable[[Callable[..., Any]], Callable[..., Any]] = lambda turn: turn,
 ) -> Callable[..., Any]:
-    """Return a function that calls ``func(state, *args, **kwargs)``, and again after each failure or change of members.
+    """Wrap ``func`` in a loop that calls it again after each failure or change of members.
 
-    The loop gives up with RuntimeError if the same ranks fail repeatedly although none is lost (``RepeatedFailures``);
-    the launcher handles everything else. Exceptions other than HorovodInternalError and HostsUpdatedInterrupt pass
-    through, including those of ``reset``, for example when a worker's slot is gone.
+    The result is called as ``run(state, *args, **kwargs)``.
+
+    The loop raises RuntimeError if the same ranks fail repeatedly although none is lost (``RepeatedFailures``). Other
+    reasons to give up are up to the launcher. Exceptions other than HorovodInternalError and HostsUpdatedInterrupt pass
+    through. That includes errors of ``reset``, for example if a worker's slot is gone.
 
     Args:
         func: The training function.
         reset: Leaves the job and joins the next epoch.
         failures: Returns how many operations have failed because ranks were lost. If ``func`` returns normally after
             such a failure, it has swallowed the error, and the loop raises RuntimeError.
-        errors_as_ours: Wraps a function so that it raises HorovodInternalError where the framework raises its own error
-            for a failed operation, in ``func`` as well as in callbacks and the state's ``sync``.
+        errors_as_ours: Wraps a function to convert the framework's own error for a failed operation into
+            HorovodInternalError. Applied to ``func``, to callbacks and to the state's ``sync``.
     """
 
     @functools.wraps(func)
@@ -51,7 +53,7 @@ def run_fn(
         notification_manager.register_listener(state)
         together.begin()
         changed = failed = False
-        entered: int | None = None  # progress of the program when it was last called
+        entered: int | None = None  # commits and checks for host updates when ``func`` was last called
         in_vain = RepeatedFailures()
 
         @errors_as_ours
@@ -62,7 +64,7 @@ def run_fn(
                 again = None if outcome is None or outcome.restore else outcome.lost
                 marks.back(0 if outcome is None else outcome.root, again)
             failed = False
-            if changed:  # reset callbacks may use collectives, and fail as these do
+            if changed:  # reset callbacks may use collectives, which may fail
                 state.on_reset()
                 notification_manager.register_listener(state)  # for host updates received since
             if together.needed:
@@ -100,10 +102,10 @@ def run_fn(
 
 
 class RepeatedFailures:
-    """Detector of failures that will repeat.
+    """Detector of failures that would repeat forever.
 
-    It counts failures of the same members, without a lost rank and without progress of the program. A mistake in the
-    program causes such failures, for example different shapes on different ranks. Pure.
+    It counts failures with the same members, no lost rank and no progress of the program. Mistakes in the program cause
+    such failures, for example different shapes on different ranks.
     """
 
     def __init__(self) -> None:
@@ -115,25 +117,25 @@ class RepeatedFailures:
     def failed(self, error: HorovodInternalError, lost: bool, further: int, members: tuple[int, ...]) -> None:
         """Count a failure of the program's function.
 
-        One unit of progress before the same error does not count: a loop that counts a step when it begins repeats its
-        last step and commits that.
+        A single commit or check before the same error does not count as progress, because a program may commit before
+        the step that fails.
 
         Args:
             error: The failure.
-            lost: True if ranks were lost.
+            lost: True if the failure was caused by lost ranks.
             further: How often the program has committed or checked for host updates since it was called.
             members: Members of the epoch.
         """
         stuck = further == 0 or (further == 1 and str(error) == self._text)
         self._times = 0 if lost else self._times + 1 if stuck and members == self._members else 1
         self._members, self._text = members, str(error)
-        # Kept only if needed, because its traceback keeps the step's objects alive.
+        # Keep the error only if needed, because its traceback keeps the step's objects alive.
         self._error = error if self._times >= _IN_VAIN else None
 
     def check(self, func: Callable[..., Any]) -> None:
         """Raise RuntimeError if retrying will not help.
 
-        It is not raised from the error itself, so that this rank's end is not attributed to other ranks.
+        It does not have the failure as its cause, so that this rank's end is not attributed to other ranks.
         """
         if self._error is None:
             return
@@ -152,7 +154,7 @@ def _join_again(reset: Callable[[], None]) -> None:
         reset()
     except Exception as error:
         place = launchers.find(os.environ)
-        if place is None or place.size < 2:  # in a job of our own launcher, which reports the reason
+        if place is None or place.size < 2:  # horovodrun started the job and reports the reason itself
             raise
         raise ValueError(
             f"hvd.elastic.run goes on after a failure in jobs of horovodrun --min-np N only: {place.launcher} has "

@@ -1,4 +1,4 @@
-"""Exchange of numbers in a single operation; exchanging an object takes two operations, a pickle and a seal."""
+"""Exchange of numbers in a single operation, without the pickling that objects need."""
 
 import ctypes
 from collections.abc import Sequence
@@ -7,14 +7,14 @@ from typing import Any
 from horovod.common import dtypes, ops
 from horovod.common.frontends import Frontend
 
-_memory: dict[tuple[str, str, int], Any] = {}  # memory of operations; an interrupted one may still use it
+_memory: dict[tuple[str, str, int], Any] = {}  # memory that interrupted operations may still use
 
 
 def numbers_of_rank_0(numbers: Sequence[float], name: str, face: Frontend) -> tuple[float, ...]:
     """Return rank 0's numbers on all ranks.
 
     Args:
-        numbers: This rank's numbers; equally many on all ranks.
+        numbers: This rank's numbers; the same count on all ranks.
         name: Name of the operation; only one with this name may be in flight.
         face: Frontend whose operation this is.
 
@@ -32,7 +32,7 @@ def numbers_of_rank_0(numbers: Sequence[float], name: str, face: Frontend) -> tu
 
 
 def largest(value: int, name: str, face: Frontend) -> int:
-    """Return the maximum over all ranks of values from 0 to 255. One byte, so that it is cheap in every step.
+    """Return the maximum over all ranks of one byte, 0 to 255. This is cheap enough for every step.
 
     Args:
         value: This rank's value.

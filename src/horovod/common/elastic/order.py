@@ -1,18 +1,18 @@
-"""Assignment of an epoch's samples to ranks, for any number of ranks and any changes of it. Pure.
+"""Assignment of an epoch's samples to ranks, whose number may change during the epoch.
 
-All ranks use the same order of all samples, which depends on the seed and the epoch. They move through it together. A
-*round* is the next few samples of the order, one or more per rank. A rank that has recorded n of its shares has
-completed n rounds. So the completed samples are always a prefix of the order, described by one number that does not
-depend on the number of ranks. Every rank knows it for all ranks, also for a lost rank, whose samples went into the same
-steps.
+All ranks use the same order of all samples, which depends on the seed and the epoch, and they move through it together.
+A *round* consists of the next samples of the order: one or more for each rank, its share. A rank that has recorded n
+shares has completed n rounds. So the completed samples are always a prefix of the order. One number describes this
+prefix, whatever the number of ranks is. Each rank knows it without asking the others, even lost ones, because all ranks
+take the same steps.
 
     order   s0 s1 s2 s3 | s4 s5 s6 s7 | s8 s9            4 ranks, after one round rank 3 is lost:
             `- done ---'  r0 r1 r2 r0   r1 r2  <- 3 ranks share what is left
 
-Ranks must make equally many steps, so the last round is filled up with samples from the same part of the order, which
-are visited twice (``filled``). If shares are (nearly) equal, the last samples are first redistributed, so that fewer
-samples than there are ranks are visited twice. Without ``filled`` each sample is visited exactly once, and the ranks'
-counts differ by at most one.
+All ranks must make the same number of steps. So with ``filled``, the last round is filled up with samples from the same
+part of the order, which are then visited twice. If shares are (nearly) equal, the last samples are first divided anew,
+so that fewer samples than there are ranks are visited twice. Without ``filled``, each sample is visited exactly once,
+and the ranks' counts differ by at most one.
 
 ``Walk`` is the position of one rank in an epoch, which is kept when the members of the job change.
 """
@@ -26,7 +26,7 @@ from typing import Any
 def permutation(length: int, seed: int, epoch: int) -> list[int]:
     """Return the order of an epoch, the same on all machines and in all Python versions.
 
-    Only ``getrandbits`` of the generator, a fixed algorithm (MT19937), and our own unbiased shuffle are used.
+    For that, it uses only the generator's ``getrandbits`` (MT19937) and its own unbiased shuffle.
     """
     bits = random.Random((seed << 32) + epoch).getrandbits
     made = list(range(length))
@@ -64,7 +64,7 @@ class Shares:
 
     @property
     def alike(self) -> bool:
-        """True if shares are positive and differ by at most one, with the larger ones first."""
+        """True if all shares are positive and differ by at most one, with the larger ones first."""
         return min(self.of) > 0 and max(self.of) - min(self.of) <= 1 and sorted(self.of, reverse=True) == list(self.of)
 
     def begin(self, rank: int) -> int:
@@ -79,7 +79,7 @@ def mine(left: Sequence[int], rank: int, shares: Shares, filled: bool) -> list[i
         left: Samples that are not done, in order.
         rank: The rank.
         shares: Shares of all ranks.
-        filled: True if all ranks must go through equally many rounds and have a part of each.
+        filled: True if all ranks must have a part of every round.
     """
     size, share, begin = shares.round, shares.of[rank], shares.begin(rank)
     if not left or not share:
@@ -107,13 +107,13 @@ def mine(left: Sequence[int], rank: int, shares: Shares, filled: bool) -> list[i
 def done(recorded: int, rank: int, shares: Shares, length: int, whole: bool = False) -> int:
     """Return how many samples are done when the rank has visited ``recorded`` samples.
 
-    Only rounds count in which the rank has completed its part.
+    A round counts only if the rank has completed its part of it.
 
     Args:
         recorded: Samples that the rank has visited.
         rank: The rank.
         shares: Shares of all ranks.
-        length: Number of samples that were left.
+        length: Number of samples that are not done when counting begins.
         whole: True if the rank has visited all its samples, so that its last part counts even if it is smaller.
     """
     share = shares.of[rank]
@@ -122,17 +122,17 @@ def done(recorded: int, rank: int, shares: Shares, length: int, whole: bool = Fa
 
 
 class Resumes:
-    """Object that states save, restore and synchronize through its ``state_dict``.
+    """Object whose ``state_dict`` an elastic state saves, restores and synchronizes.
 
     The ``state_dict`` is the same on all ranks, while each rank keeps its own object.
     """
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position, valid on all ranks and for any number of ranks."""
+        """Return the position in a form that is valid on all ranks and for any number of ranks."""
         raise NotImplementedError
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue from a saved position with the current members."""
+        """Continue from a saved position, dividing the rest among the current members."""
         raise NotImplementedError
 
     def reset(self) -> None:
@@ -141,7 +141,7 @@ class Resumes:
 
 
 class Walk(Resumes):
-    """Position in a sequence of ``length`` samples.
+    """Position of a rank in an epoch of ``length`` samples.
 
     Args:
         length: Number of samples.
@@ -149,8 +149,8 @@ class Walk(Resumes):
         size: ``size`` of the frontend.
         shuffle: If True, use a different order in each epoch.
         seed: Seed of the order.
-        filled: If True, ranks make equally many steps; a few samples (fewer than there are ranks) are visited twice at
-            the end of an epoch.
+        filled: If True, all ranks make the same number of steps; a few samples (fewer than there are ranks) are visited
+            twice at the end of an epoch.
     """
 
     def __init__(
@@ -170,7 +170,7 @@ class Walk(Resumes):
         self._place = rank, size
         self._order: Sequence[int] = range(0)
         self._order_of = -1  # epoch of `_order`
-        self._done = 0  # samples done when they were last divided among ranks
+        self._done = 0  # samples done when the rest was last divided among ranks
         self._recorded = 0  # samples of this rank recorded since then
         self._me, self._ranks = 0, 1
         self.mine: list[int] = []
@@ -178,21 +178,21 @@ class Walk(Resumes):
         self._begin(0, 0)
 
     def set_epoch(self, epoch: int) -> None:
-        """Begin an epoch; call it when the previous one is over.
+        """Begin an epoch; call this when the previous epoch is over.
 
-        If it is called with the number of the current, partly completed epoch, recorded samples stay done. If that
-        epoch is complete, it begins again.
+        If ``epoch`` is the current epoch and partly completed, recorded samples stay done. If it is complete, it begins
+        again.
         """
         under_way = epoch == self.epoch and 0 < self.processed_num < self.length
         self._begin(epoch, self.processed_num if under_way else 0)
 
     def record(self, samples: int) -> None:
-        """Record that ``samples`` more of ``mine`` are done; all ranks do so in the same steps."""
+        """Record that the next ``samples`` of ``mine`` are done. All ranks must do so in the same steps."""
         self._recorded = min(self._recorded + samples, len(self.mine))
 
     @property
     def processed_num(self) -> int:
-        """Number of samples of the epoch that all ranks together have done."""
+        """Number of samples of the epoch that all ranks together have completed."""
         left, whole = self.length - self._done, self._recorded >= len(self.mine)
         return self._done + done(self._recorded, self._me, self._parts(), left, whole)
 

@@ -1,6 +1,6 @@
-"""Values that differ between ranks and that no synced state has: random number states, accumulated gradients.
+"""Values that differ between ranks and are not synchronized: random number states and accumulated gradients.
 
-With each commit all ranks exchange values such as random number states, so that they survive the loss of a rank.
+With each commit, every rank sends values such as its random number states to all others, so that they survive its loss.
 
 Optimizers accumulate gradients over several backward passes in variables that no state saves. A failure in the middle
 of a cycle of passes leaves ranks at different passes, and a new rank has made none. So all ranks restart the cycle when
@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 
 class PerRank:
-    """State attribute whose value differs between ranks: ``PerRank(value)``, read and changed as ``.value``.
+    """State attribute whose value differs between ranks; use its ``.value``.
 
     The value must be picklable. It is neither synchronized between ranks nor written to checkpoints.
     """
@@ -24,7 +24,7 @@ class PerRank:
         self.value = value
 
     def get(self) -> Any:
-        """Return the value in the form that is copied and sent."""
+        """Return the value in a form that can be copied and sent."""
         return self.value
 
     def put(self, value: Any) -> None:
@@ -33,7 +33,7 @@ class PerRank:
 
 
 class RandomNumbers(PerRank):
-    """States of this rank's random number generators: Python's, and if loaded NumPy's and PyTorch's (CPU)."""
+    """States of this rank's random generators: Python's, and NumPy's and PyTorch's (CPU) if they are imported."""
 
     def get(self) -> Any:
         told: dict[str, Any] = {"random": random.getstate()}
@@ -52,14 +52,13 @@ class RandomNumbers(PerRank):
 
 
 def seats(held: Sequence[int | None], known: Mapping[int, Any]) -> list[int]:
-    """Return the seats of all ranks. Pure.
+    """Return the seat of each rank, which identifies a set of per-rank values.
 
-    A seat identifies a set of per-rank values. A new rank takes the first seat of a rank that is gone, or else a new
-    one.
+    A new rank takes the lowest seat whose rank is gone. If there is none, it gets a new seat.
 
     Args:
         held: Seat of each rank; None for a new rank.
-        known: Seats for which values are known.
+        known: Per-rank values by seat, including those of lost ranks.
     """
     taken = {seat for seat in held if seat is not None}
     free = iter(sorted(set(known) - taken))
@@ -73,10 +72,10 @@ def seats(held: Sequence[int | None], known: Mapping[int, Any]) -> list[int]:
 
 
 class Accumulator(Protocol):
-    """Optimizer part that counts backward passes and sums their gradients."""
+    """Part of an optimizer that counts backward passes and accumulates their gradients."""
 
     def pending(self) -> bool:
-        """Return True between the first and the last pass of a cycle."""
+        """Return True after the first and before the last pass of a cycle."""
 
     def drop(self) -> None:
         """Drop the accumulated gradients and restart the cycle."""
@@ -86,16 +85,16 @@ _known: "weakref.WeakSet[Accumulator]" = weakref.WeakSet()
 
 
 def register_accumulator(one: Accumulator) -> None:
-    """Let ``pending`` and ``drop`` include this accumulator while it exists."""
+    """Include this accumulator, for as long as it exists, in the functions below."""
     _known.add(one)
 
 
 def accumulation_pending() -> bool:
-    """Return True if gradients have been accumulated whose optimizer step is still to come."""
+    """Return True if there are accumulated gradients that no optimizer step has used yet."""
     return any(one.pending() for one in list(_known))
 
 
 def drop_accumulated() -> None:
-    """Drop the gradients of unfinished cycles."""
+    """Drop accumulated gradients and restart the cycles of all accumulators."""
     for one in list(_known):
         one.drop()

@@ -26,12 +26,12 @@ Broadcast = Callable[..., Any]
 Gather = Callable[..., list[Any]]
 """``allgather_object(obj, name=...)`` of a frontend."""
 
-# Number of times to defer an update in a program that always checks in the middle of a step.
+# Maximum number of times in a row to defer a host update, for programs that only check in the middle of a step.
 _HELD_BACK = 1000
 
 
 class State(ABC):
-    """State that a subclass's ``save``, ``restore`` and ``sync`` save, restore and synchronize over the ranks."""
+    """Base class of elastic states. A subclass implements ``save``, ``restore`` and ``sync``."""
 
     _face: Frontend | None = None
     """Frontend whose operations check for host updates in each step; None: use ``bcast_object``."""
@@ -46,14 +46,14 @@ class State(ABC):
         self._reset_callbacks: list[Callable[[], Any]] = []
         self._load: Callable[[], None] | None = None
         self._other_size: Callable[[], bool] | None = None
-        self._adapts = False  # True if all ranks got a state that a different number of ranks has written
+        self._adapts = False  # True if the state is from a checkpoint of another number of ranks
         self._held_back = 0
 
     def resume_with(self, load: Callable[[], None]) -> None:
         """Set a function that loads a checkpoint into this state if necessary.
 
-        It is called if this rank provides the state for all ranks when the job begins, because the rank that holds the
-        state now may be lost before that.
+        It is called if this rank has to provide the initial state of the job, because the rank that was to provide it
+        may be lost before the first sync.
         """
         self._load = load
 
@@ -61,23 +61,23 @@ class State(ABC):
         """Mark this rank's state as loaded from a checkpoint.
 
         Args:
-            other_size: Returns True if a different number of ranks has written the checkpoint.
+            other_size: Returns True if the job that wrote the checkpoint had a different number of ranks.
         """
         self._other_size = other_size
 
     def _begin(self, new: Sequence[bool], root: int) -> None:
-        """Prepare for taking the state of ``root``; ``new``: by rank, True if the rank was never synchronized."""
+        """Prepare for taking the state of ``root``. ``new``: for each rank, True if it was never synchronized."""
         load, self._load, self._adapts = self._load, None, False
         if not all(new):
             return
-        self._load = load  # in case this is interrupted
+        self._load = load  # keep it, in case this attempt fails
         if load is not None and root == self._rank():
             load()
-        # All are new, so root is 0.
+        # All ranks are new, so root is 0.
         self._adapts = self._bcast_object(self._other_size is not None and self._other_size())
 
     def on_resumed(self) -> None:
-        """Call the reset callbacks after ``sync`` if the state is from a checkpoint of a different number of ranks."""
+        """Call the reset callbacks after ``sync`` if a different number of ranks has written the checkpoint."""
         if not self._adapts:
             return
         self._adapts = False
@@ -88,16 +88,16 @@ class State(ABC):
     def register_reset_callbacks(self, callbacks: Iterable[Callable[[], Any]]) -> None:
         """Register callbacks without arguments that are called after each change of members.
 
-        Use them to adapt values that depend on the number of ranks, such as a learning rate. They are called after the
-        state has returned to its last commit, if necessary, and before it is synchronized. New ranks do not call them
-        but receive the result from the others, so callbacks must not use collectives. A job that continues from a
-        checkpoint of a different number of ranks calls them too, on all ranks, once they have the state.
+        Use them to adapt values that depend on the number of ranks, such as a learning rate. They are called before the
+        state is synchronized; if the state must return to its last commit, after that. New ranks do not call them but
+        receive the resulting state, so callbacks must not use collectives. If a job continues from a checkpoint that a
+        different number of ranks has written, all ranks call them after the first sync.
         """
         self._reset_callbacks.extend(callbacks)
 
     def on_reset(self) -> None:
-        """Reset the state and call the reset callbacks after the members have changed."""
-        self._host_messages = queue.Queue()  # earlier messages concern the previous members
+        """Reset the state and call the reset callbacks, after the members have changed."""
+        self._host_messages = queue.Queue()  # earlier updates concern the previous members
         self.reset()
         for callback in self._reset_callbacks:
             callback()
@@ -107,15 +107,15 @@ class State(ABC):
         self._host_messages.put((timestamp, update_res))
 
     def commit(self) -> None:
-        """Save the state and check for host updates. All ranks call it at the same point of the program."""
+        """Save the state and check for host updates. All ranks must call this at the same point of the program."""
         self.save()
         self.check_host_updates()
 
     def check_host_updates(self) -> None:
         """Raise HostsUpdatedInterrupt on all ranks if rank 0 knows of a host update.
 
-        All ranks call it at the same point of the program. In the middle of a step of several backward passes, the
-        interrupt is deferred to the end of the step.
+        All ranks must call this at the same point of the program. If a step has several backward passes, the interrupt
+        is deferred to the end of the step.
 
         Raises:
             HostsUpdatedInterrupt: On all ranks, if hosts were added or removed.
@@ -133,7 +133,7 @@ class State(ABC):
         try:
             before, last, told = self._told_by_rank_0((before, last, int(update)))
         except HorovodInternalError as error:
-            # At this point members may join and leave, so the state can be handed over as it is.
+            # The program expects members to change at this point, so training can continue from the current state.
             error.handed_over = True  # type: ignore[attr-defined]
             raise
         self._last_updated_timestamp = last
@@ -144,11 +144,11 @@ class State(ABC):
     def _told_by_rank_0(self, numbers: tuple[float, float, float]) -> tuple[float, ...]:
         """Return rank 0's numbers on all ranks.
 
-        In nearly all steps rank 0 has no news, and then ranks exchange only one byte. The result is then (before,
-        before, 0).
+        In nearly all steps rank 0 has no host update. Then ranks exchange only one byte, and the result is (previous
+        timestamp, previous timestamp, 0).
 
         Args:
-            numbers: Timestamp of the previous update, timestamp of the latest one, and its kind.
+            numbers: This rank's (timestamp of the previous update, timestamp of the latest one, kind of the latest).
         """
         if self._face is None:
             return tuple(self._bcast_object(numbers))
@@ -162,7 +162,7 @@ class State(ABC):
         return accumulation_pending()
 
     def begin_step(self) -> None:
-        """Drop what belongs to an unfinished step; called before ``sync``."""
+        """Drop accumulated gradients of an unfinished step; called before ``sync``."""
         drop_accumulated()
 
     @abstractmethod
@@ -175,10 +175,10 @@ class State(ABC):
 
     @abstractmethod
     def sync(self) -> None:
-        """Synchronize the state over all ranks; all of them call it."""
+        """Give all ranks the same state. All ranks must call this."""
 
     def reset(self) -> None:
-        """Adapt what depends on the members of the job."""
+        """Adapt the state to the new members of the job."""
         return None
 
 
@@ -186,13 +186,13 @@ def fit_together(told: Sequence[Told], rank: int) -> None:
     """Check that the states of all ranks match.
 
     Args:
-        told: By rank, attribute names and whether the state is new.
+        told: (attribute names, whether the state is new) of each rank.
         rank: This rank.
 
     Raises:
         ValueError: If this rank's attributes differ from those of the job, or if states differ when the job begins;
             names ranks and attributes.
-        HostsUpdatedInterrupt: If this rank can continue without the ranks that differ, which end.
+        HostsUpdatedInterrupt: If other ranks differ. They end with an error, and this rank can continue without them.
     """
     misfit = find_mismatch(told, rank)
     if misfit is None:
@@ -203,33 +203,33 @@ def fit_together(told: Sequence[Told], rank: int) -> None:
 
 
 class Keeping(State):
-    """State that may continue after a failure without returning to the last commit (see ``agreement``).
+    """State with which training can continue after a failure without a return to the last commit (``agreement``).
 
-    A subclass knows when training can continue from what it holds (``before_step``), exchanges what ranks report about
-    their states (``standing``, ``agree``), and gives all ranks the state of one (``take``).
+    A subclass decides whether training can continue from its current state (``before_step``), exchanges reports about
+    the ranks' progress (``standing``, ``agree``), and gives all ranks the state of one rank (``take``).
     """
 
-    _whole = True  # training can continue from what this rank holds
-    _between = False  # True while receiving another rank's state, of which only a part may have arrived
-    _settled: tuple[int, Standing] | None = None  # rank whose state all take, and its standing
+    _whole = True  # True if training can continue from the current state
+    _between = False  # True while receiving another rank's state; it may be incomplete
+    _settled: tuple[int, Standing] | None = None  # rank whose state all take, and its progress
 
     def failed(self, error: HorovodInternalError) -> None:
-        """Record a failure of the program's function; the ranks decide on the consequences when they have met again."""
+        """Record a failure of the program's function. The ranks decide how to continue once they have met again."""
         if not self._between:
             self._whole = getattr(error, "handed_over", False) or self.before_step(error)
         self._between = False
 
     @abstractmethod
     def before_step(self, error: HorovodInternalError) -> bool:
-        """Return True if, when the error was raised, the last step was complete and the next had changed nothing."""
+        """Return True if the error was raised after a complete step, before the next one had changed anything."""
 
     @abstractmethod
     def standing(self, whole: bool) -> Standing:
-        """Return the standing of this rank."""
+        """Return this rank's progress. ``whole``: True if training can continue from its current state."""
 
     @abstractmethod
     def agree(self, standing: Standing) -> list[Standing]:
-        """Exchange standings and return them by rank. Raises the errors of ``fit_together``."""
+        """Exchange the ranks' progress, and return it by rank. Raises the errors of ``fit_together``."""
 
     @abstractmethod
     def take(self, root: int) -> None:
@@ -237,16 +237,16 @@ class Keeping(State):
 
     @abstractmethod
     def taken(self, root: Standing) -> None:
-        """Record that all ranks have got the state of a rank with this standing."""
+        """Record that all ranks now have the state of the rank with this progress."""
 
     def settle(self, needed: bool = True) -> Outcome | None:
-        """Agree with all ranks on whose state to take, as the first half of ``sync``.
+        """Decide with all ranks whose state to take. This is the first half of ``sync``.
 
-        If no rank certainly holds a state to continue from, all return to their last commit. Reset callbacks are called
-        between the two halves, because their changes would otherwise be overwritten.
+        If no rank is certain that training can continue from its current state, all return to their last commit. That
+        must happen before the reset callbacks, whose changes it would overwrite.
 
         Args:
-            needed: False if ``sync`` will not be called; nothing is done then.
+            needed: False if ``sync`` will not be called. Then this does nothing.
 
         Returns:
             The decision; None if not needed.
@@ -264,7 +264,7 @@ class Keeping(State):
         return outcome
 
     def sync(self) -> None:
-        """Give all ranks the state of the furthest rank, or its last commit if that state is unsafe to continue from.
+        """Give all ranks the state of the furthest rank, or its last commit if its current state is unsafe.
 
         The result counts as committed.
         """
@@ -272,7 +272,7 @@ class Keeping(State):
             self.settle()
         assert self._settled is not None
         (number, root), self._settled = self._settled, None
-        # In case this is interrupted: a state that is overwritten by an equal one is still whole.
+        # If the transfer is interrupted, a state that was being overwritten by an equal one is still usable.
         self._whole = self._whole and self.standing(self._whole).steps == root.steps
         self._between = True
         self.take(number)
@@ -299,8 +299,9 @@ class ObjectState(State):
         Args:
             bcast_object: ``broadcast_object`` of the frontend.
             get_rank: ``rank`` of the frontend.
-            allgather_object: ``allgather_object`` of the frontend. With it, all ranks get the error if names differ.
-            **kwargs: Attributes and their initial values; the same names on all ranks.
+            allgather_object: ``allgather_object`` of the frontend, or None. With it, all ranks raise the error if names
+                differ.
+            **kwargs: Attributes and their initial values. The names must be the same on all ranks.
 
         Raises:
             ValueError: If an attribute cannot be copied, or its name is reserved.
@@ -308,7 +309,7 @@ class ObjectState(State):
         super().__init__(bcast_object, get_rank)
         self._gather = allgather_object
         self._new = True  # True until it is first synchronized with other ranks
-        self._seat: int | None = None  # seat (see `own.seats`) of this rank's own values
+        self._seat: int | None = None  # identifies this rank's own values (`own.seats`)
         self._own_of: dict[int, dict[str, Any]] = {}  # per-rank values by seat, as of the last commit
         self._saved_own: dict[str, Any] = {}
         for name, value in kwargs.items():
@@ -323,7 +324,7 @@ class ObjectState(State):
         self._save_attributes()
 
     def commit(self) -> None:
-        """Save the state, exchange per-rank values and check for host updates. All ranks call it at the same point."""
+        """Save the state, exchange per-rank values and check for host updates. All ranks must call this together."""
         self.save()
         self._tell_own()
         self.check_host_updates()
@@ -334,11 +335,11 @@ class ObjectState(State):
         self._set_attributes({name: _copy(name, value) for name, value in self._saved_state.items()})
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the current attributes by name; not a copy."""
+        """Return the current attributes by name, without copying them."""
         return self._attributes()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load the result of ``state_dict``, possibly from another job of a different size. Counts as committed.
+        """Load a result of ``state_dict``, which may be another job's. The loaded state counts as committed.
 
         Raises:
             ValueError: If attributes differ; names them.
@@ -359,14 +360,14 @@ class ObjectState(State):
                 value.reset()
 
     def sync(self) -> None:
-        """Give all ranks the state of the first rank that is not new; of rank 0 when the job begins.
+        """Give all ranks the state of the first rank that is not new, or of rank 0 when the job begins.
 
         The result counts as committed. Raises the errors of ``fit_together``.
         """
         self._sync_attributes(self._compare())
 
     def _save_attributes(self) -> None:
-        # Complete before it replaces the last copy, so that an attribute that cannot be copied leaves that unchanged.
+        # Copy all attributes before replacing the last copy, which must stay if an attribute cannot be copied.
         saved = {name: _copy(name, value) for name, value in self._attributes().items()}
         self._saved_own = {name: _copy(name, one.get()) for name, one in self._own().items()}
         self._saved_state = saved
@@ -378,7 +379,7 @@ class ObjectState(State):
         return {name: one for name in self._names if isinstance(one := getattr(self, name), PerRank)}
 
     def _tell_own(self) -> None:
-        """Exchange the committed per-rank values, so that all ranks know those of each rank."""
+        """Send the committed per-rank values of each rank to all ranks."""
         if not self._saved_own or self._gather is None or self._seat is None:
             return
         try:
@@ -390,7 +391,7 @@ class ObjectState(State):
         self._own_of = {**gone, **dict(told)}
 
     def _take_own(self, root: int) -> None:
-        """Give new ranks the per-rank values of lost ones; ``root``: rank that knows the values."""
+        """Give new ranks the per-rank values of lost ranks. ``root`` is a rank that knows them."""
         if self._gather is None or not (own := self._own()):
             return
         told = self._gather((self._seat, self._own_of if self._rank() == root else {}), name="elastic.seats")
@@ -400,10 +401,10 @@ class ObjectState(State):
         if new:
             for name, value in self._own_of.get(self._seat, {}).items():
                 own[name].put(value)
-                self._saved_own[name] = _copy(name, value)  # counts as committed, in case the rest fails
+                self._saved_own[name] = _copy(name, value)  # counts as committed, even if the rest of sync fails
 
     def _attributes(self) -> dict[str, Any]:
-        """Return the attributes that all ranks share, in the form that is copied and sent."""
+        """Return the attributes that all ranks share, in a form that can be copied and sent."""
         own = self._own()
         values = {name: getattr(self, name) for name in self._names if name not in own}
         return {name: one.state_dict() if isinstance(one, Resumes) else one for name, one in values.items()}
@@ -418,7 +419,7 @@ class ObjectState(State):
     def _compare(self) -> int:
         """Check that the states of all ranks match, and return the rank whose state all take.
 
-        Must be called before anything is broadcast.
+        Call it before broadcasting any attribute.
         """
         if self._gather is None:
             return 0
@@ -429,11 +430,11 @@ class ObjectState(State):
         return holder(new)
 
     def _described(self) -> list[str]:
-        """Return text on further properties that must be equal on all ranks."""
+        """Return descriptions of further properties that must be equal on all ranks."""
         return []
 
     def _sync_attributes(self, root: int) -> None:
-        """Take the attributes of ``root``, as the last part of ``sync``; the state is no longer new."""
+        """Replace the attributes by those of ``root``. This is the last part of ``sync``."""
         self._take_own(root)
         if self._attributes() or self._gather is None:
             self._take_attributes(root)

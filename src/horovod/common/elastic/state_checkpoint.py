@@ -13,7 +13,7 @@ _SIZE, _STATE = "horovod checkpoint: ranks", "state"
 
 
 class Stateful(Protocol):
-    """Elastic state of any frontend."""
+    """Interface of an elastic state, for any frontend."""
 
     def state_dict(self) -> dict[str, Any]: ...
     def load_state_dict(self, state_dict: dict[str, Any]) -> None: ...
@@ -85,11 +85,10 @@ class StateCheckpoint(Checkpoint):
     def load_into(self, state: Stateful) -> int | None:
         """Load the newest complete checkpoint into ``state`` on rank 0.
 
-        If a different number of ranks has written it, the elastic function calls the state's reset callbacks on all
-        ranks once they have the state.
+        If a different number of ranks has written it, all ranks call the state's reset callbacks after the first sync.
 
         Returns:
-            Step of the checkpoint; None if there is none, and on other ranks.
+            Step of the checkpoint. None if there is no checkpoint, and on ranks other than 0.
 
         Raises:
             ValueError: If the checkpoint does not match the state; names the difference.
@@ -108,17 +107,17 @@ class StateCheckpoint(Checkpoint):
     def resume(self, state: Stateful) -> int | None:
         """Call ``load_into`` in a job started with ``horovodrun --resume`` (HOROVOD_RESUME=1).
 
-        This happens only when the job begins; a worker that joins later gets the state from the others. In other jobs
-        it only warns if there is a checkpoint.
+        It loads only when the job begins; a worker that joins later gets the state from the others. In jobs without
+        ``--resume``, it only warns if there is a checkpoint.
 
         If rank 0 is lost before the first sync, the new rank 0 loads the checkpoint during that sync.
 
         Returns:
-            Step of the checkpoint; None if nothing was loaded here.
+            Step of the checkpoint; None if this rank has loaded nothing.
 
         Raises:
-            ValueError: If the checkpoint does not match the state. During the first sync also if the new rank 0 cannot
-                see the directory.
+            ValueError: If the checkpoint does not match the state. During the first sync, also if a new rank 0 cannot
+                access the directory.
         """
         settings = Settings.from_environ()
         if settings.flag("HOROVOD_RESUME"):
@@ -144,7 +143,7 @@ class StateCheckpoint(Checkpoint):
 
 
 def _parts(value: Any) -> tuple[Any, int | None]:
-    """Return the saved value and the number of ranks that saved it; None if an older version did not record that."""
+    """Return (saved value, number of ranks that saved it); the number is None if an older version has saved it."""
     if isinstance(value, dict) and value.keys() == {_SIZE, _STATE}:
         return value[_STATE], value[_SIZE]
     return value, None

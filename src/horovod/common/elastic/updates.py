@@ -1,6 +1,7 @@
-"""Host updates on their way from the launcher to the states of this process, and whether these states need a sync.
+"""Delivery of host updates to this process's elastic states, and the record of whether states need a sync.
 
-When a worker joins an epoch, it reports whether its state is in sync; with its place it learns whether all are.
+When a worker joins an epoch, it reports whether its state is in sync. With its place, the launcher tells it whether the
+states of all workers are.
 """
 
 import threading
@@ -21,7 +22,8 @@ class Listener(Protocol):
 class WorkerNotificationManager:
     """Dispatcher of host updates to all listeners. Thread-safe.
 
-    The code that joins elastic jobs provides the source of updates (``begin_with``); without it there are none.
+    The updates come from the code that joins elastic jobs, which calls ``begin_with``. Outside elastic jobs there are
+    none.
     """
 
     def __init__(self) -> None:
@@ -32,19 +34,19 @@ class WorkerNotificationManager:
         self._begin: Callable[[], None] | None = None
 
     def begin_with(self, begin: Callable[[], None]) -> None:
-        """Set a function that each ``init`` calls and that makes ``handle_hosts_updated`` be called."""
+        """Set the function with which ``init`` starts the source of updates, which calls ``handle_hosts_updated``."""
         self._begin = begin
 
     def init(self, *_: object, **__: object) -> None:
-        """Start to receive updates, if this process is in an elastic job. Arguments are ignored, for old programs."""
+        """Start to receive updates in an elastic job. Arguments are ignored; older programs pass some."""
         if self._begin is not None:
             self._begin()
 
     def register_listener(self, listener: Listener) -> None:
         """Register a listener; registering it again has no effect.
 
-        It immediately gets all updates since the last change of members, because updates may arrive before the program
-        listens.
+        The listener immediately gets all updates since the last change of members, because some may have arrived before
+        the program listened.
         """
         with self._lock:
             if all(one is not listener for one in self._listeners):
@@ -54,7 +56,7 @@ class WorkerNotificationManager:
             listener.on_hosts_updated(timestamp, update_res)
 
     def begin_epoch(self, epoch: int | None = None) -> None:
-        """Forget earlier updates after the members have changed, and ignore late ones of earlier epochs."""
+        """Forget all updates after the members have changed. From now on, ignore updates of earlier epochs."""
         with self._lock:
             self._told, self._epoch = [], epoch
 
@@ -67,7 +69,7 @@ class WorkerNotificationManager:
         """Pass an update to all listeners.
 
         Args:
-            timestamp: Seconds; larger than that of all earlier updates.
+            timestamp: Time in seconds; later than all earlier updates.
             update_res: Kind of the update.
             epoch: Epoch that the update belongs to; updates of earlier epochs are ignored.
         """
@@ -75,7 +77,7 @@ class WorkerNotificationManager:
             if epoch is not None and self._epoch is not None and epoch < self._epoch:
                 return
             self._told.append((timestamp, update_res))
-            # Within the lock, because an epoch may begin afterwards for which this update is outdated.
+            # Hold the lock: without it, an epoch could begin in between, for which this update is outdated.
             for listener in list(self._listeners):
                 listener.on_hosts_updated(timestamp, update_res)
 
@@ -88,16 +90,16 @@ notification_manager = WorkerNotificationManager()
 class Together:
     """Record of whether the states of all ranks must be synchronized.
 
-    All ranks must come to the same answer. A rank that needs nothing may be in an epoch with others that do, and these
-    would wait for it.
+    All ranks must come to the same answer. A rank whose state is in sync must still take part if another rank's state
+    is not, because the other rank would wait for it.
 
     Attributes:
         in_sync: True if this process's state has missed nothing since the last synchronization.
-        others_in_sync: True if the launcher reports the same of all members of the epoch, or if there is no such
-            launcher.
-        holds: True if this process's state has been synchronized once, so that it is the state of the training. None
-            until an elastic program begins.
-        members: Workers of the epoch, by rank; empty if no launcher names them.
+        others_in_sync: True if the launcher has reported that the states of all members of the epoch are in sync. Also
+            True without an elastic launcher.
+        holds: True if this process's state has been synchronized at least once, so that it contains the progress of
+            training. None until an elastic program begins.
+        members: Workers of the epoch, by rank; empty outside elastic jobs.
     """
 
     in_sync: bool = False
@@ -111,7 +113,7 @@ class Together:
         return not (self.in_sync and self.others_in_sync)
 
     def begin(self) -> None:
-        """Begin an elastic program, whose state is not in sync yet."""
+        """Record that an elastic program begins, whose state is not in sync yet."""
         self.in_sync, self.holds = False, bool(self.holds)
 
     def done(self) -> None:
