@@ -42,7 +42,7 @@ double Driver::now() const { return std::chrono::duration<double>(Clock::now() -
 // ---- one turn -------------------------------------------------------------------------------------------------------------
 namespace {
 
-// CPU time of this thread; on a busy machine, wall time would include other threads' use of the core.
+// Measure the CPU time of this thread. On a busy machine, wall time would include other threads' use of the core.
 uint64_t cpu_ns() {
   timespec t;
   ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
@@ -52,7 +52,7 @@ uint64_t cpu_ns() {
 }  // namespace
 
 bool Driver::step(bool flush) {
-  // Clock readings would be noticeable next to an operation of 300 ns, so only one turn in kTimed is measured.
+  // Reading the clock would be noticeable next to an operation of 300 ns, so only one turn in kTimed is measured.
   constexpr uint64_t kTimed = 16;
   timing_ = ++turns_ % kTimed == 0;
   if (!timing_) return turn(flush);
@@ -73,7 +73,7 @@ Status Driver::carry_out(const Response& response, const std::vector<Operation*>
 
 bool Driver::turn(bool flush) {
   observers_->refresh();
-  // A caller drives only for moments; liveness of neighbours and stalls are checked by the engine's thread.
+  // A caller drives only for short times, so the engine's thread checks for stalls and for dead neighbours.
   if (!flush) control_.probe();
   if (!flush && !shutdown_state_.over()) watch();
   if (!flush && awaits_peers()) {
@@ -81,7 +81,7 @@ bool Driver::turn(bool flush) {
   }
   check_abort_request();
   if (shutdown_state_.over()) {
-    // Keep relaying other ranks' goodbyes.
+    // After the end, a turn only relays other ranks' goodbyes.
     control_.pump();
     hear_urgent();
     return false;
@@ -93,7 +93,8 @@ bool Driver::turn(bool flush) {
   if (schedule_sync_) {
     moved |= run_schedule();
     if (shutdown_state_.over()) return true;
-    // On one node a running schedule needs no sockets; the engine's thread sleeps on them meanwhile.
+    // On one node a running schedule needs no sockets, so a driving caller skips them. The engine's thread sleeps on
+    // them meanwhile.
     if (schedule_sync_ && connections_.one_node() && flush && !shutdown_state_.leaving()) return moved;
   }
   moved |= send_requests(flush);
@@ -129,8 +130,8 @@ bool Driver::send_requests(bool flush) {
   std::vector<OperationPtr> later;
   for (OperationPtr& op : to_request_) {
     Request& q = op->request;
-    // A device operation is negotiated twice (engine/device/host_staged_path.h). The second time would fail after this rank has
-    // joined, or in a removed set, so these requests wait.
+    // A device operation is negotiated twice (engine/device/host_staged_path.h). A join, or the removal of the set,
+    // waits until such operations are done, because their second negotiation would fail afterwards.
     if (q.kind == Kind::join ? submissions_->on_devices()
                              : q.kind == Kind::remove_set && submissions_->on_devices(static_cast<uint32_t>(q.splits.at(0)))) {
       later.push_back(std::move(op));
@@ -156,8 +157,8 @@ bool Driver::send_requests(bool flush) {
 // ---- agreed operations ----------------------------------------------------------------------------------------------
 bool Driver::execute_agreed() {
   bool moved = false;
-  // A rank that has left takes no part in these operations. Its goodbye was already received, so it could not wake a
-  // wait inside them.
+  // A rank that has left takes no part in these operations, and its goodbye, which was already received, could not wake
+  // a wait inside them. So do not start them.
   while (!order_.empty() && !shutdown_state_.over() && !schedule_sync_ && !past_goodbye()) {
     Response response = std::move(order_.front());
     order_.pop_front();
@@ -206,7 +207,7 @@ void Driver::execute(Response response) {
     OperationPtr op = std::move(it->second);
     joins_.erase(it);
     op->sizes = response.sizes;
-    submissions_->restart_unnamed(0, response.frontend);  // ranks that joined early have numbered fewer
+    submissions_->restart_unnamed(0, response.frontend);  // ranks that joined early have numbered fewer operations
     finish({op.get()}, {});
     return;
   }
@@ -244,7 +245,7 @@ void Driver::execute(Response response) {
     if (!on_device) finish(ops, status);
     return;
   }
-  // Their callers are notified together with all others.
+  // Their callers are notified together with the callers of all other operations.
   for (OperationPtr& op : keep) pending_[key_of(op->request)] = std::move(op);
   collective_failed(status);
 }

@@ -10,12 +10,13 @@
 //        +----------------------------------------------------------------+
 //          leave_schedule(): all ranks know its last position and have reached it
 //
-// Both states end once: in fail() when a rank is lost, an operation cannot be executed, or all operations that a
-// leaving rank promised are done (shutdown_state_); or in leave() when this program shuts down. After that, a turn only
-// relays the other ranks' goodbyes.
+// Each state can end only once. It ends in fail() when a rank is lost, an operation cannot be executed, or all
+// operations that a leaving rank promised are done (shutdown_state_). It ends in leave() when this program shuts down.
+// After that, a turn only relays the other ranks' goodbyes.
 //
-// driver.cc: turns, requests, execution; driver_messages.cc: received messages; driver_schedule.cc, driver_vote.cc:
-// schedules; driver_devices.cc: device tensors; driver_end.cc: the end of the job; driver_sleep.cc: wakeup conditions.
+// driver.cc contains turns, requests and execution; driver_messages.cc the received messages; driver_schedule.cc and
+// driver_vote.cc the schedules; driver_devices.cc device tensors; driver_end.cc the end of the job; driver_sleep.cc the
+// wakeup conditions.
 #pragma once
 #include <atomic>
 #include <deque>
@@ -48,25 +49,25 @@ class Driver {
   Driver(EngineOptions& options, Submissions* submissions, Observers* observers, MessageBus* message_bus,
          const AbortRequest* abort_request);
 
-  // Run one turn. `flush`: a caller waits, so send requests at once. Return true if something progressed and the caller
-  // should call again. Sleeps only inside collectives.
+  // Run one turn. `flush` means that a caller waits, so requests are sent at once. Return true if something progressed,
+  // so that the caller should call again. A turn sleeps only inside collectives.
   bool step(bool flush);
 
-  // Asked before sleeping: which events must wake the thread, the longest sleep in seconds, and whether there is work
-  // after all.
+  // Called before the thread sleeps. They return the events that must wake it, the longest sleep in seconds, and
+  // whether there is work after all.
   SleepState resting_sleep_state() const;
   double resting_seconds() const;
   bool work_waiting() const;
-  // True if control messages wait for room in a socket.
+  // True if control messages wait for room in a socket's buffer.
   bool unsent() const { return control_.unsent(); }
   void poll_fds(std::vector<std::pair<int, short>>& fds) const;
-  // True while a guarded operation is in flight: only a peer's message can make progress, nothing on this rank.
+  // True while a guarded operation is in flight. Then only a message from a peer can make progress.
   bool awaits_peers() const { return !shutdown_state_.over() && readiness_vote_.under_way(); }
 
-  // Leave the job: send a goodbye with `reason`, fail pending operations and wait briefly until the neighbours have
+  // Leave the job: send a goodbye with `reason`, fail pending operations, and wait briefly until the neighbours have
   // received it.
   void leave(const std::string& reason);
-  // Request a stop from another thread; a collective in flight gives up.
+  // Request a stop from another thread. A collective in flight then gives up.
   void request_stop() { stopping_.store(true, std::memory_order_seq_cst); }
 
   Connections& connections() { return connections_; }
@@ -85,7 +86,7 @@ class Driver {
   void send_observer_messages();
   void look_for_stalls();
   void on_frame(const Frame& frame);
-  // Handle one message. Return false if the sender may not send it to this rank.
+  // Handle one message. Return false if the sender is not allowed to send it to this rank.
   bool on(int from, ReadyRequests& message);
   bool on(int from, Decisions& message);
   bool on(int from, ReadyUpTo& message);
@@ -123,20 +124,20 @@ class Driver {
   void apply_set_change(const Response& response, Operation* op);
   std::vector<Operation*> find(const Response& response, std::vector<OperationPtr>* keep);
   void lost(int rank, const Status& why);
-  // End the job if an abort was requested from outside (AbortRequest).
+  // End the job if something outside the engine has requested it (AbortRequest).
   void check_abort_request();
-  // True if a rank has left and all operations it took part in are done.
+  // True if a rank has left and all operations that it takes part in are done.
   bool past_goodbye() const;
   bool all_take_part() const;
-  // True if this rank has no entry in the running schedule. It then does not count the schedule's operations while it
-  // runs.
+  // True if this rank has no entry in the running schedule. While that schedule runs, this rank does not count its
+  // operations.
   bool has_no_part() const;
   void watch();
-  // Return `end`, a stall timeout, with the location of the report on what the ranks were doing appended, if one was
-  // written.
+  // Return `end`, the error of a stall timeout. If a report on what the ranks were doing was written, its location is
+  // appended.
   Status with_report(const Status& end) const;
-  // True while the end of a stalled job waits for a report on what the ranks are doing. Asks for the report on the
-  // first call, then waits a few seconds at most.
+  // True while the end of a stalled job waits for a report on what the ranks are doing. The first call asks for the
+  // report; it is awaited for a few seconds at most.
   bool awaits_report();
   bool anything_waits() const;
   void collective_failed(const Status& status);
@@ -161,10 +162,11 @@ class Driver {
   NcclCommon nccl_;
   NcclPath nccl_path_;
   HierarchicalNcclPath hierarchical_path_;
-  const bool hosts_first_;  // prefer hierarchical_path_ even where NCCL could connect the hosts
+  const bool hosts_first_;  // true to prefer hierarchical_path_ even where NCCL could connect the hosts
   IpcPath ipc_path_;
   SingleRankPath single_rank_path_;
-  // Launched or failed to launch, callers not yet notified; an entry in `unlaunched_` ends the job.
+  // Operations that were launched, or failed to launch, and whose callers are not yet notified. An entry in
+  // `unlaunched_` ends the job.
   std::vector<HostStagedPath::Done> launched_, unlaunched_;
   std::unique_ptr<Coordinator> coordinator_;  // null except on rank 0
   StallCheck stall_check_;
@@ -172,15 +174,15 @@ class Driver {
   Clock::time_point start_ = Clock::now();
   double last_divergence_check_ = 0;
   double report_asked_ = 0;
-  double last_executed_ = 0;  // updated only while this rank has joined
+  double last_executed_ = 0;  // seconds, updated only while this rank has joined
 
   std::vector<OperationPtr> to_request_;
   size_t to_request_bytes_ = 0;
-  std::unordered_map<std::string, OperationPtr> pending_;  // Operations requested from rank 0; key: key_of().
-  std::map<uint8_t, OperationPtr> joins_;                  // key: frontend.
+  std::unordered_map<std::string, OperationPtr> pending_;  // Operations requested from rank 0, keyed by key_of().
+  std::map<uint8_t, OperationPtr> joins_;                  // Joins in flight, keyed by frontend.
   std::deque<Response> order_;
   uint64_t epoch_ = 0;
-  uint64_t executed_ = 0;  // operations of the common order that this rank has executed
+  uint64_t executed_ = 0;  // number of operations of the common order that this rank has executed
   std::unique_ptr<ScheduleSync> schedule_sync_;
   ReadinessVote readiness_vote_;
   RecentRequests recent_;
@@ -192,7 +194,7 @@ class Driver {
   std::atomic<bool> stopping_{false};
   uint64_t turns_ = 0;
   bool timing_ = false;             // True if this turn is timed.
-  uint64_t in_collectives_ = 0;     // CPU time of this turn spent in collectives, in ns.
+  uint64_t in_collectives_ = 0;     // CPU time that this turn has spent in collectives, in ns.
 };
 
 }  // namespace hvd

@@ -1,4 +1,4 @@
-// Driver: start device operations that were agreed on, and poll those in flight.
+// Driver: starts device operations that were agreed on, and polls those in flight.
 #include <algorithm>
 #include <cmath>
 
@@ -6,8 +6,8 @@
 
 namespace hvd {
 
-// Start `ops`, taking them out of `keep`. They complete in look_at_devices(), or with all unfinished operations if this
-// fails.
+// Start `ops` and take them out of `keep`. They complete in look_at_devices(). If the start fails, they complete with
+// all unfinished operations.
 Status Driver::launch(const Response& response, const std::vector<Operation*>& ops, std::vector<OperationPtr>* keep) {
   std::vector<OperationPtr> mine;
   auto at = keep->begin();
@@ -21,13 +21,15 @@ Status Driver::launch(const Response& response, const std::vector<Operation*>& o
   return status.with(label(rank_));
 }
 
-// Choose the path of an operation. All members of the set ask the same for the same responses and get the same answers.
+// Choose the path of an operation. All members of the set ask the same questions for the same responses and get the
+// same answers.
 Status Driver::choose_path(const Response& response, Comm& comm, const std::shared_ptr<Device>& device, DevicePath* path) {
   bool yes = false;
   const bool among_hosts = hierarchical_path_.fits(response, comm);
   if (among_hosts && hosts_first_) HVD_RETURN_IF_ERROR(hierarchical_path_.eligible(response, comm, device, &yes));
   if (yes) *path = DevicePath::hierarchical_nccl;
-  // Until hierarchical_path_ is decided, go through host memory, so that no unwanted communicator is created.
+  // Until hierarchical_path_ has decided, go through host memory, so that NCCL creates no communicator that is not
+  // needed.
   const bool hosts_later = among_hosts && hosts_first_ && !hierarchical_path_.gives_up(response.set);
   if (yes || hosts_later || comm.size == 1) return {};
   HVD_RETURN_IF_ERROR(nccl_path_.eligible(response, comm, device, &yes));
@@ -73,8 +75,8 @@ bool Driver::look_at_launched() {
   return status.ok();
 }
 
-// Before this rank's goodbye: other ranks may wait on their devices for work launched here, and would hang if the
-// process ended first.
+// Do this before this rank sends its goodbye: other ranks may wait on their devices for work launched here, and would
+// hang if this process ended first.
 void Driver::drain_devices() {
   const Deadline deadline = Deadline::after(settings_.timeout);
   while (!shutdown_state_.over() && all_take_part() && any_in_flight()) {

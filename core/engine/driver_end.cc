@@ -1,4 +1,4 @@
-// Driver: end the job when a rank leaves or is lost, or a collective fails: notify the ranks and complete the
+// Driver: ends the job when a rank leaves or is lost, or a collective fails. It notifies the ranks and completes the
 // operations in flight.
 #include <algorithm>
 
@@ -12,7 +12,7 @@ std::string describe(const Operation& op) {
   return std::string(name_of(op.request.kind)) + " '" + name + "'";
 }
 
-// True if an abort's cause is a valid rank or none.
+// True if the abort names a valid rank, or no rank, as the cause.
 bool names_a_rank(const Message& message, int size) {
   const Abort* abort = std::get_if<Abort>(&message);
   return !abort || (abort->why.rank() >= -1 && abort->why.rank() < size);
@@ -20,7 +20,8 @@ bool names_a_rank(const Message& message, int size) {
 
 }  // namespace
 
-// True if requests are unanswered, or a schedule cannot end. A caller stuck in a schedule asks to leave it.
+// True if requests are unanswered or a schedule cannot end. A caller that is stuck in a schedule asks to leave it, so
+// that is covered too.
 bool Driver::anything_waits() const { return !pending_.empty() || !joins_.empty() || (schedule_sync_ && schedule_sync_->frozen()); }
 
 void Driver::watch() {
@@ -30,7 +31,7 @@ void Driver::watch() {
   const auto age = [this](Clock::time_point t) { return std::chrono::duration<double>(t - start_).count(); };
   std::vector<LocalStallCheck::Waiting> waiting;
   for (const auto& [key, op] : pending_) waiting.push_back({key, describe(*op), age(op->requested)});
-  // A rank that has joined waits until the others stop executing operations.
+  // A join waits until the other ranks stop executing operations.
   for (const auto& [frontend, op] : joins_)
     waiting.push_back({key_of(0, frontend, kJoinName), "join", std::max(age(op->requested), last_executed_)});
   std::string why;
@@ -57,7 +58,7 @@ Status Driver::hook() {
   hear_urgent();
   if (shutdown_state_.over()) return submissions_->ended();
   if (stopping_.load(std::memory_order_seq_cst)) return Status(Code::shutdown, label(rank_) + " has called shutdown");
-  // A rank that has left took part in all operations up to a number; those still complete.
+  // A rank that has left takes part in all operations up to a number, and those still complete.
   if (shutdown_state_.beyond(executed_)) return shutdown_state_.why();
   return connections_.look_for_silence();
 }
@@ -89,14 +90,14 @@ void Driver::hear_urgent() {
 
 bool Driver::has_no_part() const { return schedule_sync_ && submissions_->progress().ready == kNoPart; }
 
-// True if a rank that has left also launches everything that is launched here.
+// True if all operations launched here are also launched by a rank that has left.
 bool Driver::all_take_part() const { return !shutdown_state_.beyond(executed_); }
 
 bool Driver::past_goodbye() const { return shutdown_state_.leaving() && shutdown_state_.past(executed_, has_no_part()); }
 
 void Driver::collective_failed(const Status& status) {
-  // A closed data link is a symptom; the control tree will soon tell which rank has gone and why.
-  const Deadline patience = Deadline::after(0.5);  // An overloaded machine may need this long.
+  // A closed data link is only a symptom; the control tree will soon report which rank is gone and why.
+  const Deadline patience = Deadline::after(0.5);  // An overloaded machine may need this many seconds.
   while (status.code() == Code::peer_lost && !shutdown_state_.over() && !shutdown_state_.beyond(executed_) && !patience.passed()) {
     connections_.waiter().nap(Deadline::after(0.005));
     control_.probe();
@@ -104,10 +105,10 @@ void Driver::collective_failed(const Status& status) {
     hear_urgent();
   }
   if (!shutdown_state_.over() && stopping_.load(std::memory_order_seq_cst)) {
-    --executed_;  // the goodbye of this rank must not promise it
+    --executed_;  // this rank's goodbye must not promise the failed operation
     fail(status, false);
   } else if (!shutdown_state_.over() && shutdown_state_.beyond(executed_)) {
-    fail(shutdown_state_.why(), false);  // the other ranks get the goodbye from the rank that left
+    fail(shutdown_state_.why(), false);  // the other ranks get the goodbye directly from the rank that left
   } else {
     fail(status, true);
   }
@@ -138,19 +139,19 @@ void Driver::end_devices(const Status& why) {
 
 void Driver::lost(int rank, const Status& why) { fail(Status(Code::peer_lost, label(rank) + " was lost: " + why.message(), rank), true); }
 
-// Checked last, so that the causes reported by the ranks take precedence.
+// Checked last, so that causes reported by ranks take precedence.
 void Driver::check_abort_request() {
   if (abort_request_->requested() && !shutdown_state_.over()) fail(abort_request_->why(), true);
 }
 
 void Driver::fail(Status why, bool tell) {
   if (shutdown_state_.over()) {
-    // The end was received inside a collective, which has now returned its operations.
+    // The end of the job was received inside a collective, which has now returned its operations.
     for (OperationPtr& op : take_unfinished()) op->complete(shutdown_state_.error());
     return;
   }
   shutdown_state_.end(why);
-  look_at_devices();  // complete operations that all ranks have executed
+  look_at_devices();  // complete the operations that all ranks have executed
   std::vector<OperationPtr> ops = submissions_->end(why);
   for (OperationPtr& op : take_unfinished()) ops.push_back(std::move(op));
   submissions_->count_failures(ops.size());
@@ -165,7 +166,7 @@ void Driver::fail(Status why, bool tell) {
     shutdown_state_.set_final_abort({executed_, why});
     flood(control_, *shutdown_state_.final_abort());
   }
-  // Wake local ranks that spin or sleep in shared memory.
+  // Wake the local ranks that spin or sleep in shared memory.
   connections_.segment().header().abort.store(1, std::memory_order_seq_cst);
   for (int l = 0; l < connections_.local_size(); ++l) {
     if (l != connections_.local_rank()) connections_.wakeup_of(l).wake(SleepState::idle);
@@ -194,8 +195,8 @@ void Driver::leave(const std::string& reason) {
     observers_->refresh();
     observers_->tell(&Observer::ended, why);
   }
-  // On an abort request, unresponsive neighbours are the cause, and the other ranks are told as this one was; so wait
-  // only briefly.
+  // On an abort request the neighbours are probably unresponsive, and the other ranks get the same request from
+  // outside. So wait only briefly.
   const Deadline deadline = Deadline::after(1.0), soon = Deadline::after(0.1);
   const auto enough = [&] { return deadline.passed() || (abort_request_->requested() && soon.passed()); };
   for (control_.pump(); !control_.parted() && !enough(); control_.pump()) {

@@ -1,10 +1,10 @@
-// Driver: received messages, and on rank 0 the coordinator's decisions.
+// Driver: handles received messages and, on rank 0, the coordinator's decisions.
 #include "engine/driver.h"
 
 namespace hvd {
 namespace {
 
-// Log messages collected for later.
+// Collects log messages that are written later.
 class LogBuffer {
  public:
   LogSink sink() {
@@ -38,13 +38,13 @@ bool Driver::hear() {
 }
 
 void Driver::look_for_stalls() {
-  constexpr double kDivergence = 2.0;  // seconds that mismatched operations of one name may wait for each other
+  constexpr double kDivergence = 2.0;  // seconds that mismatched operations of one name may wait for each other before they fail
   Negotiator& negotiator = coordinator_->negotiator();
   if (now() - last_divergence_check_ > kDivergence / 4) {
     last_divergence_check_ = now();
     negotiator.fail_diverged(now() - kDivergence);
   }
-  // Logging may block on the Python interpreter, so it comes last.
+  // Write the log last, because logging may block on the Python interpreter.
   LogBuffer said;
   bool told = false;
   const Status end = stall_check_.check(negotiator, now(), said.sink(), &told);
@@ -61,13 +61,13 @@ bool Driver::awaits_report() {
     report_asked_ = now();
     observers_->tell(&Observer::waiting, coordinator_->negotiator().waiting(now() - settings_.stall_warning), now(), false);
   }
-  // Otherwise the other ranks would end the job meanwhile, because rank 0 reports nothing.
+  // Send this while waiting, because the other ranks would otherwise end the job: they would see no report from rank 0.
   broadcast(control_, StalledKeys{coordinator_->epoch(), coordinator_->negotiator().keys()});
   return now() - report_asked_ < kPatience;
 }
 
 void Driver::decide() {
-  // decide() advances the coordinator's epoch; its message must carry the epoch before.
+  // decide() advances the coordinator's epoch, but its message must carry the epoch before that.
   const uint64_t epoch = coordinator_->epoch();
   std::vector<Response> responses = coordinator_->decide();
   if (responses.empty()) return;
@@ -80,7 +80,7 @@ void Driver::decide() {
 void Driver::send_observer_messages() {
   bool asked = false;
   for (ObserverMessage& message : message_bus_->take(&asked)) {
-    if (coordinator_ && message.to >= 0) {  // not broadcast: in a large job each rank may get its own message
+    if (coordinator_ && message.to >= 0) {  // do not broadcast, because in a large job each rank may get a message of its own
       const int to = message.to;
       if (to < connections_.size())
         send_down(control_, ObserverMessageDown{to, message.topic, std::move(message.body)}, connections_.below_root(to));
@@ -140,9 +140,9 @@ bool Driver::on(int from, ObserverMessageUp& message) {
 // ---- from rank 0 ----------------------------------------------------------------------------------------------------------
 bool Driver::on(int, Decisions& message) {
   observers_->tell(&Observer::agreed, message.responses);
-  // A failed unnamed operation counts as one of this rank's even if it called something else, so that the next one has
-  // the same name on all ranks. Do this for the whole message before any operation completes with an error, because its
-  // caller may submit the next one at once.
+  // A failed unnamed operation counts as one of this rank's operations even if this rank called something else, so that
+  // the next one has the same name on all ranks. Do this for the whole message before any operation completes with an
+  // error, because its caller may submit the next operation at once.
   for (const Response& response : message.responses) {
     if (response.error.ok()) continue;
     for (const std::string& name : response.names) {
@@ -162,7 +162,7 @@ bool Driver::on(int, Revoked& message) {
   if (schedule_sync_ && schedule_sync_->id() == message.schedule) {
     schedule_sync_->on_revoked(message.position);
   } else {
-    // Its schedule may still be queued in order_; a lost GoUpTo is made up for by the next one.
+    // The schedule may still be queued in order_. A GoUpTo message ignored here is made up for by the next one.
     early_revoked_ = message;
   }
   return true;

@@ -1,4 +1,4 @@
-// Driver: adopt a schedule, run its buckets, leave it.
+// Driver: adopts a schedule, runs its buckets, and leaves it.
 #include <algorithm>
 
 #include "agree/check_response.h"
@@ -22,8 +22,8 @@ void Driver::adopt(const Response& response) {
     }
     members.push_back(set->second);
   }
-  // A rank takes part in everything of its sets. If it no longer knows its own request, it expects one that nothing
-  // matches, and so leaves the schedule instead of contributing zeros.
+  // A rank takes part in all operations of its sets. If it no longer knows its own request for one, it expects a
+  // request that nothing matches. So it leaves the schedule instead of contributing zeros.
   static const Request kUnknown = [] {
     Request q;
     q.kind = Kind::adopt_schedule;
@@ -34,7 +34,7 @@ void Driver::adopt(const Response& response) {
     const Request* known = recent_.find(key_of(entry.set, entry.frontend, entry.name));
     requests.push_back(!connections_.comm(entry.set) ? nullptr : known ? known : &kUnknown);
   }
-  // The same where the schedule contradicts this rank's requests.
+  // Do the same where the schedule contradicts this rank's requests.
   for (const auto& bucket : schedule->buckets) {
     const Comm* comm = connections_.comm(bucket.set());
     if (!comm) continue;
@@ -91,14 +91,14 @@ bool Driver::run_schedule() {
 }
 
 bool Driver::run_bucket() {
-  // Whether ready or not, a rank that has left takes no part in it.
+  // A rank that has left takes no part in this bucket, whether the bucket is ready or not.
   if (past_goodbye()) {
     fail(shutdown_state_.why(), false);
     return false;
   }
   std::vector<Operation*> ops;
-  // Keep the operations alive while they run: if the end of the job is received inside the collective, their memory
-  // must not be released before it returns.
+  // Keep the operations alive while they run. If the end of the job is received inside the collective, their memory
+  // must not be released before the collective returns.
   std::vector<OperationPtr> keep;
   const Schedule::Bucket* bucket = submissions_->take_bucket(&ops, &keep);
   ++executed_;
@@ -108,12 +108,12 @@ bool Driver::run_bucket() {
   in_bucket_ = nullptr;
   if (status.ok()) {
     observers_->tell(&Observer::bucket_done, *bucket);
-    // Device operations are still in flight.
+    // Device operations are still in flight, so they complete later.
     std::erase_if(ops, [](const Operation* op) { return op && op->on_device; });
     finish(ops, status);
     return true;
   }
-  // These fail together with all other unfinished operations.
+  // These operations fail together with all other unfinished ones.
   for (OperationPtr& op : keep) to_request_.push_back(std::move(op));
   collective_failed(status);
   return false;

@@ -1,9 +1,10 @@
-// Driver: guarded schedules (engine/schedule_sync.h): when to vote, and what follows.
+// Driver: votes in guarded schedules (engine/schedule_sync.h), and acts on the results.
 #include "engine/driver.h"
 
 namespace hvd {
 
-// Vote on this rank's next bucket, which is not agreed on yet. idle: nothing to vote on, or a peer's vote is missing.
+// Vote on this rank's next bucket if the ranks have not agreed on it yet. Return idle if there is nothing to vote on or
+// a peer's vote is missing.
 Driver::Vote Driver::vote(const Submissions::Progress& p, bool* moved) {
   if (!readiness_vote_.under_way()) {
     const bool leave = schedule_sync_->frozen();
@@ -12,10 +13,10 @@ Driver::Vote Driver::vote(const Submissions::Progress& p, bool* moved) {
     if (!leave) submissions_->peek_bucket(&ops);
     readiness_vote_.begin(schedule_sync_->schedule(), p.executed, leave ? p.executed : p.ready, ops);
   }
-  // Once any rank asked to leave, all votes should arrive soon, so the timeout applies; otherwise ranks may be
+  // Once any rank has asked to leave, all votes should arrive soon, so the timeout applies. Before that, ranks may be
   // arbitrarily late.
   if (const Status status = readiness_vote_.advance(schedule_sync_->frozen(), moved); !status.ok()) {
-    ++executed_;  // count the operation as started
+    ++executed_;  // the operation counts as started
     collective_failed(status);
     return Vote::ended;
   }

@@ -11,7 +11,8 @@ namespace {
 
 int64_t nanoseconds() { return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch()).count(); }
 
-// Return the seconds since a caller first waited for `op`. Most callers wait in slices, to handle signals in between.
+// Return the seconds since a caller first waited for `op`. Most callers wait in short slices, to handle signals in
+// between.
 double asked_for(Operation& op) {
   int64_t first = 0;
   const int64_t now = nanoseconds();
@@ -87,7 +88,7 @@ Status Engine::submit_unattended(Request request, const std::byte* in, std::byte
   HVD_RETURN_IF_ERROR(enqueue(op, &wake));
   waits_->unattended();
   watchdog_.start();
-  if (wake) waker_.notify_now();  // no caller will come and drive
+  if (wake) waker_.notify_now();  // wake the thread, because no caller will come and drive
   return {};
 }
 
@@ -102,7 +103,7 @@ Status Engine::submit_again(OperationPtr* op, const std::byte* in, std::byte* ou
   if (op->use_count() == 1) {
     (*op)->reuse();
   } else {
-    // The result is still referenced, possibly only by the driver that is about to release it.
+    // The result is still referenced, perhaps only by the driver, which is about to release it.
     auto fresh = std::make_shared<Operation>();
     fresh->request = (*op)->request;
     if (fresh->request.unnamed) fresh->request.name.clear();
@@ -118,7 +119,7 @@ Status Engine::submit_again(OperationPtr* op, const std::byte* in, std::byte* ou
   Status status = submissions_.submit_again(*op, &wake);
   if (!status.ok()) {
     observers_.tell_submission(&Observer::refused, **op, status);
-    (*op)->complete(status);  // it was made pending above, and no one else would complete it
+    (*op)->complete(status);  // the operation is pending by now, and nothing else would complete it
   }
   if (wake && !blocking) waker_.notify_soon();
   return status;
@@ -144,7 +145,8 @@ void Engine::ask_who_waits() {
 
 // ---- waiting --------------------------------------------------------------------------------------------------------------
 bool Engine::wait(Operation& op, Deadline deadline) {
-  // A forked child must neither drive its parent's engine nor take a lock that may have been held at the fork.
+  // A forked child must neither drive its parent's engine nor take a lock that another thread may have held at the
+  // fork.
   if (abandoned_) return op.sleep_until(deadline);
   submissions_.fence();
   if (op.done()) return true;
@@ -155,7 +157,7 @@ bool Engine::wait(Operation& op, Deadline deadline) {
   while (!op.done()) {
     if (submissions_.nudge(op, asked_for(op) > kImpatientAfter)) waker_.notify();
     if (deadline.passed()) return false;
-    // Repeated, because the schedule of a later step may be the one that is stuck.
+    // Repeat this, because the schedule of a later step may be the one that is stuck.
     const Deadline slice = Deadline::after(0.1);
     op.sleep_until(slice.when() < deadline.when() ? slice : deadline);
   }
@@ -184,7 +186,7 @@ void Engine::run(int cpu) {
 
 // ---- shutdown -------------------------------------------------------------------------------------------------------
 // A forked child inherits the descriptors but not the thread. While it holds the sockets open, peers cannot detect the
-// death of the parent. So it closes its copies and touches nothing else.
+// death of the parent. So the child closes its copies and touches nothing else.
 void Engine::abandon_in_child() {
   abandoned_ = true;
   for (int fd : fds_) ::close(fd);

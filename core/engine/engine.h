@@ -1,5 +1,5 @@
 // The engine as its callers see it, for one epoch (one membership of the job). It owns the thread that drives it, the
-// progress lock that decides which thread drives (engine/progress_lock.h), the waker that wakes the thread, and the watchdog
+// progress lock that decides which thread drives (engine/progress_lock.h), the waker of that thread, and the watchdog
 // for operations that no caller waits for (Watchdog).
 #pragma once
 #include <memory>
@@ -26,64 +26,69 @@ class Engine {
   ~Engine();  // calls shutdown() if that has not happened yet
   Engine(const Engine&) = delete;
 
-  // Submit an operation and return at once. `in` and `out` are described by Request::kind in the Python contract
+  // Submit an operation and return at once. `in` and `out` are described at Request::kind in the Python contract
   // (src/horovod/_core.pyi). The caller keeps ownership of the memory, which must live until the operation is done.
-  // residual: for a request with a wire format, one float32 per element that carries the coding error to the next call,
-  // or null.
-  // place: null for memory that the CPU reads. For device memory the operation starts after the work already on the
-  // caller's stream, and is done once its own work is launched. Device memory must live until OnDevice::completion is
-  // reached, or be freed in stream order after it.
+  // `residual` is only for requests with a wire format: one float32 per element that carries the coding error to the
+  // next call, or null. `place` is null for memory that the CPU reads. For device memory, the operation starts after
+  // the work already on the caller's stream, and is done once its own work is launched. Device memory must live until
+  // OnDevice::completion is reached, or be freed in stream order after it.
   Status submit(Request request, const std::byte* in, std::byte* out, OperationPtr* op, float* residual = nullptr,
                 const Place* place = nullptr);
-  // Submit for a caller that never waits. `on_done` is called once with the operation and `context` when it is done, on
-  // the thread that drives the engine, possibly before this function returns. It may submit but must not wait.
+  // Submit for a caller that never waits. When the operation is done, `on_done` is called once, with the operation and
+  // `context`, on the thread that drives the engine. This can happen before this function returns. `on_done` may submit
+  // but must not wait.
   Status submit_unattended(Request request, const std::byte* in, std::byte* out, void (*on_done)(Operation&, void*), void* context);
   // Submit for a caller that waits right away. The engine's thread is not woken, because the caller will drive.
   Status submit_blocking(Request request, const std::byte* in, std::byte* out, OperationPtr* op, float* residual = nullptr,
                          const Place* place = nullptr);
-  // Copy the output of a done device operation; see Accelerator.
+  // Copy the output of a done device operation; see Accelerator::copy_output().
   Status copy_output(const Operation& op, void* to, Device::Stream stream) { return accelerator_.copy_output(op, to, stream); }
   // Submit the request of a done operation again, with other memory and without a residual. `op` becomes the new
-  // operation, which is the same object if the caller holds the only reference. `blocking`: as in submit_blocking().
+  // operation; the object is reused if the caller holds the only reference. `blocking` means that the caller waits
+  // right away, as in submit_blocking().
   Status submit_again(OperationPtr* op, const std::byte* in, std::byte* out, bool blocking);
-  // Wait until the operation is done or `deadline` passes. Return true if done.
+  // Wait until the operation is done or `deadline` passes. Return true if it is done.
   bool wait(Operation& op, Deadline deadline);
-  // Return true if the operation is done. Repeated calls count as waiting: see Submissions::nudge().
+  // Return true if the operation is done. Repeated calls count as waiting; see Submissions::nudge().
   bool poll(Operation& op);
 
-  // Leave the job: tell the peers `reason`, fail pending operations, end the thread, close the descriptors. Idempotent.
+  // Leave the job: tell the peers `reason`, fail pending operations, end the thread and close the descriptors.
+  // Idempotent.
   void shutdown(const std::string& reason);
   // End the job because something outside the engine knows that it is over. Pending operations fail with `why`, here
-  // and on every peer that can be reached. Callable from any thread; does not wait. No effect once the job has ended.
+  // and on every peer that can be reached. Callable from any thread; does not wait. Has no effect once the job has
+  // ended.
   void give_up(Status why);
   bool running() const { return driver_ != nullptr; }
-  // Return why operations are refused, with the rank that caused it if one did; ok while they are accepted.
+  // Return why operations are refused, including the rank that caused it if one did, or ok while they are accepted.
   Status ended() const { return submissions_.ended(); }
-  // Number of operations that failed or were refused because the engine ended. Outlives the engine.
+  // Return the number of operations that failed or were refused because the engine ended. The counter outlives the
+  // engine.
   std::shared_ptr<const std::atomic<uint64_t>> failures() const { return submissions_.failures(); }
-  // Close inherited descriptors in a forked child. Afterwards nothing else may be called, and the engine must not be
-  // destroyed.
+  // Close the inherited descriptors in a forked child. Afterwards no other function may be called, and the engine must
+  // not be destroyed.
   void abandon_in_child();
 
-  // Allocate zeroed memory in this rank's arena (see Arena); null if there is none or it is full. An in-place allreduce
-  // needs no staging if all members of a set on one node keep their tensors in such memory.
+  // Allocate zeroed memory in this rank's arena (see Arena), or return null if there is no arena or it is full. An
+  // in-place allreduce needs no staging if all members of the set are on one node and keep their tensors in arenas.
   std::shared_ptr<Arena::Block> allocate(size_t bytes) { return arena_->allocate(bytes); }
 
-  // Return the name for an unnamed group that is about to be submitted (Submissions::name_group).
+  // Return the name for an unnamed group that is about to be submitted (see Submissions::name_group).
   std::string name_group(uint32_t set, uint8_t frontend, Kind kind) { return submissions_.name_group(set, frontend, kind); }
 
   std::map<uint32_t, std::vector<int>> process_sets() const { return submissions_.sets(); }
-  // Counters of the engine, and figures from its memory and links.
+  // Return the counters of the engine, and figures about its memory and links.
   struct Stats : Counted {
     uint64_t unstaged_bytes = 0, arena_bytes = 0, wire_bytes = 0, scratch_bytes = 0;
     ControlTraffic::Read control_sent{}, control_received{};
   };
   Stats stats() const;
-  // The observers of this engine, see Observer. Callable from any thread.
+  // Return the observers of this engine. Callable from any thread.
   Observers& observers() { return observers_; }
-  // Time that callers were blocked in wait().
+  // Return the time that callers were blocked in wait().
   std::shared_ptr<const Waits> waits() const { return waits_; }
-  // For observers of other ranks (MessageBus). Callable from any thread; false as described at MessageBus::post().
+  // Send a message to observers of other ranks (see MessageBus). Callable from any thread. Return false as described at
+  // MessageBus::post().
   bool post_message(ObserverMessage message);
   void ask_who_waits();
   void set_report(std::string where) { message_bus_.set_report(std::move(where)); }
@@ -107,7 +112,7 @@ class Engine {
   ThreadWaker waker_;
   Watchdog watchdog_;
   std::unique_ptr<ProgressLock> progress_lock_;
-  std::vector<int> fds_;              // all descriptors of the engine, for abandon_in_child()
+  std::vector<int> fds_;              // all descriptors of the engine, which abandon_in_child() closes
   bool abandoned_ = false;
   mutable std::mutex shutdown_mutex_;
   std::thread thread_;

@@ -49,7 +49,7 @@ size_t bytes_of(const Response& r, const Comm& comm) {
       for (size_t from = 0; from < n; ++from)
         elements += static_cast<size_t>(r.sizes[from * n + static_cast<size_t>(comm.rank)]) * elements_of(r.shapes[0], 1);
       break;
-    default: break;  // a barrier has no elements, although its shape is that of a scalar
+    default: break;  // a barrier has no elements, although its shape is the shape of a scalar
   }
   return elements * element;
 }
@@ -63,7 +63,7 @@ Status Executor::run(const Response& response, const std::vector<Operation*>& op
   Status status;
   try {
     status = dispatch(*comm, response, operations);
-  } catch (const std::bad_alloc&) {  // no memory for the result, whose size depends on all ranks
+  } catch (const std::bad_alloc&) {  // there is no memory yet for the result, whose size depends on all ranks
     status =
         Status(Code::internal, std::string(name_of(response.kind)) + " '" + response.names.front() + "': not enough memory for the result");
   }

@@ -1,5 +1,5 @@
 // Reductions that cannot use the callers' values directly: integer sums that must not wrap, and the contribution of a
-// joined rank.
+// rank that has joined.
 #include <algorithm>
 #include <cstring>
 #include <limits>
@@ -10,7 +10,7 @@
 namespace hvd {
 namespace {
 
-constexpr size_t kBlock = 256u << 10;  // Elements carried as words at once, to bound memory.
+constexpr size_t kBlock = 256u << 10;  // Number of elements that are carried as words at once, which bounds the memory.
 constexpr int kElements = 10, kWords = 11, kResult = 12, kNeutral = 13;  // Scratch slots.
 
 template <class T>
@@ -35,8 +35,8 @@ std::byte* fill_halves(Comm& comm, size_t n, ReduceOp op, uint16_t one, uint16_t
 
 }  // namespace
 
-// Return neutral values, as many as the longest tensor of the response has: min(x, v) = x for every x, and likewise for
-// the other operations.
+// Return neutral values, as many as the longest tensor of the response has. For a minimum, for example, min(x, neutral)
+// = x for every x.
 const std::byte* Executor::neutral(Comm& comm, const Response& r) {
   size_t n = 0;
   for (const auto& shape : r.shapes) n = std::max(n, elements_of(shape));
@@ -76,7 +76,7 @@ Status Executor::allreduce_exactly(Comm& among, const Response& r, const Scale& 
   return {};
 }
 
-// `counts`: elements of each rank's part. A block contains some of every part.
+// `counts` holds the number of elements in each rank's part. Each block contains some elements of every part.
 Status Executor::reducescatter_exactly(Comm& comm, const Response& r, const Operation& op, const std::vector<size_t>& counts) {
   const size_t element = size_of(r.dtype), each = words_of(r.dtype), n = counts.size(), me = static_cast<size_t>(comm.rank);
   const size_t largest = *std::max_element(counts.begin(), counts.end()), most = std::min(largest, std::max<size_t>(kBlock / n, 1));

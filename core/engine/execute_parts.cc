@@ -1,5 +1,5 @@
-// Allgather and reducescatter of one or several tensors. Small tensors are packed into one operation to save latency;
-// large ones are executed alone, because copying them twice would cost more.
+// Allgather and reducescatter of one or several tensors. Small tensors are packed into one operation to save latency.
+// Large tensors are executed alone, because copying them twice would cost more.
 #include <cstring>
 #include <numeric>
 
@@ -9,11 +9,12 @@
 namespace hvd {
 namespace {
 
-// Maximum bytes of an allgather's result, or a reducescatter's input, that is packed. Known to all ranks.
+// Maximum bytes of a tensor that is packed: the result of an allgather, or the input of a reducescatter. All ranks know
+// these sizes, so they decide alike.
 constexpr size_t kSmall = 128u << 10;
-// Maximum bytes packed together; memory for this is kept.
+// Maximum bytes that are packed together. The memory for this is kept between operations.
 constexpr size_t kMaxPacked = 4u << 20;
-// Scratch slots not used by the backend and its algorithms.
+// Scratch slots that the backend and its algorithms do not use.
 constexpr int kSlotIn = 7, kSlotOut = 9;
 
 }  // namespace
@@ -22,7 +23,7 @@ size_t scattered_elements(int64_t rows, size_t row, int n, int index) {
   return static_cast<size_t>(rows / n + (index < rows % n ? 1 : 0)) * row;
 }
 
-// Add tensor `index` of `bytes` bytes to the packed ones or to those executed alone.
+// Add tensor `index` of `bytes` bytes to the packed tensors or to those executed alone.
 void Executor::Parts::add(size_t index, size_t bytes) {
   const bool fits = bytes <= kSmall && packed_bytes + bytes <= kMaxPacked;
   (fits ? packed : alone).push_back(index);
@@ -30,7 +31,7 @@ void Executor::Parts::add(size_t index, size_t bytes) {
 }
 
 void Executor::Parts::settle() {
-  if (packed.size() != 1) return;  // a single tensor has nothing to be packed with
+  if (packed.size() != 1) return;  // with nothing to pack it with, a single tensor is executed alone
   alone.push_back(packed.front());
   packed.clear();
 }
@@ -58,7 +59,7 @@ Status Executor::allgather(Comm& comm, const Response& r, const std::vector<Oper
   return {};
 }
 
-// On the wire, each rank's parts of all tensors are contiguous.
+// On the wire, the parts of all tensors that come from one rank are contiguous.
 Status Executor::allgather_packed(Comm& comm, const Response& r, const std::vector<Operation*>& ops) {
   const size_t n = static_cast<size_t>(comm.size), me = static_cast<size_t>(comm.rank);
   const auto part = [&](size_t i, size_t rank) {
@@ -78,7 +79,7 @@ Status Executor::allgather_packed(Comm& comm, const Response& r, const std::vect
   enter(Phase::carry);
   HVD_RETURN_IF_ERROR(backend_->allgather(comm, mine, const_cast<std::byte*>(all), sizes_));
   enter(Phase::copy_out);
-  more_sizes_.assign(ops.size(), 0);  // bytes of each result received so far
+  more_sizes_.assign(ops.size(), 0);  // bytes of each result that are already received
   for (size_t rank = 0; rank < n; ++rank) {
     for (size_t i : parts_.packed) {
       const size_t bytes = part(i, rank);
@@ -125,7 +126,7 @@ Status Executor::reducescatter(Comm& comm, const Response& r, const std::vector<
   return {};
 }
 
-// On the wire, one rank's parts of all tensors are contiguous.
+// On the wire, the parts of all tensors that go to one rank are contiguous.
 Status Executor::reducescatter_packed(Comm& comm, const Response& r, const std::vector<Operation*>& ops) {
   const int n = comm.size;
   const size_t element = size_of(r.dtype);
@@ -135,7 +136,7 @@ Status Executor::reducescatter_packed(Comm& comm, const Response& r, const std::
   enter(Phase::copy_in);
   std::byte* packed = comm.scratch->get(kSlotIn, total * element);
   sizes_.assign(static_cast<size_t>(n), 0);
-  more_sizes_.assign(ops.size(), 0);  // elements of each tensor packed so far
+  more_sizes_.assign(ops.size(), 0);  // number of elements of each tensor that are already packed
   std::byte* to = packed;
   for (int rank = 0; rank < n; ++rank) {
     for (size_t i : parts_.packed) {

@@ -1,4 +1,4 @@
-// The two halves of a guarded allreduce. They do the same steps as allreduce() and the backend, in the same order and
+// The two halves of a guarded allreduce. They take the same steps as allreduce() and the backend, in the same order and
 // types, so the results have the same bits.
 #include <cstring>
 
@@ -8,12 +8,12 @@
 namespace hvd {
 namespace {
 
-constexpr int kNarrowSlot = 8;  // scratch slot: 16-bit floats before widening and after narrowing
+constexpr int kNarrowSlot = 8;  // scratch slot for 16-bit floats, before they are widened and after they are narrowed
 
 }  // namespace
 
 size_t Executor::staged_count(const Response& r) const {
-  if (r.kind != Kind::allreduce) return 0;  // a barrier has the shape of a scalar
+  if (r.kind != Kind::allreduce) return 0;  // a barrier has the shape of a scalar but no elements
   size_t total = 0;
   for (const auto& shape : r.shapes) total += elements_of(shape);
   return total;

@@ -1,6 +1,6 @@
-// Holds the members of a group that this rank submits one by one until the last arrives, so that nothing outside sees
-// part of a group. If one member is refused, the whole group is. Members that arrive after others were released pass
-// through at once. Not thread-safe.
+// Holds the members of a group that this rank submits one by one until the last one arrives, so that the rest of the
+// engine never sees part of a group. If one member is refused, the whole group is refused. Members that arrive after
+// others were released pass through at once. Not thread-safe.
 #pragma once
 #include <compare>
 #include <map>
@@ -17,18 +17,18 @@ class GroupAssembly {
   static bool concerns(const Request& q) { return q.group_size > 1 && !q.group.empty(); }
 
   // Return the error if a member of the group was refused, for a caller that continues with the other members. A caller
-  // that gave up and starts again with a member already seen gets ok.
+  // that gave up and starts again, with a member already seen, gets ok.
   Status refusal(const Request& q);
-  // Add a member. Return all members in order if it is the last; only this one if earlier members were already
-  // released; otherwise nothing.
+  // Add a member. Return all members in order if it is the last one. Return only this member if earlier ones were
+  // already released. Otherwise return nothing.
   std::vector<OperationPtr> add(const OperationPtr& op);
-  // Record that `q` was refused. Return the earlier members, which nothing outside has seen.
+  // Record that `q` was refused. Return the earlier members, which the rest of the engine has not seen.
   std::vector<OperationPtr> refuse(const Request& q, const Status& why);
 
-  // Remove and return the members present of the group of `op`; empty if `op` is not held here.
+  // Remove and return those members of the group of `op` that are present. Return nothing if `op` is not held here.
   std::vector<OperationPtr> take_with(const Operation& op);
   std::vector<OperationPtr> take_all();
-  // Return the oldest operation that no caller waits for; null if there is none.
+  // Return the oldest operation that no caller waits for, or null if there is none.
   const Operation* oldest_unattended() const;
 
  private:
@@ -42,10 +42,10 @@ class GroupAssembly {
   };
   struct Group {
     std::vector<OperationPtr> members;
-    uint32_t count = 0;  // members submitted so far, refused ones included
+    uint32_t count = 0;  // number of members submitted so far, including refused ones
     Status refused;
-    bool given_out = false;       // A caller waited for a member while others were missing.
-    // Names of all members, once the group was refused or released; unnamed members have none.
+    bool given_out = false;       // True once a caller waited for a member while others were missing.
+    // Names of all members, set once the group is refused or released. Unnamed members have no name here.
     std::set<std::string> names;
   };
   using Groups = std::map<Key, Group>;
@@ -57,7 +57,7 @@ class GroupAssembly {
   void erase(Groups::iterator group);
 
   Groups groups_;
-  Groups::iterator last_ = groups_.end();  // cached by find(): members of a group usually arrive in a row
+  Groups::iterator last_ = groups_.end();  // cached by find(), because the members of a group usually arrive one after another
 };
 
 }  // namespace hvd

@@ -26,7 +26,7 @@ void Observers::add(std::shared_ptr<Observer> observer) {
 }
 
 void Observers::remove(const Observer* observer) {
-  std::shared_ptr<Observer> last;  // destroyed after the lock is released
+  std::shared_ptr<Observer> last;  // destroy the old list only after the lock is released
   std::lock_guard lock(mutex_);
   const auto it = std::find_if(all_.begin(), all_.end(), [observer](const auto& o) { return o.get() == observer; });
   if (it == all_.end()) return;
@@ -44,7 +44,7 @@ void Observers::changed() {
 }
 
 void Observers::follow() {
-  // Destroyed after the lock is released, because observer destructors run arbitrary code.
+  // Destroy the old list only after the lock is released, because observer destructors run arbitrary code.
   std::vector<std::shared_ptr<Observer>> before;
   std::lock_guard lock(mutex_);
   changed_.store(false, std::memory_order_relaxed);

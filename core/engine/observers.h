@@ -1,5 +1,5 @@
-// The observers of an engine. With only the counters attached, an event costs the driver one call of an empty or short
-// function, and a submitting thread one load.
+// The observers of an engine. If only the counters are attached, an event costs the driver one call of an empty or
+// short function, and a submitting thread one load.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -16,8 +16,8 @@ namespace hvd {
 
 class Observers {
  public:
-  // Callable from any thread at any time, even inside an observer call. The driver applies changes at its next turn:
-  // until then an added observer may miss events, and a removed one may still receive them (it is kept alive).
+  // Callable from any thread at any time, even inside an observer call. The driver applies changes at its next turn.
+  // Until then an added observer may miss events, and a removed one may still receive them; it is kept alive.
   void add(std::shared_ptr<Observer> observer);
   void remove(const Observer* observer);
 
@@ -53,12 +53,12 @@ class Observers {
 };
 
 // Message bus between observers of different ranks, routed through rank 0. The engine carries these messages beside its
-// own, in the order in which they were submitted, without reading them. They arrive as Observer::heard().
+// own, in the order in which they were submitted, and does not read them. They arrive at Observer::heard().
 //
-// Meant for short, occasional messages, such as which rank waits where. Messages submitted during a collective are sent
-// after it; messages submitted after the end of the job are dropped.
+// Meant for short, occasional messages, for example about which rank waits. Messages submitted during a collective are
+// sent after it. Messages submitted after the end of the job are dropped.
 struct ObserverMessage {
-  // Used by rank 0 only: target rank, or -1 for all ranks including rank 0. Other ranks always send to rank 0.
+  // Target rank, or -1 for all ranks including rank 0. Only rank 0 uses this field; other ranks always send to rank 0.
   int32_t to;
   uint32_t topic;
   std::string body;
@@ -68,7 +68,7 @@ class MessageBus {
  public:
   static constexpr size_t kMaxBytes = 1 << 20, kMaxWaiting = 256;
 
-  // Queue a message. Callable from any thread. Return false if it is too long or too many messages are queued.
+  // Queue a message. Return false if it is too long or too many messages are queued. Callable from any thread.
   bool post(ObserverMessage message) {
     if (message.body.size() > kMaxBytes) return false;
     std::lock_guard lock(mutex_);
@@ -77,15 +77,16 @@ class MessageBus {
     any_.store(true, std::memory_order_seq_cst);
     return true;
   }
-  // Callable from any thread. On rank 0: report all waiting operations to the observers, see Observer::waiting().
+  // On rank 0, report all waiting operations to the observers; see Observer::waiting(). Callable from any thread.
   void ask_who_waits() {
     std::lock_guard lock(mutex_);
     asked_ = true;
     any_.store(true, std::memory_order_seq_cst);
   }
 
-  // Record where a report on what the ranks do was written; a stall timeout includes it in its error. "": not written
-  // yet, but an observer told about waiting operations will write one. Callable from any thread.
+  // Record where a report on what the ranks do was written, so that the error of a stall timeout can name it. An empty
+  // `where` means that no report is written yet, but that an observer will write one when it is told about waiting
+  // operations. Callable from any thread.
   void set_report(std::string where) {
     std::lock_guard lock(mutex_);
     report_ = std::move(where);

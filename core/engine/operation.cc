@@ -10,7 +10,7 @@
 namespace hvd {
 namespace {
 
-// A direct system call, because std::atomic::wait has no timeout.
+// Use the system call directly, because std::atomic::wait has no timeout.
 void futex_wait(std::atomic<uint32_t>* word, uint32_t expected, double seconds) {
   timespec ts{static_cast<time_t>(seconds), static_cast<long>((seconds - static_cast<time_t>(seconds)) * 1e9)};
   ::syscall(SYS_futex, reinterpret_cast<uint32_t*>(word), FUTEX_WAIT_PRIVATE, expected, &ts, nullptr, 0);

@@ -13,12 +13,12 @@
 
 namespace hvd {
 
-// Output whose size only the engine knows (allgather, alltoall).
+// Output whose size only the engine knows, for allgather and alltoall.
 class Output {
  public:
-  // Allocate on the heap; throws std::bad_alloc.
+  // Allocate on the heap. Throws std::bad_alloc.
   explicit Output(size_t bytes);
-  // Use memory that `owner` keeps alive.
+  // Use existing memory, which `owner` keeps alive.
   Output(std::shared_ptr<void> owner, std::byte* data, size_t bytes) : owner_(std::move(owner)), data_(data), bytes_(bytes) {}
   Output(const Output&) = delete;
   std::byte* data() const { return data_; }
@@ -30,14 +30,14 @@ class Output {
   size_t bytes_;
 };
 
-// Device-side state of an operation whose tensor is on a device.
+// State of an operation whose tensor is on a device.
 struct OnDevice {
   std::shared_ptr<Device> device;
-  Device::Event ready = nullptr;  // Recorded by the caller on its stream: the input is ready and the output is free.
-  // Set once the operation is done, which here means launched, or has failed while the device still uses its memory.
-  // Null if there was nothing to do.
+  Device::Event ready = nullptr;  // Recorded by the caller on its stream. Once it is reached, the input is ready and the output is free.
+  // Set once the operation is done, which here means that its work is launched, or once it has failed while the device
+  // still uses its memory. Null if there was nothing to do.
   std::shared_ptr<const Completion> completion;
-  // Value of Operation::carries of the host operations that execute this one; 0: none so far.
+  // Operation::carries of the host operations that execute this one, or 0 if there are none yet.
   std::atomic<uint64_t> carried{0};
   ~OnDevice() {
     if (ready) device->give_back(ready);
@@ -49,47 +49,47 @@ class Operation {
   Request request;
   const std::byte* in = nullptr;
   std::byte* out = nullptr;
-  std::unique_ptr<OnDevice> on_device;  // null: the CPU reads and writes `in`, `out` and `residual`.
-  // Wire format: coding error carried to the next call, see collectives/collectives.h; null: dropped.
+  std::unique_ptr<OnDevice> on_device;  // Null if the CPU reads and writes `in`, `out` and `residual`.
+  // Coding error of the wire format, carried to the next call (collectives/collectives.h). Null drops it.
   float* residual = nullptr;
-  uint64_t sequence = 0;  // Order of submission on this rank.
-  uint64_t unnamed_number = 0;  // Becomes the name if the operation has to be negotiated.
-  // Not 0 for the engine's own operations on host memory that execute a device operation (engine/device/host_staged_path.h).
-  // These keep their request's fence.
+  uint64_t sequence = 0;  // Position in the order of submission on this rank.
+  uint64_t unnamed_number = 0;  // Number from which the name is made if the operation has to be negotiated.
+  // Not 0 for the engine's own operations on host memory that execute a device operation
+  // (engine/device/host_staged_path.h). These keep the fence of their request.
   uint64_t carries = 0;
   Clock::time_point submitted{};
   Clock::time_point requested{};  // Time of the first request.
-  std::atomic<int64_t> first_poll{0};  // When a caller first polled or waited, in ns; 0: never.
-  std::atomic<bool> awaited{false};  // A caller blocks on it, so stop batching.
-  // Callback that replaces a waiting caller: called once when done, on the thread that drives the engine. It may submit
-  // but must not wait.
+  std::atomic<int64_t> first_poll{0};  // Time in ns at which a caller first polled or waited, or 0 if none has.
+  std::atomic<bool> awaited{false};  // True once a caller blocks on the operation, so that batching must stop.
+  // Callback that replaces a waiting caller. When the operation is done it is called once, on the thread that drives
+  // the engine. It may submit but must not wait.
   void (*on_done)(Operation& op, void* context) = nullptr;
   void* context = nullptr;
 
-  uint64_t submitted_ticks = 0;  // base/ticks.h: last submission while an observer wanted the time
+  uint64_t submitted_ticks = 0;  // time of the last submission (base/ticks.h), set if an observer wants it
 
-  // Results; valid once done.
+  // Results, valid once the operation is done.
   std::vector<int64_t> sizes;
   std::shared_ptr<Output> output;
-  // Allocates outputs; empty: use the heap. Returns null if there is not enough memory.
+  // Allocates outputs; if empty, outputs are on the heap. Returns null if there is not enough memory.
   std::function<std::shared_ptr<Output>(size_t bytes)> outputs;
 
-  // Owned by Submissions, guarded by its lock: the schedule in which this request is known as `entry` (0: none), and
+  // Owned by Submissions and guarded by its lock. The schedule that knows this request as `entry` (0 if none does), and
   // the reference that keeps the operation alive while the schedule, not the driver, holds it.
   uint64_t schedule = 0;
   uint32_t entry = 0;
-  bool scheduled = false;  // the schedule tracks its name, from being offered until release()
+  bool scheduled = false;  // true if the schedule tracks the operation's name, from its offer until release()
   std::shared_ptr<Operation> held;
 
   bool done() const { return state_.load(std::memory_order_acquire) == kDone; }
   const Status& status() const { return status_; }
-  // Mark the operation as done, wake its waiters and call on_done.
+  // Mark the operation as done, wake its waiters, and call on_done.
   void complete(Status status);
   // Allocate `output`. Throws std::bad_alloc.
   void make_output(size_t bytes);
-  // Make a done operation pending again, with the same request. The caller must hold the only reference.
+  // Make a done operation pending again with the same request. The caller must hold the only reference.
   void reuse();
-  // Sleep until done or `deadline`. Return true if done.
+  // Sleep until the operation is done or `deadline` passes. Return true if it is done.
   bool sleep_until(Deadline deadline);
 
  private:

@@ -1,4 +1,4 @@
-// Configuration and resources of an engine. The creator (Python or a test) has opened and authenticated all
+// Configuration and resources of an engine. Its creator (Python or a test) has already opened and authenticated all
 // connections.
 #pragma once
 #include <algorithm>
@@ -15,53 +15,55 @@
 
 namespace hvd {
 
-// Tunable settings of an engine. Those of rank 0 apply where ranks must agree.
+// Tunable settings of an engine. Where ranks must agree, the settings of rank 0 apply.
 struct Settings {
-  size_t fusion_threshold = 128u << 20;  // Maximum bytes of a fused operation; 0: no fusion.
-  double cycle_time = 1e-3;              // seconds: upper bound of the batching window.
-  size_t cache_capacity = 1024;          // Maximum operations of a schedule; 0: always negotiate.
+  size_t fusion_threshold = 128u << 20;  // Maximum bytes of a fused operation; 0 disables fusion.
+  double cycle_time = 1e-3;              // Maximum seconds of the batching window.
+  size_t cache_capacity = 1024;          // Maximum number of operations in a schedule; 0 disables schedules.
   bool groups_apart = false;
   double timeout = 30;                   // Seconds without progress after which a collective fails.
-  double heartbeat = 0;  // Seconds without an acknowledgement after which a peer's host counts as lost; 0: never.
-  double stall_warning = 60;             // Seconds until a stall warning; 0: never.
-  double stall_shutdown = 0;             // Seconds until a stall ends the job; 0: never.
-  std::string algorithm;                 // Overrides the algorithm table.
-  Tuning tuning;                         // Must be equal on all ranks.
+  double heartbeat = 0;  // Seconds without an acknowledgement after which a peer's host counts as lost; 0 disables the check.
+  double stall_warning = 60;             // Seconds until a stall warning; 0 disables it.
+  double stall_shutdown = 0;             // Seconds until a stall ends the job; 0 disables it.
+  std::string algorithm;                 // Algorithms requested by the user, which override the table (plan/algorithms.h).
+  Tuning tuning;                         // Size thresholds, which must be equal on all ranks.
   int spins = 2000;
-  int cpu = -1;                          // Core for the engine's thread; -1: any.
+  int cpu = -1;                          // Core for the engine's thread; -1 leaves the choice to the system.
   std::string cuda_library = "libcuda.so.1";  // CUDA driver library, loaded when the first GPU tensor is submitted.
-  size_t staged_memory = 256u << 20;  // Bytes of pinned memory for staging device tensors, see engine/device/host_staged_path.h.
+  size_t staged_memory = 256u << 20;  // Bytes of pinned memory for staging device tensors (engine/device/host_staged_path.h).
 };
 
-// Operations that NCCL may execute, and where its library is; see nccl::Search.
+// Which operations NCCL may execute, and where to find its library (see nccl::Search).
 struct NcclOptions {
-  std::array<bool, 6> kinds{true, true, true, true, true, true};  // whether NCCL may execute each Kind
+  std::array<bool, 6> kinds{true, true, true, true, true, true};  // true for each Kind that NCCL may execute
   std::string library;
   std::vector<std::string> candidates;
-  // Seconds for creating a communicator: a warning after `slow`, an error after `patience`.
+  // Seconds that the creation of a communicator may take: a warning after `slow`, an error after `patience`.
   double slow = 10, patience = 120;
-  bool sharing_is_meant = false;  // Do not warn when ranks share a GPU.
-  bool by_hosts = false;  // Hierarchical allreduce even where NCCL could connect the hosts (engine/device/hierarchical_nccl_path.h).
+  bool sharing_is_meant = false;  // True to log no warning when ranks share a GPU.
+  // True for hierarchical allreduce even where NCCL could connect the hosts (engine/device/hierarchical_nccl_path.h).
+  bool by_hosts = false;
   bool wanted() const { return std::find(kinds.begin(), kinds.end(), true) != kinds.end(); }
 };
 
-// Whether ranks on one host may access each other's GPU memory.
+// True if ranks on one host may access each other's GPU memory.
 struct IpcOptions {
   bool wanted = true;
-  size_t window = 32u << 20;  // bytes of tensors exchanged at a time, a multiple of 2 MiB; the GPU keeps twice as much
+  // Bytes of tensors that are exchanged at a time, a multiple of 2 MiB; the buffer on the GPU has twice this size.
+  size_t window = 32u << 20;
 };
 
 struct EngineOptions {
   int rank = 0;
   int size = 1;
-  std::vector<int> node_of;  // Node of each rank; nodes are numbered in order of first appearance.
+  std::vector<int> node_of;  // Node of each rank. Nodes are numbered in the order of their first rank.
   std::vector<std::string> labels;  // Label of each rank, for messages.
-  // Shared memory of the node; if null (alone on the node), private memory is allocated.
+  // Shared memory of the node. If null, the rank is alone on its node, and private memory is allocated.
   std::shared_ptr<Segment> segment;
   std::vector<int> event_fds;  // Wakeup eventfd of each local rank of this node; owned.
-  std::unique_ptr<Link> parent;  // Control link, see Control.
+  std::unique_ptr<Link> parent;  // Control link to the parent; see Control.
   std::map<int, std::unique_ptr<Link>> children;
-  std::map<int, std::unique_ptr<Link>> data;  // links to ranks on other nodes
+  std::map<int, std::unique_ptr<Link>> data;  // data links to ranks on other nodes
   std::unique_ptr<Backend> backend;
   Settings settings;
   NcclOptions nccl;
@@ -69,13 +71,13 @@ struct EngineOptions {
   LogSink log;
 };
 
-// Return every descriptor in the options.
+// Return all file descriptors in the options.
 std::vector<int> descriptors(const EngineOptions& options);
 
-// Replace control links between ranks of one node by NodeControlLinks over the segment.
+// Replace the control links between ranks of one node by NodeControlLinks over the segment.
 void talk_through_memory(EngineOptions& options);
 
-// Return "" if the options are consistent, otherwise what is wrong.
+// Return an empty text if the options are consistent, otherwise a description of what is wrong.
 std::string check(const EngineOptions& options);
 
 }  // namespace hvd

@@ -11,10 +11,11 @@ namespace hvd {
 
 namespace {
 
-// How long a caller drives the engine without progress before it leaves that to the thread and sleeps.
+// Time that a caller drives the engine without progress before it leaves that to the thread and sleeps.
 constexpr auto kDriveSpin = std::chrono::microseconds(100);
 constexpr int kDriveYields = 20;
-// Rests shorter than this have a reason, which the thread must learn when a caller leaves it behind.
+// A resting time below this number of seconds means that some check is due soon. The thread must learn of it when a
+// caller stops driving.
 constexpr double kLongRest = 60;
 
 }  // namespace
@@ -23,7 +24,7 @@ ProgressLock::ProgressLock(Driver* driver, Observers* observers, ThreadWaker* wa
     : driver_(driver), observers_(observers), waker_(waker), watchdog_(watchdog), spin_(spin), spin_window_(kDriveSpin) {}
 
 void ProgressLock::run() {
-  const DefaultFloatMode floats;  // threads inherit the mode of the thread that starts them
+  const DefaultFloatMode floats;  // set it here, because threads inherit the mode of the thread that starts them
   mutex_.lock();
   while (!stopping()) {
     const bool moved = driver_->step(false);
@@ -42,17 +43,18 @@ bool ProgressLock::drive(Operation& op, Deadline deadline) {
   auto idle_since = Clock::now();
   const Deadline stay = Deadline::at(
       std::min(deadline.when(), idle_since + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(kNudgeAfter))));
-  // The thread may hold the lock for a moment, woken by a peer's message; waiting for it is cheaper than sleeping.
+  // The thread may hold the lock for a moment because a peer's message woke it. Waiting for that is cheaper than
+  // sleeping.
   while (!mutex_.try_lock()) {
     if (op.done()) return true;
     if (!spin_ || Clock::now() - idle_since > kDriveSpin) return false;
-    ::sched_yield();  // the thread may need this core
+    ::sched_yield();  // yield, because the thread may need this core
   }
-  // The sleeping thread has set its sleep state; peers need not wake it while this caller drives.
+  // The sleeping thread has set its sleep state. Peers need not wake it while this caller drives, so change the state.
   if (driver_) waker_->set_sleep_state(SleepState::awake);
   waker_->cancel_notify();
   int yields = 0;
-  const DefaultFloatMode floats;  // a caller's thread may use another mode
+  const DefaultFloatMode floats;  // set it, because the caller's thread may use another mode
   while (driver_ && !op.done()) {
     const bool moved = driver_->step(true);
     watchdog_->start_if_needed();
@@ -65,7 +67,7 @@ bool ProgressLock::drive(Operation& op, Deadline deadline) {
     const auto idle = Clock::now() - idle_since;
     if (spin_ ? idle > (peers ? spin_window_ : kDriveSpin) : ++yields > kDriveYields || (peers && spin_window_ < kDriveSpin)) {
       if (!peers || !doze(op, stay)) break;
-      // Spinning pays only for messages that arrive soon, so recent waiting times set the window.
+      // Spinning pays only for messages that arrive soon, so recent waiting times determine how long to spin.
       const bool soon = Clock::now() - idle_since <= kDriveSpin;
       spin_window_ = soon ? kDriveSpin : spin_window_ / 2;
       continue;
@@ -76,8 +78,8 @@ bool ProgressLock::drive(Operation& op, Deadline deadline) {
   return op.done();
 }
 
-// Sleep with the lock until a peer's message or the wakeup event. Return false if the rest should be left to the
-// thread.
+// Sleep with the lock until a peer's message or the wakeup event arrives. Return false if the rest of the wait should
+// be left to the thread.
 bool ProgressLock::doze(Operation& op, Deadline deadline) {
   const auto left = deadline.when() - Clock::now();
   if (left <= Clock::duration::zero() || stopping()) return false;
@@ -95,12 +97,13 @@ bool ProgressLock::doze(Operation& op, Deadline deadline) {
   }
   waker_->set_sleep_state(SleepState::awake);
   if (!polls[0].revents && !polls[1].revents) return true;
-  // This may consume a wakeup meant for the thread, which sleeps on the same event; release() repeats it.
+  // This may consume a wakeup that was meant for the thread, which sleeps on the same event. release() triggers it
+  // again.
   waker_->drain();
   return true;
 }
 
-// The sleeping thread may have an outdated sleep state, or remaining work may need a wakeup that no peer will send.
+// Wake the thread if its sleep state is outdated, or if there is work left for which no peer will send a wakeup.
 void ProgressLock::release() {
   const bool ring = driver_ && parked_;
   bool work = false;
@@ -113,7 +116,7 @@ void ProgressLock::release() {
   if (work) waker_->notify();
 }
 
-// Sleep without the lock until the wakeup event, a control message, or the next time to check.
+// Sleep without the lock until the wakeup event, a control message, or the time of the next check.
 void ProgressLock::park() {
   std::vector<std::pair<int, short>> fds;
   driver_->poll_fds(fds);
@@ -141,8 +144,8 @@ void ProgressLock::park() {
 
 namespace {
 
-// Seconds between two checks. A program that computes for longer between two operations of one bucket pays with a
-// negotiation.
+// Seconds between two checks. A program that computes for longer than this between two operations of one bucket pays
+// with a negotiation.
 constexpr double kWatch = 1;
 
 }  // namespace
@@ -162,12 +165,12 @@ void Watchdog::start() {
 
 void Watchdog::look() {
   uint64_t drained;
-  if (::read(timer_, &drained, sizeof drained) < 0) return;  // the timer has not expired yet
+  if (::read(timer_, &drained, sizeof drained) < 0) return;  // return, because the timer has not expired yet
   running_.store(false, std::memory_order_seq_cst);
   bool waiting = false;
-  // The driver's next turn sees that this rank leaves the schedule.
+  // Wake the driver: at its next turn it sees that this rank leaves the schedule.
   (void)submissions_->nudge_unattended(kWatch, kImpatientAfter, &waiting);
-  if (waiting) start();  // others may become due
+  if (waiting) start();  // check again later, because other operations may become due
 }
 
 }  // namespace hvd

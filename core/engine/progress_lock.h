@@ -1,4 +1,5 @@
-// Progress lock and watchdog: which thread runs the progress loop, and checks for operations that no caller waits for.
+// The progress lock decides which thread runs the progress loop. The watchdog checks operations that no caller waits
+// for.
 #pragma once
 #include <atomic>
 #include <mutex>
@@ -15,15 +16,15 @@ class Watchdog {
   ~Watchdog() { close(); }
   Watchdog(const Watchdog&) = delete;
 
-  // Start checking. Callable from any thread.
+  // Start periodic checks. Callable from any thread.
   void start();
-  // Start checking if a schedule has begun with unattended operations.
+  // Start periodic checks if a schedule has begun with operations that no caller waits for.
   void start_if_needed() {
     if (submissions_->must_watch()) start();
   }
-  // Readable when a check is due.
+  // Return a descriptor that is readable when a check is due.
   int fd() const { return timer_; }
-  // Run a check that is due: give up on schedules and groups that cannot complete.
+  // Run a check that is due, which gives up on schedules and groups that cannot complete.
   void look();
 
   void close();
@@ -34,32 +35,32 @@ class Watchdog {
   std::atomic<bool> running_{false};
 };
 
-// Seconds after which a waiting or polling caller leaves a schedule because other ranks may never submit. Negotiation
-// then tells which ranks are missing.
+// Seconds after which a waiting or polling caller leaves a schedule, because other ranks may never submit. Negotiation
+// can then report which ranks are missing.
 inline constexpr double kImpatientAfter = 2;
 
-// Progress lock: decides whether the engine's thread or a waiting caller drives the engine, that is, runs its progress
-// loop. A caller that drives saves the several microseconds that waking the thread would take.
+// Decides whether the engine's thread or a waiting caller drives the engine, that is, runs its progress loop. A caller
+// that drives saves the several microseconds that it takes to wake the thread.
 //
 //   the thread   run(): turns while something progresses -> park(): sleeps without the lock until the wakeup event, a
 //                message or a timeout
 //   a caller     drive(): turns until its operation is done. After a while without progress it leaves the rest to the
 //                thread and sleeps on its operation; while only a peer's message is missing it may doze() with the lock
 //
-// A thread that releases the lock sets the matching sleep state, and wakes the engine's thread if there is work left.
+// When a thread releases the lock, it sets the matching sleep state, and wakes the engine's thread if work is left.
 class ProgressLock {
  public:
-  // `spin`: true if there is a core for each rank.
+  // `spin` is true if there is a core for each rank.
   ProgressLock(Driver* driver, Observers* observers, ThreadWaker* waker, Watchdog* watchdog, bool spin);
 
-  // Body of the engine's thread; returns after stop().
+  // Body of the engine's thread. Returns after stop().
   void run();
-  // Drive on behalf of a caller. Return true if the operation is done; otherwise the thread finishes it, and the caller
-  // has reached `deadline` or a point where sleeping is better.
+  // Drive the engine on behalf of a caller. Return true if the operation is done. Otherwise the caller has reached
+  // `deadline`, or sleeping has become better than driving, and the thread finishes the operation.
   bool drive(Operation& op, Deadline deadline);
-  // Called by another thread: make run() return and end all sleeps.
+  // Make run() return and end all sleeps. Called by another thread.
   void stop();
-  // Stop all driving permanently, after calling `last` with the lock held.
+  // Call `last` with the lock held, then prevent all further driving.
   template <class Last>
   void retire(Last last) {
     std::lock_guard progress_lock(mutex_);
@@ -79,13 +80,13 @@ class ProgressLock {
   ThreadWaker* waker_;
   Watchdog* watchdog_;
   const bool spin_;
-  bool parked_ = false;          // Guarded by the lock: the thread sleeps.
-  double rest_ = 0;              // Guarded by the lock: longest sleep in seconds.
-  Clock::duration spin_window_;  // Guarded by the lock: how long a driving caller spins before it sleeps.
+  bool parked_ = false;          // True while the thread sleeps; guarded by the lock.
+  double rest_ = 0;              // Longest sleep in seconds; guarded by the lock.
+  Clock::duration spin_window_;  // Time that a driving caller spins before it sleeps; guarded by the lock.
   std::atomic<bool> stop_{false};
 };
 
-// Seconds a caller waits for an operation of a schedule before it checks whether that operation can ever complete.
+// Seconds that a caller waits for an operation of a schedule before it checks whether the operation can ever complete.
 inline constexpr double kNudgeAfter = 2e-3;
 
 }  // namespace hvd

@@ -53,7 +53,7 @@ class Reading {
       case FrameType::observer_message_down: return observer_message_down();
       case FrameType::bye: return shutdown_state<Goodbye>();
       case FrameType::abort: return shutdown_state<Abort>();
-      case FrameType::ack: break;  // handled by the control plane
+      case FrameType::ack: break;  // the control plane handles acknowledgements
     }
     return std::nullopt;
   }

@@ -1,5 +1,5 @@
-// The messages of the control plane, one structure each, and the only code that encodes and decodes their payloads.
-// FrameType (engine/control.h) defines their routing.
+// Messages of the control plane, with one structure for each, and the only code that encodes and decodes their
+// payloads. FrameType (engine/control.h) defines how they are routed.
 #pragma once
 #include <optional>
 #include <string>
@@ -25,7 +25,7 @@ struct Decisions {
   std::vector<Response> responses;
 };
 
-// Progress of a running schedule: this rank (ReadyUpTo) or every rank (GoUpTo) is ready for all positions below
+// Progress of a running schedule. For ReadyUpTo this rank, for GoUpTo every rank, is ready for all positions below
 // `position`.
 struct ReadyUpTo {
   static constexpr FrameType kType = FrameType::ready;
@@ -37,7 +37,7 @@ struct GoUpTo {
   uint64_t schedule, position;
 };
 
-// Revoke: a rank wants to leave the schedule. Revoked: every rank leaves it at `position`.
+// With Revoke a rank asks to leave the schedule. With Revoked every rank leaves it at `position`.
 struct Revoke {
   static constexpr FrameType kType = FrameType::revoke;
   uint64_t schedule;
@@ -55,22 +55,22 @@ struct Settled {
   uint64_t epoch;
 };
 
-// Keys of all operations that wait at rank 0, sent when it reports a stall.
+// Keys of all operations that wait at rank 0. Sent when rank 0 reports a stall.
 struct StalledKeys {
   static constexpr FrameType kType = FrameType::stalled;
   uint64_t epoch;
   std::vector<std::string> keys;
 };
 
-// `executed`: operations of the common order that the rank has taken part in. `why.rank()`: the rank that caused it, or
-// -1; for a goodbye, its sender.
+// `executed` is the number of operations of the common order that the rank has taken part in. `why.rank()` is the rank
+// that caused the end, or -1 if none did; for a goodbye, it is the sender.
 struct Goodbye {
   static constexpr FrameType kType = FrameType::bye;
   uint64_t executed;
   Status why;
 };
 
-// Messages between observers of different ranks (MessageBus); the engine does not read the body.
+// Messages between observers of different ranks (MessageBus). The engine does not read the body.
 struct ObserverMessageUp {
   static constexpr FrameType kType = FrameType::observer_message_up;
   uint32_t topic;
@@ -79,7 +79,7 @@ struct ObserverMessageUp {
 
 struct ObserverMessageDown {
   static constexpr FrameType kType = FrameType::observer_message_down;
-  int32_t to;  // receiving rank; -1: all ranks
+  int32_t to;  // receiving rank, or -1 for all ranks
   uint32_t topic;
   std::string body;
 };
@@ -95,7 +95,7 @@ using Message = std::variant<ReadyRequests, Decisions, ReadyUpTo, GoUpTo, Revoke
 
 // Encode the payload of a frame of type Message::kType.
 std::string payload_of(const Message& message);
-// Decode a frame; nullopt if payload_of() could not have produced it.
+// Decode a frame. Return nullopt if payload_of() could not have produced it.
 std::optional<Message> message_in(const Frame& frame);
 
 template <class M>

@@ -26,7 +26,7 @@ namespace hvd {
 
 class ScheduleSync {
  public:
-  // `members[b]`: global ranks of the set of bucket b.
+  // `members[b]` lists the global ranks in the set of bucket b.
   ScheduleSync(std::shared_ptr<const Schedule> schedule, std::vector<std::vector<int>> members, Connections* connections, Control* control);
 
   uint64_t id() const { return schedule_->id; }
@@ -34,29 +34,29 @@ class ScheduleSync {
   bool guarded() const { return mode_ == Mode::guarded; }
   // Publish that this rank is ready for all positions below `position`.
   void publish(uint64_t position);
-  // True if every member is ready, so that the bucket at `position` may start.
+  // True if every member of the set is ready, so that the bucket at `position` may start.
   bool may_run(uint64_t position) const;
   bool must_publish(uint64_t position) const { return !guarded() && !frozen_ && (!published_ || position != position_); }
   bool frozen() const { return frozen_; }
-  // Since when this rank waits for the other ranks' answers.
+  // Return the time since which this rank has waited for the other ranks' answers.
   Clock::time_point frozen_since() const { return frozen_since_; }
-  // Ask to leave the schedule, because this rank deviates or another rank wants to leave.
+  // Ask to leave the schedule, because this rank deviates from it or another rank wants to leave.
   void revoke(bool stuck);
   // True if another rank wants to leave and this rank has not answered yet.
   bool leaving_elsewhere() const;
-  // Get the position at which the schedule ends and which every rank knows by now. False if it is not known yet.
+  // Get the position at which the schedule ends, once every rank knows it. Return false before that.
   bool final_position(uint64_t* position) const;
 
-  // The ranks whose answers are missing before the schedule can end, as numbers and as text; empty if not known on this
-  // rank.
+  // Return the ranks whose answers are missing before the schedule can end, as numbers and as text. Empty if this rank
+  // does not know.
   std::vector<int> silent() const;
   std::string waits_for() const;
 
-  // Frames from the coordinator. In guarded mode `position` of on_revoked() is meaningless.
+  // Handle frames from the coordinator. In guarded mode the `position` of on_revoked() is meaningless.
   void on_go(uint64_t position) { go_ = position; }
   void on_revoked(uint64_t position);
-  // Guarded: every rank is ready for all positions below `agreed`; or, if agreed <= position, the schedule ends at
-  // `position`.
+  // Handle the result of a vote in guarded mode. If agreed > position, every rank is ready for all positions below
+  // `agreed`; otherwise the schedule ends at `position`.
   void on_vote(uint64_t position, uint64_t agreed);
 
  private:
@@ -70,7 +70,7 @@ class ScheduleSync {
   enum class Mode { shared, coordinated, guarded };
   static Mode mode_for(const Connections& connections, const Schedule& schedule);
   Mode mode_;
-  bool told_ = false;  // guarded: a rank wants to leave
+  bool told_ = false;  // guarded mode: true if a rank wants to leave
   bool frozen_ = false;
   Clock::time_point frozen_since_{};
   uint64_t position_ = 0;
@@ -84,26 +84,27 @@ class ScheduleSync {
 // submitted its part of the bucket or wants to leave the schedule. A small enough allreduce, or a barrier, completes
 // with the vote; everything else is executed afterwards as usual.
 //
-// A vote lasts until the slowest program submits, so nothing here blocks, and the timeout applies only after every rank
-// was told to leave.
+// A vote lasts until the slowest program submits, so nothing here blocks. The timeout applies only after every rank was
+// told to leave.
 class ReadinessVote {
  public:
-  // `timeout`: seconds without progress after which a rank that was told to leave but does not vote is an error.
+  // `timeout` is in seconds. If a rank that was told to leave makes no progress with its vote for that long, the vote
+  // fails.
   ReadinessVote(Connections* connections, Backend* backend, Executor* executor, double timeout)
       : connections_(connections), backend_(backend), executor_(executor), timeout_(timeout) {}
 
-  // Start the vote on `position` of `schedule`. This rank is ready for all positions below `ready`, or, if ready ==
-  // position, wants to leave. `operations`: those of the bucket; unused when leaving.
+  // Start the vote on `position` of `schedule`. If ready > position, this rank is ready for all positions below
+  // `ready`; otherwise it wants to leave. `operations` are those of the bucket, and are not used when leaving.
   void begin(const Schedule& schedule, uint64_t position, uint64_t ready, const std::vector<Operation*>& operations);
-  // Advance the vote without blocking. `hurry`: every rank was told to vote, so the timeout applies. An error means
-  // that the job is over.
+  // Advance the vote without blocking. `hurry` means that every rank was told to vote, so the timeout applies. An error
+  // means that the job is over.
   Status advance(bool hurry, bool* moved);
   bool under_way() const { return vote_.under_way(); }
 
-  // Result; valid once the vote is no longer in flight.
+  // Return the result, which is valid once the vote is no longer in flight.
   uint64_t position() const { return vote_.position(); }
   uint64_t agreed() const { return vote_.agreed(); }
-  // True if the vote carried the bucket's data. Then, if all ranks agreed, only deliver() remains.
+  // True if the vote carried the bucket's data. If all ranks agreed, only deliver() remains to be done.
   bool carries() const { return carries_; }
   void deliver(const Response& response, const std::vector<Operation*>& operations) { executor_->deliver(response, operations, values_); }
 
@@ -119,7 +120,7 @@ class ReadinessVote {
   std::byte* values_ = nullptr;
   bool carries_ = false;
   bool hurry_ = false;
-  Clock::time_point since_{};  // time of the last progress, while hurry_ is set
+  Clock::time_point since_{};  // time of the last progress, valid while hurry_ is set
 };
 
 }  // namespace hvd

@@ -1,11 +1,12 @@
-// Shutdown state of this rank: which ranks have left, up to which operation each took part, and the reason of the end.
-// Pure; engine/driver_end.cc acts on it.
+// Shutdown state of this rank: which ranks have left, up to which operation each took part, and why the job ended. It
+// does no I/O; engine/driver_end.cc acts on it.
 //
 //   together --a rank sends goodbye--> leaving --all operations it promised are done--> over
 //      |                                |
 //      +------ a rank is lost, a collective fails, this program leaves -------> over
 //
-// While leaving, operations up to the promised number still complete; later ones are not started, or are abandoned.
+// While a rank leaves, operations up to the promised number still complete. Later operations are not started, or are
+// abandoned.
 #pragma once
 #include <algorithm>
 #include <atomic>
@@ -23,36 +24,37 @@ namespace hvd {
 class ShutdownState {
  public:
   // ---- other ranks --------------------------------------------------------------------------------------------------
-  // Record that `rank` has left: its links may close without counting as a loss.
+  // Record that `rank` has left. Its links may then close without counting as a loss.
   void parted(int rank) { parted_.insert(rank); }
   bool has_parted(int rank) const { return parted_.count(rank) != 0; }
-  // Record a goodbye. Operations up to its number still complete; of several goodbyes the lowest number counts.
+  // Record a goodbye. Operations up to its number still complete. If there are several goodbyes, the lowest number
+  // counts.
   void add_goodbye(Goodbye goodbye) {
     if (!goodbye_ || goodbye.executed < goodbye_->executed) goodbye_ = std::move(goodbye);
   }
   bool leaving() const { return goodbye_.has_value(); }
   const Status& why() const { return goodbye_->why; }
-  // True if the operation being executed, number `executed` of the common order, is one that a rank which left takes no
-  // part in.
+  // True if some rank has left and takes no part in the operation that is being executed, number `executed` of the
+  // common order.
   bool beyond(uint64_t executed) const { return goodbye_ && executed > goodbye_->executed; }
-  // True if a rank has left and all operations it took part in are done. A rank without entries in the running schedule
-  // is not affected by it and does not count its operations.
+  // True if a rank has left and all operations that it took part in are done. A rank without entries in the running
+  // schedule ignores the goodbye while the schedule runs, because it does not count the schedule's operations.
   bool past(uint64_t executed, bool has_no_part) const { return goodbye_ && (executed >= goodbye_->executed || has_no_part); }
 
   // ---- this rank ----------------------------------------------------------------------------------------------------
-  // Return the number of operations that this rank's goodbye promises: those it has executed, because an earlier
-  // goodbye may promise more than that. A rank without entries in the schedule keeps the earlier promise.
+  // Return the number of operations that this rank's goodbye promises. This is the number executed so far, because an
+  // earlier goodbye may have promised more. A rank without entries in the schedule keeps the earlier promise.
   uint64_t promise(uint64_t executed, bool has_no_part) const {
     return goodbye_ && has_no_part ? std::max(executed, goodbye_->executed) : executed;
   }
   bool over() const { return over_; }
-  // Mark the job as over. `error`: the error for callers of unfinished operations.
+  // Mark the job as over. Callers of unfinished operations get `error`.
   void end(Status error) {
     over_ = true;
     error_ = std::move(error);
   }
   const Status& error() const { return error_; }
-  // Store the abort that ended the job, sent or received. It is repeated when this rank leaves, for neighbours that
+  // Store the abort, sent or received, that ended the job. This rank sends it again when it leaves, for neighbours that
   // have not received it.
   void set_final_abort(Abort abort) { final_abort_ = std::move(abort); }
   const std::optional<Abort>& final_abort() const { return final_abort_; }
@@ -65,11 +67,12 @@ class ShutdownState {
   Status error_;
 };
 
-// Request from outside to end the job, for example from a launcher that has lost a host, before any link of this engine
-// notices. The driver's next turn, or the next check inside a running collective, ends the job as if a peer were lost.
+// Request from outside to end the job, for example from a launcher that has noticed the loss of a host before any link
+// of this engine does. The driver's next turn, or the next check inside a running collective, ends the job as if a peer
+// were lost.
 class AbortRequest {
  public:
-  // Request the end of the job. Callable from any thread; the first request counts.
+  // Request the end of the job. Only the first request counts. Callable from any thread.
   void request(Status why) {
     std::lock_guard lock(mutex_);
     if (requested()) return;
@@ -79,7 +82,7 @@ class AbortRequest {
 
   // ---- called by the driver -----------------------------------------------------------------------------------------
   bool requested() const { return requested_.load(std::memory_order_seq_cst); }
-  // Valid once requested() is true; never changes afterwards.
+  // Return the reason. Valid once requested() is true; it never changes afterwards.
   const Status& why() const { return why_; }
 
  private:

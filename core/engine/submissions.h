@@ -1,6 +1,6 @@
 // Interface between callers and the driver: the queue of new operations, the names in flight, the process sets for
 // checks at call time, the cursor of a running schedule (submissions_schedule.cc), and the reason why the engine has
-// ended. All of it is guarded by one lock that is held briefly.
+// ended. One lock, which is held only briefly, guards all of it.
 //
 // Path of an operation before its request is sent:
 //
@@ -16,11 +16,11 @@
 //        +-----------------------------------------------------------------------------------------------------+
 //            end_schedule(), also from following when another rank leaves: cursor_ and queue_ go to the driver, requested next
 //
-// queue_ takes new operations while negotiating or deviated. end() is final in every state: from then on ended_ is
-// returned to new submissions.
+// While negotiating or deviated, new operations go to queue_. end() is final in every state: afterwards new submissions
+// get ended_ as their error.
 //
-// A caller whose wait for an operation in cursor_ or assembly_ cannot succeed nudges that operation, so that it is
-// requested from rank 0, which then knows which ranks are missing.
+// If a caller waits for an operation in cursor_ or assembly_ that cannot complete, it nudges the operation. The
+// operation is then requested from rank 0, which can report the ranks that are missing.
 #pragma once
 #include <map>
 #include <memory>
@@ -39,12 +39,12 @@ class Submissions {
  public:
   Submissions(int rank, int size);
 
-  // Check and accept an operation. `wake`: set if the driver has something to do now.
+  // Check and accept an operation. `wake` is set to true if the driver now has something to do.
   Status submit(const OperationPtr& op, bool* wake);
   // Accept an operation that was submitted before with the same request. If a running schedule has matched it once,
   // this neither compares nor allocates.
   Status submit_again(const OperationPtr& op, bool* wake);
-  // Separate earlier from later submissions: the program is about to wait, or polls, so later operations must not be
+  // Separate earlier from later submissions. The program is about to wait or polls, so later operations must not be
   // fused with earlier ones.
   void fence();
 
@@ -53,14 +53,14 @@ class Submissions {
   bool must_watch() { return must_watch_.load(std::memory_order_relaxed) && must_watch_.exchange(false); }
   // Take the new operations that are not part of a schedule.
   std::vector<OperationPtr> take();
-  // True if accepted device operations are not done yet, in any set or in `set`.
+  // True if accepted device operations are not yet done, in any set or in `set`.
   bool on_devices() const;
   bool on_devices(uint32_t set) const;
   bool empty() const { return queued_.load(std::memory_order_seq_cst) == 0; }
   Clock::time_point last_submission() const;
-  // The oldest operation that waits for the running schedule to progress or end; null if none does.
+  // Return the oldest operation that waits for the running schedule to progress or end, or null if there is none.
   OperationPtr oldest_unannounced() const;
-  // Announce that the engine itself will submit this many operations (Operation::carries), without the program.
+  // Announce that the engine itself, not the program, will submit this many operations (Operation::carries).
   void expect(size_t operations);
   // Free the names of operations that are about to complete.
   void release(const std::vector<Operation*>& operations);
@@ -69,48 +69,50 @@ class Submissions {
   // in which the ranks of a set create them.
   std::string name_group(uint32_t set, uint8_t frontend, Kind kind);
 
-  // Skip the number of an unnamed operation that failed and that this rank never submitted, unless the number is
-  // already used.
+  // Skip the number of an unnamed operation that failed and that this rank has not submitted. Does nothing if the
+  // number is already used.
   void skip_unnamed(const Response& response, const std::string& name);
 
   void add_set(uint32_t id, std::vector<int> ranks);
   void remove_set(uint32_t id);
-  // Restart the numbering of a frontend's unnamed operations and groups in the set at 0. Ranks may have submitted
-  // different counts, but none may be in flight.
+  // Restart the numbering of a frontend's unnamed operations and groups in the set at 0. The ranks may have submitted
+  // different numbers of them, but none may be in flight.
   void restart_unnamed(uint32_t id, uint8_t frontend);
   std::map<uint32_t, std::vector<int>> sets() const;
 
-  // Follow a schedule from now on. `unanswered`: requested operations without a response, in order of submission.
+  // Follow a schedule from now on. `unanswered` are requested operations without a response, in the order of
+  // submission.
   void begin_schedule(std::unique_ptr<ScheduleCursor> cursor, const std::vector<OperationPtr>& unanswered);
-  // Return to negotiation. Return all operations that still have to be requested, in order of submission.
+  // Return to negotiation. The result is all operations that still have to be requested, in the order of submission.
   std::vector<OperationPtr> end_schedule();
-  // State of the running schedule on this rank: positions below `ready` are submitted, those below `executed` taken.
+  // State of the running schedule on this rank. Positions below `ready` are submitted, and positions below `executed`
+  // are taken.
   struct Progress {
     uint64_t ready = 0, executed = 0;
     bool deviated = false, stuck = false;
   };
   Progress progress() const;
-  // Take the operations of the next bucket (null where this rank takes no part); `keep` owns them from now on.
-  size_t buckets() const;  // Number of buckets in the running schedule.
+  // Take the operations of the next bucket, with null where this rank takes no part. `keep` owns them from now on.
+  size_t buckets() const;  // Returns the number of buckets in the running schedule.
   const Schedule::Bucket* take_bucket(std::vector<Operation*>* operations, std::vector<OperationPtr>* keep);
-  // Return the same operations but leave them in the schedule, which may still end before them.
+  // Return the same operations, but leave them in the schedule, which may still end before it executes them.
   const Schedule::Bucket* peek_bucket(std::vector<Operation*>* operations) const;
-  // Check an operation for which a caller has waited for a while. If its bucket or group is incomplete on this rank,
+  // Check an operation for which a caller has waited for some time. If its bucket or group is incomplete on this rank,
   // waiting longer cannot help, so leave the schedule or release the group. For a device operation this checks the
-  // engine's own operations that execute it, once no more of them are expected.
-  // `impatient`: the caller has waited so long that other ranks may never submit, which only negotiation can tell (see
-  // Stall). Return true if the driver must be woken.
+  // engine's own operations that execute it, once no more of them are expected. `impatient` means that the caller has
+  // waited so long that other ranks may never submit, which only negotiation can detect (see Stall). Return true if the
+  // driver must be woken.
   bool nudge(const Operation& op, bool impatient);
-  // Check the operations that no caller waits for, by their age and by the time since the last submission. `waiting`:
-  // set if such operations are, or were until now, in the schedule or in incomplete groups, so that the watchdog checks
-  // again.
+  // Check the operations that no caller waits for, by their age and by the time since the last submission. `waiting` is
+  // set to true if the schedule or an incomplete group holds such operations, or held them until now. The watchdog then
+  // checks again.
   bool nudge_unattended(double patience, double impatience, bool* waiting);
 
-  // Accept no more operations; later callers get `why`. Return the operations that are queued or in the schedule. Only
-  // the first call sets the reason.
+  // Accept no more operations; later callers get `why` as the error. Return the operations that are queued or in the
+  // schedule. Only the first call sets the reason.
   std::vector<OperationPtr> end(Status why);
   Status ended() const;
-  // Number of operations that failed because of the end, or were refused since.
+  // Return the number of operations that failed because of the end or were refused afterwards.
   std::shared_ptr<const std::atomic<uint64_t>> failures() const { return failures_; }
   void count_failures(size_t operations) { failures_->fetch_add(operations, std::memory_order_relaxed); }
 
@@ -136,13 +138,13 @@ class Submissions {
   GroupAssembly assembly_;
   std::vector<OperationPtr> queue_;
   std::atomic<size_t> queued_{0};
-  std::map<uint32_t, size_t> on_devices_;  // Number of unfinished device operations, by set.
-  size_t expected_ = 0;                    // See expect().
+  std::map<uint32_t, size_t> on_devices_;  // Number of unfinished device operations in each set.
+  size_t expected_ = 0;                    // Number of operations announced by expect() and not yet submitted.
   // Names of operations outside the schedule, and of launched device operations, which may outlive their schedule. The
-  // cursor knows the other names.
+  // cursor knows all other names.
   std::unordered_set<std::string> in_flight_;
   std::map<uint32_t, std::vector<int>> sets_;
-  std::map<uint64_t, uint64_t> unnamed_, groups_;  // next number, by stream_of()
+  std::map<uint64_t, uint64_t> unnamed_, groups_;  // next number of each stream, keyed by stream_of()
   uint64_t next_sequence_ = 0;
   uint64_t fence_ = 0;
   Clock::time_point last_{};

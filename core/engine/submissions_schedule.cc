@@ -1,5 +1,5 @@
-// Submissions: move operations into a schedule's cursor, out of it bucket by bucket or at its end, and on to
-// negotiation where a wait cannot succeed.
+// Submissions: moves operations into a schedule's cursor, takes them out bucket by bucket or at the schedule's end, and
+// passes them on to negotiation where a wait cannot succeed.
 #include <algorithm>
 
 #include "engine/submissions.h"
@@ -12,7 +12,7 @@ bool Submissions::offer(const OperationPtr& op, uint32_t entry, bool* completed)
   return true;
 }
 
-// Pass the operation to the schedule; let_go() reverses this.
+// Pass the operation to the schedule. let_go() reverses this.
 void Submissions::keep(const OperationPtr& op, uint32_t entry) {
   op->schedule = cursor_->schedule().id;
   op->entry = entry;
@@ -43,7 +43,7 @@ void Submissions::begin_schedule(std::unique_ptr<ScheduleCursor> cursor, const s
   queued_.store(queue_.size(), std::memory_order_seq_cst);
 }
 
-// Take the operations that the schedule holds and has not started.
+// Take the operations that the schedule holds but has not started.
 std::vector<OperationPtr> Submissions::take_outstanding() {
   std::vector<OperationPtr> out;
   if (!cursor_) return out;
@@ -122,14 +122,15 @@ bool Submissions::nudge(const Operation& op, bool impatient) {
   return vain;
 }
 
-// True if an operation of the schedule waits for others that only the program can submit.
+// True if an operation of the schedule waits for other operations that only the program can submit.
 bool Submissions::in_vain(const Operation& op) const {
   if (!cursor_->stuck(&op)) return false;
-  // The missing ones may be the engine's own, of operations in flight or about to start.
+  // The missing operations may be the engine's own, which execute operations that are in flight or about to start.
   return !op.carries || (expected_ == 0 && cursor_->ready() == cursor_->executed());
 }
 
-// Release the incomplete group that holds `op`. Once negotiated, its members are reported as waiting for the others.
+// Release the incomplete group that holds `op`. Once the group is negotiated, its members are reported as waiting for
+// the missing ones.
 bool Submissions::release_part(const Operation& op) {
   bool wake = false;
   for (const OperationPtr& member : assembly_.take_with(op)) {

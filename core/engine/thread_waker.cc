@@ -10,8 +10,9 @@
 namespace hvd {
 namespace {
 
-// Delay in ns after a submission before the sleeping thread is woken. A program that keeps submitting and then waits
-// drives the engine itself by then; waking the thread, perhaps on the same core, would only slow it down.
+// Delay in ns between a submission and the wakeup of the sleeping thread. After this time, a program that keeps
+// submitting and then waits drives the engine itself. Waking the thread, perhaps on the same core, would only slow it
+// down.
 constexpr long kRingAfterNs = 30'000;
 
 void drain_fd(int fd) {
@@ -35,8 +36,8 @@ void ThreadWaker::close() {
   if (timer_ >= 0) ::close(timer_);
 }
 
-// As with the wakeup event itself, the caller publishes before it reads the sleep state and timer_set_; a thread that clears
-// timer_set_ checks for new work afterwards.
+// As with the wakeup event itself, the caller publishes its work before it reads the sleep state and timer_set_. A
+// thread that clears timer_set_ checks for new work afterwards.
 void ThreadWaker::notify_soon() {
   if (wakeup_.word()->sleep_state.load(std::memory_order_seq_cst) < static_cast<uint32_t>(SleepState::idle)) return;
   if (timer_set_.load(std::memory_order_seq_cst)) return;

@@ -1,5 +1,5 @@
-// Wakes an engine's sleeping thread for submissions: triggers its wakeup event at once or, by a timer, a moment
-// later.
+// Wakes an engine's sleeping thread for submissions. It triggers the thread's wakeup event at once or, by a timer, a
+// moment later.
 #pragma once
 #include <atomic>
 #include <memory>
@@ -15,17 +15,17 @@ class ThreadWaker {
   ThreadWaker();
   ~ThreadWaker() { close(); }
   ThreadWaker(const ThreadWaker&) = delete;
-  // Use this wakeup event from now on. Duplicates its descriptor and keeps its memory alive as long as this object
-  // exists.
+  // Use this wakeup event from now on. The descriptor is duplicated, and the memory of the event is kept alive as long
+  // as this object exists.
   void attach(const WakeupEvent& wakeup, std::shared_ptr<Segment> memory);
 
   // ---- called after publishing work with a seq_cst store ------------------------------------------------------------
   void notify() const { wakeup_.notify(); }
-  // Wake the engine whatever it sleeps for.
+  // Wake the engine, whatever it sleeps for.
   void wake() const { wakeup_.wake(SleepState::idle); }
-  // Wake the thread if it sleeps, but give the caller a moment to start driving first.
+  // Wake the thread if it sleeps, but first give the caller a moment to start driving.
   void notify_soon();
-  // Wake the thread if it sleeps, at once. One wakeup covers many submissions, because the woken thread handles all of
+  // Wake the thread at once if it sleeps. One wakeup covers many submissions, because the woken thread handles all of
   // them.
   void notify_now();
 
@@ -33,9 +33,9 @@ class ThreadWaker {
   void set_sleep_state(SleepState sleep_state) {
     wakeup_.word()->sleep_state.store(static_cast<uint32_t>(sleep_state), std::memory_order_seq_cst);
   }
-  // Cancel a pending delayed wakeup: the calling thread drives and checks for new work when it is done.
+  // Cancel a pending delayed wakeup, because the calling thread drives and checks for new work when it is done.
   void cancel_notify();
-  // Descriptors that become readable on a wakeup.
+  // Append the descriptors that become readable on a wakeup.
   int wakeup_fd() const { return wakeup_.fd(); }
   int timer_fd() const { return timer_; }
   // Reset the descriptors after a wakeup, before checking for work.
@@ -47,7 +47,7 @@ class ThreadWaker {
   WakeupEvent wakeup_;
   std::shared_ptr<Segment> memory_;
   int timer_;
-  std::mutex timer_mutex_;  // serializes changes of the timer with timer_set_
+  std::mutex timer_mutex_;  // keeps the timer and timer_set_ consistent
   std::atomic<bool> timer_set_{false};
 };
 

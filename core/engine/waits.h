@@ -1,5 +1,6 @@
-// Time that callers were blocked in wait(): communication that computation does not hide. Waiting for a done operation
-// costs nothing here; a blocking wait costs two clock readings. If several threads wait at once, only one is measured.
+// Measures the time that callers were blocked in wait(), that is, communication that computation does not hide. Waiting
+// for a done operation costs nothing here, and a blocking wait costs two clock readings. If several threads wait at
+// once, only one of them is measured.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -11,7 +12,7 @@ namespace hvd {
 
 class Waits {
  public:
-  // Marks the caller as blocked during its lifetime. `first`: this is the first wait for the operation.
+  // Marks the caller as blocked during its lifetime. `first` is true for the first wait for the operation.
   class Blocked {
    public:
     Blocked(Waits& waits, bool first) : waits_(waits), measured_(!waits.busy_.exchange(true, std::memory_order_acquire)) {
@@ -34,21 +35,21 @@ class Waits {
     uint64_t begin_ = 0;
   };
 
-  // Count an operation that is never waited for here. How long its caller blocks elsewhere is unknown.
+  // Count an operation for which this class sees no wait. How long its caller blocks elsewhere is unknown.
   void unattended() {
     unattended_.fetch_add(1, std::memory_order_relaxed);
     arrival_.store(ticks(), std::memory_order_relaxed);
   }
 
   // ---- callable from any thread -------------------------------------------------------------------------------------
-  // Ticks spent in waits up to `now`, including the current one.
+  // Return the ticks spent in waits up to `now`, including the current wait.
   uint64_t blocked(uint64_t now) const {
     const uint64_t over = ticks_.get(), since = this->since();
     return over + (since && since < now ? now - since : 0);
   }
-  // Start of the current wait; 0: no caller waits.
+  // Return the start of the current wait, or 0 if no caller waits.
   uint64_t since() const { return since_.load(std::memory_order_relaxed); }
-  // When a caller last started to wait for an operation, or left one unattended; 0: never.
+  // Return when a caller last started to wait for an operation or left one unattended, or 0 if that never happened.
   uint64_t arrival() const { return arrival_.load(std::memory_order_relaxed); }
   uint64_t left_unattended() const { return unattended_.load(std::memory_order_relaxed); }
 
