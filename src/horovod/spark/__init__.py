@@ -1,7 +1,7 @@
 """Jobs on the executors of a Spark application.
 
-`run` calls a function on ranks that Spark tasks start, and `run_elastic` also handles executors that come and go.
-`HorovodRunner` replaces sparkdl's class of that name. Calling them needs pyspark 3.5 or later
+`run` calls a function on ranks that Spark tasks start, and `run_elastic` continues when executors are lost or added.
+`HorovodRunner` replaces sparkdl's class of that name. All three need pyspark 3.5 or later
 (`pip install 'horovod[spark]'`).
 """
 
@@ -15,7 +15,7 @@ __all__ = ["HorovodRunner", "log_to_driver", "run", "run_elastic"]
 
 
 def __getattr__(name: str) -> Any:
-    # Loaded on demand: code that runs on executors does not need the launcher.
+    # Import the launcher on demand, because code that runs on executors does not need it.
     if name == "run":
         from horovod.spark.job import run
 

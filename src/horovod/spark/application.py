@@ -1,4 +1,4 @@
-"""The driver's Spark application: its capacity, and Spark jobs that run in the background."""
+"""Access to the driver's Spark application: how many tasks it can run, and Spark jobs in the background."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _LOCAL_CLUSTER = re.compile(r"local-cluster\[ *(\d+) *, *(\d+) *, *(\d+) *\]")
 
 @dataclass(frozen=True)
 class Bound:
-    """Upper bound of concurrent tasks (`slots`), and the reason for it as text (`why`)."""
+    """Upper bound on the number of concurrent tasks (`slots`), with the reason as text (`why`)."""
 
     slots: int
     why: str
 
 
 def slot_limit(conf: Mapping[str, str], cores: int) -> Bound | None:
-    """Return the upper bound of concurrent tasks, or None if the settings do not determine one.
+    """Return the upper bound on the number of concurrent tasks, or None if the settings do not imply one.
 
     Args:
         conf: Settings of the application by key.
@@ -72,7 +72,7 @@ def _number(conf: Mapping[str, str], key: str) -> int | None:
 
 # -- explanations of Spark's failures, derived from its messages -----------------------------------------------------
 
-_LINES = 12  # maximum number of lines of Spark's message that are shown
+_LINES = 12  # maximum number of lines to show of Spark's message
 
 _KNOWN = (
     (
@@ -101,7 +101,7 @@ _KNOWN = (
 
 
 def known_failure(text: str) -> str:
-    """Return the explanation of a failure that retrying cannot solve, or an empty string for other failures."""
+    """Return the explanation of a failure that would recur on a retry, or an empty string for other failures."""
     for pattern, explanation in _KNOWN:
         if found := re.search(pattern, text):
             return explanation.format(found[1])
@@ -122,12 +122,12 @@ def explain(text: str) -> str:
 
 
 _POLL = 0.2  # seconds between checks of the number of slots; Spark sends no notification
-_END_SECONDS = 10.0  # time that cancelled Spark jobs have to end
-_FAREWELL = 3.0  # seconds that tasks have to end by themselves after their agents have ended
+_END_SECONDS = 10.0  # seconds that cancelled Spark jobs have to end
+_FAREWELL = 3.0  # seconds that tasks have to end after their agents have ended
 
 
 class Application:
-    """The active Spark application.
+    """Wrapper of the driver's active Spark application.
 
     Raises:
         RuntimeError: If this process has no active SparkContext.
@@ -159,7 +159,7 @@ class Application:
 
     @property
     def slots(self) -> int | None:
-        """Number of tasks that the present executors can run concurrently, or None if Spark does not tell."""
+        """Number of tasks that the current executors can run concurrently, or None if Spark does not report it."""
         try:  # no public API returns this
             scala = self.context._jsc.sc()
             return int(scala.maxNumConcurrentTasks(scala.resourceProfileManager().defaultResourceProfile()))
@@ -167,7 +167,7 @@ class Application:
             return None
 
     def check(self, num_proc: int, name: str) -> None:
-        """Raise ValueError if the application can never run `num_proc` tasks at once, as far as this is known.
+        """Raise ValueError if Spark's settings show that `num_proc` tasks can never run at once.
 
         `name` is the argument that the message names.
         """
@@ -187,7 +187,7 @@ class Application:
             pass
 
     def advice(self, num_proc: int) -> str:
-        """Return a message that says what to check if tasks do not start."""
+        """Return advice for the user on what to check if tasks do not start."""
         slots = self.slots
         has = "" if slots is None else f"The Spark application has {slots} slots for tasks now, and the "
         return (
@@ -198,7 +198,7 @@ class Application:
 
 
 class Jobs:
-    """Context manager for Spark jobs that run in background threads, all in one job group.
+    """Context manager that runs Spark jobs in background threads, all in one job group.
 
     Leaving it gives the jobs a few seconds to end, then cancels the group.
     """
@@ -234,9 +234,10 @@ class Jobs:
         self.over.set()
         try:
             self._join(_FAREWELL)
-        finally:  # also after a KeyboardInterrupt during the wait
+        finally:  # reached also after a KeyboardInterrupt during the wait
             if any(thread.is_alive() for thread in self._threads):
-                with contextlib.suppress(Exception):  # fails if the application has ended, and its jobs with it
+                # This call fails if the application, and therefore its jobs, have already ended.
+                with contextlib.suppress(Exception):
                     self._context.cancelJobGroup(self._group)
                 self._join(_END_SECONDS)
 

@@ -1,4 +1,4 @@
-"""Backends, which start an estimator's ranks."""
+"""Backends, which start the ranks that train for an estimator."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +26,7 @@ def default_num_proc() -> int:
 
 
 class Backend:
-    """Base class of backends, also for your own subclasses: starts the ranks that train for an estimator."""
+    """Base class of backends, which start the ranks that train for an estimator. Users may subclass it."""
 
     def run(
         self,
@@ -35,13 +35,13 @@ class Backend:
         kwargs: Mapping[str, Any] | None = None,
         env: Mapping[str, str] | None = None,
     ) -> list[Any]:
-        """Call ``fn(*args, **kwargs)`` on all ranks of a job, in which ``hvd.init()`` works.
+        """Start a job and call ``fn(*args, **kwargs)`` on all its ranks. ``fn`` can call ``hvd.init()``.
 
         Args:
             fn: Function to call.
             args: Its positional arguments.
             kwargs: Its keyword arguments.
-            env: Environment variables to add to those of the ranks.
+            env: Environment variables to set on the ranks, in addition to the backend's own.
 
         Returns:
             The results, by rank.
@@ -49,7 +49,7 @@ class Backend:
         raise NotImplementedError(f"{type(self).__name__} must define run")
 
     def check(self) -> None:
-        """Raise ValueError if the job cannot run, as far as this is known before it starts. Default: no check."""
+        """Raise ValueError if the backend knows in advance that the job cannot run. Default: no check."""
 
     def num_processes(self) -> int:
         """Return the number of ranks that ``run`` starts."""
@@ -79,7 +79,7 @@ class SparkBackend(_Numbered):
         self._env, self._kwargs = dict(env or {}), kwargs
 
     def check(self) -> None:
-        """Raise ValueError if the application can never run that many ranks at once."""
+        """Raise ValueError if the Spark application can never run this many ranks at once."""
         from horovod.spark.application import Application
 
         Application().check(self.num_processes(), "num_proc")
@@ -105,7 +105,7 @@ _ELASTIC = ("min_num_proc", "min_np")
 class LocalBackend(_Numbered):
     """Backend whose ranks are processes on the driver's host or on other hosts, started by ``horovod.run``.
 
-    For Spark on one host, for tests, and for hosts outside of Spark that can access the store.
+    Use it for Spark on one host, for tests, and for hosts outside of Spark that can access the store.
     """
 
     def __init__(self, num_proc: int, env: Mapping[str, str] | None = None, **kwargs: Any) -> None:
@@ -131,7 +131,8 @@ class LocalBackend(_Numbered):
 
         call, size, told = _InEnvironment(fn, {**self._env, **(env or {})}), self.num_processes(), dict(self._kwargs)
         if all(told.get(name) is None for name in (*_PLACES, *_ELASTIC)):
-            told["hosts"] = f"localhost:{size}"  # else horovod.run would use the hosts of a training service
+            # Without explicit hosts, horovod.run would use the hosts of a cloud training service.
+            told["hosts"] = f"localhost:{size}"
         return list(horovod.run(call, args=args, kwargs=kwargs, num_proc=size, **told))
 
 

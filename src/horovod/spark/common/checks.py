@@ -1,6 +1,7 @@
-"""Validators of param values. Pure, and without pyspark.
+"""Validators of param values, which do not need pyspark.
 
-A validator takes the param's name and a value. It returns the value, or raises ValueError that says what is accepted.
+A validator is a function of the param's name and a value. It returns the value, or raises ValueError that says what is
+accepted.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +19,7 @@ def anything(name: str, value: Any) -> Any:
 
 
 class Count:
-    """Validator of integers of at least ``least``, and of at most ``most`` if it is given."""
+    """Return a validator of integers from ``least`` to ``most``; without ``most``, there is no upper limit."""
 
     def __init__(self, least: int, most: int | None = None) -> None:
         self.least, self.most = least, most
@@ -48,7 +49,7 @@ def text(name: str, value: Any) -> str:
 
 
 class OneOf:
-    """Validator that accepts one of the given strings."""
+    """Return a validator that accepts any of the given strings."""
 
     def __init__(self, *choices: str) -> None:
         self.choices = choices
@@ -60,7 +61,7 @@ class OneOf:
 
 
 def names(name: str, value: Any) -> list[str]:
-    """Check for a list of column names without duplicates, and return it."""
+    """Check that the value is a list of column names without duplicates, and return it."""
     if isinstance(value, str) or not isinstance(value, Sequence) or not all(isinstance(one, str) for one in value):
         raise refuse(name, value, "a list of column names")
     if len(set(value)) < len(value):
@@ -69,7 +70,7 @@ def names(name: str, value: Any) -> list[str]:
 
 
 def shapes(name: str, value: Any) -> list[list[int]]:
-    """Check for a list of shapes, in which -1 may stand for the number of rows, and return it."""
+    """Check that the value is a list of shapes, and return it. A -1 in a shape is the number of rows."""
     good = isinstance(value, Sequence) and not isinstance(value, str)
     good = good and all(
         isinstance(shape, Sequence) and all(isinstance(size, int) and size >= -1 for size in shape) for shape in value
@@ -87,7 +88,7 @@ def weights(name: str, value: Any) -> list[float]:
 
 
 def validation(name: str, value: Any) -> float | str:
-    """Check for a fraction of the rows, or the name of the column that selects validation rows, and return it."""
+    """Check that the value is a fraction, or the name of the column that selects validation rows; return it."""
     if isinstance(value, str) and value:
         return value
     if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1:

@@ -1,6 +1,6 @@
-"""Columns of a DataFrame: their types, shapes and storage. Pure.
+"""Types, shapes and storage formats of a DataFrame's columns.
 
-Uses neither pyspark nor pyarrow; types are given as Spark's JSON values (``DataType.jsonValue()``).
+This module uses neither pyspark nor pyarrow. It takes types as Spark's JSON values (``DataType.jsonValue()``).
 """
 
 import math
@@ -25,7 +25,7 @@ _ACCEPTED = "numbers, booleans, vectors of Spark ML or arrays of numbers"
 
 @dataclass(frozen=True)
 class Column:
-    """Column that is written or read.
+    """Description of a column that is written or read.
 
     Attributes:
         name: Its name in the DataFrame.
@@ -46,7 +46,7 @@ class Column:
 
     @property
     def size(self) -> int:
-        """Number of elements in one row's value."""
+        """Number of elements in the value of one row."""
         return math.prod(self.shape or ())
 
 
@@ -83,7 +83,7 @@ def chosen(
 
 
 def _nested(kind: Any) -> bool:
-    """Return True if the type cannot be converted to an array, for example a struct or a map."""
+    """Return True if values of the type, such as structs and maps, cannot be converted to arrays."""
     if not isinstance(kind, dict):
         return kind == "void"
     if kind.get("type") == "array":
@@ -119,7 +119,7 @@ def _number(kind: Any) -> str:
 
 @dataclass
 class ColumnStatistics:
-    """Statistics of a column over some rows: number of rows, nulls, and smallest and largest size at each depth."""
+    """Statistics of a column: numbers of rows and nulls, and smallest and largest list size at each depth."""
 
     rows: int = 0
     nulls: int = 0
@@ -142,9 +142,9 @@ class ColumnStatistics:
 
 
 def all_settled(columns: Sequence[Column], found: Mapping[str, ColumnStatistics]) -> tuple[Column, ...]:
-    """Return the columns with their shapes, determined from the statistics.
+    """Return the columns with shapes that are derived from the statistics.
 
-    Columns that no argument names are left out if they have nulls or differing shapes.
+    A column that no argument names is left out if it has nulls or rows of different shapes.
 
     Raises:
         ValueError: If a named column has nulls, or rows of different shapes.
@@ -160,7 +160,7 @@ def all_settled(columns: Sequence[Column], found: Mapping[str, ColumnStatistics]
 
 
 def settled(column: Column, found: ColumnStatistics) -> Column:
-    """Return the column with its shape.
+    """Return the column with a shape that is derived from the statistics.
 
     Raises:
         ValueError: If it has nulls, or rows of different shapes.
@@ -195,7 +195,7 @@ def check_shapes(what: str, columns: Sequence[Column], shapes: Sequence[Sequence
     Args:
         what: "label" or "feature", for the message.
         columns: Columns to check.
-        shapes: A shape for each column; None skips the check.
+        shapes: Shape of each column; None skips the check.
         argument: Name of the argument that gives the shapes, for the message.
     """
     if shapes is None:
@@ -213,7 +213,7 @@ def check_shapes(what: str, columns: Sequence[Column], shapes: Sequence[Sequence
 def fits(shape: Sequence[int], wanted: Sequence[int]) -> bool:
     """Return True if a row's value of `shape` can be reshaped to `wanted`.
 
-    A -1 in `wanted` is inferred; a -1 at the front may also stand for the number of rows.
+    A -1 in `wanted` is inferred. A -1 at the front can also stand for the number of rows.
     """
     size = math.prod(shape)
     known = math.prod(one for one in wanted if one >= 0)
@@ -223,7 +223,7 @@ def fits(shape: Sequence[int], wanted: Sequence[int]) -> bool:
 
 
 def row_shape(wanted: Sequence[int], size: int) -> tuple[int, ...]:
-    """Return the shape of a row's value of ``size`` elements; ``wanted`` may begin with -1 for the number of rows."""
+    """Return the shape of one row's value, which has ``size`` elements; ``wanted`` may begin with -1 for rows."""
     inner = list(wanted)
     rest = math.prod(one for one in inner[1:] if one >= 0)
     if inner and inner[0] == -1 and -1 not in inner[1:] and rest == size:

@@ -1,4 +1,4 @@
-"""DataModules, which read an estimator's data in a rank."""
+"""DataModules, with which each rank reads an estimator's data."""
 
 import contextlib
 import logging
@@ -16,8 +16,8 @@ log = logging.getLogger("horovod.data")
 class DataModule:
     """Context manager that provides ``train_data()`` and ``val_data()``, from which the training loop takes batches.
 
-    Subclass it for a custom reader and pass the class as an estimator's ``data_module``. Each rank calls the class with
-    all of the arguments below, and with further ones that it may ignore.
+    Subclass it for a custom reader and pass the class as an estimator's ``data_module``. Each rank passes all arguments
+    below to the class, and further ones that the class may ignore.
     """
 
     short_name = "custom"
@@ -49,10 +49,10 @@ class DataModule:
             train_dir: Folder of the Parquet files to train with.
             val_dir: Folder of the Parquet files to validate with.
             num_train_epochs: Number of epochs.
-            has_val: Whether there is a ``val_dir``.
-            train_batch_size: Rows of a rank in each training step.
-            val_batch_size: Rows of a rank in each validation step.
-            shuffle: Whether each epoch has a different order of rows.
+            has_val: True if there is a ``val_dir``.
+            train_batch_size: Rows per rank in each training step.
+            val_batch_size: Rows per rank in each validation step.
+            shuffle: True if each epoch has a different order of rows.
             transform_fn: Function that maps a batch, as a pandas.DataFrame, to another one.
             inmemory_cache_all: Whether to keep the rank's rows in memory after reading them once.
             cur_shard: Rank.
@@ -75,20 +75,20 @@ class DataModule:
 
     @classmethod
     def check(cls) -> None:
-        """Raise an exception if requirements of this class are missing. Called on the driver, before training."""
+        """Raise an exception if requirements of this class are missing. The driver calls this before training."""
 
     def __enter__(self) -> "DataModule":
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Stop the threads that read ahead, if any."""
+        """Stop the threads that prefetch batches, if there are any."""
 
     def train_data(self) -> Any:
-        """Return an endless iterable of training batches, of which ``steps_per_epoch_train`` are an epoch."""
+        """Return an endless iterable of training batches; an epoch takes ``steps_per_epoch_train`` of them."""
         raise NotImplementedError(f"{type(self).__name__} must define train_data")
 
     def val_data(self) -> Any:
-        """Return an endless iterable of validation batches, of which ``steps_per_epoch_val`` are one validation."""
+        """Return an endless iterable of validation batches; a validation takes ``steps_per_epoch_val`` of them."""
         raise NotImplementedError(f"{type(self).__name__} must define val_data")
 
 
@@ -116,10 +116,10 @@ class ParquetDataModule(DataModule):
         """Create a reader of Parquet files.
 
         Args:
-            reader_pool_type: "dummy" disables prefetching; all other values mean a thread.
+            reader_pool_type: "dummy" disables prefetching; with any other value, a thread prefetches.
             train_reader_worker_count: Number of training batches to prefetch.
             val_reader_worker_count: Number of validation batches to prefetch.
-            random_seed: Seed of the order of rows.
+            random_seed: Seed for the order of rows.
             train_table: Data set in ``train_dir``, if the driver has already opened it.
             val_table: Data set in ``val_dir``, likewise.
             transformation_edit_fields: Columns that ``transform_fn`` adds, as (name, dtype, shape, nullable).
@@ -179,7 +179,7 @@ class NeedsNVTabular:
     def __init__(
         self, label_cols: Any = (), categorical_cols: Any = (), continuous_cols: Any = (), **kwargs: Any
     ) -> None:
-        """Raise ImportError, see ``check``."""
+        """Raise ImportError with a message that ``check`` explains."""
         self.check()
 
     @classmethod

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from horovod.common.contract.log import warn_user
-from horovod.spark.common.params import EstimatorParams, ModelParams  # first: says what to install
+from horovod.spark.common.params import EstimatorParams, ModelParams  # first: its error says what to install
 
 # isort: split
 from pyspark.ml import Estimator, Model
@@ -47,7 +47,7 @@ class _Saved(MLReadable, MLWritable):  # type: ignore[misc]
 
 
 class HorovodEstimator(_Saved, Estimator, EstimatorParams):  # type: ignore[misc]
-    """Estimator that trains a model on ranks, which read the rows of a DataFrame from Parquet files in a store.
+    """Estimator that trains on a DataFrame. It writes Parquet files to a store, from which the ranks read.
 
     Frameworks' subclasses implement ``_check``, ``_payload``, ``_train_in_rank`` and ``_model_of``.
     """
@@ -59,11 +59,11 @@ class HorovodEstimator(_Saved, Estimator, EstimatorParams):  # type: ignore[misc
         """Raise ValueError for invalid values of the framework's params."""
 
     def _feature_shapes(self) -> tuple[list[list[int]] | None, str]:
-        """Return the shapes of the model's inputs, or None if unknown, and the name of their source for messages."""
+        """Return the model's input shapes (None if unknown), and the name of their source for messages."""
         return None, ""
 
     def _payload(self) -> dict[str, Any]:
-        """Return the values of the framework's params that ranks need."""
+        """Return the values of the framework-specific params that ranks need."""
         raise NotImplementedError
 
     def _train_in_rank(self) -> Any:
@@ -71,7 +71,7 @@ class HorovodEstimator(_Saved, Estimator, EstimatorParams):  # type: ignore[misc
         raise NotImplementedError
 
     def _model_of(self, outcome: TrainingResult, run_id: str, metadata: dict[str, Any]) -> Any:
-        """Return the HorovodModel with the result of training."""
+        """Return a HorovodModel that contains the result of training."""
         raise NotImplementedError
 
     def _environment(self) -> dict[str, str]:
@@ -88,7 +88,7 @@ class HorovodEstimator(_Saved, Estimator, EstimatorParams):  # type: ignore[misc
         Args:
             df: The DataFrame.
             params: Values of params for this call, by param, or a list of such dicts.
-            dataset: Spark ML's name for ``df``; give one of them.
+            dataset: Spark ML's name for ``df``; pass only one of the two.
 
         Returns:
             The trained model; a list of models if ``params`` is a list.
@@ -108,7 +108,7 @@ class HorovodEstimator(_Saved, Estimator, EstimatorParams):  # type: ignore[misc
 
         Args:
             params: Values of params for this call, by param.
-            dataset_idx: Number of the data set; None for the one without a number.
+            dataset_idx: Number of the data set; None for a data set without a number.
 
         Returns:
             The trained model.
@@ -128,7 +128,7 @@ class HorovodEstimator(_Saved, Estimator, EstimatorParams):  # type: ignore[misc
         return self._train(store, train, val, dataset_idx)
 
     def _fit(self, dataset: Any) -> Any:
-        """Write the DataFrame to the store, train, and remove the written files. Called by ``fit``."""
+        """Write the DataFrame to the store, train, and remove the files again. ``fit`` calls this."""
         store = self._check_all()
         transformed = self.getTransformationFn() is not None
         columns = prepare.columns_of(dataset, self._wanted(), transformed, self.getCompressSparseCols())
@@ -254,10 +254,10 @@ class HorovodEstimator(_Saved, Estimator, EstimatorParams):  # type: ignore[misc
 
 
 def _keep_history(store: AbstractFilesystemStore, path: str, history: Mapping[str, Any]) -> None:
-    """Write the history to the store, or warn: a failure must not lose the model, which has the history, too."""
+    """Write the history to the store. Only warn on failure, because the model must not be lost."""
     try:
         store.write_text(path, json.dumps(history))
-    except Exception as error:  # each file system has its own exceptions
+    except Exception as error:  # each file system raises its own exceptions
         warn_user(f"the history could not be written to {path}: {type(error).__name__}: {error}")
 
 
@@ -268,7 +268,7 @@ class HorovodModel(_Saved, Model, ModelParams):  # type: ignore[misc]
     """
 
     def _predictor(self) -> tuple[Any, bytes]:
-        """Return ``(load, payload)``: in a Spark task, ``load(payload)`` returns the model as a Predict."""
+        """Return ``(load, payload)``. In a Spark task, ``load(payload)`` returns the model as a Predict."""
         raise NotImplementedError
 
     def transform(self, df: Any = None, params: Any = None, *, dataset: Any = None) -> Any:
@@ -277,7 +277,7 @@ class HorovodModel(_Saved, Model, ModelParams):  # type: ignore[misc]
         Args:
             df: The DataFrame.
             params: Values of params for this call, by param.
-            dataset: Spark ML's name for ``df``; give one of them.
+            dataset: Spark ML's name for ``df``; pass only one of the two.
 
         Raises:
             ValueError: If the model or a column is missing.
@@ -285,7 +285,7 @@ class HorovodModel(_Saved, Model, ModelParams):  # type: ignore[misc]
         return super().transform(_one_of(df, dataset), params)
 
     def _transform(self, dataset: Any) -> Any:
-        """Add the outputs to the DataFrame. Called by ``transform``."""
+        """Add the model's outputs to the DataFrame. ``transform`` calls this."""
         if self.getModel() is None:
             raise ValueError("model must be given")
         known = {column["name"]: _column(column) for column in (self.getMetadata() or {}).get("columns", [])}
@@ -318,7 +318,7 @@ class HorovodModel(_Saved, Model, ModelParams):  # type: ignore[misc]
 
 
 def _one_of(df: Any, dataset: Any) -> Any:
-    """Return the argument that is given; raise TypeError unless it is exactly one."""
+    """Return the one argument that is not None; raise TypeError unless there is exactly one."""
     if (df is None) == (dataset is None):
         raise TypeError("exactly one of df and dataset must be a DataFrame, got both or neither")
     return dataset if df is None else df

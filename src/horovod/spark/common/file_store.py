@@ -40,7 +40,7 @@ class RemoteStore:
 
 
 class Store:
-    """Storage for data, checkpoints and logs. ``create`` chooses one of the subclasses in module ``store``."""
+    """Storage for data, checkpoints and logs. Use ``create`` to get the subclass for a path."""
 
     _kinds: ClassVar[list[type["AbstractFilesystemStore"]]] = []
     """Subclasses that ``create`` chooses from; the first one that matches is used."""
@@ -49,8 +49,9 @@ class Store:
     def create(prefix_path: str, *args: Any, **kwargs: Any) -> "AbstractFilesystemStore":
         """Create the store for a path or URL.
 
-        The class is HDFSStore for ``hdfs://``, DBFSLocalStore for ``dbfs:/``, ``file:///dbfs`` and ``/dbfs``, otherwise
-        FilesystemStore: for a folder, ``s3://bucket/folder``, ``gs://`` and all other file systems of fsspec.
+        The class is HDFSStore for ``hdfs://``, and DBFSLocalStore for ``dbfs:/``, ``file:///dbfs`` and ``/dbfs``. It is
+        FilesystemStore for everything else: folders, ``s3://bucket/folder``, ``gs://`` and all other file systems of
+        fsspec.
 
         Args:
             prefix_path: Path or URL of the folder.
@@ -62,12 +63,12 @@ class Store:
 
     @classmethod
     def matches(cls, path: str) -> bool:
-        """Return True if this class should be used for the path."""
+        """Return True if ``create`` should use this class for the path."""
         return False
 
 
 class AbstractFilesystemStore(Store):
-    """Store in a folder of a file system. Picklable; each process opens the file system when it uses it."""
+    """Store in a folder of a file system. It is picklable, and each process opens the file system on first use."""
 
     def __init__(
         self,
@@ -84,12 +85,12 @@ class AbstractFilesystemStore(Store):
         """Set the paths and open the file system.
 
         Args:
-            prefix_path: The folder, created when needed.
+            prefix_path: Path of the store's folder, which is created when needed.
             train_path: Path for training data, without the number of the data set. Default: in ``prefix_path``.
-            val_path: Path for validation data, likewise.
-            test_path: Path for test data, likewise.
+            val_path: Path for validation data, without the number. Default: in ``prefix_path``.
+            test_path: Path for test data, without the number. Default: in ``prefix_path``.
             runs_path: Folder for runs. Default: ``prefix_path``/runs.
-            save_runs: Whether to keep checkpoints and logs.
+            save_runs: True to keep checkpoints and logs.
             storage_options: Options for fsspec, such as access keys for S3.
             checkpoint_filename: Name of checkpoints in the folder of a run. Default: "checkpoint".
             **kwargs: Added to ``storage_options``.
@@ -142,7 +143,7 @@ class AbstractFilesystemStore(Store):
         return self._fs
 
     def arrow_filesystem(self) -> Any:
-        """Return the file system for pyarrow; None for the local one, for which pyarrow has its own."""
+        """Return the file system to pass to pyarrow, or None if it is local, which pyarrow supports itself."""
         from pyarrow.fs import FSSpecHandler, PyFileSystem
 
         return None if is_local(self.fs) else PyFileSystem(FSSpecHandler(self.fs))
@@ -159,7 +160,7 @@ class AbstractFilesystemStore(Store):
         return self._paths[kind] if idx is None else f"{self._paths[kind]}.{idx}"
 
     def get_train_data_path(self, idx: int | None = None) -> str:
-        """Return the folder of the training data of data set ``idx``; None means the data set without a number."""
+        """Return the training data folder of data set ``idx``. None means the data set without a number."""
         return self._data("train", idx)
 
     def get_val_data_path(self, idx: int | None = None) -> str:
@@ -175,7 +176,7 @@ class AbstractFilesystemStore(Store):
         return self._save_runs
 
     def get_runs_path(self) -> str:
-        """Return the folder that contains the folders of runs."""
+        """Return the folder that contains a subfolder for each run."""
         return self._paths["runs"]
 
     def get_run_path(self, run_id: str) -> str:
@@ -183,7 +184,7 @@ class AbstractFilesystemStore(Store):
         return f"{self.get_runs_path()}/{run_id}"
 
     def get_checkpoint_filename(self) -> str:
-        """Return the name of checkpoints in the folder of a run."""
+        """Return the name that a checkpoint has in a run's folder."""
         return self._checkpoint_filename
 
     def get_checkpoint_path(self, run_id: str) -> str:
@@ -191,7 +192,7 @@ class AbstractFilesystemStore(Store):
         return f"{self.get_run_path(run_id)}/{self._checkpoint_filename}"
 
     def get_checkpoints(self, run_id: str, suffix: str = ".ckpt") -> list[str]:
-        """Return the run's files whose names end with `suffix`, sorted by name."""
+        """Return those of the run's files whose names end with `suffix`, sorted by name."""
         folder = self.get_run_path(run_id)
         if not self.exists(folder):
             return []
@@ -209,7 +210,7 @@ class AbstractFilesystemStore(Store):
 
     def exists(self, path: str) -> bool:
         """Return True if there is a file or folder at `path`."""
-        # fsspec's cache lacks files that other processes have written since.
+        # Drop fsspec's cache, which lacks files that other processes have written meanwhile.
         self.fs.invalidate_cache()
         return bool(self.fs.exists(path))
 
@@ -249,29 +250,30 @@ class AbstractFilesystemStore(Store):
         """Check that files can be created and removed in the store.
 
         Args:
-            data: Whether to check the paths for data sets, too, and not only the path for runs.
+            data: True to check the paths for data sets as well as the path for runs.
 
         Raises:
             StoreNotWritableError: If a file cannot be created or removed. The message names it.
         """
         places = [self._paths["train"], self._paths["val"]] if data else []
         if self._save_runs:
-            runs = self._paths["runs"]  # probe beside a local folder that does not exist yet, to leave none behind
+            # If a local folder does not exist yet, probe its parent, so that the probe does not create the folder.
+            runs = self._paths["runs"]
             places.append(runs if is_local(self.fs) and not os.path.isdir(runs) else f"{runs}/")
         for place in {place.rpartition("/")[0]: place for place in places}.values():
-            # Permissions of object stores may be limited to names with this prefix.
+            # An object store can limit write permission to names with this prefix.
             probe = f"{place}.probe-{secrets.token_hex(4)}"
             self.write(probe, b"")
             try:
                 self.fs.rm(probe)
-            except Exception as error:  # each file system has its own exceptions
+            except Exception as error:  # each file system raises its own exceptions
                 raise StoreNotWritableError(
                     f"{probe} was written but cannot be removed: {type(error).__name__}: {error}; the store "
                     f"{self.prefix_path} must allow both"
                 ) from error
 
     def get_local_output_dir_fn(self, run_id: str) -> Callable[[], Any]:
-        """Return a function that returns a context manager of a temporary local folder, for use with ``sync_fn``."""
+        """Return a factory of context managers, each for a temporary local folder; use it with ``sync_fn``."""
         return _local_folder
 
     def sync_fn(self, run_id: str) -> Callable[[str], None]:
@@ -320,7 +322,7 @@ class AbstractFilesystemStore(Store):
                 with tempfile.TemporaryDirectory(prefix="horovod-store-") as folder:
                     name = f"{folder}/new"
                     yield name
-                    refused = Exception  # each file system has its own exceptions
+                    refused = Exception  # each file system raises its own exceptions
                     self._upload(name, path)
         except refused as error:
             raise StoreNotWritableError(

@@ -1,4 +1,4 @@
-"""Params of estimators and models: their table, getters and setters, and saving as stages of Spark ML."""
+"""Params of estimators and models: a table of params, getters and setters, and saving as Spark ML stages."""
 
 import copy
 import functools
@@ -26,8 +26,8 @@ class Row:
     """Description of one param.
 
     Attributes:
-        name: Name of the argument. The methods are ``get`` and ``set`` with this name in CamelCase.
-        doc: Description, the end of a sentence.
+        name: Name of the argument. The getter and setter are ``get`` and ``set`` plus this name in CamelCase.
+        doc: Description, worded as the end of a sentence.
         default: Default value, or None.
         check: Validator of values.
         shown: Default value that the constructor's signature shows.
@@ -198,7 +198,7 @@ def with_signature(order: str) -> Callable[[P], P]:
 
 
 class _TableParams(Params):  # type: ignore[misc]
-    """Spark ML Params that come from a table of rows."""
+    """Spark ML Params that are defined by a table, one row per param."""
 
     _rows: dict[str, Row]
 
@@ -206,11 +206,11 @@ class _TableParams(Params):  # type: ignore[misc]
         """Set the given params and the defaults of the others.
 
         Args:
-            **given: Values by name of the param; None means not given.
+            **given: Values by param name; None means that the param is not given.
 
         Raises:
             TypeError: If a name is not a param.
-            ValueError: If a value is invalid. The message names param, value and what is accepted.
+            ValueError: If a value is invalid. The message names the param, its value and the accepted values.
         """
         super().__init__()
         if wrong := [name for name in given if name not in self._rows]:
@@ -229,7 +229,7 @@ class _TableParams(Params):  # type: ignore[misc]
 
 @with_params(*ESTIMATOR)
 class EstimatorParams(_TableParams):
-    """Params of all estimators."""
+    """Params that all estimators have."""
 
 
 @with_params(*MODEL)
@@ -239,11 +239,11 @@ class ModelParams(_TableParams):
 
 # -- saving and loading ----------------------------------------------------------------------------------------------
 #
-# A stage is saved as ``metadata``, as for all stages of Spark ML, and ``objects``, a table with the values that are not
-# JSON. Objects are pickled together, so shared objects, such as a model's parameters in its optimizer, stay shared.
-# Loading runs code from the saved file, so load only trusted files.
+# A saved stage has two parts: ``metadata``, as in all stages of Spark ML, and ``objects``, a table of the values that
+# JSON cannot represent. Objects are pickled together, so shared objects, such as a model's parameters in its optimizer,
+# stay shared. Loading runs code from the saved file, so load only trusted files.
 
-_PIECE = 16 << 20  # bytes in a row of the table
+_PIECE = 16 << 20  # bytes of pickled data in each row of the table
 
 
 class ObjectsWriter(MLWriter):  # type: ignore[misc]
@@ -293,7 +293,7 @@ def _is_json(value: Any) -> bool:
 
 
 def pickled(objects: dict[str, Any]) -> bytes:
-    """Pickle the dict as a whole; raise ValueError naming an object that cannot be pickled."""
+    """Pickle the whole dict; raise ValueError that names an object that cannot be pickled."""
     try:
         return pickling.dumps(objects)
     except Exception as error:

@@ -1,4 +1,4 @@
-"""Writing of a DataFrame's partition to Parquet files, in a Spark task. Needs pyarrow, but not pyspark.
+"""Writer of a DataFrame's partition to Parquet files in a Spark task, without pyspark.
 
 Arrays and vectors of named columns have one size per column. They are stored as fixed-size binary values, which are
 read four times as fast as Parquet's lists with their levels for missing elements. The field's metadata contains dtype
@@ -24,11 +24,11 @@ REPORT = "path string, validation boolean, rows long, found string"
 
 
 class _Dropped(Exception):
-    """Makes ``new_file`` discard the file."""
+    """Exception that makes ``new_file`` discard the file."""
 
 
 class _File:
-    """Parquet file that is being written, a row group as soon as enough rows are collected."""
+    """Parquet file that is being written. It writes a row group once it has collected enough rows."""
 
     def __init__(self, store: AbstractFilesystemStore, path: str, columns: Sequence[Column]) -> None:
         self._store, self.path, self._columns = store, path, columns
@@ -37,7 +37,7 @@ class _File:
         self._writer: Any = None
         self._name: Any = None
         self.found = {column.name: ColumnStatistics() for column in columns}
-        self._refused = False  # True if the driver will reject the rows, so that they need not be written
+        self._refused = False  # True if the driver will reject the rows, so writing them is unnecessary
 
     def add(self, batch: Any) -> None:
         if not batch.num_rows:
@@ -104,7 +104,7 @@ class _File:
 
 
 def packed(table: Any, columns: Sequence[Column]) -> Any:
-    """Return the table with lists of named columns as fixed-size binary values."""
+    """Convert lists in named columns of the table to fixed-size binary values."""
     import numpy as np
     import pyarrow as pa
 
@@ -127,7 +127,7 @@ def packed(table: Any, columns: Sequence[Column]) -> Any:
 
 
 def unpacked_field(field: Any) -> tuple[str, tuple[int, ...]] | None:
-    """Return dtype and shape of one row's value of a field that ``packed`` created; None for other fields."""
+    """Return the dtype and shape of one row's value in a field from ``packed``; None for other fields."""
     about = field.metadata or {}
     if DTYPE.encode() not in about:
         return None
@@ -201,7 +201,7 @@ def _not(mask: Any) -> Any:
 
 
 def look(array: Any, column: Column) -> ColumnStatistics:
-    """Return the number of nulls in rows of a column (a ``pyarrow.Array``), and the sizes of lists at each depth."""
+    """Return a column's number of nulls and its list sizes at each depth; the column is a ``pyarrow.Array``."""
     import pyarrow.compute as pc
 
     found = ColumnStatistics(len(array), array.null_count)

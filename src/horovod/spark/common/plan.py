@@ -1,4 +1,4 @@
-"""TrainingPlan, which ranks receive, their preparation, and TrainingResult, which rank 0 returns."""
+"""TrainingPlan, which ranks receive; TrainingResult, which rank 0 returns; and the preparation of a rank."""
 
 import multiprocessing
 import os
@@ -14,7 +14,7 @@ from horovod.spark.task import get_available_devices
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """Picklable description of a training run. Batch sizes are rows of one rank in one step."""
+    """Picklable description of a training run. Batch sizes are in rows per rank and step."""
 
     remote: RemoteStore
     train: Table
@@ -68,7 +68,7 @@ class TrainingPlan:
 
 @dataclass
 class TrainingResult:
-    """Result of a training run, from rank 0."""
+    """Result of a training run, which rank 0 returns."""
 
     history: dict[str, list[float]]
     model: bytes
@@ -77,7 +77,7 @@ class TrainingResult:
 
 
 def pick(batch: dict[str, Any], names: Sequence[str], what: str) -> list[Any]:
-    """Return columns of a batch; raise ValueError if transformation_fn's result lacks one."""
+    """Return columns of a batch; raise ValueError if the transformation_fn returned a batch without one."""
     for name in names:
         if name not in batch:
             raise ValueError(
@@ -87,7 +87,7 @@ def pick(batch: dict[str, Any], names: Sequence[str], what: str) -> list[Any]:
 
 
 def reshaped(values: Any, shape: Sequence[int] | None) -> Any:
-    """Return rows reshaped to `shape`, in which a -1 at the front may stand for the number of rows."""
+    """Reshape rows to `shape`, in which a -1 at the front may stand for the number of rows."""
     from horovod.spark.common.columns import row_shape
 
     if shape is None:
@@ -102,9 +102,9 @@ def reshaped(values: Any, shape: Sequence[int] | None) -> Any:
 
 
 def prepare_rank(plan: TrainingPlan, rank: int) -> None:
-    """Seed the generators of Python and NumPy, differently on each rank, and set multiprocessing's start method.
+    """Seed Python's and NumPy's generators differently on each rank, and set multiprocessing's start method.
 
-    Both happen only if the plan contains a value.
+    Each of these happens only if the plan contains a value for it.
     """
     if plan.mp_start_method is not None:
         multiprocessing.set_start_method(plan.mp_start_method, force=True)
@@ -118,13 +118,13 @@ def prepare_rank(plan: TrainingPlan, rank: int) -> None:
 def own_gpu(count: int, local_rank: int) -> int:
     """Return the index of this rank's GPU among the ``count`` visible ones.
 
-    It is the first GPU that Spark assigned to the task. If Spark assigned none, it follows from the local rank.
+    This is the first GPU that Spark assigned to the task. If Spark assigned none, the local rank selects the GPU.
     """
     return gpu_number(get_available_devices(), os.environ.get("CUDA_VISIBLE_DEVICES"), count, local_rank)
 
 
 def gpu_number(given: Sequence[str], visible: str | None, count: int, local_rank: int) -> int:
-    """Return the index of a rank's GPU among the visible ones. Pure part of ``own_gpu``.
+    """Return the index of a rank's GPU among the visible ones, from arguments alone.
 
     Args:
         given: Addresses of the GPUs that Spark assigned to the task.

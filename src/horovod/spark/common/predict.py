@@ -1,4 +1,4 @@
-"""Prediction on a DataFrame: adds a model's outputs with a pandas UDF that processes rows in batches."""
+"""Prediction on a DataFrame by a pandas UDF, which processes rows in batches and adds a model's outputs."""
 
 import math
 import typing
@@ -55,7 +55,7 @@ def add_outputs(
 
     Args:
         df: The DataFrame.
-        columns: Columns that the model takes.
+        columns: Input columns of the model.
         outputs: Columns to add.
         load: Function that each task calls once with ``payload``. It returns the model as a Predict.
         payload: The serialized model.
@@ -94,7 +94,7 @@ def _in_batches(shared: Any, load: Any, columns: list[Column], outputs: list[Out
 
 
 def rows(series: Any, column: Column) -> Any:
-    """Return a column of a batch (``pandas.Series``) as an array.
+    """Convert a column of a batch (``pandas.Series``) to an array.
 
     Raises:
         ValueError: If the column has nulls, or rows of unexpected shapes. The message names it.
@@ -118,7 +118,7 @@ def rows(series: Any, column: Column) -> Any:
 
 
 def _number(values: Any, column: Column) -> Any:
-    """Return the values in the dtype of training; decimals arrive as objects."""
+    """Convert the values to the dtype used in training; decimals arrive as Python objects."""
     if not column.dtype:
         return values
     made = values.astype(column.dtype)
@@ -135,7 +135,7 @@ def _nested(value: Any) -> Any:
 
 
 def frame(function: Predict, arrays: list[Any], outputs: Sequence[Output], batch_size: int) -> Any:
-    """Return the model's outputs for one batch of Spark as a pandas.DataFrame, computed `batch_size` rows at a time."""
+    """Compute the outputs for one Spark batch, `batch_size` rows at a time, and return a pandas.DataFrame."""
     import numpy as np
     import pandas as pd
 

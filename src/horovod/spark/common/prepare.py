@@ -1,4 +1,4 @@
-"""Writing of a DataFrame to a store as Parquet. Spark tasks write the files, so no row passes through the driver."""
+"""Functions that write a DataFrame to a store as Parquet, in Spark tasks, so no row passes the driver."""
 
 import json
 import re
@@ -36,7 +36,7 @@ class Written:
 
 
 def columns_of(df: Any, wanted: Mapping[str, Sequence[str]], transformed: bool, sparse: bool) -> list[Column]:
-    """Return the columns of a DataFrame to use; see ``columns.chosen``."""
+    """Return the columns to use of a DataFrame; see ``columns.chosen``."""
     fields = {field.name: field.dataType.jsonValue() for field in df.schema.fields}
     return chosen(fields, wanted, transformed, sparse)
 
@@ -67,7 +67,7 @@ def write(
     """Write columns of ``df`` to the store as a new data set with a random number.
 
     With a ``seed``, the same rows give the same data set, independent of the DataFrame's partitions and of where tasks
-    run. The DataFrame is computed once. A failure leaves no files behind.
+    run. Spark computes the DataFrame only once. A failure leaves no files behind.
 
     Args:
         df: The DataFrame.
@@ -112,32 +112,32 @@ def write(
 
 
 def remove(store: AbstractFilesystemStore, number: int) -> None:
-    """Remove the files of a data set from ``write``; warn if this fails."""
+    """Remove the files of a data set that ``write`` created; warn if this fails."""
     for folder in (store.get_train_data_path(number), store.get_val_data_path(number)):
         try:
             store.remove(folder)
-        except Exception as error:  # each file system has its own exceptions
+        except Exception as error:  # each file system raises its own exceptions
             warn_user(f"{folder} could not be removed: {type(error).__name__}: {error}")
 
 
 def _shuffled(df: Any, names: Sequence[str], files: int, seed: int | None) -> Any:
     """Return the rows shuffled into `files` partitions.
 
-    With a seed, only the contents of rows determine the order. Equal rows get different numbers, so that they are
-    distributed, too. Spark's own round-robin depends on the partitions of the DataFrame and on the order in which data
-    arrive, so each call would choose other rows to validate with.
+    With a seed, only the contents of rows determine the order. Equal rows get different numbers, so that they spread
+    over the partitions. Spark's own round-robin depends on the partitions of the DataFrame and on the order in which
+    data arrive, so each call would choose different validation rows.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
     kinds = {name: df.schema[name].dataType.simpleString() for name in names}
-    # Spark cannot hash maps and variants.
+    # Leave out maps and variants, which Spark cannot hash.
     hashed = [F.col(_quoted(name)) for name, kind in kinds.items() if "map<" not in kind and "variant" not in kind]
     if seed is None or not hashed:
         return df.repartition(files)
     row = F.xxhash64(F.lit(seed), *hashed)
     number = F.row_number().over(Window.partitionBy(row).orderBy(row))
-    place = "_" * (1 + max(map(len, names)))  # longer than all existing names, so unique
+    place = "_" * (1 + max(map(len, names)))  # longer than every existing name, so unique
     placed = df.select(*(F.col(_quoted(name)) for name in kinds), F.xxhash64(row, number).alias(place))
     return placed.repartition(files, place).sortWithinPartitions(place).drop(place)
 
@@ -184,7 +184,7 @@ def without_decimals(value: Any, kind: Any) -> Any:
 
 
 def _sparse(array: Any) -> Any:
-    """Convert a column of arrays to structs of size, and of the indices and values of non-zero elements."""
+    """Convert a column of arrays to structs with the size, and the indices and values of non-zero elements."""
     from pyspark.sql import functions as F
 
     places = F.filter(F.sequence(F.lit(0), F.size(array) - 1), lambda place: array[place] != 0)

@@ -1,4 +1,4 @@
-"""Reading of Parquet data sets as batches for ranks, based on horovod.data, which shards by row groups."""
+"""Reader that gives each rank batches from a Parquet data set, based on horovod.data."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,9 +25,9 @@ Batch = dict[str, Any]
 
 
 class TableFiles(ParquetFiles):
-    """Parquet files with arrays stored as binary values (see ``parquet_parts``), and sparse vectors.
+    """Parquet files that store arrays as binary values (see ``parquet_parts``), and sparse vectors as structs.
 
-    Sparse vectors are structs of ``size``, ``indices`` and ``values``; they are returned as dense arrays.
+    The structs have ``size``, ``indices`` and ``values``. Sparse vectors are returned as dense arrays.
     """
 
     def __init__(self, files: Sequence[str], columns: Sequence[Column] | None, filesystem: Any) -> None:
@@ -56,7 +56,7 @@ class TableFiles(ParquetFiles):
 
 
 def _dense(column: Any, where: str, known: int | None) -> Any:
-    """Return sparse vectors as dense arrays. ``known`` is their size in other row groups, or None."""
+    """Convert sparse vectors to dense arrays. ``known`` is their size in other row groups, or None."""
     chunks = column.chunks if hasattr(column, "chunks") else [column]
     made = []
     sizes = set() if known is None else {known}
@@ -75,7 +75,7 @@ def _dense(column: Any, where: str, known: int | None) -> Any:
 
 @dataclass
 class Table:
-    """Picklable data set: its files, whose metadata the driver has read, and its columns."""
+    """Picklable data set, with its columns and its files, whose metadata the driver has read."""
 
     source: TableFiles
     columns: tuple[Column, ...]
@@ -85,9 +85,9 @@ class Table:
         return sum(self.source.lengths)
 
     def mix(self, ranks: int) -> int:
-        """Return the number of blocks (row groups, or parts of large ones) whose rows a rank mixes.
+        """Return the number of blocks (row groups, or parts of large ones) whose rows a rank mixes together.
 
-        They have about MIXED_BYTES in total. The number is at least 1, and at most a rank's share of the blocks.
+        The blocks have about MIXED_BYTES in total. The result is at least 1, and at most a rank's share of the blocks.
         """
         row = sum(max(1, column.size) * np.dtype(column.dtype or "S64").itemsize for column in self.columns)
         most = max(self.source.lengths, default=1)
@@ -103,13 +103,13 @@ def open_table(store: AbstractFilesystemStore, files: Sequence[str], columns: Se
     """Open Parquet files as a data set.
 
     Raises:
-        ValueError: If a file is damaged, or has other columns than the first one. The message names it.
+        ValueError: If a file is damaged, or does not have the same columns as the first file. The message names it.
     """
     return Table(TableFiles(files, columns, store.arrow_filesystem()), tuple(columns))
 
 
 class Batches:
-    """Batches of a table for one rank."""
+    """Stream of a table's batches for one rank."""
 
     def __init__(
         self,
@@ -126,11 +126,11 @@ class Batches:
         Args:
             table: The data set.
             batch_size: Rows of a batch.
-            shuffle: Whether each epoch has a different order, the same on all ranks.
+            shuffle: True if each epoch has a different order, which is the same on all ranks.
             seed: Seed of the order.
             rank: The rank that reads.
             ranks: Number of ranks.
-            cache: Whether to read the rank's rows once and keep them, so that each epoch has the same rows.
+            cache: True to read the rank's rows once and keep them, so that each epoch has the same rows.
         """
         self.table, self.batch_size, self.cache = table, batch_size, cache
         self._shuffle, self._seed = shuffle, seed
@@ -182,7 +182,7 @@ class Batches:
 
 
 class _Number:
-    """Picklable function that returns a constant number."""
+    """Picklable function object that returns a constant number."""
 
     def __init__(self, number: int) -> None:
         self._number = number
@@ -201,7 +201,7 @@ def transformed(batch: Batch, function: Any, edited: Sequence[Any] | None, remov
         removed: Columns to leave out of the result.
 
     Raises:
-        ValueError: If it does not return a pandas.DataFrame, or if a column has rows of different shapes.
+        ValueError: If ``function`` does not return a pandas.DataFrame, or if a column has rows of different shapes.
     """
     import pandas as pd
 
@@ -237,13 +237,13 @@ _KINDS = set(NUMBERS.values())
 def open_existing(
     store: AbstractFilesystemStore, folder: str, wanted: Mapping[str, Sequence[str]], transformed: bool
 ) -> Table:
-    """Open the data set in a folder of a store, reading only the files' footers and the first rows of one file.
+    """Open the data set in a folder of a store. This reads only footers, and the first rows of one file.
 
     Args:
         store: Store that contains the folder.
         folder: Folder with the Parquet files.
         wanted: Column names by the argument that names them; empty for all columns.
-        transformed: Whether there is a transformation_fn, which can convert other types to numbers.
+        transformed: True if there is a transformation_fn, which can convert other types to numbers.
 
     Raises:
         ValueError: If the folder has no files, a file is damaged or has other columns, or a column is missing, has
@@ -282,7 +282,7 @@ def open_existing(
 
 
 def _looked_into(files: Sequence[str], filesystem: Any) -> tuple[Any, Any, dict[str, int]]:
-    """Return the schema, the first rows of a file, and the number of nulls by column, from the files' statistics."""
+    """Return the schema, the first rows of a file, and each column's number of nulls from file statistics."""
     import pyarrow as pa
 
     schema: Any = None

@@ -21,10 +21,10 @@ _MOUNT = "/dbfs"
 
 
 class FilesystemStore(AbstractFilesystemStore):
-    """Store on any file system of fsspec: a local or shared folder, ``s3://``, ``gs://``, ``abfs://``."""
+    """Store on any fsspec file system, such as a local or shared folder, ``s3://``, ``gs://`` or ``abfs://``."""
 
     def __init__(self, prefix_path: str, *args: Any, **kwargs: Any) -> None:
-        """Open the store; the arguments are those of AbstractFilesystemStore."""
+        """Open the store. It takes the same arguments as AbstractFilesystemStore."""
         super().__init__(prefix_path, *args, **kwargs)
 
     @classmethod
@@ -38,7 +38,7 @@ class FilesystemStore(AbstractFilesystemStore):
             raise ImportError("stores need fsspec: pip install 'horovod[spark]'") from error
         try:
             return fsspec.core.url_to_fs(self.prefix_path, **self.storage_options)[0]
-        except ImportError as error:  # names the package of the protocol
+        except ImportError as error:  # the error names the package that supports the protocol
             raise ImportError(f"the store {self.prefix_path} needs a package that is not installed: {error}") from error
         except ValueError as error:
             raise ValueError(
@@ -55,7 +55,7 @@ class LocalStore(FilesystemStore):
     """Store in a local folder, or in a shared folder with the same path on all hosts."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """Open the store; the arguments are those of AbstractFilesystemStore.
+        """Open the store. It takes the same arguments as AbstractFilesystemStore.
 
         Raises:
             ValueError: If ``prefix_path`` is the URL of another file system.
@@ -69,9 +69,9 @@ class DBFSLocalStore(LocalStore):
     """Store on the Databricks file system, which is mounted at ``/dbfs`` on driver and executors."""
 
     def __init__(self, prefix_path: str, *args: Any, **kwargs: Any) -> None:
-        """Open the store; the arguments are those of AbstractFilesystemStore.
+        """Open the store. It takes the same arguments as AbstractFilesystemStore.
 
-        The paths ``dbfs:/x``, ``file:///dbfs/x`` and ``/dbfs/x`` mean the same.
+        The paths ``dbfs:/x``, ``file:///dbfs/x`` and ``/dbfs/x`` refer to the same folder.
         """
         super().__init__(prefix_path, *args, **kwargs)
 
@@ -83,7 +83,7 @@ class DBFSLocalStore(LocalStore):
         return super()._normal(_DATABRICKS.sub("/dbfs/", path))
 
     def check_writable(self, data: bool = True) -> None:
-        """Check that the store is writable, see AbstractFilesystemStore.
+        """Check that the store is writable; see AbstractFilesystemStore.
 
         Raises StoreNotWritableError also if ``/dbfs`` does not exist, instead of creating a local folder.
         """
@@ -95,7 +95,7 @@ class DBFSLocalStore(LocalStore):
         super().check_writable(data)
 
     def wait_for(self, paths: Sequence[str]) -> None:
-        """Wait until files are visible, which takes time on this file system.
+        """Wait until new files are visible, which takes some time on this file system.
 
         Checks every DATABRICKS_FILE_AVAILABILITY_CHECK_INTERVAL_SECS (default: 0.1), for up to
         DATABRICKS_FILE_AVAILABILITY_WAIT_TIMEOUT_SECS (default: 30).
@@ -128,11 +128,11 @@ class HDFSStore(AbstractFilesystemStore):
         Args:
             prefix_path: ``hdfs://host:port/folder``, or a path.
             host: Host of the name node. Default: from the URL, or else from Hadoop's configuration.
-            port: Its port, likewise.
-            user: User name, see pyarrow.fs.HadoopFileSystem.
-            kerb_ticket: Path of the Kerberos ticket cache, likewise.
+            port: Port of the name node, with the same defaults as ``host``.
+            user: User name; see pyarrow.fs.HadoopFileSystem.
+            kerb_ticket: Path of the Kerberos ticket cache; see pyarrow.fs.HadoopFileSystem.
             driver: Must be "libhdfs".
-            extra_conf: Further settings of Hadoop, likewise.
+            extra_conf: Further settings of Hadoop; see pyarrow.fs.HadoopFileSystem.
             *args: Further arguments of AbstractFilesystemStore.
             **kwargs: Further keyword arguments of AbstractFilesystemStore.
 
@@ -185,7 +185,8 @@ class HDFSStore(AbstractFilesystemStore):
         return f"hdfs://{where}{path}"
 
     def _upload(self, name: str, path: str) -> None:
-        part = f"{path}.{secrets.token_hex(4)}.tmp"  # HDFS shows files that are still being written
+        # Write to a temporary name, because HDFS shows files that are still being written.
+        part = f"{path}.{secrets.token_hex(4)}.tmp"
         self.fs.put_file(name, part)
         if self.fs.exists(path):
             self.fs.rm(path)
