@@ -1,17 +1,17 @@
-"""Reports about the end of this process, and refusal of processes that join as the rank that started them.
+"""Reports about the end of this process, and errors for processes that try to join as the rank that started them.
 
-Reports go to the peers about an uncaught exception, and to the launcher why the process ends (``reasons``). Each is
-sent at most once, never blocks, and is sent by the rank itself, not by processes forked from it.
+The peers are told about an uncaught exception, and the launcher is told why the process ends (``reasons``). Each report
+is sent at most once, never blocks, and is sent only by the rank itself, not by processes forked from it.
 
 A process started by a rank inherits the environment variables that identify the rank. Data loader workers that use
 multiprocessing's "spawn" or "forkserver" import the training script again. With ``hvd.init()`` at its top level, they
-would join as ranks: such a process would answer in place of the rank, or wait for the others. Why they get an error:
-docs/adr/0017-descendants-of-ranks.md.
+would join as ranks: such a process would take the place of the rank, or wait for the others. So it gets an error;
+docs/adr/0017-descendants-of-ranks.md explains why.
 
 A process that has joined is marked in two ways. A variable in its environment reaches all processes that it starts
 later, even those that lose their parents. The name of a file descriptor reaches processes that were started before
-(such as a fork server) or got an older environment. The mark names the job, so a rank may start another job whose
-processes may join that one.
+(such as a fork server) or got an older environment. The mark contains the job's identity, so a rank may start another
+job, which its processes can join.
 """
 
 import contextlib
@@ -36,12 +36,12 @@ Ended = tuple[str, int] | None
 
 
 def reason(error: BaseException | None, ended: Ended, members: Sequence[int] | None, rank: int) -> Ending:
-    """Return why a process ends.
+    """Return the report to the launcher that says why a process ends.
 
     Args:
         error: Exception that ends the process, or None.
         ended: Why the job's engine had ended before, or None.
-        members: World ranks by rank of the job; None: all.
+        members: World rank of each rank of the job; None if all world ranks form the job.
         rank: World rank of this process.
     """
     for one in _chain(error):
@@ -55,20 +55,20 @@ def reason(error: BaseException | None, ended: Ended, members: Sequence[int] | N
 
 
 def _follows(error: BaseException | None, ended: Ended) -> bool:
-    """Return True if the process ends because the job has ended.
+    """Return True if the process ends because its job has ended.
 
-    If the job has ended and there is no exception, the program has caught it and ends by itself.
+    If the job has ended and there is no exception, the program has caught the exception and ends by itself.
     """
     if error is None:
         return ended is not None
     chain = list(_chain(error))
     if any(isinstance(one, RanksDisagreeError) for one in chain):
-        return False  # a mistake in the program, made by this rank as much as by another
+        return False  # a mistake in the program, not the fault of other ranks
     return any(isinstance(one, HorovodInternalError) or (ended is not None and _of_tensorflow(one)) for one in chain)
 
 
 def _of_tensorflow(error: BaseException) -> bool:
-    """Return True for the error that TensorFlow raises when an operation fails because of a lost peer."""
+    """Return True if this is the error that TensorFlow raises for an operation that failed because of a lost peer."""
     kind = type(error)
     return kind.__name__ == "UnknownError" and kind.__module__.startswith("tensorflow.")
 
@@ -90,7 +90,7 @@ class Watch:
     """Reporter of the end of this process.
 
     Args:
-        about: Returns why the engine has ended (``Ended``) and the members of its job; called at the end.
+        about: Returns why the engine has ended (``Ended``) and the members of its job; called when the process ends.
     """
 
     def __init__(self, about: Callable[[], tuple[Ended, Sequence[int] | None]]) -> None:
@@ -101,7 +101,7 @@ class Watch:
         self._told = False
         self._hooked = False
         self.reason = ENDED
-        """Reason given to the peers when this process ends."""
+        """Reason that the peers get when this process ends."""
         self.failed = False
         """True once an uncaught exception other than KeyboardInterrupt ends this process."""
 
@@ -116,19 +116,19 @@ class Watch:
             self._wrap_excepthook()
 
     def leave(self, why: str) -> None:
-        """Report that this process leaves a job that has not ended."""
+        """Report that this process leaves a job that continues."""
         if os.getpid() == self._pid:
             self._pipe.tell(Left(self._rank, why))
 
     def at_exit(self) -> None:
-        """Report the end at interpreter exit.
+        """Report the end of the process; called at interpreter exit.
 
-        An uncaught exception was reported earlier, unless the program replaced the hook.
+        The hook has already reported an uncaught exception, unless the program has replaced the hook.
         """
         self._tell(getattr(sys, "last_value", None))
 
     def forget(self) -> None:
-        """Stop reporting in a forked child, which is not a rank."""
+        """Stop reporting; called in a forked child, which is not a rank."""
         self._pipe.close()
 
     def _tell(self, error: BaseException | None) -> None:
@@ -145,7 +145,7 @@ class Watch:
             self.reason = told_of(value, trace)
             self.failed = self.failed or not isinstance(value, KeyboardInterrupt)
             self._tell(value)
-            if isinstance(value, NoPlaceError) and value.line:  # a traceback would look like a crash
+            if isinstance(value, NoPlaceError) and value.line:  # no traceback, which would look like a crash
                 print(value.line, file=sys.stderr, flush=True)
             else:
                 inner(kind, value, trace)
@@ -168,7 +168,7 @@ def told_of(error: BaseException, trace: TracebackType | None = None) -> str:
 def _where(trace: TracebackType | None) -> str:
     """Return the user's line that raised the exception or called the library function that did.
 
-    Peers need it because the traceback itself may be on the stderr of another host. If there is no line of the user's,
+    Messages to peers contain it, because the traceback may be on the stderr of another host. If no line is the user's,
     return the line that raised the exception.
     """
     frames = []
@@ -186,13 +186,13 @@ MARK = "HOROVOD_RANK_PROCESS"
 _NAME = "horovod-rank-"
 _MEMFD = re.compile(r"/memfd:" + _NAME + r"([0-9a-f]+) \(deleted\)")
 
-_held: list[int] = []  # descriptor with the name, once it exists
+_held: list[int] = []  # descriptor whose name is the mark, once it exists
 
 
 def check_descent(env: WorkerEnv) -> None:
-    """Raise ValueError, with what to do, if this process descends from the rank that ``env`` describes.
+    """Raise ValueError if this process descends from the rank that ``env`` describes; the message says what to do.
 
-    The refusal is also reported to the launcher. When helper processes fail, the rank may only report that they ended.
+    The launcher is told too, because a rank whose helper processes fail may only report that they have ended.
     """
     if env.size == 1 and env.worker is None:
         return
@@ -225,9 +225,9 @@ def mark_rank_process(env: WorkerEnv) -> None:
 
 
 def _place(env: WorkerEnv) -> str:
-    """Return an id that is equal for all processes with the rank's variables, and different in another job."""
+    """Return an id that is the same in all processes with this rank's variables, and differs in other jobs."""
     job = (env.place.launcher, env.place.job) if env.place is not None else (env.rendezvous_addr, env.rendezvous_port)
-    who = (env.rank, env.size) if env.worker is None else ("worker", env.worker)  # ranks change in elastic jobs
+    who = (env.rank, env.size) if env.worker is None else ("worker", env.worker)  # in elastic jobs the rank may change
     return hashlib.sha256(repr((*who, *job)).encode()).hexdigest()[:16]
 
 
@@ -243,17 +243,17 @@ def _ancestors() -> Iterator[int]:
             with open(f"/proc/{pid}/stat", "rb") as file:
                 # The second field is the command's name in parentheses, which may contain any character.
                 pid = int(file.read().rpartition(b")")[2].split()[1])
-        except OSError:  # the process has ended
+        except OSError:  # raised if the process has ended
             return
         yield pid
 
 
 def _names(pid: int) -> set[str]:
-    """Return the place ids in the names of the process's descriptors; empty if these cannot be read."""
+    """Return the ids that the names of a process's descriptors contain; empty if they cannot be read."""
     found = set()
     with contextlib.suppress(OSError):
         for number in os.listdir(f"/proc/{pid}/fd"):
-            with contextlib.suppress(OSError):  # closed in the meantime
+            with contextlib.suppress(OSError):  # raised if it was closed in the meantime
                 if match := _MEMFD.fullmatch(os.readlink(f"/proc/{pid}/fd/{number}")):
                     found.add(match[1])
     return found

@@ -18,23 +18,21 @@ Wrong arguments, wrong settings and a job that cannot be formed raise plain Valu
 
 
 class HorovodInternalError(RuntimeError):
-    """An operation failed for a reason outside this call, for example because a peer died.
-
-    Elastic jobs recover from it.
-    """
+    """An operation failed for a reason outside this call, such as a dead peer. Elastic jobs recover from this."""
 
 
 class RanksDisagreeError(HorovodInternalError):
-    """Ranks called one operation with different shapes, dtypes or arguments; the message names both values.
+    """Ranks called an operation with different shapes, dtypes or arguments; the message names both values.
 
-    This is a mistake in the program, so retrying does not help. No data was moved, and the job continues.
+    This is a mistake in the program, so retrying does not help. No data was transferred, and the job continues.
     """
 
 
 class UnsupportedOpError(HorovodInternalError, ValueError):
-    """An operation was called with a reduction that it does not support, such as Max. Nothing was submitted.
+    """An operation was called with a reduction that it does not support, such as Max.
 
-    It is a ValueError because the argument is wrong, and a HorovodInternalError because programs written for the
+    Nothing was submitted to the engine. This is a ValueError because the argument is wrong, and a HorovodInternalError
+    because programs written for the
     original Horovod catch a RuntimeError.
     """
 
@@ -48,9 +46,10 @@ class OutOfSyncError(RuntimeError):
 
 
 class NoPlaceError(ValueError):
-    """``init`` was called in an elastic job whose launcher has no place, or no longer a place, for this process.
+    """``init`` was called in an elastic job whose launcher has no place (any more) for this process.
 
-    A program that does not catch it ends with ``line`` on stderr instead of a traceback, because this is not a failure.
+    If the program does not catch this, it ends with ``line`` on stderr instead of a traceback, because this is not a
+    failure.
     """
 
     line = ""
@@ -61,7 +60,7 @@ class HostsUpdatedInterrupt(RuntimeError):
     """Hosts were added to or removed from an elastic job.
 
     Attributes:
-        skip_sync: True if no state was lost, so that the surviving workers need not synchronize it.
+        skip_sync: True if no worker has lost its state, so that the states need not be synchronized.
     """
 
     def __init__(self, skip_sync: bool = False) -> None:
@@ -70,7 +69,7 @@ class HostsUpdatedInterrupt(RuntimeError):
 
 
 def get_version_mismatch_message(name: str, version: str, installed_version: str) -> str:
-    """Return a sentence saying that ``name`` is installed as ``installed_version`` but ``version`` is wanted."""
+    """Return a message saying that version ``version`` of ``name`` is required, but another one is installed."""
     return (
         f"{name} {installed_version} is installed, but this job was started with {name} {version}; "
         f"install {name}=={version} or start the job again with {name} {installed_version}."
@@ -78,7 +77,7 @@ def get_version_mismatch_message(name: str, version: str, installed_version: str
 
 
 class HorovodVersionMismatchError(ImportError):
-    """The installed version of a framework is not the one that the job was set up with."""
+    """The installed version of a framework differs from the version that the job requires."""
 
     def __init__(self, name: str, version: str, installed_version: str) -> None:
         super().__init__(get_version_mismatch_message(name, version, installed_version))

@@ -1,11 +1,12 @@
-"""Fault injection in the rank that a fault is meant for, as described by HOROVOD_CHAOS (``horovod.chaos``).
+"""Injection of the faults in HOROVOD_CHAOS (``horovod.chaos``) into the ranks that they name.
 
-Faults happen at a step or after a time, and each is logged in one line. Nothing is installed unless the variable is
-set. Steps and times are those of the job. A rank that joins later gets them from the others at each ``init``, so a
-fault does not happen again to the process that replaces a lost rank.
+A fault happens at a step of the job or a number of seconds after the job's start, and is logged in one line. Nothing is
+installed unless the variable is set. At each ``init``, new ranks get the number of steps and the start time from the
+others. So a fault does not happen again to the process that replaces a lost rank.
 
-Network faults cut off this host or slow down a link, with Linux tools and sufficient rights; ``horovod.chaos.network``
-(pure) makes the input for these tools. If a fault cannot be injected, the reason is logged and the job continues.
+Network faults cut off this host or slow down a link. They need Linux tools and the rights to use them;
+``horovod.chaos.network`` generates the input for these tools. If a fault cannot be injected, the reason is logged and
+the job continues.
 """
 
 import ctypes
@@ -39,16 +40,16 @@ _PACKAGES = {"nft": "nftables", "tc": "iproute2"}
 
 
 class NotDoneError(Exception):
-    """The fault could not be injected; the text says why."""
+    """The fault could not be injected; the message says why."""
 
 
 def inject_on_network(event: Event, ranks: Ranks, say: Callable[[str], None]) -> None:
-    """Inject a fault of the kinds in ``targets.ON_NETWORKS``.
+    """Inject a network fault (``targets.ON_NETWORKS``).
 
     Args:
         event: The fault.
         ranks: Members of the job.
-        say: Logs a remark on the event: its target, or "not done: " and the reason.
+        say: Logs a remark about the event: its target, or "not done: " and the reason.
     """
     try:
         if why := why_not(event, ranks):
@@ -64,7 +65,7 @@ def inject_on_network(event: Event, ranks: Ranks, say: Callable[[str], None]) ->
 
 
 def addresses() -> tuple[str, ...]:
-    """Return this process's network addresses that other hosts may reach; empty if the kernel does not list them."""
+    """Return the addresses at which other hosts may reach this process; empty if the kernel does not list them."""
     try:
         return tuple(address.text for each in _outward() for address in each.addresses)
     except NotDoneError:
@@ -78,7 +79,7 @@ def _cut(event: Event, ranks: Ranks, say: Callable[[str], None]) -> None:
         raise NotDoneError(str(error)) from None
     _run(["nft", "-f", "-"], said.prepare())
     say(f"host {host(event, ranks)}")
-    time.sleep(HEAD_START)  # gives the log line time to reach the launcher
+    time.sleep(HEAD_START)  # seconds for the log line to reach the launcher
     _run(["nft", "-f", "-"], text)
 
 
@@ -105,7 +106,7 @@ def _slow(event: Event, ranks: Ranks, say: Callable[[str], None]) -> None:
 
 
 def _ways(targets: Sequence[str]) -> dict[str, list[str]]:
-    """Return the targets by the interface through which packets to them leave."""
+    """Group the targets by the interface through which packets to them leave."""
     owners = {address.text: each.name for each in _outward() for address in each.addresses}
     ways: dict[str, list[str]] = {}
     for target in targets:
@@ -130,7 +131,7 @@ def _may() -> bool:
         with open("/proc/thread-self/status") as file:
             mask = next(line.split()[1] for line in file if line.startswith("CapEff:"))
     except (OSError, StopIteration):
-        return True  # unknown; the tool will report an error
+        return True  # unknown interface; the tool will report an error
     return bool(int(mask, 16) >> _NET_ADMIN & 1)
 
 
@@ -168,7 +169,7 @@ def _let_go(descriptor: int) -> None:
 
 
 def _not_in_children() -> None:
-    """Close the descriptors in a forked child (such as a data loader worker), which may outlive this process."""
+    """Close the descriptors in a forked child (such as a data loader worker), which may outlive its parent."""
     for descriptor in list(_held):
         _let_go(descriptor)
 
@@ -177,9 +178,10 @@ os.register_at_fork(after_in_child=_not_in_children)
 
 
 def _undo_later(commands: Sequence[Sequence[str]], lasts: float | None) -> None:
-    """Run ``commands`` after ``lasts`` seconds, or when this process ends for whatever reason.
+    """Run ``commands`` after ``lasts`` seconds, or earlier if this process ends for any reason.
 
-    A shell waits for both. It is reparented and in its own session, so that whatever ends this process does not end it.
+    A detached shell waits for that. It is in its own session and no child of this process, so that it survives this
+    process.
     """
     reading, writing = os.pipe()
     _held.add(writing)
@@ -210,7 +212,7 @@ FAILURE = 1
 
 
 class ChaosError(RuntimeError):
-    """Exception of the injected fault ``raise``."""
+    """Exception that the injected fault ``raise`` raises."""
 
 
 class Faults:
@@ -218,7 +220,7 @@ class Faults:
 
     Args:
         told: All faults of the job.
-        act: Carries out an event for one of the given ranks.
+        act: Injects the fault of an event into this rank, given the members of the epoch.
     """
 
     def __init__(self, told: Plan, act: Callable[[Event, Ranks], None]) -> None:
@@ -227,9 +229,9 @@ class Faults:
         self._lock = threading.Lock()
         self._ranks = Ranks(-1, ())  # members of the last epoch
         self.steps = 0
-        """Steps of the job so far, as far as this rank knows."""
+        """Number of steps of the job so far, as far as this rank knows."""
         self.began: float | None = None
-        """Start of the job's first epoch, in seconds since 1970."""
+        """Start time of the job's first epoch, in seconds since 1970."""
         self._committed = 0  # value of `steps` at the last commit
         self._timer: threading.Thread | None = None
 
@@ -238,13 +240,15 @@ class Faults:
 
         Args:
             ranks: Members of the epoch.
-            steps: Steps that the job has made before.
-            began: Start of the job's first epoch, in seconds since 1970.
-            first: True if this is the job's first epoch.
+            steps: Number of steps that the job has made before.
+            began: Start time of the job's first epoch, in seconds since 1970.
+
+            first: True if this is the job's first
+                epoch.
         """
         with self._lock:
             if not self._ranks.members:
-                self._committed = steps  # a process that joins later starts from the others' state
+                self._committed = steps  # a process that joins later continues from the others' state
             before, self._ranks = self._ranks, ranks
             missed, self.steps, self.began = range(self.steps + 1, steps + 1), steps, began
         if self._timer is None:
@@ -252,7 +256,7 @@ class Faults:
             self._timer.start()
         if first:
             self._at_step(0, ranks)
-        for step in missed:  # steps that other ranks had made, and this rank had not, when a rank was lost
+        for step in missed:  # steps that this rank missed because a rank was lost
             self._at_step(step, before)
 
     def step(self) -> None:
@@ -265,12 +269,12 @@ class Faults:
         self._committed = self.steps
 
     def again(self, teller: int, steps: int | None) -> None:
-        """Log how many steps the program repeats after a failure.
+        """Log how many steps the program has to repeat after a failure.
 
         Args:
-            teller: Rank whose state the program continues from.
-            steps: Number of steps to repeat; None: all since the last commit. Unknown if the program's steps are not
-                detected.
+            teller: Rank that logs this, because the program continues from its state.
+            steps: Number of steps to repeat; None: all steps since the last commit. Nothing is logged if the program's
+                steps are not detected.
         """
         own, made = self._ranks.own, self.steps
         lost = made - self._committed if steps is None else steps
@@ -279,7 +283,7 @@ class Faults:
             _say(AGAIN.format(lost))
 
     def _at_step(self, step: int, ranks: Ranks) -> None:
-        """Inject the faults of ``step``; ``ranks`` has no members if this process was not in the job then."""
+        """Inject the faults of ``step``. ``ranks`` is empty if this process was not in the job at that step."""
         for event in self._plan.events if ranks.members else ():
             if event.step == step and concerns(event, ranks):
                 self._act(event, ranks)
@@ -293,8 +297,8 @@ class Faults:
                 self._act(event, ranks)
 
     def _timed(self, since: float) -> Iterator[Event]:
-        """Yield the faults that do not happen at a step, from ``since`` seconds after the job's beginning on."""
-        if since < 1.0:  # otherwise the job has begun without this process
+        """Yield the faults that happen at a time, starting ``since`` seconds after the start of the job."""
+        if since < 1.0:  # later, the job has begun without this process
             yield from (event for event in self._plan.events if event.step is None and event.after is None)
         for event in self._plan.by_time():
             if (event.after or 0.0) > since:
@@ -304,7 +308,8 @@ class Faults:
 def act(event: Event, ranks: Ranks) -> None:
     """Inject a fault into this process or its network.
 
-    A fault after a time, as opposed to one at a step, interrupts the main thread whatever it does.
+    A fault at a step happens in the main thread. A fault after a number of seconds comes from another thread and
+    interrupts the main thread, whatever that is doing.
     """
     if event.kind in ON_NETWORKS:
         inject_on_network(event, ranks, lambda remark: _say(f"{event} ({remark})"))
@@ -316,7 +321,7 @@ def act(event: Event, ranks: Ranks) -> None:
     elif event.kind is Kind.PREEMPT:
         os.kill(me, signal.SIGTERM)
     elif event.kind is Kind.STOP:
-        # A stopped process cannot continue itself, so a helper sends SIGCONT.
+        # A stopped process cannot resume itself, so a helper process sends SIGCONT.
         subprocess.Popen(
             ["/bin/sh", "-c", f"sleep {event.lasts or 0:.3f}; kill -CONT {me}"],
             stdin=subprocess.DEVNULL,
@@ -337,7 +342,7 @@ def act(event: Event, ranks: Ranks) -> None:
 
 
 def _say(what: str) -> None:
-    sys.stderr.write(f"chaos: {what}\n")  # one write, since two threads may log
+    sys.stderr.write(f"chaos: {what}\n")  # a single write, because two threads may log at the same time
     sys.stderr.flush()
 
 
@@ -345,7 +350,7 @@ _faults: Faults | None = None
 
 
 def prepare(text: str) -> None:
-    """Install the faults before this process joins its first job.
+    """Set up fault injection before this process joins its first job.
 
     Raises:
         ValueError: If the text is not a valid plan.
@@ -357,13 +362,13 @@ def prepare(text: str) -> None:
 
 
 def begin(job: Job) -> None:
-    """Begin an epoch of this process's job, which other ranks may have joined earlier."""
+    """Begin an epoch of this process's job. Other ranks may have been in the job before."""
     assert _faults is not None
     new, began = _faults.began is None, time.time() if _faults.began is None else _faults.began
     own = _faults.steps, began, network_identity(), addresses(), new
     try:
         told = allgather_object(own, name="horovod.chaos")
-    except HorovodInternalError:  # the program notices the lost rank too; a fault at step 0 may have caused it
+    except HorovodInternalError:  # the program will notice the lost rank itself
         _faults.began = began
         return
     hosts = job.hosts or ("",) * job.size

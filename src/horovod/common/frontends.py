@@ -1,7 +1,7 @@
 """Frontends of this process, one per framework that uses Horovod.
 
-All share one engine. Operation names, groups, unnamed operations and joins of different frontends are kept apart by the
-frontend's number. Each frontend enters and leaves the job by itself (``basics``).
+All share one engine. Each frontend has a number, which keeps its operation names, groups, unnamed operations and joins
+apart from those of other frontends. Each frontend enters and leaves the job by itself (``basics``).
 """
 
 from functools import partial
@@ -19,11 +19,11 @@ class Frontend(Access):
     __slots__ = ("name", "number")
 
     def __init__(self, name: str, number: int) -> None:
-        """Create a frontend that is not in a job.
+        """Create a frontend that is not in a job yet.
 
         Args:
             name: Name of the framework's module.
-            number: 0 to 255; compiled into native libraries.
+            number: Number of the frontend, 0 to 255; also compiled into native libraries.
         """
         super().__init__()
         self.name = name
@@ -40,7 +40,7 @@ class Frontend(Access):
         _core.serve_face(self.number, True)
 
     def leave(self) -> None:
-        """End the frontend's access, on ``shutdown`` or when the job has ended; no effect outside a job."""
+        """End the frontend's access to the job, on ``shutdown`` or after the job's end; no effect outside a job."""
         if self.engine is None:
             return
         from horovod import _core
@@ -50,8 +50,8 @@ class Frontend(Access):
 
 
 TORCH = Frontend("torch", 0)
-TENSORFLOW = Frontend("tensorflow", 1)  # the same number as in bindings/tensorflow/call.h
-KERAS = Frontend("keras", 2)  # Keras on JAX; its other backends use the frontends above
+TENSORFLOW = Frontend("tensorflow", 1)  # must equal the number in bindings/tensorflow/call.h
+KERAS = Frontend("keras", 2)  # Keras with the JAX backend; other backends use the frontends above
 JAX = Frontend("jax", 3)
 MXNET = Frontend("mxnet", 4)
 NUMPY = Frontend("numpy", 5)
@@ -63,7 +63,7 @@ _known = {face.name: face for face in (TORCH, TENSORFLOW, KERAS, JAX, MXNET, NUM
 def named(name: str) -> Frontend:
     """Return the frontend of this name.
 
-    Frontends that are not in the table only call ``init`` and ``shutdown``, so they share one number.
+    Frontends that are not in the table call nothing but ``init`` and ``shutdown``, so they share one number.
     """
     if name not in _known:
         _known[name] = Frontend(name, _OTHERS)

@@ -1,7 +1,7 @@
 """Rules for reducing gradients, and their error messages, shared by all frontends.
 
-Tensors and variables are accessed only through functions that a frontend passes. All checks raise ValueError with the
-argument, its value and what is accepted.
+The code accesses tensors and variables only through functions that a frontend passes. All checks raise ValueError,
+which names the argument, its value and what is accepted.
 """
 
 import math
@@ -19,9 +19,9 @@ _T = TypeVar("_T")
 
 
 def anybody_else(process_set: ProcessSet, job: Job) -> bool:
-    """Return True if there are other ranks to reduce with.
+    """Return True if gradients must be reduced with other ranks.
 
-    False on a rank outside the set, and on the only rank of a set unless the job is elastic.
+    False on a rank outside the set. Also False on the only rank of a set, unless the job is elastic.
     """
     return bool(process_set.included()) and (len(process_set.ranks or ()) > 1 or job.elastic)
 
@@ -29,21 +29,24 @@ def anybody_else(process_set: ProcessSet, job: Job) -> bool:
 def overwritten(variable: Any) -> bool:
     """Return True if the "gradient" of a Keras variable is its next value.
 
-    This is so for the scales and amax histories of float8 training. They are maxima, so the maximum over all ranks is
-    needed.
+    This is the case for the scales and amax histories of float8 training. They are maxima, so they are reduced with
+    Max.
     """
     return getattr(variable, "overwrite_with_gradient", False) is True
 
 
 def check_passes(passes: Any) -> int:
-    """Return ``backward_passes_per_step`` as an int."""
+    """Check ``backward_passes_per_step`` and return it as an int."""
     if isinstance(passes, bool) or not isinstance(passes, Integral) or passes <= 0:
         raise ValueError(f"backward_passes_per_step must be an integer above 0, got {passes!r}")
     return int(passes)
 
 
 def check_predivide(factor: Any, op: int) -> float:
-    """Return ``gradient_predivide_factor`` as a float: finite, above 0, and 1 unless ``op`` is Average."""
+    """Check ``gradient_predivide_factor`` and return it as a float.
+
+    It must be finite, above 0, and 1 unless ``op`` is Average.
+    """
     if isinstance(factor, bool) or not isinstance(factor, Real) or not 0 < float(factor) < math.inf:
         raise ValueError(f"gradient_predivide_factor must be a finite number above 0, got {factor!r}")
     if factor != 1.0 and op != Average:
@@ -56,7 +59,7 @@ def check_predivide(factor: Any, op: int) -> float:
 def scales(predivide: float) -> tuple[float, float]:
     """Return (prescale, postscale) for a ``gradient_predivide_factor`` f.
 
-    Gradients are divided by f before the sum and by n / f after it. Average itself divides by n, the number of ranks.
+    With n ranks, gradients are divided by f before the sum and by n / f after it. Average already divides by n.
     """
     return 1.0 / predivide, predivide
 
@@ -68,14 +71,14 @@ def check_groups(
     name_of: Callable[[Any], str],
     members: str = "variables",
 ) -> int | Sequence[Sequence[Any]] | None:
-    """Return the checked argument ``groups``.
+    """Check the argument ``groups`` of an optimizer, and return it.
 
     Args:
         groups: None, a number of groups, or lists of members without repetitions.
         is_member: Returns True for an object that may be in a group.
         key_of: Returns the identity of a member.
         name_of: Returns the name of a member for messages.
-        members: What the members are, for messages.
+        members: What to call the members in messages, for example "variables".
     """
     accepted = f"groups must be None, an integer of 0 or more, or a list of lists of {members}, got"
     if groups is None:
@@ -103,7 +106,7 @@ def check_groups(
 
 
 def groups_of(num_groups: Any, groups: Any) -> Any:
-    """Return ``groups``, or if it is None the value of the deprecated ``num_groups``."""
+    """Return ``groups``; if that is None, return the value of the deprecated ``num_groups``."""
     if isinstance(num_groups, bool) or not isinstance(num_groups, Integral) or num_groups < 0:
         raise ValueError(f"num_groups must be an integer of 0 or more, got {num_groups!r}")
     if num_groups == 0:
@@ -113,5 +116,5 @@ def groups_of(num_groups: Any, groups: Any) -> Any:
 
 
 def parts(items: Sequence[_T], count: int) -> list[list[_T]]:
-    """Split ``items`` in order into at most ``count`` groups, none of them empty."""
+    """Split ``items`` into at most ``count`` groups, keeping the order. No group is empty."""
     return [list(part) for part in split_list(items, max(1, min(count, len(items)))) if part]

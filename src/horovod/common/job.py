@@ -1,6 +1,6 @@
 """This process's place in a job, and its access to the engine inside and outside of a job.
 
-``state`` holds the process's only job, and ``frontends`` the access of each framework to it.
+``state`` holds the process's only job; ``frontends`` gives each framework access to it.
 """
 
 import os
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Job:
-    """Place of this process in the job; immutable for one epoch."""
+    """Place of this process in the job, which does not change during an epoch."""
 
     rank: int
     size: int
@@ -46,16 +46,16 @@ class Job:
     """Authenticates pickled objects that leave the host."""
 
 
-# Existing programs match "Horovod has not been initialized"; bindings/python/frontend.cc uses the same message.
+# Existing programs match the text "Horovod has not been initialized". bindings/python/frontend.cc uses it too.
 
 
 def not_initialized(*_: Any, **__: Any) -> NoReturn:
-    """Raise the error of an operation before ``init``."""
+    """Raise the error for an operation that was called before ``init``."""
     raise ValueError("Horovod has not been initialized in this process; call hvd.init() first")
 
 
 def shut_down(*_: Any, **__: Any) -> NoReturn:
-    """Raise the error of an operation after ``shutdown``."""
+    """Raise the error for an operation that was called after ``shutdown``."""
     raise NotRunningError(
         "Horovod has not been initialized again in this process since it has been shut down; call hvd.init() to start "
         "again"
@@ -63,7 +63,7 @@ def shut_down(*_: Any, **__: Any) -> NoReturn:
 
 
 def forked(*_: Any, **__: Any) -> NoReturn:
-    """Raise the error of an operation in a forked child."""
+    """Raise the error for an operation that was called in a forked child."""
     raise HorovodInternalError(
         f"this process (pid {os.getpid()}) was forked from a worker after hvd.init() and is not part of the job; "
         "collectives run in the worker itself only"
@@ -73,7 +73,7 @@ def forked(*_: Any, **__: Any) -> NoReturn:
 class Access:
     """Access to the engine.
 
-    While it is open, ``submit`` and ``run`` are the engine's own methods. Otherwise they are functions that raise the
+    While a job runs, ``submit`` and ``run`` are the engine's own methods. Otherwise they are functions that raise the
     appropriate error, so the hot path needs no check.
     """
 
@@ -96,7 +96,7 @@ class Access:
     def open(
         self, job: Job, engine: "Engine", submit: "Callable[..., Work] | None", run: "Callable[..., Work] | None"
     ) -> None:
-        """Send operations to ``engine`` from now on, through its own methods unless others are given."""
+        """Direct operations to ``engine`` from now on, by its own methods unless others are given."""
         self.job = job
         self.engine = engine
         self.forked = False
@@ -104,13 +104,13 @@ class Access:
         self.run = run or engine.run
 
     def close(self) -> None:
-        """Refuse operations from now on, because the job has ended for this access."""
+        """Reject all operations from now on, because the job has ended for this access."""
         self.job = None
         self.engine = None
         self._say(shut_down)
 
     def leave_in_child(self) -> None:
-        """Refuse operations in a forked child. The job stays readable, because data loaders ask for ranks."""
+        """Reject all operations in a forked child. The job stays readable, because data loaders query the rank."""
         if self.engine is not None:
             self.engine = None
             self.forked = True

@@ -1,4 +1,4 @@
-"""Location of the frontends' native libraries that are not Python modules."""
+"""Search for those native libraries of the frontends that are not Python modules."""
 
 import importlib.util
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Python objects over the engine: broadcast_object and allgather_object for all frontends.
+"""Collectives for Python objects: broadcast_object and allgather_object for all frontends.
 
 Objects are pickled by cloudpickle and exchanged only between authenticated members of a job. Unpickling executes code
 from the data, and data connections between hosts are usually not encrypted. So each object sent between hosts is sealed
@@ -16,9 +16,9 @@ from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.security.object_seal import Call, Seals
 from horovod.common.state import State, state
 
-_FAILED = b"\xff"  # first byte of an error message sent instead of an object; pickles begin with 0x80
+_FAILED = b"\xff"  # first byte of an error message that is sent instead of a pickle (0x80)
 
-_parked: list[Any] = []  # memory of interrupted operations, which the engine may still use
+_parked: list[Any] = []  # memory that interrupted operations may still use
 
 
 def loads(data: bytes | bytearray | memoryview) -> Any:
@@ -27,7 +27,7 @@ def loads(data: bytes | bytearray | memoryview) -> Any:
 
 
 def _dumps_or_reason(obj: Any) -> tuple[bytes, Exception | None]:
-    """Return ``obj`` pickled, or the error as text and as exception, so that other ranks get it instead of waiting."""
+    """Pickle ``obj``, or return the error as text (for other ranks, which must not wait) and as exception."""
     try:
         return dumps(obj), None
     except Exception as error:
@@ -46,19 +46,18 @@ def broadcast_object(
     process_set: ProcessSet = global_process_set,
     face: Frontend | None = None,
 ) -> Any:
-    """Return the root's ``obj`` on every rank of the set; the root gets the object itself.
+    """Return the root's object on every rank of the set. The root gets the object itself, not a copy.
 
     Args:
         obj: Object to send; used on the root only.
         root_rank: World rank of the root.
         name: Prefix of the two operations' names, ``<name>.sz`` and ``<name>.t``. Default: the name of the object's
             type, which must then be the same on all ranks.
-        process_set: Ranks that take part.
-        face: Frontend whose operations these are.
+        process_set: Ranks that take part. face: Frontend that submits the operations.
 
     Raises:
-        ValueError: If the root or the set is invalid or another thread is using the name; on all ranks if the root's
-            object cannot be pickled.
+        ValueError: If the root or the set is invalid, or another thread is using the name. Also on all ranks if the
+            root's object cannot be pickled.
         HorovodInternalError: If a peer is lost.
     """
     from horovod import _core
@@ -99,8 +98,8 @@ def allgather_object(
         face: Frontend whose operation this is.
 
     Raises:
-        ValueError: On all ranks if an object cannot be pickled, naming the rank; if the set is invalid or another
-            thread is using the name.
+        ValueError: If the set is invalid or another thread is using the name. Also on all ranks if an object cannot be
+            pickled; names the rank.
         HorovodInternalError: If a peer is lost.
     """
     from horovod import _core
@@ -141,7 +140,7 @@ def _run(
     process_set: ProcessSet,
     job: "Frontend | State",
 ) -> Any:
-    # An empty bytearray has no address, and none is needed.
+    # An empty bytearray has no address, and the engine needs none.
     view = (ctypes.c_char * len(memory)).from_buffer(memory) if memory else None
     address = ctypes.addressof(view) if view is not None else 0
     try:
@@ -154,6 +153,6 @@ def _run(
     except Exception:
         call.cancel()
         raise
-    except BaseException:  # Ctrl-C ends the wait but not the operation, which still uses the memory
+    except BaseException:  # Ctrl-C ends the wait; the operation still uses the memory
         _parked.append((memory, view))
         raise

@@ -1,4 +1,4 @@
-"""Observation of this process's job, and the queries about it, shared by all frontends."""
+"""Start and end of a job's observers, and queries of their data, shared by all frontends."""
 
 import logging
 import os
@@ -16,13 +16,11 @@ from horovod.common.training import training
 if TYPE_CHECKING:
     from horovod._core import Engine
 
-_telemetry: Telemetry | None = None  # of the current job
+_telemetry: Telemetry | None = None  # observers of the current job
 
 
 def begin(job: Job, engine: "Engine", settings: Settings, link: Callable[[], float | None]) -> None:
-    """Begin to observe a job of this process.
-
-    If that fails, log a warning; the job continues unobserved.
+    """Start the observers of a job. If that fails, log a warning; the job continues without them.
 
     Args:
         job: The job that begins.
@@ -33,7 +31,7 @@ def begin(job: Job, engine: "Engine", settings: Settings, link: Callable[[], flo
     global _telemetry
     try:
         _telemetry = Telemetry(job, engine, settings, link)
-    except Exception as error:  # for example too many threads or open descriptors
+    except Exception as error:  # for example because of too many threads or open descriptors
         marks.close()
         training.close()
         warner(job.rank, settings)(
@@ -42,7 +40,7 @@ def begin(job: Job, engine: "Engine", settings: Settings, link: Callable[[], flo
 
 
 class Leaving:
-    """Observers of a job that ends; their errors do not prevent its end."""
+    """Observers of a job that is ending. Their errors are logged and do not prevent its end."""
 
     def __init__(self, telemetry: Telemetry | None) -> None:
         self._telemetry = telemetry
@@ -67,18 +65,18 @@ def _unless_it_fails(observing: Callable[[], None]) -> None:
 
 
 def take() -> Leaving:
-    """Detach and return the observers, because the job ends."""
+    """Return the observers and forget them, because the job is ending."""
     global _telemetry
     taken, _telemetry = _telemetry, None
     return Leaving(taken)
 
 
 def leave_in_child() -> None:
-    """Forget the observers in a forked child."""
+    """Release and forget the observers; called in a forked child."""
     global _telemetry
     if _telemetry is not None:
         _telemetry.leave_in_child()
-    _telemetry = None  # its threads exist only in the parent
+    _telemetry = None  # the observers' threads exist only in the parent
     marks.close()
     training.close()
 
@@ -104,15 +102,15 @@ class Observed:
     def start_timeline(self, file_path: str, mark_cycles: bool = False) -> None:
         """Start writing this rank's operations to a timeline file that trace viewers open (docs/timeline.md).
 
-        A timeline that is already running ends. Each rank decides independently whether to call this.
+        A timeline that is already running is stopped first. Each rank decides independently whether to call this.
 
         Args:
             file_path: Path on rank 0. Other ranks insert ".rank1", ... before the suffix.
-            mark_cycles: If True, also mark when the engine gets work.
+            mark_cycles: If True, also mark the times at which the engine receives operations.
 
         Raises:
-            ValueError: If not initialized, or if HOROVOD_TIMELINE was not set at ``init`` (DYNAMIC: no timeline until
-                this is called).
+            ValueError: If not initialized, or if HOROVOD_TIMELINE was not set at ``init``. Set it to DYNAMIC to have no
+                timeline before this call.
             OSError: If the file cannot be written or another process is writing it.
         """
         self._face.require_job()
@@ -129,7 +127,7 @@ class Observed:
             _telemetry.timelines.stop()
 
     def dump(self, directory: "str | os.PathLike[str] | None" = None) -> str:
-        """Write this rank's last operations, from its flight recorder, to ``recorder.rankN.jsonl``. Thread-safe.
+        """Write this rank's most recent operations (flight recorder) to ``recorder.rankN.jsonl``. Thread-safe.
 
         ``python -m horovod.recorder diff`` compares the files of several ranks.
 
@@ -150,8 +148,8 @@ class Observed:
     def step(self) -> None:
         """Mark the end of a training step.
 
-        Use it if the program has no distributed optimizer, or if its steps are not the optimizer's. From the first call
-        on, only these steps count. All ranks must call it equally often.
+        Use it if the program has no distributed optimizer, or if its steps are not the optimizer's steps. After the
+        first call, only these marks count. All ranks must call it the same number of times.
 
         Raises:
             ValueError: If not initialized.
@@ -160,14 +158,12 @@ class Observed:
         marks.tell()
 
     def stats(self) -> dict[str, Any]:
-        """Return where this rank's time per step went: means since ``init`` without the first three steps.
+        """Return how this rank's time per step is spent, as means since ``init`` without the first three steps.
 
-        See docs/slow.md.
-
-        Times are in seconds per step; None if not measured. Keys:
+        See docs/slow.md. Times are in seconds per step; None if not measured. Keys:
 
         - "rank", "size"
-        - "made": steps so far; "steps": those that the means include
+        - "made": number of steps so far; "steps": number of steps that the means include
         - "step_seconds", the sum of "data_seconds" (waiting for PyTorch's DataLoader), "exposed_seconds" (blocked by
           communication, including waiting for other ranks) and "compute_seconds" (the rest)
         - "collective_seconds": time in collectives; "hidden_seconds": the part that overlaps computation
@@ -177,9 +173,9 @@ class Observed:
           of the calibrated bandwidth
         - "pauses", "paused_seconds": interruptions that are not part of a step
         - "reported": values passed to ``report``
-        - "job", on rank 0 only: the same as means over all ranks, which report about once a second. Also "last"
-          ({"rank", "share", "seconds"}: the rank that most often came last, in which fraction of steps and by how much;
-          None if this is no more often than by chance), "lately" (about the last second), "link_bandwidth", "sentence"
+        - "job", on rank 0 only: the same values as means over all ranks, which report about once a second. Also "last"
+          ({"rank", "share", "seconds"}: the rank that most often came last, the fraction of steps in which it did, and
+          how late it was; None if that could be chance), "lately" (about the last second), "link_bandwidth", "sentence"
           and "ranks" (a list with each rank's values and its "late")
 
         Raises:
@@ -189,24 +185,24 @@ class Observed:
         return _observers().account.stats()
 
     def report(self, **values: Any) -> None:
-        """Report the program's own numbers (``hvd.report(loss=loss.item())``).
+        """Report numbers of the program, as in ``hvd.report(loss=loss.item())``.
 
-        They appear in ``stats()``, on the live page, in the metrics file and on the metrics port. The last value of
-        each name counts. For a number on a GPU the call waits until it is available.
+        They appear in ``stats()``, on the live page, in the metrics file and on the metrics port. A new value replaces
+        an earlier one of the same name. If a number is on a GPU, the call waits until it is available.
 
         Raises:
-            ValueError: If not initialized, if a value is not a number, or for more than 100 names.
+            ValueError: If not initialized, if a value is not a number, or if there are more than 100 names.
         """
         self._face.require_job()
         _observers().account.report(values)
 
     def log_stats(self, to: Any, step: int | None = None) -> None:
-        """Write values of ``stats()`` as scalars "horovod/...": of the job on rank 0, of this rank on others.
+        """Write values of ``stats()`` as scalars "horovod/...". Rank 0 writes values of the job, others their own.
 
         Args:
             to: A PyTorch SummaryWriter, a ``tf.summary`` writer or the module ``mlflow`` (anything with ``add_scalar``,
                 ``as_default`` or ``log_metrics``).
-            step: Step to write them for. Default: the number of steps made.
+            step: Step number of the scalars. Default: the number of steps made.
 
         Raises:
             ValueError: If not initialized or ``to`` is none of these.

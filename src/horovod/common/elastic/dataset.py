@@ -195,9 +195,9 @@ class ElasticDataset(Walk):
             shuffle: True for a different order in each epoch, derived from ``seed`` and the same on all ranks. For a
                 ``tf.data.Dataset``, a number sets the size of the shuffle buffer (True: all samples).
             seed: Seed for shuffling.
-            global_batch: Samples of all ranks per step, as an alternative to ``batch_size``.
-                Training then does not depend on the number of ranks (``hvd.elastic.batch``). The attribute
-                ``batch_size`` is then this rank's current share.
+            global_batch: Samples of all ranks per step, as an alternative to ``batch_size``. Training then does not
+                depend on the number of ranks (``hvd.elastic.batch``). The attribute ``batch_size`` is then this rank's
+                current share.
             prepare: Function for a ``tf.data.Dataset``. It gets the dataset of this rank's samples and returns a
                 transformed dataset of the same length.
 

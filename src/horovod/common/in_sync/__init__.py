@@ -1,11 +1,12 @@
 """``check_in_sync``: check that all ranks hold the same values.
 
-One small exchange of digests is enough if they do. Otherwise a second one finds the first difference.
+If they do, one small exchange of digests is enough. Otherwise a second exchange finds the first difference.
 
-A frontend's reader converts its objects: a tensor becomes an ``Array``, a model or optimizer a mapping of its parts.
-Mappings and sequences are traversed. Numbers, strings, sets and NumPy arrays are values. Functions and classes are
-compared by name. Other objects are compared by ``state_dict()``, or else by their attributes. Models, layers,
-optimizers and variables of Keras and TensorFlow are recognized by their attributes, so no framework is imported.
+Each frontend has a reader, which converts a tensor to an ``Array``, and a model or optimizer to a mapping of its parts.
+The parts of mappings and sequences are compared one by one. Numbers, strings, sets and NumPy arrays are compared by
+value, functions and classes by name. Other objects are compared by ``state_dict()``, or by their attributes if they
+have none. Models, layers, optimizers and variables of Keras and TensorFlow are recognized by their attributes, so no
+framework is imported.
 """
 
 import hashlib
@@ -23,7 +24,7 @@ from horovod.common.process_sets import ProcessSet
 
 SMALL = 6
 """Maximum number of values for a tensor to be shown completely."""
-_TEXT = 80  # maximum characters shown of a string
+_TEXT = 80  # maximum number of characters of a string to show
 _ACCEPTED = (
     "a model, optimizer, scheduler or another object with state_dict(), a tensor, variable, array, number, text, None, "
     "or a dict or list of these"
@@ -32,7 +33,7 @@ _ACCEPTED = (
 
 @dataclass(frozen=True)
 class Array:
-    """Tensor converted by its frontend's reader."""
+    """Tensor in a form without framework, as returned by a frontend's reader."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -46,7 +47,7 @@ class Array:
 
 @dataclass(frozen=True)
 class Leaf:
-    """Single value, as its digest and text."""
+    """Single value to compare: its digest, and its text for messages."""
 
     digest: bytes
     shown: str
@@ -60,15 +61,15 @@ Reader = Callable[[Any], Any]
 
 
 def fingerprints(objects: Mapping[str, Any], read: Reader, ignore: Collection[str] = ()) -> dict[str, Leaf]:
-    """Return the leaves of ``objects`` by path, such as ``optimizer.state[3].exp_avg``, in order of occurrence.
+    """Return the values in ``objects`` by path, such as ``optimizer.state[3].exp_avg``, in order of occurrence.
 
     Args:
         objects: Objects by name.
         read: Reader of the frontend.
-        ignore: Paths to leave out, or patterns such as ``model.head.*``.
+        ignore: Paths, or patterns such as ``model.head.*``, to leave out.
 
     Raises:
-        ValueError: If an object has nothing that can be compared; names the argument.
+        ValueError: If an object contains nothing that can be compared; names the argument.
     """
     leaves: dict[str, Leaf] = {}
     for name, value in objects.items():
@@ -80,7 +81,7 @@ def fingerprints(objects: Mapping[str, Any], read: Reader, ignore: Collection[st
 
 
 def digest_of(leaves: Mapping[str, Leaf]) -> str:
-    """Return the SHA-256 of all leaves in hexadecimal, independent of their order."""
+    """Return the SHA-256 of all values in hexadecimal. It does not depend on their order."""
     digest = hashlib.sha256()
     for path in sorted(leaves):
         encoded = path.encode(errors="surrogatepass")
@@ -89,12 +90,12 @@ def digest_of(leaves: Mapping[str, Leaf]) -> str:
 
 
 def named(objects: Sequence[Any], keywords: Mapping[str, Any], name_of: Callable[[Any], str]) -> dict[str, Any]:
-    """Return all objects by name.
+    """Combine positional and keyword arguments into one mapping of objects by name.
 
     Args:
         objects: Objects without a name.
         keywords: Objects with a name.
-        name_of: Returns the name of an object without one; repeated names get a suffix _2, _3, ...
+        name_of: Chooses a name for an object without one. Repeated names get a suffix _2, _3, ...
 
     Raises:
         ValueError: If there is no object.
@@ -114,7 +115,7 @@ def named(objects: Sequence[Any], keywords: Mapping[str, Any], name_of: Callable
 
 
 def check_ignore(ignore: Any) -> tuple[str, ...]:
-    """Return ``ignore`` as a tuple. Raises ValueError if it is not a list of strings."""
+    """Check ``ignore`` and return it as a tuple. Raises ValueError if it is not a list of strings."""
     if isinstance(ignore, str) or not isinstance(ignore, Collection) or not all(isinstance(p, str) for p in ignore):
         raise ValueError(f"check_in_sync: ignore must be a list of paths or patterns, got {ignore!r}")
     return tuple(ignore)
@@ -134,14 +135,14 @@ def _walk(path: str, value: Any, read: Reader, within: tuple[int, ...]) -> Itera
         yield path, leaf
         return
     if id(value) in within:
-        return  # a cycle; its contents have been visited
+        return  # part of a cycle that has already been visited
     within = (*within, id(value))
     for step, part in _parts(value):
         yield from _walk(path + step, part, read, within)
 
 
 def _leaf(value: Any) -> Leaf | None:
-    """Return the value as a Leaf; None if it has parts."""
+    """Convert a value to a ``Leaf``; return None if it has parts."""
     if isinstance(value, Array):
         return _of_array(value)
     if isinstance(value, Enum):
@@ -162,7 +163,7 @@ def _leaf(value: Any) -> Leaf | None:
 
 
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield (suffix of the path, part)."""
+    """Yield each part of a value as (suffix of the path, part)."""
     if isinstance(value, Mapping):
         for key, part in value.items():
             yield (f".{key}" if isinstance(key, str) else f"[{key!r}]"), part
@@ -207,32 +208,32 @@ def _hash(kind: str, *parts: Any) -> bytes:
     return digest.digest()
 
 
-_VALUES = 4  # number of different values in a message
-_PATHS = 5  # number of further paths in a message
+_VALUES = 4  # maximum number of different values to show in a message
+_PATHS = 5  # maximum number of further paths to name in a message
 _MISSING = Leaf(b"", "missing")
 
 
 def check(leaves: Callable[[], dict[str, Leaf]], process_set: ProcessSet, face: Frontend) -> str:
-    """Compare what ``leaves`` returns on all ranks of the set; all of them call it.
+    """Compare the values that ``leaves`` returns on the ranks of the set. All ranks of the set must call this.
 
     Args:
         leaves: Returns this rank's values by path.
-        process_set: Ranks that take part.
-        face: Frontend whose operations are used.
+        process_set: Ranks to compare.
+        face: Frontend that submits the operations.
 
     Returns:
         SHA-256 of the values in hexadecimal, equal on all ranks.
 
     Raises:
-        OutOfSyncError: On all ranks, if values differ, or if ``leaves`` fails on another rank; a rank where it fails
-            raises that error instead. Other errors are those of ``allgather_object``.
+        OutOfSyncError: On all ranks, if values differ or if ``leaves`` raises on another rank. A rank on which
+            ``leaves`` raises gets that error instead. Errors of ``allgather_object`` are raised too.
     """
     mine: dict[str, Leaf] = {}
     failure: Exception | None = None
     try:
         mine = leaves()
         said = (digest_of(mine), "")
-    except Exception as error:  # other ranks must learn of the error instead of waiting
+    except Exception as error:  # tell the other ranks of the error, because they wait for this rank
         failure = error
         said = ("", f"{type(error).__name__}: {error}"[:1000])
     answers = allgather_object(said, "check_in_sync", process_set, face)
@@ -255,11 +256,11 @@ def check(leaves: Callable[[], dict[str, Leaf]], process_set: ProcessSet, face: 
 
 
 def report(ranks: Sequence[int], tables: Sequence[Mapping[str, Leaf]]) -> str:
-    """Return text on which paths differ, and how the first of them does.
+    """Return text that names the paths that differ, and shows the values of the first one.
 
     Args:
         ranks: World ranks.
-        tables: Values by path for each rank. The order of the first rank decides which path is named first.
+        tables: Values by path for each rank. Paths are named in the first rank's order.
     """
     paths = list(dict.fromkeys(path for table in tables for path in table))
     different = [path for path in paths if len({table.get(path, _MISSING).digest for table in tables}) > 1]
@@ -276,7 +277,7 @@ def report(ranks: Sequence[int], tables: Sequence[Mapping[str, Leaf]]) -> str:
 
 
 def _values(holders: Sequence[tuple[Leaf, Sequence[int]]]) -> str:
-    """Return text on which ranks hold which value of one path."""
+    """Return text that says which ranks hold which value at one path."""
     named, others = holders[:_VALUES], ""
     if len(holders) > _VALUES:
         others = f", and {len(holders) - _VALUES} more values"
@@ -286,15 +287,15 @@ def _values(holders: Sequence[tuple[Leaf, Sequence[int]]]) -> str:
     return f"({holders[0][0].shown}) is " + ", ".join(parts) + others
 
 
-# Optimizer variables of Keras whose values belong to a single rank.
+# Optimizer variables of Keras whose values differ between ranks on purpose.
 #
-# A distributed optimizer that reduces gradients only after Keras has accumulated them has accumulators that differ
-# between ranks during an accumulation. They must be neither broadcast nor compared.
+# If a distributed optimizer reduces gradients only after Keras has accumulated them, the accumulators differ between
+# ranks until then. They must be neither broadcast nor compared.
 _MARK = "_hvd_own"
 
 
 def mark_own(variables: Iterable[Any]) -> None:
-    """Mark variables as belonging to a single rank; None entries are skipped."""
+    """Mark variables whose values differ between ranks on purpose; None entries are skipped."""
     for variable in variables:
         if variable is not None:
             setattr(variable, _MARK, True)
@@ -305,17 +306,17 @@ def is_own(variable: Any) -> bool:
     return getattr(variable, _MARK, False) is True
 
 
-# Batch normalization: each rank computes its own from the batches it has seen.
+# Moving statistics of batch normalization, which each rank computes from its own batches.
 _OWN = ("moving_mean", "moving_variance")
 
 
 def reader(to_numpy: Callable[[Any], Any], is_local: Callable[[Any], bool] = lambda variable: False) -> Reader:
-    """Return a reader for a framework.
+    """Create the reader for the variables, models and optimizers of TensorFlow or Keras.
 
     Args:
         to_numpy: Converts tensors and variables to arrays.
-        is_local: Returns True for model variables to leave out, in addition to the moving statistics of batch
-            normalization.
+        is_local: Returns True for model variables to leave out. The moving statistics of batch normalization are always
+            left out.
     """
 
     def read(value: Any) -> Any:
@@ -324,7 +325,7 @@ def reader(to_numpy: Callable[[Any], Any], is_local: Callable[[Any], bool] = lam
         if hasattr(value, "get_weights"):
             weights = [None if _is_own(variable) or is_local(variable) else variable for variable in value.weights]
             optimizer = getattr(value, "optimizer", None)
-            # Optimizer first: a different learning rate is more likely the cause of a difference than the weights.
+            # Compare the optimizer first: different weights are often caused by a different learning rate.
             return {"weights": weights} if optimizer is None else {"optimizer": optimizer, "weights": weights}
         if hasattr(value, "dtype") and hasattr(value, "shape"):
             return _array(to_numpy(value), _label(value))
@@ -334,14 +335,14 @@ def reader(to_numpy: Callable[[Any], Any], is_local: Callable[[Any], bool] = lam
 
 
 def name_of(value: Any) -> str:
-    """Return the default name of an object."""
+    """Return the name of an object that was passed without one."""
     if hasattr(value, "apply_gradients"):
         return "optimizer"
     return "model" if hasattr(value, "get_weights") else type(value).__name__
 
 
 def optimizer_variables(optimizer: Any) -> list[Any]:
-    """Return all variables of a Keras optimizer, including those of an inner optimizer. They are a list or a method."""
+    """Return all variables of a Keras optimizer and its inner optimizer. ``variables`` may be a list or a method."""
     if optimizer is None:
         return []
     variables = optimizer.variables

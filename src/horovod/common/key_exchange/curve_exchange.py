@@ -1,8 +1,8 @@
-"""Transfer of the job's key from rank 0 to ranks whose public keys are on the launcher's board.
+"""Transfer of the job's key from rank 0 to the ranks that have published their public keys on the launcher's board.
 
-Uses a ZeroMQ socket with CURVE. A client must know the server's public key, which is only on the board. It proves to
-have the secret part of its key and says which rank it is. It gets the job's key, encrypted, if its public key is
-the one on the board for that rank. All keys used here are created for this purpose only.
+The connection is a ZeroMQ socket with CURVE. A client must know the server's public key, which is published only on the
+board. It proves that it has the secret half of its own key pair, and says which rank it is. If its public key is the
+one on the board for that rank, it gets the job's key, encrypted. All key pairs are created for this purpose only.
 """
 
 import contextlib
@@ -22,13 +22,13 @@ from horovod.common.store.sockets import HANDSHAKE_SECONDS, AcceptControl, Threa
 
 _RANK = struct.Struct("!I")
 _KEY = 32
-_ANSWER = struct.Struct(f"!H{_KEY}s")  # port of the store, job key
+_ANSWER = struct.Struct(f"!H{_KEY}s")  # layout of the answer: port of the store, job key
 _CLOSE_SECONDS = 10.0
 _LONGEST = 1024  # maximum bytes of a message
 
 
 class CurveKeyServer(ThreadedServer):
-    """Rank 0's side, with its own thread until ``close``."""
+    """Server in rank 0. Runs in its own thread until ``close`` is called."""
 
     def __init__(
         self, listeners: Sequence[socket.socket], known: Callable[[int], bytes | None], key: bytes, port: int
@@ -54,7 +54,7 @@ class CurveKeyServer(ThreadedServer):
         self._socket.curve_server = True
         self._socket.curve_publickey, self._socket.curve_secretkey = public, secret
         self._socket.zap_domain = b"horovod"
-        self._socket.maxmsgsize = _LONGEST  # includes the messages of the CURVE handshake
+        self._socket.maxmsgsize = _LONGEST  # must also fit the messages of the CURVE handshake
         self._socket.handshake_ivl = int(HANDSHAKE_SECONDS * 1000)
         self._door = AcceptControl(self._socket, listeners)
         self._start()
@@ -64,7 +64,7 @@ class CurveKeyServer(ThreadedServer):
             self._answer_all()
         finally:
             self._door.close()
-            # These sockets belong to this thread. An answer may still be in flight.
+            # Close the sockets in this thread, which owns them. Linger, because an answer may still be in flight.
             self._context.destroy(linger=1000)
 
     def _answer_all(self) -> None:
@@ -85,7 +85,7 @@ class CurveKeyServer(ThreadedServer):
                     self._hand_out(frames)
 
     def _let_in(self) -> None:
-        """Admit every client that knows the server's key; its own key is attached to its messages (ZAP, RFC 27)."""
+        """Admit every client that knows the server's key, and attach the client's key to its messages (ZAP, RFC 27)."""
         frames = self._gate.recv_multipart()
         request = frames[1] if len(frames) > 1 else b""
         fits = len(frames) == 7 and frames[5] == b"CURVE" and len(frames[6]) == 32
@@ -102,11 +102,11 @@ class CurveKeyServer(ThreadedServer):
 def receive(
     candidates: Sequence[Candidate], server: bytes, pair: tuple[bytes, bytes], rank: int, deadline: float
 ) -> tuple[str, int, bytes] | None:
-    """Return (host, port of the store there, job key) from the first candidate that answers; None after ``deadline``.
+    """Return (host, port of its store, job key) from the first candidate that answers; None after ``deadline``.
 
     Args:
         candidates: Addresses to try.
-        server: Public key of rank 0's side, 32 bytes.
+        server: Public key of the server in rank 0, 32 bytes.
         pair: This rank's keys, (public, secret) in Z85.
         rank: This rank.
         deadline: Monotonic time in seconds.

@@ -1,7 +1,7 @@
-"""Key server: a listener in rank 0 that hands out a few bytes to ranks that cannot reach it otherwise.
+"""Key server: a listener in rank 0 that gives a few bytes to ranks that have no other way to get them.
 
-It is safe because of the receiver (``unix_key_server``: the kernel or a common key identifies the peer) or because of
-the content (a credential that only this user's processes can open). It is open until the job is formed.
+It is safe for one of two reasons. Either the peer is identified by the kernel or a common key (``unix_key_server``), or
+the bytes are a credential that only this user's processes can open. It runs until the job is formed.
 """
 
 import contextlib
@@ -17,15 +17,14 @@ from horovod.common.store.sockets import ThreadedServer
 _TRIES = 16
 _LIMIT = 8192
 _VISIT_SECONDS = 5.0
-_MOST = 64  # maximum number of connections
+_MOST = 64  # maximum number of open connections
 _PAUSE = 0.05
 
 
 class Visit(Protocol):
     """Protocol of one connection, without I/O.
 
-    ``outgoing`` is to be sent first, then ``wanted`` bytes are to be received. Without either, the connection is
-    finished.
+    The caller first sends ``outgoing``, then receives ``wanted`` bytes. If both are empty, the connection is finished.
     """
 
     outgoing: bytes
@@ -33,13 +32,13 @@ class Visit(Protocol):
     @property
     def wanted(self) -> int: ...
     def receive(self, sock: socket.socket) -> None:
-        """Receive at most ``wanted`` bytes. Raises AuthError or OSError to end the connection."""
+        """Process at most ``wanted`` received bytes. Raises AuthError or OSError to end the connection."""
 
     def close(self) -> None: ...
 
 
 class FixedReply:
-    """Protocol that sends data to any peer."""
+    """Protocol that sends the same data to any peer."""
 
     wanted = 0
 
@@ -56,8 +55,8 @@ class FixedReply:
 class KeyServer(ThreadedServer):
     """Key server with its own thread.
 
-    ``begin`` returns the protocol for each connection (None: refuse it); afterwards the connection is closed. If there
-    are too many connections, the oldest is closed.
+    For each connection, ``begin`` returns the protocol to run, or None to close the connection at once. The connection
+    is closed when its protocol has finished. If there are too many connections, the oldest is closed.
     """
 
     def __init__(self, listeners: Sequence[socket.socket], begin: Callable[[socket.socket], Visit | None]) -> None:
@@ -84,7 +83,7 @@ class KeyServer(ThreadedServer):
                     assert isinstance(key.fileobj, socket.socket)
                     if key.fileobj in self._visits:
                         self._go_on(key.fileobj)
-                    elif key.fileobj in self._listeners:  # otherwise a connection that an earlier event has closed
+                    elif key.fileobj in self._listeners:  # an earlier event may have closed the connection
                         self._accept(key.fileobj)
                 for sock in [s for s, (_, until) in self._visits.items() if until < time.monotonic()]:
                     self._end(sock)
@@ -92,7 +91,7 @@ class KeyServer(ThreadedServer):
     def _accept(self, listener: socket.socket) -> None:
         try:
             sock, _ = listener.accept()
-        except OSError:  # already closed, or out of descriptors: the peer will try again
+        except OSError:  # closed, or no descriptor left; the peer will try again
             time.sleep(_PAUSE)
             return
         visit = self._begin(sock)
@@ -138,10 +137,10 @@ def _events(visit: Visit) -> int:
 
 
 def listen(addresses: Sequence[str], ports: Sequence[int]) -> list[socket.socket]:
-    """Listen on all addresses, on the first port that is free on all of them (0: any), and return the sockets.
+    """Listen on the first port that is free on all addresses (0: any port), and return the sockets.
 
     Raises:
-        OSError: If there is no such port; names the ports.
+        OSError: If none of the ports is free; names the ports.
     """
     trouble: OSError | None = None
     for port in ports if 0 not in ports else [0] * _TRIES:
@@ -165,10 +164,7 @@ def listen(addresses: Sequence[str], ports: Sequence[int]) -> list[socket.socket
 
 
 def read_all(sock: socket.socket, seconds: float) -> bytes:
-    """Return the data that arrives until the peer closes.
-
-    Empty if it exceeds 8 KiB or takes longer than ``seconds``.
-    """
+    """Receive data until the peer closes the connection; return "" for more than 8 KiB or after ``seconds``."""
     deadline = time.monotonic() + seconds
     data = b""
     while len(data) <= _LIMIT:

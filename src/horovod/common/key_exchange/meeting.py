@@ -1,7 +1,8 @@
-"""Meeting of the processes of a job that another launcher started.
+"""Meeting of the processes of a job that another launcher has started.
 
-Rank 0's process runs the job's store until it ends. The other ranks must learn its address and the job's key. The
-method depends on what the launcher offers, and is the same on all ranks (``ways``). A key is always required.
+Rank 0's process runs the job's store until the process ends. The other ranks need the store's address and the job's
+key. How they get them depends on what the launcher offers; the method is the same on all ranks (``methods``). A key is
+always required.
 """
 
 import os
@@ -26,9 +27,9 @@ _meetings: dict[tuple[str, tuple[int, ...]], Meeting] = {}
 
 
 def find_store(env: WorkerEnv, settings: Settings, members: Sequence[int]) -> Meeting:
-    """Return where this process's job has its store.
+    """Return the address and key of the store of this process's job.
 
-    Its own launcher says so, or the ranks of another launcher's job agree on it.
+    horovodrun provides them in the environment. Under another launcher, the ranks find them by a method of ``methods``.
 
     Args:
         env: Environment of this worker.
@@ -36,7 +37,8 @@ def find_store(env: WorkerEnv, settings: Settings, members: Sequence[int]) -> Me
         members: World ranks that form the job; empty for all.
 
     Raises:
-        ValueError: If the store cannot be found or started; says what is wrong or missing, or what was waited for.
+        ValueError: If the store cannot be found or started; says what is wrong or missing, or what did not come in
+            time.
     """
     if env.place is None:
         assert env.rendezvous_addr is not None
@@ -63,7 +65,7 @@ def find_store(env: WorkerEnv, settings: Settings, members: Sequence[int]) -> Me
 
 
 def meet(group: Group, fresh_key: Callable[[], bytes], seconds: float) -> Meeting:
-    """Find the group's store; in rank 0's process, start it. The same store is used if the group meets again.
+    """Find the group's store; in rank 0's process, start it. If the group meets again, it uses the same store.
 
     Args:
         group: The ranks.
@@ -71,8 +73,8 @@ def meet(group: Group, fresh_key: Callable[[], bytes], seconds: float) -> Meetin
         seconds: Time limit.
 
     Raises:
-        ValueError: If the launcher offers no method; says what to do. In rank 0's process also if too few files can be
-            opened.
+        ValueError: If the launcher offers no method; says what to do. In rank 0's process, also if the limit of open
+            files is too low.
         MeetingError: After ``seconds``.
     """
     at = group.place.job, group.members
@@ -87,17 +89,18 @@ def meet(group: Group, fresh_key: Callable[[], bytes], seconds: float) -> Meetin
 
 
 def _make_room(group: Group) -> None:
-    """Raise the limit of open files for the connections of all ranks before they have met.
+    """Raise the limit of open files, so that all ranks can connect at the same time.
 
-    If there is not enough room for all ranks to try all addresses at once, they get in one after the other.
+    If the limit cannot be raised far enough for all ranks to try all addresses at once, they connect one after the
+    other.
     """
     addresses = 1 if group.place.one_host else len(own_addresses(group.interface))
-    most = (addresses + 1) * group.size  # a rank tries all addresses, then keeps one connection to the store
+    most = (addresses + 1) * group.size  # each rank tries all addresses, then keeps one connection
     descriptors.make_room(descriptors_for(most), descriptors_for(group.size))
 
 
 def choose(group: Group) -> methods.MeetingMethod:
-    """Return the method for this job. Raises ValueError with advice for this launcher if there is none."""
+    """Choose the method for this job. Raises ValueError with advice for this launcher if none is possible."""
     place = group.place
     if place.one_host and place.job:
         return methods.OneHost()
@@ -117,7 +120,7 @@ def choose(group: Group) -> methods.MeetingMethod:
 
 
 def open_board() -> methods.OnBoard | None:
-    """Return the board that the launcher's variables offer, or None; opened once per process."""
+    """Return the launcher's board, or None if it offers none. The board is opened once per process."""
     if not _boards:
         if os.environ.get("PMI_FD"):
             _boards.append(methods.OnBoard(pmi.PmiBoard()))

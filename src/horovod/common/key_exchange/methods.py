@@ -1,13 +1,13 @@
-"""Methods by which the ranks of another launcher's job meet.
+"""Methods by which the ranks of a job meet that another launcher has started.
 
 - OneHost: over an abstract Unix socket between processes of one user, or with one key (``unix_key_server``).
   Nothing is sent over a network.
 - OnBoard: over PMI-1 or PMIx. Rank 0 publishes the address and public key of its store, and each other rank a public
-  key. With these, a rank connects to the store, encrypted, and gets the job key. A process that only reads the board
-  learns nothing. One that can change what the launcher tells its processes controls the job anyway.
-- AtPort: with a known key (HOROVOD_KEY_FILE, HOROVOD_JOB_KEY). The store listens on a port derived from the launcher's
-  variables, and only the store can answer there.
-- ByMunge: in a Slurm job. On such a port, rank 0 serves a credential that only this user's processes can open.
+  key. With these, a rank connects to rank 0 over an encrypted connection and gets the job key. A process that only
+  reads the board cannot get the key. A process that can write to the board could control the job anyway.
+- AtPort: with a key from the user (HOROVOD_KEY_FILE, HOROVOD_JOB_KEY). The store listens on a port derived from the
+  launcher's variables, and only the store can answer there.
+- ByMunge: in a Slurm job. Rank 0 serves a credential on such a port; only this user's processes can open it.
 """
 
 import hashlib
@@ -37,7 +37,7 @@ class MeetingError(RuntimeError):
 
 @dataclass
 class Meeting:
-    """Address and key of the store. In rank 0's process also the store itself."""
+    """Address and key of the store; in rank 0's process, also the running server."""
 
     address: str
     port: int
@@ -56,7 +56,7 @@ class Meeting:
 
 @dataclass(frozen=True)
 class Group:
-    """Ranks of one ``init`` that form a job, and the key that the user gave (None: create one)."""
+    """Ranks that form a job in one ``init``, and the user's key (None: create one)."""
 
     place: Place
     members: tuple[int, ...]
@@ -79,12 +79,12 @@ class Group:
 
     @property
     def label(self) -> str:
-        """Identity of the group: equal for its ranks only."""
+        """Identity of the group, which only its ranks have in common."""
         who = hashlib.sha256(str(self.members).encode()).hexdigest()[:16] if self.members else "all"
         return f"{self.place.job}/{who}"
 
     def job_key(self, fresh: bytes) -> bytes:
-        """Return the given key bound to this group, so that jobs with the same key stay apart; otherwise ``fresh``."""
+        """Return a key derived from the user's key for this group only; without a user's key, return ``fresh``."""
         return fresh if self.given_key is None else derive_key(self.given_key, f"group {self.label}")
 
 
@@ -94,17 +94,17 @@ _LOOPBACK = "127.0.0.1"
 _KEY = 32
 _LOCAL = struct.Struct(f"!{_KEY}sH")
 _PORT = struct.Struct("!H")
-_MUNGE = struct.Struct(f"!{_KEY}s{_KEY}sH")  # digest of the job's name, key, port
+_MUNGE = struct.Struct(f"!{_KEY}s{_KEY}sH")  # layout of the payload: digest of the job's name, key, port
 _PORTS = 8  # number of ports to try above the launcher's
 _LOOK = 0.05
 _KNOCK_SECONDS = 2.0
 
 
 class MeetingMethod:
-    """Method for meeting; rank 0 calls ``lead``, the others ``follow``."""
+    """Method by which ranks meet. Rank 0 calls ``lead``, the others call ``follow``."""
 
     def lead(self, group: Group, key: bytes) -> Meeting:
-        """Start the store, and return where it is."""
+        """Start the store, and return its address and key."""
         raise NotImplementedError
 
     def follow(self, group: Group, seconds: float) -> Meeting:
@@ -113,7 +113,7 @@ class MeetingMethod:
 
 
 class OneHost(MeetingMethod):
-    """Meeting on one host, authenticated by the kernel or by the user's key."""
+    """Method for ranks on one host, which the kernel or the user's key authenticates."""
 
     def lead(self, group: Group, key: bytes) -> Meeting:
         """Start the store on the loopback interface, and serve its key and port."""
@@ -130,7 +130,7 @@ class OneHost(MeetingMethod):
         return Meeting(*server.address, key, server, gate)
 
     def follow(self, group: Group, seconds: float) -> Meeting:
-        """Wait for rank 0's key server."""
+        """Wait for rank 0's key server, and get the store's port and key from it."""
         key = None if group.given_key is None else group.job_key(b"")
         try:
             data = unix_key_server.receive_local(group.label, seconds, key)
@@ -152,11 +152,11 @@ class _Card(msgspec.Struct, array_like=True):
 
 
 class OnBoard(MeetingMethod):
-    """Meeting over PMI-1 or PMIx."""
+    """Method that uses the launcher's board, over PMI-1 or PMIx."""
 
     def __init__(self, board: Board) -> None:
         self._board = board
-        # Names on a board can be used once, and ``init`` may be called again.
+        # Each name on a board can be used only once, so number them: ``init`` may be called again.
         self._pairs: dict[str, tuple[bytes, bytes]] = {}
 
     def lead(self, group: Group, key: bytes) -> Meeting:
@@ -235,16 +235,16 @@ class OnBoard(MeetingMethod):
 
 
 class AtPort(MeetingMethod):
-    """Meeting at a known port with a common key."""
+    """Method for ranks with a common key, at a port that they all know."""
 
     def lead(self, group: Group, key: bytes) -> Meeting:
-        """Start the store on the known port."""
+        """Start the store on the port that all ranks know."""
         listeners = key_server.listen(_addresses(group), _ports(group))
         server = StoreServer(key, listeners=listeners)
         return Meeting(*server.address, key, server)
 
     def follow(self, group: Group, seconds: float) -> Meeting:
-        """Ask all hosts on which rank 0 may run."""
+        """Look for the store on all hosts on which rank 0 may run."""
         key = group.job_key(b"")
         deadline = time.monotonic() + seconds
         names = search.Names(group.place.leads, _ports(group), resolve_node, deadline)
@@ -258,10 +258,10 @@ class AtPort(MeetingMethod):
 
 
 class ByMunge(MeetingMethod):
-    """Meeting on a cluster with MUNGE."""
+    """Method for ranks on a cluster with MUNGE."""
 
     def lead(self, group: Group, key: bytes) -> Meeting:
-        """Start the store on any port, and the key server on a known port."""
+        """Start the store on any free port, and the key server on a port that all ranks know."""
         addresses = _addresses(group)
         server = StoreServer(key, listeners=key_server.listen(addresses, group.ports))
         payload = Secret(_MUNGE.pack(_digest(group), key, server.address[1]))
@@ -273,7 +273,7 @@ class ByMunge(MeetingMethod):
         return Meeting(*server.address, key, server, gate)
 
     def follow(self, group: Group, seconds: float) -> Meeting:
-        """Use the first credential of this job that this user can open."""
+        """Find the store with the first credential for this job that this user can open."""
         deadline = time.monotonic() + seconds
         names = search.Names(group.place.leads, _ports(group), resolve_node, deadline)
         trouble = ""
@@ -295,7 +295,7 @@ class ByMunge(MeetingMethod):
 
 
 def _unpack_munge(payload: Secret) -> tuple[bytes, Secret, int]:
-    """Return (digest, key, port). Raises struct.error for other data."""
+    """Decode a credential's payload to (digest, key, port). Raises struct.error for other data."""
     digest, _, port = _MUNGE.unpack(payload)
     return digest, Secret(payload[len(digest) : len(digest) + _KEY]), port
 
@@ -303,7 +303,7 @@ def _unpack_munge(payload: Secret) -> tuple[bytes, Secret, int]:
 def _credential(payload: bytes) -> key_server.FixedReply | None:
     try:
         return key_server.FixedReply(munge.encode(payload))
-    except munge.MungeError:  # for example, its daemon is restarting: the peer will try again
+    except munge.MungeError:  # for example while the MUNGE daemon restarts; the peer will try again
         return None
 
 
@@ -312,7 +312,7 @@ def _digest(group: Group) -> bytes:
 
 
 def _ports(group: Group) -> list[int]:
-    """Return rank 0's ports: above the launcher's port, or the end of the user's range, which ranks use last."""
+    """Return the ports to try for rank 0: above the launcher's port, or the last ones of the user's range."""
     if group.ports != range(1):
         return list(group.ports[-_PORTS:])
     first = group.place.port + 1
@@ -320,7 +320,7 @@ def _ports(group: Group) -> list[int]:
 
 
 def _addresses(group: Group) -> list[str]:
-    """Return rank 0's addresses: interfaces in use, and addresses by which the launcher refers to this host."""
+    """Return rank 0's addresses: those of interfaces in use, and those by which the launcher refers to this host."""
     return own_addresses(group.interface, [a for name in group.place.leads[:8] for a in resolve_node(name)])
 
 

@@ -1,6 +1,6 @@
-"""MUNGE credentials, which only processes of the same user on the machines of one cluster can create and open.
+"""MUNGE credentials, which only processes of one user on the machines of one cluster can create and open.
 
-Slurm clusters provide MUNGE (auth/munge), so the job key can be passed to other ranks without any setup by the user.
+Slurm clusters provide MUNGE (auth/munge), so users need no setup to pass the job key to other ranks.
 The payload is encrypted, and only this user can open it. Each credential can be opened once per machine.
 """
 
@@ -15,11 +15,11 @@ _TTL_SECONDS = 300
 
 
 class MungeError(RuntimeError):
-    """No library, no daemon, or a credential of another user."""
+    """The library or daemon is missing, or the credential belongs to another user."""
 
 
 def available() -> bool:
-    """Return True if credentials can be created here."""
+    """Return True if this process can create MUNGE credentials."""
     try:
         return bool(encode(b""))
     except MungeError:
@@ -27,7 +27,7 @@ def available() -> bool:
 
 
 def encode(payload: bytes) -> bytes:
-    """Return a credential that carries ``payload`` to processes of this user. Raises MungeError."""
+    """Create a credential from which only this user's processes can get ``payload``. Raises MungeError."""
     library = _load()
     context = library.munge_ctx_create()
     if not context:
@@ -46,7 +46,7 @@ def encode(payload: bytes) -> bytes:
 
 
 def decode(credential: bytes) -> Secret:
-    """Return the payload. Raises MungeError if it is another user's or was opened here before."""
+    """Return a credential's payload. Raises MungeError if another user has created it or it was already opened here."""
     library = _load()
     payload, length = ctypes.c_void_p(), ctypes.c_int()
     uid, gid = ctypes.c_uint(), ctypes.c_uint()
@@ -70,7 +70,7 @@ def _check(library: Any, code: int) -> None:
 
 
 def _load() -> Any:
-    import ctypes.util  # imported here, because it is seldom needed and imports much of the standard library
+    import ctypes.util  # slow import that is seldom needed
 
     try:
         library = ctypes.CDLL(ctypes.util.find_library("munge") or "libmunge.so.2")

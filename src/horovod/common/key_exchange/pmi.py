@@ -1,17 +1,18 @@
-"""Boards for short texts between the processes of a job, over PMI-1 or PMIx.
+"""Boards on which the processes of a job publish short texts, over PMI-1 or PMIx.
 
 PMI-1: Hydra (MPICH, Intel MPI, MVAPICH), ``srun --mpi=pmi2`` and others implement it. The process manager passes a
-connected socket in PMI_FD. A request is a line ``cmd=... name=value ...``, and so is the answer. Published names
-(publish_name, lookup_name) are visible to all processes at once. The alternatives put and get need a barrier, in which
-a missing rank could not be named. An MPI library in the same process uses the same socket. So no message is ever left
-partly read, the socket's flags are not changed, and the MPI library, if it is in use, sends init and finalize.
+connected socket in PMI_FD. A request is a line ``cmd=... name=value ...``, and so is the answer. All processes see
+names immediately after they are published (publish_name, lookup_name). The alternatives put and get need a barrier,
+which could not tell which rank is missing. An MPI library in the same process uses the same socket. So this code never
+leaves a message partly read and never changes the socket's flags. If the MPI library is in use, it alone sends init and
+finalize.
 
 PMIx: Open MPI, ``srun --mpi=pmix`` and jsrun implement it. The launcher's own library is used, so that both sides have
-the same version. It is searched among the files that our parent processes have mapped, and only then by name. Nothing
+the same version. It is searched first among the files that the parent processes have mapped, then by name. Nothing
 is compiled against it: the functions and structures used are part of the stable interface of the PMIx standard (PMIx
 4.1, chapters 5 and 7). PMIx counts its users in a process, so an MPI library may initialize and finalize it before or
-after us. It cannot be initialized again after its last user has finalized it (hwloc inside does not survive that), so
-it stays in use until the process exits.
+after us. After its last user has finalized it, it cannot be initialized again, because of the hwloc inside it. So this
+code does not finalize it until the process exits.
 """
 
 import atexit
@@ -35,7 +36,7 @@ def mapped_libraries(pid: int, library: str) -> list[str]:
     try:
         with open(f"/proc/{pid}/maps") as file:
             found = re.findall(rf"(/\S*/{re.escape(library)}\.so[.\d]*)$", file.read(), re.MULTILINE)
-    except OSError:  # another user's process, or gone
+    except OSError:  # the process belongs to another user or has ended
         return []
     return list(dict.fromkeys(found))
 
@@ -46,9 +47,9 @@ def mpi_is_in_use() -> bool:
 
 
 def mpi_was_used() -> bool:
-    """Return True if MPI was initialized, even if it is finalized by now.
+    """Return True if MPI was initialized, even if it has been finalized since.
 
-    MPI then sends the process manager's final messages itself, in MPI_Finalize or when the process ends.
+    In that case, MPI itself sends the final messages to the process manager, in MPI_Finalize or when the process ends.
     """
     return any(started for started, _ in _states())
 
@@ -72,11 +73,11 @@ MAX_VALUE = 700
 
 
 class PmiError(RuntimeError):
-    """The process manager does not answer, or not according to PMI-1."""
+    """The process manager does not answer, or its answer violates PMI-1."""
 
 
 class PmiBoard:
-    """Board over PMI-1. ``publish`` and ``find`` are thread-safe."""
+    """Board of a launcher that supports PMI-1. ``publish`` and ``find`` are thread-safe."""
 
     name = "PMI"
 
@@ -114,11 +115,11 @@ class PmiBoard:
             return None
 
     def finalize(self) -> None:
-        """Tell the process manager that this process may end. Otherwise Hydra treats its end as a crash."""
+        """Tell the process manager that this process may end. Without this, Hydra treats its end as a crash."""
         self._call("finalize")
 
     def _service(self, name: str) -> str:
-        # Other jobs of a name server may see the names, and keys are limited to 64 characters.
+        # Names are hashed, because they are limited to 64 characters and other jobs on the name server may see them.
         return "horovod-" + hashlib.sha256(f"{self._scope}/{name}".encode()).hexdigest()[:32]
 
     def _call(self, command: str) -> dict[str, str]:
@@ -139,7 +140,7 @@ class PmiBoard:
             left = deadline - time.monotonic()
             if left <= 0 or not poll.poll(left * 1000):
                 raise PmiError(f"no answer from the process manager within {_ANSWER_SECONDS:g} s")
-            data = os.read(self._fd, _LONGEST)  # nothing can follow an answer
+            data = os.read(self._fd, _LONGEST)  # no data can follow an answer
             if not data or len(line) > _LONGEST:
                 raise PmiError("the process manager has closed the connection PMI_FD")
             line += data
@@ -147,7 +148,7 @@ class PmiBoard:
 
 
 def _is_ok(answer: Mapping[str, str]) -> bool:
-    """Return True for a success. Hydra answers rc=0, Slurm info=ok."""
+    """Return True if the answer means success: rc=0 from Hydra, info=ok from Slurm."""
     return answer.get("rc", "0") == "0" and answer.get("info", "ok") == "ok"
 
 
@@ -161,14 +162,15 @@ def _finalize_at_exit(board: PmiBoard) -> None:
 
 
 def _finalize(pid: int) -> None:
-    # After an exception Hydra must see a crash; otherwise it waits for ranks that wait for this one. An MPI library
-    # sends finalize itself: MPICH 5 at the end of the process, even long after MPI_Finalize.
+    # Send nothing after an exception: Hydra must see a crash, or it waits for ranks that wait for this one. Send
+    # nothing if MPI was used: it sends finalize itself (MPICH 5 at the end of the process, even long after
+    # MPI_Finalize).
     if os.getpid() != pid or hasattr(sys, "last_type") or mpi_was_used():
         return
     try:
         _open[0].finalize()
     except PmiError:
-        pass  # the process manager is gone, or finalize was already sent
+        pass  # the process manager is gone, or finalize was sent already
 
 
 _SUCCESS = 0
@@ -179,7 +181,7 @@ _MAX_ANCESTORS = 16
 
 
 class PmixError(RuntimeError):
-    """There is no library, or it returned an error."""
+    """The PMIx library is missing, or one of its functions returned an error."""
 
 
 class _Proc(ctypes.Structure):
@@ -187,7 +189,7 @@ class _Proc(ctypes.Structure):
 
 
 class _Value(ctypes.Structure):
-    # The union after the type has at most 32 bytes so far; only its first member, a pointer, is used.
+    # In all versions, the union after the type has at most 32 bytes; only its first member, a pointer, is used here.
     _fields_ = [("type", ctypes.c_uint16), ("pointer", ctypes.c_void_p), ("rest", ctypes.c_uint64 * 8)]
 
 
@@ -196,7 +198,7 @@ class _Info(ctypes.Structure):
 
 
 class PmixBoard:
-    """Board over PMIx. ``publish`` and ``find`` are thread-safe."""
+    """Board of a launcher that supports PMIx. ``publish`` and ``find`` are thread-safe."""
 
     name = "PMIx"
 
@@ -220,10 +222,10 @@ class PmixBoard:
     def find(self, name: str, rank: int) -> bytes | None:
         """Return what ``rank`` has published under this name; None if nothing yet.
 
-        The server may wait for it for some seconds.
+        The server may wait a few seconds for it.
         """
         who = _Proc(self._me.nspace, rank)
-        # Without a timeout, servers choose one: 2 s in Open MPI; others may wait forever.
+        # Set a timeout: otherwise the server chooses one (2 s in Open MPI) or may wait forever.
         wait = _Info(b"pmix.timeout", 0, _Value(type=_INT, pointer=_WAIT_SECONDS))
         found = ctypes.POINTER(_Value)()
         with self._lock:
@@ -233,7 +235,8 @@ class PmixBoard:
         if code != _SUCCESS or not found or found.contents.type != _STRING or not found.contents.pointer:
             return None
         try:
-            # Not freed, because it is only a few hundred bytes and the function for it differs between versions.
+            # Do not free the result: it has only a few hundred bytes, and the function for that differs between
+            # versions.
             return bytes.fromhex(ctypes.string_at(found.contents.pointer).decode())
         except ValueError:
             return None
@@ -275,7 +278,7 @@ def _candidates() -> Iterator[str]:
 
 
 def _ancestors() -> Iterator[int]:
-    """Yield the ids of this process (MPI may be loaded already) and of its ancestors."""
+    """Yield the process ids of this process, which may have loaded MPI already, and of its ancestors."""
     pid = os.getpid()
     for _ in range(_MAX_ANCESTORS):
         yield pid

@@ -1,6 +1,7 @@
-"""Search for the address of the job's store among candidates, and the addresses from which candidates are made.
+"""Search for the address of the job's store, and the candidate addresses for that search.
 
-All candidates are asked at once. Only the store can answer, because the connection is encrypted for its key.
+All candidates are tried at the same time. Only the real store can answer, because the connection is encrypted for its
+key.
 """
 
 import contextlib
@@ -32,10 +33,10 @@ _UNKNOWN = 3.0  # seconds until an unknown name is looked up again
 
 
 def ask(candidates: Callable[[], Iterable[Candidate]], key: bytes, deadline: float) -> Candidate | None:
-    """Return the first candidate where the store with this job key answers; None after ``deadline``.
+    """Return the first candidate at which the store with this job key answers; None after ``deadline``.
 
     Args:
-        candidates: Returns the known candidates; called repeatedly, may return more each time.
+        candidates: Returns the candidates known so far; called repeatedly.
         key: The job's key.
         deadline: Monotonic time in seconds.
     """
@@ -61,8 +62,8 @@ def ask(candidates: Callable[[], Iterable[Candidate]], key: bytes, deadline: flo
 
 def _connect(context: "zmq.Context[zmq.Socket[bytes]]", candidate: Candidate, key: bytes) -> "zmq.Socket[bytes]":
     sock = dial(context, *candidate, curve_pair(key, "client"), curve_pair(key, "server")[0], _LONGEST)
-    question = msgspec.msgpack.encode(Get(1, ["anything"], 0.0))  # any answer will do, even that there is no such value
-    with contextlib.suppress(zmq.Again):  # ZeroMQ has already found that another service is there
+    question = msgspec.msgpack.encode(Get(1, ["anything"], 0.0))  # any answer will do
+    with contextlib.suppress(zmq.Again):  # ZeroMQ has detected that another service listens there
         sock.send(question, zmq.NOBLOCK)
     return sock
 
@@ -72,7 +73,7 @@ def knock(candidates: Sequence[Candidate], seconds: float, deadline: float) -> I
 
     Args:
         candidates: Addresses to try.
-        seconds: Time limit for each connection, and again for its data.
+        seconds: Timeout for each connection attempt, and for receiving its data.
         deadline: Monotonic time in seconds at which to stop.
     """
     for candidate in candidates:
@@ -88,15 +89,15 @@ def knock(candidates: Sequence[Candidate], seconds: float, deadline: float) -> I
 
 
 def _within(seconds: float, deadline: float) -> float:
-    """Return at most ``seconds``, but never 0, which would make a socket non-blocking."""
+    """Return the time until the deadline, at most ``seconds``; never 0, which would make a socket non-blocking."""
     return max(0.01, min(seconds, deadline - time.monotonic()))
 
 
 class Names:
-    """Addresses of hosts by name, found over time: an unknown name (such as of a starting pod) may be known later.
+    """Candidate addresses from host names, which are looked up repeatedly.
 
-    Lookups run in threads, because a lookup without a reachable name server may take longer than a rank waits for rank
-    0.
+    The name of a pod that is starting may only become known later. Lookups run in threads, because without a reachable
+    name server, one lookup may take longer than a rank waits for rank 0.
     """
 
     def __init__(
@@ -108,22 +109,22 @@ class Names:
             names: Host names, most likely first.
             ports: Ports to combine with each address.
             resolve: Returns the addresses of a name.
-            deadline: Monotonic time in seconds after which nothing is looked up or waited for.
+            deadline: Monotonic time in seconds at which lookups and waits end.
         """
         self._names = names
         self._ports = ports
         self._resolve = resolve
         self._deadline = deadline
         self._found: dict[str, list[str]] = {}
-        self._again: dict[str, float] = {}  # time at which an unknown name may be looked up again
+        self._again: dict[str, float] = {}  # time at which to look up unknown names again
         self._running: set[str] = set()
         self._changed = threading.Condition()
         self._begin = time.monotonic()
 
     def __call__(self) -> list[Candidate]:
-        """Return all known candidates, in the order of the names. Takes at most half a second.
+        """Return all candidates known so far, in the order of the names. Takes at most half a second.
 
-        Further names are only looked up if the first does not answer.
+        The second and later names are only looked up if the first host does not answer.
         """
         now = time.monotonic()
         waited = now - self._begin
@@ -168,10 +169,10 @@ _SILENT_SECONDS = 10.0
 
 
 def own_addresses(interface: str = "", named: Sequence[str] = ()) -> list[str]:
-    """Return the addresses to listen on, most likely first.
+    """Return the addresses for the store to listen on, most likely first.
 
-    First come this host's addresses in ``named``, then those that its ranks also listen on, because a host may be
-    reached through several networks.
+    First come those addresses in ``named`` that belong to this host. Then come those that its ranks also listen on,
+    because other hosts may be able to use only one of several networks.
 
     Args:
         interface: Value of HOROVOD_GLOO_IFACE; restricts the result to these interfaces.
@@ -194,16 +195,16 @@ def _is_loopback(address: str) -> bool:
 
 
 def resolve_node(name: str) -> list[str]:
-    """Return the addresses of a host; ask Slurm if the name is otherwise unknown. Empty if it stays unknown."""
+    """Return the addresses of a host, from Slurm if its name cannot be resolved; empty if Slurm does not know it."""
     return resolve(name) or _ask_slurm(name)
 
 
 _slurm: dict[str, list[str]] = {}
-_silent_until = [0.0]  # set if Slurm's controller did not answer, so that not every name costs a timeout
+_silent_until = [0.0]  # True once Slurm's controller has not answered, to save further timeouts
 
 
 def _ask_slurm(name: str) -> list[str]:
-    """Return the host's addresses by its NodeAddr, which Slurm itself uses to reach the node."""
+    """Return the host's addresses according to its NodeAddr, which Slurm itself uses to reach the node."""
     program = shutil.which("scontrol")
     if program is None or not re.fullmatch(r"[\w.-]+", name) or time.monotonic() < _silent_until[0]:
         return _slurm.get(name, [])

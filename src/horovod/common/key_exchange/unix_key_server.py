@@ -1,22 +1,23 @@
 """Key exchange between the ranks of one host over an abstract Unix socket.
 
-Each side knows that the other is a process of this user (``Peer``), or, if the user gives a key, that it has that
-key. The socket's name is random, so no process can take it first; followers find it in the kernel's list of sockets.
-Other processes may create names with the same beginning, so a follower checks each socket's owner.
+Each side verifies that the other is a process of the same user (``Peer``), or, if the user provides a key, that it has
+that key. The socket's name is random, so no process can take it first; followers find it in the kernel's list of
+sockets.
+Other processes may create sockets with the same prefix, so a follower checks each socket's owner.
 
     follower -> rank 0   nonce F
     rank 0 -> follower   nonce Z, F
     follower -> rank 0   Z
     rank 0 -> follower   the payload
 
-Each side trusts the other's answer because of its sender, which the kernel reports. With a key, the handshake of
+Each side trusts an answer because the kernel reports its sender. With a key, the handshake of
 ``auth`` replaces these messages.
 
 The kernel reports the peer's user id, but equal ids are not enough. Abstract sockets belong to a network namespace,
 which containers may share, so the peer may be another container's root. In a user namespace, all users that it does not
-map have the same id, the overflow uid. So the criterion is the kernel's own for reading another process's memory
-(ptrace(2), "Ptrace access mode checking"): the same user in the same user namespace, and visible, that is, in the same
-pid namespace. A process that passes could also read the key from our memory.
+map have the same id, the overflow uid. So this module uses the kernel's own criterion for reading another process's
+memory (ptrace(2), "Ptrace access mode checking"). The peer must have the same user in the same user namespace, and be
+visible, that is, in the same pid namespace. A process that passes could also read the key from this process's memory.
 
 A process id may be reused before it is looked up. So each side opens the peer's directory in /proc, which refers to
 that process even if its id is reused, and sends a nonce. It trusts an answer only if the kernel says that the process
@@ -49,7 +50,7 @@ _INITIAL_USERS = "user:[4026531837]"  # the same on every machine: PROC_USER_INI
 class Sender:
     """Sender of a message or creator of a socket, as reported by the kernel.
 
-    Ids are those of our namespaces. A ``pid`` of 0 is a process that is not visible from here.
+    Ids are relative to the namespaces of this process. A ``pid`` of 0 means a process that is not visible in them.
     """
 
     pid: int
@@ -65,7 +66,7 @@ class Namespaces:
 
     @classmethod
     def of(cls, folder: int | None = None) -> "Namespaces":
-        """Return the namespaces of a process.
+        """Return the namespaces of a process from its directory in /proc.
 
         Args:
             folder: Descriptor of the process's directory in /proc; None: this process.
@@ -78,18 +79,18 @@ class Namespaces:
 
 
 def ambiguous(uid: int, overflow: int, users: str) -> bool:
-    """Return True if ``uid`` may stand for several users in the user namespace ``users``. Pure."""
+    """Return True if ``uid`` may represent several users in the user namespace ``users``."""
     return uid == overflow and users != _INITIAL_USERS
 
 
 def differs(sender: Sender, theirs: Namespaces | None, uid: int, ours: Namespaces) -> str:
-    """Return why ``sender`` is not a process of user ``uid`` here; empty if it is one. Pure.
+    """Return the reason why ``sender`` is not a process of user ``uid`` on this system; empty if it is one.
 
     Args:
         sender: Sender as reported by the kernel.
-        theirs: Its namespaces; None if the process is not visible.
+        theirs: Namespaces of the sender; None if the process is not visible.
         uid: Expected user.
-        ours: Our namespaces.
+        ours: Namespaces of this process.
     """
     if sender.uid != uid:
         return f"a process of user {sender.uid}, not {uid}"
@@ -101,7 +102,7 @@ def differs(sender: Sender, theirs: Namespaces | None, uid: int, ours: Namespace
 
 
 def check_self() -> None:
-    """Raise AuthError if this process cannot be distinguished from those of other users."""
+    """Raise AuthError if this process cannot be distinguished from processes of other users."""
     with open("/proc/sys/kernel/overflowuid", encoding="ascii") as file:
         overflow = int(file.read())
     if ambiguous(os.geteuid(), overflow, os.readlink("/proc/self/ns/user")):
@@ -114,10 +115,10 @@ def check_self() -> None:
 
 
 class Peer:
-    """Process at the other end of a connected Unix socket: the one that connected or listens. Must be closed."""
+    """Process that connected to or listens on the other end of a Unix socket. Must be closed after use."""
 
     def __init__(self, sock: socket.socket) -> None:
-        """Identify the peer. Raises AuthError with the reason if it is not this user's process here."""
+        """Identify the peer. Raises AuthError with the reason if it is not a process of this user on this system."""
         pid, uid, _ = descriptors.peer_credentials(sock)
         self._sender = Sender(pid, uid)
         self._folder = -1
@@ -138,10 +139,7 @@ class Peer:
             raise AuthError(reason)
 
     def confirm(self, sender: Sender) -> None:
-        """Check that the peer itself has sent an answer that was requested after it was identified.
-
-        Raises AuthError.
-        """
+        """Check that the identified peer itself has sent the answer. Raises AuthError if another process has."""
         if sender != self._sender:
             raise AuthError("a process that speaks for another one")
         try:
@@ -157,12 +155,12 @@ class Peer:
 
 
 def tell_senders(sock: socket.socket) -> None:
-    """Make ``receive`` report senders. Call it before connecting or listening."""
+    """Enable ``receive`` to report senders. Call this before the socket connects or listens."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
 
 
 def receive(sock: socket.socket, count: int) -> tuple[bytes, Sender | None]:
-    """Return (up to ``count`` bytes, their sender)."""
+    """Receive up to ``count`` bytes; return (bytes, their sender)."""
     data, extra, _, _ = sock.recvmsg(count, socket.CMSG_SPACE(descriptors.CREDENTIALS.size))
     for level, kind, content in extra:
         if (
@@ -176,17 +174,17 @@ def receive(sock: socket.socket, count: int) -> tuple[bytes, Sender | None]:
 
 
 def nonce() -> bytes:
-    """Return a random nonce, which the peer must return."""
+    """Return a random nonce, which the peer must send back."""
     return secrets.token_bytes(NONCE)
 
 
-_PLACE = auth.Place(purpose=0, epoch=0, source=1, target=0)  # not a rank: any process with the key may connect
-_PATIENCE, _MOST_PATIENCE = 0.5, 5.0  # initial and maximum seconds to wait for a silent peer
+_PLACE = auth.Place(purpose=0, epoch=0, source=1, target=0)  # instead of a rank: any process with the key may connect
+_PATIENCE, _MOST_PATIENCE = 0.5, 5.0  # first and maximum timeout in seconds for a peer that does not answer
 _LEAST = 0.05
 _PAUSE, _LONGEST_PAUSE = 0.05, 0.25
 _LISTENS = 0x10000  # flag in the list of sockets
-# The third field contains the flags, and the name follows the inode. Abstract names begin with "@" and may contain
-# anything, even line ends, so a line can be arbitrary.
+# The third field of a line contains the flags, and the name follows the inode. Abstract names begin with "@" and may
+# contain any character, even line ends, so a line may be arbitrary text.
 _LINE = re.compile(r"(?:\S+ ){3}([0-9A-F]{8}) [0-9A-F]+ [0-9A-F]+ +[0-9]+ @(.*)")
 _GIVE = (
     "where the kernel cannot vouch for the ranks, as in different containers, give all of them one key: "
@@ -195,7 +193,7 @@ _GIVE = (
 
 
 def serve_local(job: str, payload: bytes, key: bytes | None = None) -> KeyServer:
-    """Serve ``payload`` to this user's ranks of ``job`` on this host; with ``key``, to ranks that have it.
+    """Serve ``payload`` to the ranks of ``job`` on this host that belong to this user or, with ``key``, have that key.
 
     Raises:
         OSError: If the socket cannot be opened.
@@ -221,7 +219,7 @@ def serve_local(job: str, payload: bytes, key: bytes | None = None) -> KeyServer
 
 
 class _Follower:
-    """Rank 0's side of a connection."""
+    """Rank 0's side of a connection with a peer of the same user."""
 
     def __init__(self, peer: Peer, payload: bytes) -> None:
         self.outgoing = b""
@@ -278,10 +276,10 @@ class _FollowerWithKey:
 
 
 def receive_local(job: str, seconds: float, key: bytes | None = None) -> bytes:
-    """Wait for ``serve_local`` of rank 0, and return its payload.
+    """Wait until rank 0 calls ``serve_local``, and return its payload.
 
     Raises:
-        AuthError: After ``seconds``; says what other process listens instead, if any.
+        AuthError: After ``seconds``; says if another process listens on such a socket instead.
     """
     if key is None:
         _check_self()
@@ -295,9 +293,9 @@ def receive_local(job: str, seconds: float, key: bytes | None = None) -> bytes:
                     return data
             except AuthError as error:
                 trouble = f": {error} listens in its place; {_GIVE}"
-            except OSError:  # it has just been closed, or does not answer
+            except OSError:  # the socket was closed, or its process does not answer
                 pass
-            if time.monotonic() >= deadline:  # other processes may have created many that do not answer
+            if time.monotonic() >= deadline:  # there may be many sockets of other processes that do not answer
                 break
         if time.monotonic() >= deadline:
             raise AuthError(f"its socket on this host did not appear{trouble}")
@@ -313,7 +311,7 @@ def _check_self() -> None:
 
 
 def _visit(name: str, seconds: float, key: bytes | None) -> bytes:
-    """Return the payload from a socket; AuthError if another user's process listens there."""
+    """Get the payload from a socket. Raises AuthError if another user's process listens there."""
     deadline = time.monotonic() + seconds
     with contextlib.ExitStack() as at_end:
         sock = at_end.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
@@ -341,7 +339,7 @@ def _ask(sock: socket.socket, peer: Peer, deadline: float) -> None:
 
 
 def _receive_from(sock: socket.socket, count: int, peer: Peer) -> bytes:
-    """Receive bytes; AuthError if another process has sent them."""
+    """Receive bytes from the peer. Raises AuthError if another process has sent them."""
     data, sender = receive(sock, count)
     if not data or sender is None:
         raise AuthError("a process that hangs up")
@@ -350,7 +348,7 @@ def _receive_from(sock: socket.socket, count: int, peer: Peer) -> bytes:
 
 
 def _start_of_name(job: str, key: bytes | None) -> str:
-    """Return the known beginning of the socket's name. It is not secret, but keeps jobs apart."""
+    """Return the prefix of the socket's name, which followers know. It is not secret, but differs between jobs."""
     digest = (
         hashlib.sha256(f"{os.geteuid()}/{job}".encode()).digest() if key is None else derive_key(key, f"door {job}")
     )
@@ -358,7 +356,7 @@ def _start_of_name(job: str, key: bytes | None) -> str:
 
 
 def _doors(start: str) -> list[str]:
-    """Return the names of matching listening sockets, shuffled so that none can stay ahead of the right one."""
+    """List listening sockets with this prefix, shuffled so that no other one is always tried before the right one."""
     with open("/proc/net/unix", encoding="utf-8", errors="replace") as file:
         found = [_LINE.fullmatch(line.rstrip("\n")) for line in file if f"@{start}" in line]
     names = [line[2] for line in found if line and line[2].startswith(start) and int(line[1], 16) & _LISTENS]

@@ -1,1 +1,1 @@
-"""Network interfaces, addresses and sockets of a host."""
+"""Network interfaces, addresses and sockets of this host."""

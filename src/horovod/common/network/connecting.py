@@ -2,9 +2,9 @@
 
 A rank listens on each address by which others may reach it, and on a Unix socket for ranks on the same machine.
 
-The schedule is pure: callers pass the time and make the connections. The best address is tried first and gets a head
-start. While it does not answer, the next ones are tried in parallel, so that an unresponsive address costs a fraction
-of a second instead of a timeout (the idea of RFC 8305).
+The schedule does no I/O: callers pass the time and make the connections. The best address is tried first. If it does
+not answer within a fraction of a second, the next ones are tried in parallel, as in RFC 8305. So an unresponsive
+address costs little time.
 """
 
 import errno
@@ -19,11 +19,11 @@ import msgspec
 
 from horovod.common.network.interfaces import Endpoint
 
-HEAD_START = 0.25  # seconds before the next address is tried as well
+HEAD_START = 0.25  # seconds without an answer before the next address is tried too
 BUSY_HEAD_START = (
-    2.0  # the same if a connection is established and only the answer is missing, because the peer is probably busy
+    2.0  # the same after a connection was established: the peer is probably busy
 )
-FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0  # seconds before an address is tried again; doubles each time
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0  # seconds before an address is tried again; doubles with each failure
 _RECENT = 3.0
 
 T = TypeVar("T")
@@ -41,26 +41,26 @@ class _Try(Generic[T]):
 
 
 class Dialer(Generic[T]):
-    """Connection attempts for one link. ``targets``: addresses in any form; must be distinct."""
+    """Schedule of connection attempts for one link. ``targets``: distinct addresses of any type."""
 
     def __init__(self, targets: Sequence[T], now: float) -> None:
         self._tries = [_Try(target, now + index * HEAD_START) for index, target in enumerate(targets)]
         self._begun = now
-        self._contact = float("-inf")  # time at which a peer last kept a connection but did not answer
+        self._contact = float("-inf")  # last time at which a peer accepted a connection but sent no answer
 
     def due(self, now: float) -> list[T]:
-        """Return the targets to try now. Report each to ``failed`` unless it becomes the link."""
+        """Return the targets to try now. The caller must call ``failed`` for each that does not become the link."""
         ready = [each for each in self._tries if not each.under_way and each.at <= now]
         for each in ready:
             each.under_way = True
         return [each.where for each in ready]
 
     def next_due(self) -> float:
-        """Return when ``due`` will have something next; infinity if all attempts are under way."""
+        """Return the time at which ``due`` will return another target; infinity while all are being tried."""
         return min((each.at for each in self._tries if not each.under_way), default=float("inf"))
 
     def connected(self, target: T, now: float) -> None:
-        """Record that a target is connected and the handshake has started."""
+        """Record that a connection to the target exists and the handshake has started."""
         self._find(target).connected = True
         for each in self._untried():
             each.at = max(each.at, now + BUSY_HEAD_START)
@@ -70,7 +70,7 @@ class Dialer(Generic[T]):
 
         Args:
             target: The target.
-            outcome: A few words for messages.
+            outcome: Short description of the failure for messages.
             now: Current time.
             silent: True if it timed out without being refused.
         """
@@ -85,12 +85,12 @@ class Dialer(Generic[T]):
             each.at = min(each.at, now)
 
     def hopeless(self, now: float, patience: float) -> bool:
-        """Return True if for ``patience`` seconds no address has led to a process that may be the peer."""
+        """Return True if for ``patience`` seconds, no process that may be the peer has answered at any address."""
         waiting = any(each.connected for each in self._tries) or now - self._contact < _RECENT or bool(self._untried())
         return now - self._begun >= patience and not waiting
 
     def outcomes(self) -> list[tuple[T, str]]:
-        """Return (target, last outcome) in order."""
+        """Return (target, last outcome) for each target that was tried, in order."""
         return [(each.where, each.outcome or _pending(each)) for each in self._tries]
 
     def _untried(self) -> list[_Try[T]]:
@@ -107,7 +107,7 @@ def _pending(each: _Try[T]) -> str:
 
 
 class Listeners:
-    """Listening sockets on exactly the given addresses. Must be closed, also after an error."""
+    """Listening sockets on exactly the given addresses. Close them after use, even after an error."""
 
     def __init__(self, wanted: Sequence[Endpoint], backlog: int, ports: range = range(1)) -> None:
         """Open the sockets; addresses that cannot be used are skipped.
@@ -115,7 +115,7 @@ class Listeners:
         Args:
             wanted: Addresses to listen on.
             backlog: Maximum length of the queue of pending connections.
-            ports: Allowed ports; the first free one is used for each address. ``range(1)``: any.
+            ports: Allowed ports, of which each address gets the first free one. ``range(1)``: any port.
 
         Raises:
             ValueError: If no address can be used; names addresses and reasons.
@@ -151,9 +151,10 @@ class Listeners:
 
 
 def free_port() -> int:
-    """Return a TCP port on which no process listens now, for a program that will.
+    """Return a free TCP port for a program that will listen on it later.
 
-    It is outside of the range from which the kernel takes ports of connections, so that none takes it meanwhile.
+    The port is outside the range from which the kernel chooses ports for outgoing connections, so none of these can
+    occupy it in the meantime.
     """
     try:
         with open("/proc/sys/net/ipv4/ip_local_port_range") as file:
@@ -172,11 +173,11 @@ def free_port() -> int:
 
 
 def _listen(address: str, backlog: int, ports: range) -> socket.socket:
-    """Listen on the first free port. Raises OSError, naming HOROVOD_PORT_RANGE if all its ports are taken."""
+    """Listen on the first free port. Raises OSError; if all ports of HOROVOD_PORT_RANGE are taken, names it."""
     for port in ports:
         sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
         try:
-            if port:  # so that connections of an earlier job in TIME_WAIT do not block the port
+            if port:  # connections of an earlier job in TIME_WAIT must not block it
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             sock.bind((address, port))
             sock.listen(backlog)

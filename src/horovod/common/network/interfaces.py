@@ -1,11 +1,11 @@
 """Network interfaces of this host, addresses to listen on, and the order in which a peer's addresses are tried.
 
-Interfaces are read from the kernel over netlink (rtnetlink(7)). Not psutil, because only netlink reports which IPv6
-addresses are not usable yet or deprecated. Not getaddrinfo of the host's own name, which often returns 127.0.1.1. Used
-by launcher and workers.
+Interfaces are read from the kernel over netlink (rtnetlink(7)). psutil is not used, because only netlink reports which
+IPv6 addresses are deprecated or not usable yet. getaddrinfo of the host's own name is not used, because it often
+returns 127.0.1.1. Launcher and workers use this module.
 
-It is unknown beforehand which of a host's addresses its peers can reach. So a rank publishes all of them, and a
-connecting peer tries them. A wrong address costs only a moment, because the handshake names its target.
+A rank cannot know which of its host's addresses its peers can reach. So it publishes all of them, and a connecting peer
+tries them. A connection to the wrong host fails immediately, because the handshake contains the target.
 """
 
 import functools
@@ -37,7 +37,7 @@ _TRIES = 4
 
 
 class Address(msgspec.Struct, frozen=True, array_like=True):
-    """Address that others may connect to, and its network."""
+    """Address, and the network that contains it."""
 
     text: str
     prefix: int
@@ -53,7 +53,10 @@ class Address(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Interface(msgspec.Struct, frozen=True, array_like=True):
-    """Network interface. Link-local IPv6 addresses are omitted, because they need the scope of the other side."""
+    """Network interface of this host.
+
+    Link-local IPv6 addresses are omitted, because connecting to them needs a scope id of the connecting host.
+    """
 
     name: str
     up: bool
@@ -90,13 +93,13 @@ def scan() -> list[Interface]:
 
 
 def describe(found: Sequence[Interface]) -> str:
-    """Return a line that names the interfaces that are up and have addresses, for messages."""
+    """Return text for messages that lists the active interfaces with their addresses."""
     texts = [f"{each.name} ({', '.join(map(str, each.addresses))})" for each in found if each.up and each.addresses]
     return ", ".join(texts) or "none"
 
 
 def source_address(target: str) -> str | None:
-    """Return the local address from which packets to ``target`` leave by the system's routes; None without a route."""
+    """Return the local address that the system's routes use for packets to ``target``; None without a route."""
     family = socket.AF_INET6 if ":" in target else socket.AF_INET
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
@@ -107,7 +110,7 @@ def source_address(target: str) -> str | None:
 
 
 def network_identity() -> str:
-    """Return an id that is equal for processes with the same loopback: the same kernel and network namespace."""
+    """Return an id of this kernel and network namespace. Processes with equal ids share the loopback interface."""
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:
             return f"{file.read().strip()}/{os.readlink('/proc/self/ns/net')}"
@@ -116,11 +119,11 @@ def network_identity() -> str:
 
 
 def machine_identity(shared: bool) -> str:
-    """Return an id that is equal for processes that can pass descriptors to each other.
+    """Return an id that is equal in all processes that can pass descriptors to each other.
 
     That requires the same kernel and user, and the same network and user namespaces: abstract Unix sockets belong to
     the network namespace, and credentials have the same meaning only within a user namespace. If ``shared`` is False,
-    the id is unique.
+    every process gets a unique id.
     """
     try:
         parts = [network_identity(), str(os.getuid()), os.readlink("/proc/self/ns/user")]
@@ -143,7 +146,7 @@ def _speed(name: str) -> int:
     try:
         with open(f"/sys/class/net/{name}/speed") as file:
             return max(0, int(file.read()))
-    except (OSError, ValueError):  # the driver does not know, or the link is down
+    except (OSError, ValueError):  # the driver does not report the speed, or the link is down
         return 0
 
 
@@ -176,7 +179,7 @@ def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def _dump(kinds: tuple[int, int], body_size: int) -> list[bytes]:
-    """Return the bodies of all messages that answer a dump request. Raises InterruptedError if it must be repeated."""
+    """Return the bodies of the kernel's answers to a dump request. Raises InterruptedError if it must be repeated."""
     asked, wanted = kinds
     bodies: list[bytes] = []
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETLINK_ROUTE) as kernel:
@@ -201,11 +204,11 @@ def _dump(kinds: tuple[int, int], body_size: int) -> list[bytes]:
                 at += (max(length, _HEADER.size) + 3) & ~3
 
 
-MOST = 16  # maximum number of addresses per rank; hosts with more use them for other purposes
+MOST = 16  # maximum number of addresses that a rank publishes
 
 
 class Endpoint(msgspec.Struct, frozen=True, array_like=True):
-    """Address of a rank's listener; ``port`` 0: any."""
+    """Address and port of a rank's listener. Port 0 means any port."""
 
     interface: str
     address: str
@@ -217,21 +220,21 @@ class Endpoint(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def loopback(self) -> bool:
-        """True if only ranks on the same machine can use it."""
+        """True if only ranks on the same machine can connect to it."""
         return ipaddress.ip_address(self.address).is_loopback
 
     def shares_network(self, other: "Endpoint") -> bool:
-        """Return True if both addresses are in the same network, by their prefixes."""
+        """Return True if the prefixes of both addresses denote the same network."""
         return not self.loopback and _network(self.address, self.prefix) == _network(other.address, other.prefix)
 
 
-@functools.lru_cache(maxsize=4096)  # many ranks share few addresses
+@functools.lru_cache(maxsize=4096)  # cached, because many ranks share few addresses
 def _network(address: str, prefix: int) -> "ipaddress.IPv4Network | ipaddress.IPv6Network":
     return ipaddress.ip_interface(f"{address}/{prefix}").network
 
 
 def to_listen(found: Sequence[Interface], wanted: str, alone: bool) -> list[Endpoint]:
-    """Return the addresses to listen on, best first.
+    """Return the addresses on which a rank is to listen, best first.
 
     Args:
         found: Interfaces of this host.
@@ -277,8 +280,8 @@ def to_try(
 ) -> list[Endpoint]:
     """Return a peer's endpoints in the order in which to try them.
 
-    First come endpoints in one of our networks, then those with a route from one of our addresses, then those with any
-    route, then the others.
+    First come endpoints in one of this host's networks, then those with a route from one of this host's endpoints, then
+    those with any route, then the others.
 
     Args:
         mine: This host's endpoints, best first.
@@ -289,7 +292,8 @@ def to_try(
     if same_machine:
         return sorted(theirs, key=lambda each: not each.loopback)
     ours = {each.address for each in mine}
-    # An address that this host has too (such as docker0's on every host) leads back to this host, like the loopback.
+    # If this host has the same address (such as that of docker0, which is the same on every host), it leads back to
+    # this host, like the loopback.
     outside = [each for each in theirs if not each.loopback and each.address not in ours]
 
     def order(each: Endpoint) -> tuple[int, int]:
@@ -306,12 +310,12 @@ def to_try(
 
 
 def parse_names(text: str) -> list[str]:
-    """Return the interface names in HOROVOD_GLOO_IFACE."""
+    """Split HOROVOD_GLOO_IFACE into interface names."""
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def parse_ports(text: str) -> range:
-    """Return the ports that HOROVOD_PORT_RANGE allows; ``range(0, 1)`` for an empty text, which means any port.
+    """Return the ports that HOROVOD_PORT_RANGE allows; ``range(0, 1)``, which means any port, if it is empty.
 
     Raises:
         ValueError: If the text is invalid; names the variable, its value and what is accepted.

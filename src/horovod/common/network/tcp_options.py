@@ -1,15 +1,16 @@
 """TCP options of connections between hosts: congestion control, and detection of hosts that are gone.
 
-Congestion control: some systems use BBR by default, because it suits the Internet. It sends, controlled by a timer, at
-the rate that it estimates for the path. Between hosts of one cluster that costs CPU time and delays short transfers.
-Reno, which sends until packets are lost, is faster there and recovers from a loss within milliseconds. Cubic was slower
-for short transfers, because varying delays end its slow start early (benchmarks/RESULTS.md).
+Congestion control: some systems use BBR by default, because it works well on the Internet. BBR estimates the rate of
+the path and uses a timer to send at that rate. Between hosts of one cluster, that costs CPU time and delays short
+transfers. Reno sends until packets are lost. There it is faster, and it recovers from a loss within milliseconds. Cubic
+was slower for short transfers, because varying delays end its slow start early (benchmarks/RESULTS.md).
 
 Keepalive: if a process dies, its connections are closed and its peers know at once. If a host loses power or network,
 an idle connection to it would stay open for hours. So idle connections are probed, and control connections also limit
 the time that data may stay unacknowledged. Data connections do not have that limit (TCP_USER_TIMEOUT), because it would
-also end a connection to a live peer that does not read for a while, which HOROVOD_GLOO_TIMEOUT_SECONDS decides. The
-engine itself checks whether the peer's kernel still answers (``Connections::look_for_silence``).
+also end a connection to a live peer that does not read. For how long a peer may do that is up to
+HOROVOD_GLOO_TIMEOUT_SECONDS. The engine itself checks whether the peer's kernel still answers
+(``Connections::look_for_silence``).
 """
 
 import math
@@ -23,7 +24,7 @@ _MIN_RTT_AT = 148  # offset of tcpi_min_rtt in struct tcp_info, linux/tcp.h
 
 
 def congestion_choices(wanted: str, system: str, round_trip_us: int) -> tuple[str, ...]:
-    """Return the algorithms to request, in this order, until one is granted; empty: keep the current one. Pure.
+    """Return the algorithms to request, in this order, until the system grants one; empty to keep the current one.
 
     Args:
         wanted: Value of HOROVOD_TCP_CONGESTION.
@@ -38,7 +39,7 @@ def congestion_choices(wanted: str, system: str, round_trip_us: int) -> tuple[st
 
 
 def set_congestion(sock: socket.socket, wanted: str) -> None:
-    """Set the congestion control of a connected TCP socket.
+    """Set the congestion control algorithm of a connected TCP socket.
 
     Raises:
         ValueError: If the system does not grant an algorithm requested by name; names HOROVOD_TCP_CONGESTION.
@@ -62,7 +63,7 @@ def set_congestion(sock: socket.socket, wanted: str) -> None:
 def _round_trip_us(sock: socket.socket) -> int:
     info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
     if len(info) < _MIN_RTT_AT + _MIN_RTT.size:
-        return _NEAR_US  # unknown to an old kernel
+        return _NEAR_US  # an old kernel does not know this option
     measured: int = _MIN_RTT.unpack_from(info, _MIN_RTT_AT)[0]
     return measured
 
@@ -76,13 +77,13 @@ def _allowed() -> str:
 
 
 _LATER_PROBES = 3
-_MOST = 32767  # maximum seconds that the kernel accepts
+_MOST = 32767  # maximum in seconds that the kernel accepts
 
 
 def probe_times(seconds: float) -> tuple[int, int, int]:
     """Return (idle seconds before the first probe, seconds between probes, number of probes).
 
-    Together they take about ``seconds``. Pure.
+    A lost host is detected after about ``seconds`` in total.
     """
     interval = max(1, math.floor(seconds / (_LATER_PROBES + 1)))
     idle = max(1, math.floor(seconds) - _LATER_PROBES * interval)
@@ -90,7 +91,7 @@ def probe_times(seconds: float) -> tuple[int, int, int]:
 
 
 def set_keepalive(sock: socket.socket, seconds: float, control: bool) -> None:
-    """Make a connected TCP socket fail after about ``seconds`` (at least 4) without any sign of the other host."""
+    """Make a connected TCP socket fail if the other host does not respond for about ``seconds`` (at least 4)."""
     idle, interval, probes = probe_times(seconds)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, idle)
