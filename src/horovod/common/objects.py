@@ -53,7 +53,8 @@ def broadcast_object(
         root_rank: World rank of the root.
         name: Prefix of the two operations' names, ``<name>.sz`` and ``<name>.t``. Default: the name of the object's
             type, which must then be the same on all ranks.
-        process_set: Ranks that take part. face: Frontend that submits the operations.
+        process_set: Ranks that take part.
+        face: Frontend that submits the operations.
 
     Raises:
         ValueError: If the root or the set is invalid, or another thread is using the name. Also on all ranks if the
