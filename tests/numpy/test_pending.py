@@ -42,9 +42,9 @@ def test_two_threads_let_go_of_the_same():
 def test_what_was_interrupted_is_kept_while_another_face_is_in_the_job(leaves):
     pytest.importorskip("torch")
     import horovod.torch as hvd_torch
-    from horovod.torch.ops import handles
+    from horovod.torch.ops import handles as torch_handles
 
-    face, other, home = (hvd, hvd_torch, handles) if leaves == "numpy" else (hvd_torch, hvd, handles)
+    face, other, home = (hvd, hvd_torch, handles) if leaves == "numpy" else (hvd_torch, hvd, torch_handles)
     kept = np.ones(1)
     face.init()
     other.init()

@@ -74,5 +74,5 @@ def test_other_launchers_give_out_gpus_themselves():
     with pytest.raises(LaunchError, match="--gpu-affinity is given, but mpirun and jsrun start the workers"):
         cli.settings(namespace, command, {})
     for wrong in ("-1", "1.5", "many"):
-        with pytest.raises(LaunchError, match="expected an integer from 0 to 1024"):
+        with pytest.raises(LaunchError, match="must be an integer from 0 to 1024"):
             cli.parse(["-np", "1", "--gpus-per-worker", wrong, "x"])

@@ -1,5 +1,7 @@
 """Streams in PyTorch programs."""
 
+from types import SimpleNamespace
+
 import torch
 
 import horovod.torch as hvd
@@ -46,7 +48,8 @@ def test_waits_of_loaders_count_also_after_those_of_streams(monkeypatch):
     monkeypatch.setattr(dataloader._BaseDataLoaderIter, "__next__", lambda self: 3)
     monitoring.watch_data_loaders()
     watched = dataloader._BaseDataLoaderIter.__next__
-    assert watched(None) == 3
-    assert watched.__wrapped__(None) == 3
+    iterator = SimpleNamespace()
+    assert watched(iterator) == 3
+    assert watched.__wrapped__(iterator) == 3
     monitoring.watch_data_loaders()
     assert dataloader._BaseDataLoaderIter.__next__ is watched, "once"

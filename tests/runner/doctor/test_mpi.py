@@ -95,7 +95,7 @@ def test_the_library_of_the_launcher_in_path(simulated, tmp_path):
 
 def test_a_library_that_is_not_there_or_is_something_else():
     assert "/nowhere/libmpi.so" in mpi.examine({**os.environ, "HOROVOD_MPI_LIBRARY": "/nowhere/libmpi.so"}).missing
-    assert "so it is no MPI" in mpi.examine({**os.environ, "HOROVOD_MPI_LIBRARY": "libm.so.6"}).error
+    assert "so it is not an MPI" in mpi.examine({**os.environ, "HOROVOD_MPI_LIBRARY": "libm.so.6"}).error
     assert "HOROVOD_MPI_THREADS_DISABLE" in mpi.examine({**os.environ, "HOROVOD_MPI_THREADS_DISABLE": "x"}).error
 
 
