@@ -17,7 +17,7 @@ __all__ = ["allgather_object", "broadcast_object", "broadcast_optimizer_state", 
 
 @dataclass(frozen=True)
 class _TensorAt:
-    """Placeholder for a tensor in the description that the root sends first."""
+    """Placeholder for a tensor in the description of the optimizer state, which the root sends before the tensors."""
 
     index: int
     shape: tuple[int, ...]
@@ -39,7 +39,7 @@ class _Parameter:
 class _Description:
     """An optimizer's state without the contents of its tensors."""
 
-    shapes: list[list[tuple[int, ...]]]  # shapes of the parameters, by group
+    shapes: list[list[tuple[int, ...]]]  # shapes of the parameters in each group
     groups: list[dict[str, Any]]
     state: dict[Any, Any]
 
@@ -52,10 +52,10 @@ def broadcast_optimizer_state(
 ) -> None:
     """Copy the root's optimizer state to every rank.
 
-    This covers ``optimizer.state`` and the options in ``optimizer.param_groups``, such as learning rates, also as
-    tensors. State that a rank lacks is created without a step, so no parameter changes. State that the root lacks is
-    removed. Tensors that fit are overwritten in place; others are replaced. An optimizer with a training strategy
-    begins its round again, with the root's shared parameters.
+    This covers ``optimizer.state`` and the options in ``optimizer.param_groups``, such as learning rates, including
+    options that are tensors. State that a rank lacks is created without a step, so no parameter changes. State that the
+    root lacks is removed. Tensors with the root's shape, dtype and device type are overwritten in place; others are
+    replaced. An optimizer with a training strategy restarts its round with the root's shared parameters.
 
     Args:
         optimizer (torch.optim.Optimizer): Optimizer, with the same parameters on all ranks.
@@ -64,8 +64,8 @@ def broadcast_optimizer_state(
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
 
     Raises:
-        ValueError: The optimizer is LBFGS (whose state is not kept by parameter), parameters differ between ranks, or a
-            tensor is not supported or cannot be created on some rank. Raised on every rank.
+        ValueError: The optimizer is LBFGS, which does not keep its state by parameter; parameters differ between ranks;
+            or a tensor is not supported or cannot be created on some rank. Raised on every rank.
         HorovodInternalError: A rank was lost.
     """
     if isinstance(optimizer, torch.optim.LBFGS):
@@ -86,7 +86,7 @@ def broadcast_optimizer_state(
     if not is_root and not complaint:
         try:
             places = _matching(optimizer, parameters, theirs)
-        except (RuntimeError, ValueError) as error:  # no such device, or out of memory
+        except (RuntimeError, ValueError) as error:  # the device does not exist, or is out of memory
             complaint = f"{type(error).__name__}: {error}"
     check_forms("broadcast_optimizer_state", {}, complaint, process_set, "optimizer_state.check")
     broadcast_all(((f"optimizer_state.{i}", place.tensor) for i, place in enumerate(places)), root_rank, process_set)
@@ -99,7 +99,7 @@ def broadcast_optimizer_state(
 
 @dataclass(frozen=True)
 class _Place:
-    """Tensor that receives one of the root's tensors."""
+    """Tensor of this rank that receives one of the root's tensors."""
 
     tensor: torch.Tensor
     in_place: bool
@@ -114,7 +114,7 @@ def _describe_or_reason(optimizer: Any, parameters: list[Any], tensors: list[tor
 
 
 def _describe(optimizer: Any, parameters: list[Any], tensors: list[torch.Tensor]) -> _Description:
-    """Return the root's description, and append the tensors it refers to to ``tensors``."""
+    """Return the description of this rank's optimizer state, and append its tensors to ``tensors``."""
     position = {id(p): i for i, p in enumerate(parameters)}
 
     def strip(value: Any, where: str) -> Any:
@@ -148,7 +148,7 @@ def _shapes(optimizer: Any) -> list[list[tuple[int, ...]]]:
 
 
 def _difference(optimizer: Any, theirs: _Description) -> str:
-    """Return a description of how this rank's parameters differ from the root's; empty if they do not."""
+    """Return a message that tells how this rank's parameters differ from the root's, or "" if they do not."""
     mine = _shapes(optimizer)
     if mine == theirs.shapes:
         return ""
@@ -159,9 +159,9 @@ def _difference(optimizer: Any, theirs: _Description) -> str:
 
 
 def _matching(optimizer: Any, parameters: list[Any], theirs: _Description) -> list[_Place]:
-    """Return the receiving tensor for each of the root's tensors.
+    """Return the receiving tensor for each of the root's tensors, in the root's order.
 
-    It is this rank's own tensor in the same place if that fits, else a new one.
+    If this rank has a suitable tensor at the same place in its state, that tensor is used, else a new one.
     """
     found: dict[int, _Place] = {}
 
@@ -186,7 +186,7 @@ def _matching(optimizer: Any, parameters: list[Any], theirs: _Description) -> li
 
 
 def _fits(own: torch.Tensor, description: _TensorAt) -> bool:
-    """Return True if the root's tensor can be received in the memory of ``own``."""
+    """Return True if the root's tensor can be received directly in the memory of ``own``."""
     alike = (
         tuple(own.shape) == description.shape
         and own.dtype is description.dtype
@@ -205,15 +205,15 @@ def _new_tensor(description: _TensorAt, of: Sequence[torch.Tensor]) -> torch.Ten
 
 
 def device_beside(parameters: Sequence[torch.Tensor], device_type: str) -> str:
-    """Return the device of the first of ``parameters`` that is on a device of this type.
+    """Return the device of the first parameter that is on a device of type ``device_type``.
 
-    If there is none, return the type, which stands for its current device.
+    If there is none, return ``device_type``, which stands for the current device of that type.
     """
     return next((str(p.device) for p in parameters if p.device.type == device_type), device_type)
 
 
 def _install(optimizer: Any, parameters: list[Any], theirs: _Description, places: list[_Place]) -> None:
-    """Store the received state. Tensors received in place keep their identity."""
+    """Store the received state in the optimizer. Tensors received in place keep their identity."""
 
     def fill(description: Any, own: Any) -> Any:
         if isinstance(description, _TensorAt):
@@ -246,8 +246,8 @@ def broadcast_parameters(
 ) -> None:
     """Overwrite ``params`` on every rank of the process set with the root's values.
 
-    Tensors of every dtype are supported, also sparse tensors and tensors whose elements share memory, if they have the
-    same form on all ranks. All ranks check this before any data is sent.
+    Tensors of every dtype are supported. So are sparse tensors and tensors whose elements share memory, if their layout
+    is the same on all ranks. All ranks check this before any data is sent.
 
     Args:
         params (Mapping[str, torch.Tensor] or Iterable): A mapping such as ``model.state_dict()``, which is processed in
@@ -320,8 +320,8 @@ def broadcast_object(
     Raises:
         HorovodInternalError: Ranks disagree, or a rank was lost.
     """
-    # The default name in the original Horovod, the type's name, would differ between the root and ranks that pass None,
-    # and hang.
+    # The original Horovod's default name is the name of the object's type. It would differ between the root and ranks
+    # that pass None, and the job would hang.
     return objects.broadcast_object(obj, root_rank, name or "broadcast_object", process_set, face=face)
 
 

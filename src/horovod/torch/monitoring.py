@@ -1,14 +1,14 @@
-"""Observation of training programs: progress, common mistakes, waits for data, and whether ranks are in sync.
+"""Observation of training programs: progress, common mistakes, waits for data, and differences between ranks.
 
 ``Count`` and ``Progress`` are counters that ranks compare in every round (agreement.py). Checks for common mistakes
-(``horovod.common.training``) sample parameters and gradients in the first steps, and the first batches, and observe
-steps of optimizers that are not distributed.
+(``horovod.common.training``) sample parameters, gradients and batches in the first steps. They also observe steps of
+optimizers that are not distributed.
 
 DataLoader has no hook for waits, first batches and ends of epochs. So the ``__next__`` method of its iterators is
 wrapped once, when the first distributed optimizer is created. The loaders' results, errors and processes stay the same.
-Not observed: loaders of other packages, the creation of an iterator (which starts its processes), and the program's own
-work on a batch. Batches that another thread reads from a loader do not count as waits. An epoch counts if the optimizer
-has taken steps since the loader's first batch; epochs of validation loaders have none.
+Loaders of other packages, the creation of an iterator (which starts its processes), and the program's own work on a
+batch are not observed. Batches that another thread reads from a loader do not count as waits. The end of a loader
+counts as an epoch only if the optimizer has taken steps since the loader's first batch, which excludes validation.
 """
 
 import contextlib
@@ -42,9 +42,9 @@ strategies: "weakref.WeakSet[Any]" = weakref.WeakSet()
 
 
 class Count:
-    """Counter that is equal on all ranks as long as they do the same.
+    """Counter that is equal on all ranks as long as they run the same steps.
 
-    It restarts with each job, because ranks may be new in it, and with each ``hvd.join()``, because ranks join after
+    It restarts with each job, because a job can have new ranks, and with each ``hvd.join()``, because ranks join after
     different numbers of steps.
     """
 
@@ -55,7 +55,7 @@ class Count:
         self._number = 0
 
     def now(self) -> int:
-        """Return the count."""
+        """Return the current count."""
         if self._job is not face.job or self._joins != control.joins:
             self._job, self._joins = face.job, control.joins
             self._number = 0
@@ -67,13 +67,13 @@ class Count:
         return self._number
 
     def restart(self) -> None:
-        """Restart from 0, on all ranks, after a failure that all have seen."""
+        """Restart from 0. Called on all ranks after a failure that all ranks have seen."""
         self._failures += 1
         self._number = 0
 
     @property
     def era(self) -> str:
-        """Identifier that distinguishes this count from those before a restart."""
+        """Identifier of the period since the last restart."""
         return f"{self._joins}.{self._failures}"
 
 
@@ -82,13 +82,13 @@ epochs = Count()
 
 
 class Progress:
-    """Progress of one optimizer."""
+    """Number of steps of one optimizer, which ranks compare in each round."""
 
     def __init__(self) -> None:
         self.steps = Count()
 
     def check(self, readiness: agreement.Readiness, ranks: list[int] | None) -> None:
-        """Compare this rank's progress with the readiness messages of a round.
+        """Check the progress that the readiness messages of a round report.
 
         If ranks are in different epochs, rank 0 only warns.
 
@@ -106,15 +106,16 @@ class Progress:
             training.tell("epochs", "", ranks or (), epochs=training.epochs, batches=training.epoch_batches)
 
 
-# Numbers of steps after which parameters are compared.
+# Step numbers at which parameters are compared between ranks.
 _COMPARED = (2, 20, 200)
-# The same for plain optimizers, whose program may average their parameters now and then.
+# Step number at which parameters of optimizers that are not distributed are compared. It is large because programs may
+# average parameters themselves from time to time.
 _PLAIN = 100
-# Number of first batches to compare.
+# Number of batches, from the first on, that are compared between ranks.
 _BATCHES = 3
-# Maximum numbers of tensors in a sample, and of values per tensor.
+# Maximum number of tensors in a sample, and maximum number of values per tensor.
 _TENSORS, _VALUES = 16, 8
-# Maximum number of values per tensor of a batch.
+# Maximum number of values per tensor in the digest of a batch.
 _OF_BATCH = 1024
 _BROADCAST = "call hvd.broadcast_parameters(model.state_dict(), root_rank=0) before the first step"
 _SAMPLER = (
@@ -129,9 +130,9 @@ def after_step(names: Mapping[torch.Tensor, str], of: str, process_set: ProcessS
 
     Args:
         names: Names of the optimizer's parameters.
-        of: Name of the optimizer.
+        of: Name by which ranks match the optimizer.
         process_set: Ranks that share the optimizer.
-        steps: Number of steps that it has taken.
+        steps: Number of steps that the optimizer has taken.
         same: False if the program has skipped reductions, so that ranks may differ.
     """
     training.steps += 1
@@ -151,13 +152,13 @@ def first_gradients(named: Iterable[tuple[str, torch.Tensor | None]], of: str, p
     if not training.watched:
         return
     values = _sample({name: grad for name, grad in named if grad is not None})
-    if any(any(row) for row in values.values()):  # zeros carry no information
+    if any(any(row) for row in values.values()):  # a sample of zeros tells nothing
         digest = hashlib.sha256(repr(sorted(values.items())).encode()).hexdigest()
         training.tell("gradients", of, process_set.ranks or (), digest=digest, remedy=_SAMPLER)
 
 
 def _sample(tensors: Mapping[str, torch.Tensor]) -> dict[str, list[float]]:
-    """Return a few values of some of the tensors."""
+    """Return a few values of at most ``_TENSORS`` tensors, by name."""
     usable = [(name, t) for name, t in tensors.items() if t.is_floating_point() and _can_be_read(t)]
     chosen = usable[:: -(-len(usable) // _TENSORS) or 1]
     return {name: _values(t, _VALUES).double().tolist() for name, t in chosen}
@@ -170,7 +171,7 @@ def _values(tensor: torch.Tensor, count: int) -> torch.Tensor:
 
 def _can_be_read(tensor: torch.Tensor) -> bool:
     return (
-        type(tensor) in (torch.Tensor, torch.nn.Parameter)  # other types may communicate when they are read
+        type(tensor) in (torch.Tensor, torch.nn.Parameter)  # reading other types, such as DTensor, may communicate
         and tensor.layout is torch.strided
         and not (tensor.is_meta or tensor.is_quantized)
         and tensor.numel() > 0
@@ -188,9 +189,9 @@ class _Batches:
         self.digests: list[str] = []
 
     def add(self, batch: Any) -> None:
-        """Record a batch while ``wanted``.
+        """Record the digest of a batch.
 
-        Keeps the latest batches, because earlier ones may come from a validation loader.
+        Only the latest batches are kept, because earlier ones may come from a validation loader.
         """
         digest = hashlib.sha256()
         if training.watched and _add(digest, batch):
@@ -198,7 +199,7 @@ class _Batches:
 
 
 def _add(digest: Any, value: Any) -> bool:
-    """Add the numbers and strings of a batch to ``digest``. Return False if there are none."""
+    """Add the numbers and strings of a batch to ``digest``. Return False if the batch contains none."""
     if isinstance(value, torch.Tensor):
         if not _can_be_read(value):
             return False
@@ -222,10 +223,10 @@ batches = _Batches()
 
 
 def _plain_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-    """Record a step of a plain optimizer, as long as no optimizer is distributed."""
+    """Record a step of an optimizer that is not distributed. Ignores distributed optimizers."""
     if hasattr(optimizer, "_hvd") or hasattr(optimizer, "_hvd_strategy") or not training.watched:
         return
-    # Assume two bytes per number: programs that average by themselves may send half precision.
+    # Count two bytes per parameter, because programs that average gradients themselves may send half precision.
     steps = training.plain_step(lambda: 2 * sum(p.numel() for p in _trained(optimizer)), _WRAP)
     if steps == _PLAIN:
         ranks = range(face.require_job().size)
@@ -240,18 +241,18 @@ def _trained(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
 
 
 def watch_plain_optimizers() -> None:
-    """Record the steps of all optimizers."""
-    with contextlib.suppress(ImportError):  # older PyTorch has no such hook
+    """Start to record the steps of optimizers that are not distributed."""
+    with contextlib.suppress(ImportError):  # older versions of PyTorch lack this hook
         from torch.optim.optimizer import register_optimizer_step_post_hook
 
         register_optimizer_step_post_hook(_plain_step)
 
 
-_BEGUN = "_hvd_steps_at_begin"  # attribute of a loader's iterator: the number of steps at its first batch
+_BEGUN = "_hvd_steps_at_begin"  # name of an iterator's attribute that holds the number of steps at its first batch
 
 
 def watch_data_loaders() -> None:
-    """Start to measure waits for DataLoaders."""
+    """Start to observe DataLoaders and to measure how long the program waits for their batches."""
     kind = getattr(loaders, "_BaseDataLoaderIter", None)
     plain = vars(kind).get("__next__") if kind is not None else None
     if plain is None:  # unknown PyTorch version: data waits are not measured
@@ -294,22 +295,23 @@ def check_in_sync(
     """Check that all ranks hold the same values, bit for bit. All ranks of the set must call it.
 
     Running statistics of normalization layers that are not synchronized usually differ between ranks and are skipped.
-    So are parameters that may differ at this step by a training strategy such as ``LocalSGD``; of an optimizer with a
-    strategy only the options and the shared parameters are compared.
+    Parameters that a training strategy such as ``LocalSGD`` allows to differ at this step are skipped too. For an
+    optimizer with a strategy, only the options and the shared parameters are compared.
 
     Args:
         *objects: Models, optimizers, schedulers and other objects with ``state_dict()``; tensors, numbers, strings,
             None; and dicts and lists of these.
         process_set (ProcessSet): Ranks to compare. Default: all ranks.
         ignore (Collection[str]): Further entries to skip, as paths or patterns such as ``["model.head.*"]``.
-        **named: More objects, whose keywords become their names in the error message.
+        **named: More objects. Their keywords are used as names in the error message.
 
     Returns:
         str: SHA-256 of the compared values, in hexadecimal.
 
     Raises:
-        OutOfSyncError: Values differ. Raised on all ranks; the message names the first difference, as in
-            ``scheduler.last_epoch`` or ``optimizer.state[3].exp_avg``, the ranks, and small values.
+        OutOfSyncError: Values differ. Raised on all ranks. The message names the first difference, such as
+            ``scheduler.last_epoch`` or ``optimizer.state[3].exp_avg``, and the ranks, and shows the values if they are
+            small.
         ValueError: An argument contains nothing that can be compared.
         HorovodInternalError: A rank was lost.
     """
@@ -321,9 +323,9 @@ def check_in_sync(
 
 
 def check_after_step(optimizer: Any, names: Mapping[torch.Tensor, str], process_set: ProcessSet, steps: int) -> None:
-    """Compare ranks after a step, if HOROVOD_CHECK_IN_SYNC_STEPS requests it.
+    """Check that ranks are in sync after every HOROVOD_CHECK_IN_SYNC_STEPS steps, if that is set.
 
-    ``names`` has the names of the optimizer's parameters. ``steps`` is the number of completed steps.
+    ``names`` maps the optimizer's parameters to their names. ``steps`` is the number of completed steps.
     """
     job = face.require_job()
     if job.check_steps and steps % job.check_steps == 0:
@@ -352,7 +354,7 @@ def _read(value: Any) -> Any:
         state = torch.optim.Optimizer.state_dict(value) if strategy is not None else value.state_dict()
         if strategy is not None:
             return {"param_groups": state["param_groups"], "strategy": strategy.common()}
-        return {"param_groups": state.pop("param_groups"), **state}  # report first what the user has set
+        return {"param_groups": state.pop("param_groups"), **state}  # differences in options are reported first
     return value
 
 
@@ -383,4 +385,4 @@ def _read_tensor(tensor: torch.Tensor) -> Any:
     flat = plain(tensor.cpu().resolve_conj()).reshape(-1)
     size = flat.numel() * flat.element_size()
     data = (ctypes.c_char * size).from_address(flat.data_ptr()) if size else b""
-    return in_sync.Array(dtype, shape, data, flat.tolist)  # flat.tolist keeps the memory alive
+    return in_sync.Array(dtype, shape, data, flat.tolist)  # the bound method flat.tolist keeps the memory alive

@@ -1,4 +1,4 @@
-"""Operations and process functions of the PyTorch frontend, under the import path that other software uses."""
+"""Operations and process functions of the PyTorch frontend. Other software imports them from this module."""
 
 from horovod.common.basics import HorovodBasics
 from horovod.common.exceptions import HorovodInternalError
@@ -67,7 +67,7 @@ log_stats = _basics.log_stats
 def step() -> None:
     """Mark the end of a training step, as described in ``horovod.common.basics``.
 
-    From the first call on, the time that the program waits for its DataLoaders is measured as well.
+    The first call also starts to measure how long the program waits for its DataLoaders.
 
     Raises:
         ValueError: Horovod is not initialized.

@@ -1,4 +1,4 @@
-"""DistributedOptimizer: any torch optimizer, with gradients reduced over the ranks before each step."""
+"""DistributedOptimizer, which reduces the gradients of any torch optimizer over the ranks before each step."""
 
 import contextlib
 import functools
@@ -36,17 +36,17 @@ from horovod.torch.submissions import Options
 
 
 def reducing(closure: Callable[[], Any], reducer: GradientReducer) -> Callable[[], Any]:
-    """Return ``closure`` with loss and gradients reduced over the reducer's ranks, which all must call it.
+    """Return a closure that also reduces the loss and the gradients over the reducer's ranks. All ranks must call it.
 
-    Line-search optimizers (LBFGS) decide by the loss how often to call the closure. If each rank used its own loss,
-    ranks would decide differently, and a rank that calls the closure once more would wait for the others.
+    Optimizers with a line search, such as LBFGS, use the loss to decide how often to call the closure. If each rank
+    used its own loss, ranks could decide differently, and the rank with more calls would wait for the others.
 
-    The loss may be a number, a tensor with one element, or None. It is summed if the gradients are summed and averaged
-    otherwise, so that the gradients are those of the loss.
+    The loss may be a number, a tensor with one element, or None. It is summed if ``op`` is Sum and averaged otherwise,
+    so that the gradients match the loss.
     """
 
     def run() -> Any:
-        reducer.stepped()  # the closure may run a backward pass on only some of the ranks
+        reducer.stepped()  # only some ranks may have run a backward pass in the closure
         reducer.coverage.leave_alone()
         loss = closure()
         reducer.synchronize(only_new=True)
@@ -58,8 +58,8 @@ def reducing(closure: Callable[[], Any], reducer: GradientReducer) -> Callable[[
 
 def _reduce(loss: Any, reducer: GradientReducer) -> Any:
     known = isinstance(loss, int | float) or (isinstance(loss, torch.Tensor) and loss.numel() == 1)
-    # Always reduce a float64, so that ranks run the same operation whatever their closures return.
-    # Tensor.item() instead of float(), which would warn about graphs.
+    # Always reduce a float64, so that ranks run the same operation even if their closures return different types.
+    # Tensor.item() is used because float() would warn about tensors that require a gradient.
     number = loss.item() if isinstance(loss, torch.Tensor) and known else loss
     value = torch.tensor([number if known else 0.0], dtype=torch.float64, device="cpu")
     op = Sum if reducer.options.op == Sum else Average
@@ -87,14 +87,14 @@ def DistributedOptimizer(
     """Make ``optimizer`` distributed and return it.
 
     The result is the same object. Its class becomes a subclass of its former class, with the same name, so schedulers,
-    ``param_groups`` and ``state`` remain valid. Wrapping it again replaces the first wrapping. It pickles and copies as
-    the plain optimizer.
+    ``param_groups`` and ``state`` remain valid. Wrapping it again replaces the first wrapping. Pickling or copying it
+    yields the plain optimizer.
 
-    Gradients are reduced during the backward pass. When ``backward()`` returns, ``param.grad`` holds the result. This
-    applies if this process is in the process set and the set has more than one rank, or the job is elastic. Otherwise
-    the optimizer behaves like the plain one, with a few more methods. All ranks must run the same number of backward
-    passes between steps, or none. If only some ranks have a gradient for a parameter, the others contribute zeros. If
-    no rank has one, it stays None.
+    Gradients are reduced during the backward pass. When ``backward()`` returns, ``param.grad`` holds the result. If
+    this process is not in the process set, or the set has only one rank and the job is not elastic, the optimizer
+    behaves like the plain one with a few more methods. All ranks must run the same number of backward passes between
+    steps, or none. If only some ranks have a gradient for a parameter, the others contribute zeros. If no rank has one,
+    it stays None.
 
     Args:
         optimizer (torch.optim.Optimizer): Optimizer to make distributed.
@@ -112,16 +112,16 @@ def DistributedOptimizer(
         num_groups (int): Deprecated; use ``groups``.
         groups (int or Sequence[Sequence[torch.Tensor]], optional): Number of groups, or lists of parameters. The
             gradients of a group are reduced together.
-        sparse_as_dense (bool): Convert sparse gradients to dense ones instead of gathering them, and back for
-            SparseAdam, which requires sparse gradients. Default: False.
+        sparse_as_dense (bool): Convert sparse gradients to dense ones instead of gathering them. For SparseAdam, which
+            requires sparse gradients, the results are converted back. Default: False.
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
         gradient_as_bucket_view (bool, optional): Make ``param.grad`` a view of a bucket from the second step on. A
-            bucket is memory shared by the ranks of a host, or GPU memory, and is reduced in one allreduce. True:
-            gradients of all sizes; False: none; None (default): gradients of up to 256 KiB, because copying a large one
-            costs what the bucket saves. All ranks must enable it. Not used for sparse gradients, non-contiguous
-            parameters (channels last), ``groups``, and compressors that do not treat each value separately; these
-            gradients are reduced one by one. The program may assign anything to ``param.grad``, and a gradient that it
-            keeps across ``zero_grad()`` keeps its value.
+            bucket is memory shared by the ranks of a host, or GPU memory, and is reduced in one allreduce. True uses
+            buckets for gradients of all sizes, False for none. None (default) uses them for gradients of up to 256 KiB,
+            because copying a larger one takes as long as the bucket saves. All ranks must enable it. Buckets are not
+            used for sparse gradients, non-contiguous parameters (channels last), ``groups``, and compressors that do
+            not treat each value separately. These gradients are reduced one by one. The program may still assign any
+            tensor to ``param.grad``. A gradient that it keeps across ``zero_grad()`` keeps its value.
 
     Returns:
         torch.optim.Optimizer: ``optimizer``.
@@ -173,8 +173,8 @@ def DistributedOptimizer(
 
 
 def _max_bucketed(wanted: bool | None, compression: Any, groups: Any) -> int:
-    """Return the bytes of the largest gradient that may share a bucket; 0 for no buckets."""
-    # A compressor that considers several values at a time would give other results for a bucket.
+    """Return the maximum bytes of a gradient that can share a bucket, or 0 to disable buckets."""
+    # A compressor that does not treat each value separately would compute different results for a bucket.
     known = Compression
     by_number = compression in (known.none, known.fp16, known.bf16, known.wire_fp16, known.wire_bf16)
     if wanted is False or groups or not by_number:
@@ -183,7 +183,7 @@ def _max_bucketed(wanted: bool | None, compression: Any, groups: Any) -> int:
 
 
 class _Control:
-    """State of a distributed optimizer besides its reducer."""
+    """State that DistributedOptimizer adds to an optimizer, including its reducer."""
 
     __slots__ = ("begun", "in_step", "members", "passes", "reducer", "should_synchronize", "synchronized", "warned")
 
@@ -195,11 +195,11 @@ class _Control:
         self.should_synchronize = True
         self.synchronized = False  # True if the user called synchronize() since the last step
         self.in_step = False
-        self.warned = False  # True after the warning about gradients that were left out
+        self.warned = False  # True after a warning about gradients that were not reduced
 
     def step(self, step: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run ``step``, the plain optimizer's method, on reduced gradients."""
-        if self.in_step:  # step() has called itself through another name
+        """Reduce the gradients if necessary, then run ``step``, the plain optimizer's method."""
+        if self.in_step:  # step() was called by another step method of the same optimizer
             return step(*args, **kwargs)
         reducer = self.reducer
         if isinstance(reducer, DeltaReducer):
@@ -211,7 +211,8 @@ class _Control:
                     "gradients are reduced when backward() returns, so neither call is needed",
                 )
             closure = args[0] if args else kwargs.get("closure")
-            # A closure computes its own gradients; earlier ones matter only if a backward pass produced them.
+            # With a closure, existing gradients that no backward pass has produced are ignored: the closure computes
+            # new ones.
             self.synchronize(only_new=closure is not None)
             if closure is not None and reducer is not None:
                 closure = reducing(closure, reducer)
@@ -241,7 +242,7 @@ class _Control:
     def synchronize(self, only_new: bool = False) -> None:
         """Reduce all gradients; see ``GradientReducer.synchronize``.
 
-        Without ``only_new``, this includes gradients that no round has seen.
+        If ``only_new`` is False, gradients that no round has seen are reduced too.
         """
         with self.begun.apart(self.reducer) if self.begun else contextlib.nullcontext():
             if self.reducer is not None:
@@ -250,7 +251,7 @@ class _Control:
                     self.reducer.reduce_left_out()
 
     def stepped(self, optimizer: Any, names: dict[torch.Tensor, str]) -> None:
-        """Record a completed step of ``optimizer``. ``names`` has the names of its parameters."""
+        """Record a completed step of ``optimizer``. ``names`` maps its parameters to their names."""
         if not self.in_step:
             marks.optimizer(self)
         if self.reducer is not None and not self.in_step:
@@ -269,7 +270,7 @@ class _Control:
 
 
 class _Distributed:
-    """Methods of a distributed optimizer, which override the plain optimizer's."""
+    """Methods of a distributed optimizer, which override methods of the plain optimizer."""
 
     _hvd: _Control
     _hvd_plain: type
@@ -277,7 +278,7 @@ class _Distributed:
     def step(self, *args: Any, **kwargs: Any) -> Any:  # noqa: D417 - arguments of the plain optimizer
         """Perform an optimizer step with reduced gradients.
 
-        On a rank without a backward pass since the last step, it first waits for the gradients of the other ranks.
+        On a rank that has run no backward pass since the last step, it first takes part in the other ranks' reduction.
 
         Args:
             closure (Callable, optional): Closure as for the plain optimizer. Its loss is reduced as well, so that all
@@ -293,7 +294,7 @@ class _Distributed:
         self._hvd.stepped(self, self._parameter_names)
         return result
 
-    # Torch wraps the step of each new optimizer class to run hooks. The plain class's step, called here, has that
+    # Torch wraps the step of each new optimizer class so that it runs hooks. The plain step, called here, runs them
     # already.
     step.hooked = True  # type: ignore[attr-defined]
 
@@ -311,7 +312,7 @@ class _Distributed:
         self._hvd.synchronized = True
 
     def skip_synchronize(self) -> contextlib.AbstractContextManager[None]:
-        """Return a context in which ``step`` does not reduce gradients.
+        """Return a context manager within which ``step`` does not reduce gradients.
 
         Raises:
             AssertionError: ``op`` is ``Adasum``, whose reduction is part of ``step``.
@@ -321,10 +322,10 @@ class _Distributed:
         return self._hvd.skipping()
 
     def zero_grad(self, *args: Any, **kwargs: Any) -> None:
-        """Reset the gradients like the plain optimizer.
+        """Reset the gradients, as the plain optimizer does.
 
         Raises:
-            AssertionError: Gradients are being reduced: it was called from a hook during ``backward()``.
+            AssertionError: Gradients are being reduced, because this was called from a hook during ``backward()``.
         """
         reducer = self._hvd.reducer
         if reducer is not None and not self._hvd.in_step:
@@ -334,7 +335,7 @@ class _Distributed:
         super().zero_grad(*args, **kwargs)  # type: ignore[misc]
 
     def set_backward_passes_per_step(self, passes: int) -> None:
-        """Reduce gradients after ``passes`` backward passes from now on.
+        """Set the number of backward passes after which gradients are reduced.
 
         Args:
             passes (int): Number of backward passes per step, at least 1.
@@ -348,7 +349,7 @@ class _Distributed:
             self._hvd.reducer.set_passes(passes)
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """Load a state like the plain optimizer. Gradients in flight are discarded."""
+        """Load a state, as the plain optimizer does. Gradients in flight are discarded."""
         self._hvd.synchronized = False
         self._hvd.should_synchronize = True
         if self._hvd.reducer is not None:
@@ -356,14 +357,16 @@ class _Distributed:
         return super().load_state_dict(*args, **kwargs)  # type: ignore[misc]
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a parameter group like the plain optimizer, and reduce its gradients too. All ranks must add the same.
+        """Add a parameter group, as the plain optimizer does, and reduce its gradients from now on.
+
+        All ranks must add the same group.
 
         Args:
             param_group (dict): Parameter group as for ``torch.optim.Optimizer``.
 
         Raises:
             ValueError: A parameter has a complex or 8-bit floating-point dtype, or ``compression`` does not support it.
-                Nothing is added then.
+                The group is not added in this case.
         """
         super().add_param_group(param_group)  # type: ignore[misc]
         try:
@@ -373,8 +376,8 @@ class _Distributed:
             raise
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        # The class is created at run time, so other processes do not have it. Hooks and handles are meaningless there
-        # anyway.
+        # Pickle as the plain class: this class is created at run time, so other processes do not have it, and hooks and
+        # handles cannot be used there.
         return _new, (self._hvd_plain,), self.__getstate__()
 
     _parameter_names: dict[torch.Tensor, str]
@@ -405,8 +408,8 @@ def _wrap(optimizer: Any, control: _Control) -> Any:
     optimizer._parameter_names = control.members.names
     patched = vars(optimizer).get("step")
     if patched is not None:
-        # The object has a ``step`` attribute, set by a learning rate scheduler for example, which hides that of the
-        # class.
+        # The object has an attribute ``step``, set by a learning rate scheduler for example, which hides the method of
+        # the class.
         optimizer.step = _patch_again(optimizer, patched)
     return optimizer
 
@@ -427,7 +430,7 @@ def _patch_again(optimizer: Any, patched: Callable[..., Any]) -> Any:
 
 
 def unwrap(optimizer: Any) -> None:
-    """Turn a distributed optimizer back into a plain one. Does nothing to a plain one."""
+    """Turn a distributed optimizer back into a plain one. A plain optimizer is left unchanged."""
     if not isinstance(optimizer, _Distributed):
         return
     if optimizer._hvd.reducer is not None:

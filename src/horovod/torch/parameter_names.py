@@ -1,4 +1,4 @@
-"""Names and groups of an optimizer's parameters, which match gradients between ranks; checks of related arguments."""
+"""Names and groups of an optimizer's parameters, by which ranks match gradients, and checks of related arguments."""
 
 import weakref
 from collections import Counter
@@ -23,8 +23,8 @@ def name_parameters(
 ) -> dict[torch.Tensor, str]:
     """Return the names of the parameters in ``param_groups``.
 
-    They come from ``named_parameters``, or are ``allreduce.noname.<group>.<index>`` without it. ``first_group`` is the
-    number of the first group.
+    They are taken from ``named_parameters``. Without it, they are ``allreduce.noname.<group>.<index>``. ``first_group``
+    is the number of the first group.
 
     Raises:
         ValueError: An entry is not a (name, parameter) pair, a name occurs twice, or a parameter has no name.
@@ -92,7 +92,7 @@ def make_groups(
     names: dict[torch.Tensor, str],
     process_set: ProcessSet,
 ) -> list[list[torch.Tensor]]:
-    """Return the groups of the set's first rank, without parameters that are frozen or not in this optimizer."""
+    """Return the groups of the set's first rank, without frozen parameters and those of other optimizers."""
     if not groups:
         return []
     if isinstance(groups, int):
@@ -116,8 +116,8 @@ def make_groups(
 class Members:
     """The parameters of an optimizer with their names, kept up to date with ``param_groups``.
 
-    Programs do not only call ``add_param_group``: they also append to a group's list, or replace lists and groups. The
-    optimizer steps all parameters that it finds there, so all their gradients must be reduced.
+    Programs can call ``add_param_group``, but also append to a group's list, or replace lists and groups. The optimizer
+    updates all parameters in ``param_groups``, so all their gradients must be reduced.
     """
 
     def __init__(self, optimizer: Any, names: dict[torch.Tensor, str]) -> None:
@@ -130,10 +130,10 @@ class Members:
         self._single = [[i for i, p in enumerate(params) if p.numel() == 1] for params in self._lists]
 
     def take_in(self, reducer: Any) -> None:
-        """Add parameters that are new in ``param_groups`` to ``reducer``, unless that is None.
+        """Find new parameters in ``param_groups``, and add them to ``reducer`` if it is not None.
 
-        All ranks must add the same. If nothing has changed, this takes a few ns per parameter, so it can be called in
-        every step.
+        All ranks must have the same new parameters. If there are none, this takes a few ns per parameter, so it can be
+        called in every step.
 
         Raises:
             ValueError: The gradients of a parameter cannot be reduced, or the compression does not support it. No
@@ -145,7 +145,7 @@ class Members:
         taken = set(self.names.values())
         new = {}
         for p, name in name_parameters(optimizer.param_groups, None).items():
-            if p not in self.names:  # removed parameters keep their names, because they may come back
+            if p not in self.names:  # a removed parameter keeps its name, because it may be added again
                 while name in taken:
                     name += "'"
                 new[p] = name
@@ -174,7 +174,7 @@ class Members:
 
 
 class _Known:
-    """Names in use within one process set of one job."""
+    """Names of gradients that are in use within one process set of one job."""
 
     __slots__ = ("counts", "given", "job")
 
@@ -190,10 +190,11 @@ _known: "WeakKeyDictionary[ProcessSet, _Known]" = WeakKeyDictionary()
 def unique_on_the_wire(
     optimizer: Any, names: dict[torch.Tensor, str], process_set: ProcessSet
 ) -> dict[torch.Tensor, str]:
-    """Return names that no other optimizer of this process set uses; models often have parameters of the same name.
+    """Return names that no other optimizer of this process set uses.
 
-    The first optimizer with a name uses it unchanged, the next ones append ``#1``, ``#2``, ...; so all ranks must wrap
-    their optimizers in the same order. An optimizer that is wrapped again keeps its names.
+    Models often have parameters with equal names. The first optimizer uses a name unchanged, the next ones append
+    ``#1``, ``#2`` and so on. So all ranks must wrap their optimizers in the same order. An optimizer that is wrapped
+    again keeps its names.
     """
     known = _known.get(process_set)
     if known is None or known.job is not face.job:

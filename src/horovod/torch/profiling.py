@@ -31,20 +31,20 @@ def profile(
 ) -> None:
     """Record a profile of the next training steps for ``python -m horovod.planner``.
 
-    Call it before the training loop; the loop does not change. The profile has the compute times of a step and the
-    order in which backward produces the gradients. Time in which a rank waits for communication is not part of it, so
-    one worker is enough; several also show how much ranks differ. In a job, all ranks must call it with the same
-    ``steps``.
+    Call this before the training loop, which needs no changes. The profile contains the compute times of a step, and
+    the order in which backward produces the gradients. It does not include the time that a rank waits for
+    communication, so one worker is sufficient. With several workers it also contains how much ranks differ. In a job,
+    all ranks must call this with the same ``steps``.
 
     A step ends with ``step()`` of the first optimizer that is used. Forward begins with the first call of a module
-    after that, and backward when the last module has returned. On CUDA devices, times are those of the device.
+    after that, and backward when the last module has returned. On CUDA devices, times are measured on the device.
 
     Args:
         path: File that rank 0 writes after 5 + ``steps`` steps.
         steps: Number of steps to record, at least 1.
         batch: Samples per worker and step. Default: the first dimension of the first tensor that a module is called
             with.
-        named_parameters: Names of the parameters. Default: numbers.
+        named_parameters: Names of the parameters. Default: their positions.
 
     Raises:
         ValueError: If ``steps`` is not positive, or if a profile is being recorded.
@@ -58,7 +58,7 @@ def profile(
 
 
 class _HostClock:
-    """Clock of the host."""
+    """Clock of the host CPU, in seconds."""
 
     def mark(self) -> Any:
         return time.perf_counter()
@@ -67,11 +67,11 @@ class _HostClock:
         return float(end - start)
 
     def wait(self) -> None:
-        """Wait until all marks can be compared."""
+        """Wait until the times between all marks can be computed."""
 
 
 class _CudaClock:
-    """Clock of the current CUDA device: marks are events on the current stream."""
+    """Clock of the current CUDA device, whose marks are events on the current stream."""
 
     def mark(self) -> Any:
         event = torch.cuda.Event(enable_timing=True)
@@ -86,7 +86,7 @@ class _CudaClock:
 
 
 class _Marks:
-    """Marks of one step, of a clock."""
+    """Points in time during one step, as marks of a clock."""
 
     def __init__(self, begin: Any) -> None:
         self.begin = begin
@@ -102,7 +102,7 @@ class _Marks:
 
 
 class _Recorder:
-    """Hooks on modules, gradients and optimizers while a profile is recorded."""
+    """Recorder of a profile, with hooks on modules, gradients and optimizers."""
 
     def __init__(self, path: str, steps: int, batch: int | None, names: dict[str, torch.Tensor]) -> None:
         self.path, self._wanted, self._batch = path, steps, batch
@@ -111,11 +111,11 @@ class _Recorder:
         self._optimizer: Any = None
         self._parameters: list[torch.Tensor] = []
         self._model = ""
-        self._calls = 0  # depth of module calls
+        self._calls = 0  # nesting depth of module calls
         self._stepping = 0  # depth of step(): a distributed optimizer calls that of its base class
         self._now = _Marks(None)
         self._done: list[_Marks] = []
-        # Older versions of PyTorch, which do not have them, must be able to import this module.
+        # Import them here, because older versions of PyTorch lack them and must be able to import this module.
         from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
         self._handles: list[Any] = [
@@ -126,7 +126,7 @@ class _Recorder:
         ]
 
     def _before_forward(self, module: torch.nn.Module, inputs: Any) -> None:
-        if _in_backward() != -1:  # a checkpoint computes its forward again
+        if _in_backward() != -1:  # a checkpoint recomputes its forward pass
             return
         if self._calls == 0 and self._now.forward is None:
             self._now.forward = self._clock.mark()
@@ -178,7 +178,7 @@ class _Recorder:
             self._finish()
 
     def _finish(self) -> None:
-        from horovod.planner.profile import save  # not needed by programs that record nothing
+        from horovod.planner.profile import save  # imported here because programs that record nothing do not need it
         from horovod.planner.recorded import RecordedRank, profile_of
 
         global _active

@@ -20,8 +20,8 @@ class SyncBatchNorm(_BatchNorm):
 
     The input has shape (batch, num_features, ...) and a floating-point dtype. Parameters and buffers are those of
     ``torch.nn.BatchNorm2d``. Every rank must call the layer equally often and in the same order. In evaluation mode, or
-    in a job of one process, it is plain batch normalization. It can be differentiated twice. A combined batch without
-    any value changes no statistics.
+    in a job of one process, it is plain batch normalization. It can be differentiated twice. If the combined batch has
+    no values, the statistics do not change.
 
     Args:
         num_features (int): Number of channels, the size of dimension 1.
@@ -67,7 +67,7 @@ class SyncBatchNorm(_BatchNorm):
         self._check_input_dim(input)
         if not self.training or face.require_job().size == 1:
             return super().forward(input)
-        # For 16-bit input, statistics and everything computed from them are float32.
+        # For 16-bit input, compute the statistics and the values that depend on them in float32.
         mean, variance, total = _statistics(_widened(input.detach()))
         if total == 1:
             raise ValueError("SyncBatchNorm: all ranks together must have at least 2 values for each channel, got 1")
@@ -119,10 +119,10 @@ def _statistics(wide: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, float]:
 def _recompute_normalized(
     wide: torch.Tensor, mean: torch.Tensor, variance: torch.Tensor, total: float, eps: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Recompute (the normalized input, the inverse of the standard deviation) in a backward pass.
+    """Recompute the normalized input and the inverse standard deviation in a backward pass.
 
-    For a second derivative (``create_graph=True``) both are computed from the input, since the statistics depend on
-    every rank's input. The values are the same up to rounding.
+    For a second derivative (``create_graph=True``), autograd must see how both depend on every rank's input, so they
+    are computed from the input again. The values are the same up to rounding.
     """
     if torch.is_grad_enabled():
         mean = allreduce(_over_channels(wide), op=Sum) / total

@@ -43,10 +43,10 @@ def HorovodStrategy(
         op (int): As for ``hvd.DistributedOptimizer``. Default: ``Average``.
         gradient_predivide_factor (float): As for ``hvd.DistributedOptimizer``. Default: 1.0.
         sparse_as_dense (bool): As for ``hvd.DistributedOptimizer``. Default: False.
-        device (torch.device, optional): Device of this rank. Default: the one of the Trainer's ``devices`` that belongs
-            to the local rank.
+        device (torch.device, optional): Device of this rank. Default: chosen by the local rank from the Trainer's
+            ``devices``.
         package (module, optional): The module ``lightning.pytorch`` or ``pytorch_lightning``; a Trainer accepts only
-            strategies of its own package. Default: the one that the program has imported.
+            strategies of its own package. Default: the package that the program has imported.
 
     Returns:
         Strategy: Strategy for ``Trainer(strategy=...)``.

@@ -1,7 +1,7 @@
-"""The strategy class, which implements the methods of Lightning's ParallelStrategy, and what it consists of.
+"""Strategy class for Lightning, which implements the methods of ParallelStrategy, and its parts.
 
-A cluster environment describes ranks that are already running. ``Gathering`` synchronizes torchmetrics metrics through
-Horovod; by default they support only torch.distributed. ``own_device`` selects a rank's device (pure).
+The cluster environment describes ranks that are already running. ``Gathering`` synchronizes torchmetrics metrics
+through Horovod; by default they support only torch.distributed. ``own_device`` selects a rank's device.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,16 +15,16 @@ from horovod.torch.optimizer import unwrap
 
 
 def make_environment(pl: Any) -> Any:
-    """Return a cluster environment for Lightning, whose module is ``pl``.
+    """Return a cluster environment for the Lightning package ``pl``.
 
-    Given an environment, Lightning does not search for those of other launchers.
+    Without it, Lightning would look for the environments of other launchers.
     """
     from importlib import import_module
 
     base = import_module(f"{pl.__name__}.plugins.environments").ClusterEnvironment
 
     class HorovodEnvironment(base):  # type: ignore[misc, valid-type]
-        """Environment of ranks that are already running and need no address to find each other."""
+        """Environment whose ranks are already running and connected, so it has no main address."""
 
         @property
         def creates_processes_externally(self) -> bool:
@@ -64,7 +64,7 @@ def make_environment(pl: Any) -> Any:
 
 
 def gather(tensor: torch.Tensor, group: Any = None) -> list[torch.Tensor]:
-    """Return the tensors of all ranks, in rank order, gathered in one allgather. Shapes may differ.
+    """Gather the tensors of all ranks, whose shapes can differ, with one allgather. Return them in rank order.
 
     ``group`` is ignored: all ranks take part.
     """
@@ -75,7 +75,7 @@ def gather(tensor: torch.Tensor, group: Any = None) -> list[torch.Tensor]:
 
 
 class Gathering:
-    """Metrics that use Horovod until ``end``. A metric with its own ``dist_sync_fn`` keeps it."""
+    """Makes a module's metrics synchronize through Horovod until ``end``. A user-defined ``dist_sync_fn`` is kept."""
 
     def __init__(self, module: torch.nn.Module) -> None:
         from torchmetrics import Metric
@@ -101,11 +101,11 @@ def own_device(given: Sequence[torch.device], local_rank: int, local_size: int, 
     """Return the device of one rank, selected from the Trainer's ``devices``.
 
     Args:
-        given: ``devices`` as parsed by Lightning, for which ``devices=1`` means GPU number 0. In that case, the ranks
-            of a host share all of its GPUs. Otherwise they use the given devices in order.
+        given: ``devices`` as parsed by Lightning, for which ``devices=1`` means GPU number 0. With ``devices=1``, the
+            ranks of a host share all of its GPUs. With other values, they use the given devices in order.
         local_rank: Local rank of this process.
         local_size: Number of ranks on this host.
-        gpus: Number of GPUs that this process sees.
+        gpus: Number of GPUs that are visible to this process.
 
     Raises:
         ValueError: ``devices`` does not match the ranks.
@@ -146,7 +146,7 @@ def make_class(pl: Any) -> Any:
             super().__init__(
                 parallel_devices=None if device is None else [device], cluster_environment=make_environment(pl)
             )
-            # Lightning prints and writes some things on one rank only; make that rank 0.
+            # Lightning prints some messages and writes some files on one rank only. Make that rank 0.
             pl.utilities.rank_zero_only.rank = hvd.rank()
 
         @property
@@ -198,7 +198,7 @@ def make_class(pl: Any) -> Any:
                     backward_passes_per_step=self._passes,
                     **self._options,
                 )
-            self.optimizers = self.optimizers  # Lightning's wrappers take their class from what they wrap
+            self.optimizers = self.optimizers  # Lightning's wrappers report the class of the wrapped object
 
         def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
             super().on_train_batch_start(batch, batch_idx)
@@ -210,7 +210,7 @@ def make_class(pl: Any) -> Any:
 
         @contextmanager
         def block_backward_sync(self) -> Iterator[None]:
-            """Return a context for passes that no step follows."""
+            """Return a context for backward passes that no optimizer step follows."""
             self._blocked = True
             try:
                 yield
@@ -218,10 +218,10 @@ def make_class(pl: Any) -> Any:
                 self._blocked = False
 
         def post_backward(self, closure_loss: torch.Tensor) -> None:
-            """Reduce the gradients now if they are accumulated.
+            """Reduce accumulated gradients before Lightning clips them.
 
-            The last step of an epoch may follow fewer passes than the optimizer expects, and clipping precedes the
-            step.
+            The last step of an epoch may follow fewer passes than the optimizer expects, and Lightning clips gradients
+            before the step.
             """
             super().post_backward(closure_loss)
             if self._passes > 1 and not self._blocked:
@@ -249,7 +249,7 @@ def make_class(pl: Any) -> Any:
             return found  # type: ignore[return-value]
 
         def teardown(self) -> None:
-            for optimizer in self.optimizers:  # the next fit creates optimizers for the same parameters
+            for optimizer in self.optimizers:  # the next fit() creates new optimizers for the same parameters
                 unwrap(optimizer)
             self.optimizers = self.optimizers
             if self._metrics is not None:
@@ -260,7 +260,7 @@ def make_class(pl: Any) -> Any:
 
 
 class _Reductions:
-    """Lightning's communication between ranks."""
+    """Methods with which Lightning communicates between ranks."""
 
     def reduce(self, tensor: Any, group: Any = None, reduce_op: Any = "mean") -> Any:
         """Reduce a tensor over all ranks, ignoring ``group``. Other values are returned unchanged.
@@ -275,7 +275,7 @@ class _Reductions:
         op = _OPS.get(str(reduce_op or "mean").rpartition(".")[2].lower())
         if op is None:
             raise ValueError(f"reduce_op must be one of {', '.join(map(repr, _OPS))}, got {reduce_op!r}")
-        # float32 cannot represent all integers beyond 2^24.
+        # Use float64, because float32 cannot represent all integers beyond 2^24.
         return hvd.allreduce(tensor if op != hvd.Average or tensor.is_floating_point() else tensor.double(), op=op)
 
     def all_gather(self, tensor: torch.Tensor, group: Any = None, sync_grads: bool = False) -> torch.Tensor:
@@ -286,7 +286,7 @@ class _Reductions:
         with torch.set_grad_enabled(sync_grads and torch.is_grad_enabled()):
             gathered = hvd.allgather(tensor.unsqueeze(0).contiguous())
         if gathered.requires_grad:
-            gathered.register_hook(lambda gradient: gradient * hvd.size())  # allgather's own gradient is the average
+            gathered.register_hook(lambda gradient: gradient * hvd.size())  # allgather's gradient is an average
         return gathered
 
     def broadcast(self, obj: Any, src: int = 0) -> Any:
@@ -296,6 +296,6 @@ class _Reductions:
         hvd.barrier()
 
     def reduce_boolean_decision(self, decision: bool, all: bool = True) -> bool:
-        """Return True if the decision is True on all ranks, or with ``all=False`` on any rank."""
+        """Return True if ``decision`` is True on all ranks, or with ``all=False`` on at least one rank."""
         votes = int(hvd.allreduce(torch.tensor(int(decision), device="cpu"), op=hvd.Sum))
         return votes == hvd.size() if all else votes > 0

@@ -97,10 +97,10 @@ def allgather(
 
 
 class _Allgather(torch.autograd.Function):
-    """Differentiable allgather.
+    """Run a differentiable allgather.
 
-    ``op`` is the reduction of the ranks' gradients: ``Average`` for the public functions, ``Sum`` where this allgather
-    is itself the gradient of another operation.
+    In backward, the ranks' gradients are reduced with ``op``: ``Average`` for the public functions, ``Sum`` if this
+    allgather is itself the gradient of another operation.
     """
 
     @staticmethod

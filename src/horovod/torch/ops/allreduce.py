@@ -41,11 +41,11 @@ def submit(
 ) -> Any:
     """Submit one allreduce to the engine and return its Work.
 
-    The caller keeps all tensors alive until the Work is done. Set ``blocking`` if the caller waits for it right away.
-    ``wire`` and ``residual`` are described in src/horovod/_core.pyi; the residual must be contiguous and of the
-    size of ``source``.
+    The caller keeps all tensors alive until the Work is done. Set ``blocking`` if the caller waits for the Work right
+    away. ``wire`` and ``residual`` are described in src/horovod/_core.pyi; the residual must be contiguous and have as
+    many elements as ``source``.
     """
-    # Fast path of every gradient and of the blocking functions: make no avoidable calls here.
+    # Every gradient and every blocking call takes this path, so avoid function calls here.
     try:
         code = CODES.get(source.dtype)
         if code is None or not source.is_contiguous() or source.is_neg():
@@ -279,7 +279,7 @@ def allreduce(
     wire = check_wire(compression, tensor, op, "allreduce")
     compressed, context = compression.compress(tensor)
     arguments = (compressed, op, name, prescale_factor, postscale_factor, process_set, wire)
-    # Autograd costs more than a small reduction, so involve it only if the tensor needs a gradient.
+    # Use autograd only if the tensor requires a gradient: its overhead exceeds the time of a small reduction.
     differentiable = torch.is_grad_enabled() and getattr(compressed, "requires_grad", False)
     reduced = _Allreduce.apply(*arguments) if differentiable else _into_new(*arguments)
     return compression.decompress(reduced, context)

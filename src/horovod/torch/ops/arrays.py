@@ -1,6 +1,7 @@
-"""Arrays of other libraries (CuPy, JAX, Numba, ...) as arguments of operations, without a copy.
+"""Conversion of other libraries' arrays (CuPy, JAX, Numba, ...) to tensors that share their memory.
 
-Arrays are imported by DLPack or, where a library lacks it, by ``__cuda_array_interface__``. NumPy arrays are rejected.
+Arrays are imported with DLPack or, if the library lacks it, with ``__cuda_array_interface__``. NumPy arrays are
+rejected.
 
 The result is an array of the argument's library if that library can import DLPack, and a torch.Tensor otherwise.
 In-place operations return the argument. PyTorch's current stream waits for the other library's stream before the
@@ -22,13 +23,14 @@ from horovod.torch.ops import devices, handles
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
-# Special stream numbers of __cuda_array_interface__: the legacy default stream (0 in PyTorch), the per-thread one.
+# Stream numbers with a special meaning in __cuda_array_interface__: the legacy default stream (0 in PyTorch), and the
+# per-thread default stream.
 _LEGACY = 1
 _PER_THREAD = 2
 
 
 def accepting(function: _Function) -> _Function:
-    """Decorate an operation so that it also accepts arrays of other libraries, and names the rank in its errors.
+    """Decorate an operation so that it also accepts other libraries' arrays and names the rank in its errors.
 
     The first argument of ``function`` is ``tensor``, or ``tensors`` for a grouped operation. See ``call``.
     """
@@ -53,10 +55,10 @@ def accepting(function: _Function) -> _Function:
 
 
 def call(function: Callable[..., Any], given: Any, *args: Any, **kwargs: Any) -> Any:
-    """Call ``function(given, ...)`` for an array of another library, or for a list that contains some.
+    """Call ``function`` with an array of another library, or with a list that contains such arrays.
 
-    The result is an array of that library too. A name that ends with an underscore marks an in-place function. For a
-    handle, ``synchronize`` returns the converted result.
+    The result is converted to an array of the same library. If it is a handle, ``synchronize`` converts the result. A
+    function whose name ends with an underscore is in-place.
     """
     name = function.__name__
     in_place = name.endswith("_")
@@ -85,7 +87,7 @@ def _any_foreign(arrays: Any) -> bool:
 
 
 def tensor_of(array: Any, operation: str, in_place: bool = False) -> Any:
-    """Return a tensor that shares the array's memory, or ``array`` itself if it belongs to no other library.
+    """Return a tensor that shares the array's memory. Other values are returned unchanged.
 
     The current stream waits for pending work on the array's stream.
 
@@ -121,8 +123,8 @@ def _over_memory(array: Any, interface: dict[str, Any]) -> torch.Tensor:
     tensor = torch.as_tensor(array, device="cuda")
     if tensor.numel() == 0 or tensor.data_ptr() == address:
         return tensor
-    # PyTorch has copied the array from another GPU. Newer versions leave it there if neither a device nor a default
-    # device is given.
+    # PyTorch has copied the array from another GPU. Newer versions do not copy it if neither a device nor a default
+    # device is given, so try that.
     with torch._C.DisableTorchFunction():
         there = torch.as_tensor(array)
     if there.data_ptr() == address:
@@ -134,7 +136,7 @@ def _over_memory(array: Any, interface: dict[str, Any]) -> torch.Tensor:
 
 
 def _stream_of(interface: dict[str, Any], device: torch.device) -> Any:
-    """Return the other library's stream, or None if the interface names none."""
+    """Return the stream on which the other library uses the array, or None if the interface does not name one."""
     stream = interface.get("stream")
     if stream is None:
         return None
@@ -146,7 +148,7 @@ def _stream_of(interface: dict[str, Any], device: torch.device) -> Any:
 def _back(result: Any, given: Any, in_place: bool) -> Any:
     if isinstance(given, list):
         return [_back(one, like, in_place) for one, like in zip(result, given, strict=True)]
-    if isinstance(result, tuple):  # result of an alltoall, with the splits
+    if isinstance(result, tuple):  # alltoall returns (tensor, splits)
         return (_back(result[0], given, in_place), *result[1:])
     if not is_foreign(given):
         return result
@@ -159,7 +161,7 @@ def _back(result: Any, given: Any, in_place: bool) -> Any:
 
 
 def _let_wait(array: Any, device: torch.device) -> None:
-    """Make the array library's stream wait for the operation, so that later use of the array is safe."""
+    """Make the array's stream wait for PyTorch's current stream, so that later use of the array is safe."""
     other = _stream_of(array.__cuda_array_interface__, device)
     if other is not None:
         other.wait_stream(devices.ADAPTERS["cuda"].stream(device))

@@ -15,8 +15,9 @@ joins = 0
 def join(device: int = -1) -> int:
     """Declare that this rank has no more data, and block until every rank has called ``join``.
 
-    Meanwhile this rank contributes zeros to the other ranks' sums; ``Average`` still divides by the number of all
-    ranks. It does not affect minima, maxima and products. Other collectives fail while a rank has joined.
+    Meanwhile this rank contributes zeros to allreduces with ``Sum`` and ``Average``; ``Average`` still divides by the
+    number of all ranks. It does not affect the results of ``Min``, ``Max`` and ``Product``. Other collectives fail
+    while a rank has joined.
 
     Args:
         device (int): Ignored; accepted for compatibility with scripts written for GPUs.

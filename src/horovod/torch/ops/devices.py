@@ -1,10 +1,10 @@
-"""Tensors in GPU memory: the order between collectives and the program's work on its streams.
+"""Collectives on tensors in GPU memory, ordered with the program's work on its streams.
 
-An operation starts after the work on the stream that is current when it is submitted. ``DeviceWork.wait`` makes the
-stream that is current then wait for the result. The host waits only until the operation is launched, or until it is
-complete with HOROVOD_ENABLE_ASYNC_COMPLETION=0.
+An operation starts when earlier work on the stream that was current at submission is done. ``DeviceWork.wait`` makes
+the current stream wait for the result. The host waits only until the operation is launched. With
+HOROVOD_ENABLE_ASYNC_COMPLETION=0 it waits until the operation is complete.
 
-An ``Adapter`` holds what differs between kinds of devices.
+An ``Adapter`` contains the code that depends on the kind of device.
 """
 
 import math
@@ -27,7 +27,7 @@ Called for each operation, because it creates no object. PyTorch's own compiler 
 
 
 class Adapter(Protocol):
-    """Access to one kind of device through PyTorch."""
+    """Interface to one kind of device, implemented with PyTorch."""
 
     kind: int
     """DEVICE_* constant of horovod._core."""
@@ -42,7 +42,7 @@ class Adapter(Protocol):
         """Return True if the current stream is being captured into a graph."""
 
     def another_stream(self, handle: int, device: torch.device) -> Any:
-        """Return the stream with this handle, which any library may have created. 0 is the legacy default stream."""
+        """Return the stream with this handle, created by any library. 0 is the legacy default stream."""
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
         """Return an uninitialized tensor for use on the current stream."""
@@ -62,14 +62,14 @@ class Cuda:
         return torch.cuda.current_stream(device)
 
     def is_capturing(self, device: torch.device) -> bool:
-        # PyTorch answers this for the current device only.
+        # PyTorch supports this query for the current device only.
         if device.index is None or device.index == torch.cuda.current_device():
             return torch.cuda.is_current_stream_capturing()
         with torch.cuda.device(device):
             return torch.cuda.is_current_stream_capturing()
 
     def another_stream(self, handle: int, device: torch.device) -> Any:
-        # ExternalStream(0) would be an arbitrary stream of PyTorch's.
+        # ExternalStream(0) would return one of PyTorch's pooled streams.
         return torch.cuda.ExternalStream(handle, device) if handle else torch.cuda.default_stream(device)
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
@@ -85,7 +85,7 @@ _parking = threading.Lock()
 
 
 class DeviceWork:
-    """Work of an operation on a device (see src/horovod/_core.pyi), with the order of streams.
+    """Work of an operation on a device, which also orders streams. See Work in src/horovod/_core.pyi.
 
     Keeps the operation's tensors alive until their memory can be reused safely.
     """
@@ -108,7 +108,7 @@ class DeviceWork:
         return self._work.sizes
 
     def done(self) -> bool:
-        """Return True if the result is in the device's memory or the operation has failed; ``wait`` tells which."""
+        """Return True if the device has written the result, or the operation has failed. ``wait`` raises the error."""
         try:
             return self._work.done()
         except HorovodInternalError:
@@ -153,7 +153,7 @@ class DeviceWork:
                 time.sleep(50e-6)
             self._work.order(stream)
         except HorovodInternalError:
-            _sweep(self)  # work that is already launched continues for a while
+            _sweep(self)  # work that is already launched may still be running
             raise
         if not waits and stream != self._stream and self._tensors is not None:
             # Freed memory may be reused on the stream that it was allocated for. That stream does not wait for the
@@ -177,18 +177,18 @@ def _sweep(*more: DeviceWork) -> None:
 
 
 def accepts(tensor: torch.Tensor) -> bool:
-    """Return True if operations accept this tensor, which is not in CPU memory."""
+    """Return True if operations accept the device of this tensor. The tensor must not be in CPU memory."""
     return tensor.device.type in ADAPTERS
 
 
 def supported() -> str:
-    """Return the devices whose tensors operations accept, for messages."""
+    """Return a list of the accepted devices, for error messages."""
     rocm = " (AMD GPUs are not supported: send tensor.cpu())" if torch.version.hip else ""
     return f"{' or '.join(('cpu', *ADAPTERS))}{rocm}"
 
 
 def sender(tensor: torch.Tensor, *others: torch.Tensor | None) -> Callable[..., DeviceWork]:
-    """Return a replacement of ``face.submit`` for tensors on a device.
+    """Return a replacement for ``face.submit`` that handles tensors on a device.
 
     ``others`` are the tensors that the operation writes, or reads in addition to ``tensor``.
 
@@ -211,11 +211,11 @@ def sender(tensor: torch.Tensor, *others: torch.Tensor | None) -> Callable[..., 
 
 
 class Streams:
-    """Streams that produce the tensors of one operation.
+    """Streams on which the input tensors of one operation were produced.
 
-    As a context manager, it orders the current stream after the noted streams on entry, so that the body may use their
-    tensors. On exit it orders the noted streams after the current one, so that memory freed meanwhile is not reused too
-    early on the stream that it was allocated for.
+    When used as a context manager, entry makes the current stream wait for the recorded streams, so that the body can
+    use their tensors. Exit makes the recorded streams wait for the current one: memory freed in the body can then be
+    reused safely on the stream for which it was allocated.
     """
 
     __slots__ = ("_adapter", "_device", "_noted")
@@ -254,5 +254,5 @@ def zeros(count: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
 
 
 def forget_all() -> None:
-    """Clean up at the end of the job, but keep tensors that a device may still use."""
+    """Clean up at the end of the job, but keep tensors alive that a device may still use."""
     _sweep()

@@ -28,15 +28,15 @@ def submit_group(
     process_set: ProcessSet,
     wire: int = WIRE_NONE,
 ) -> list[Repeat]:
-    """Submit a group to the engine and return its members.
+    """Submit a group of allreduces to the engine and return one Repeat per tensor.
 
-    Every member is checked before the first is submitted: an incomplete group would never finish. If the group has a
-    name, the caller may put its members back (``repeats.put_back``) when they have completed.
+    Every tensor is checked before the first is submitted, because an incomplete group would never finish. If the group
+    has a name, the caller can pass the Repeats to ``repeats.put_back`` when they have completed.
     """
     count, arguments = len(sources), (op, prescale, postscale, process_set)
     if name:
         group, members = groups.group_names("grouped_allreduce", name, count, process_set)
-        known = [(member, count, wire) for member in members]  # keys that no user can pass as a name
+        known = [(member, count, wire) for member in members]  # these keys cannot be equal to a name, which is a string
         again = _take_group(known, sources, arguments)
         if again:
             for repeat, source, target in zip(again, sources, targets, strict=True):
@@ -57,7 +57,7 @@ def submit_group(
 
 
 def _take_group(known: list[Any], sources: Sequence[torch.Tensor], arguments: Any) -> list[Repeat]:
-    """Return the idle Repeats of all members, or an empty list if one is missing."""
+    """Return the idle Repeats for all tensors of the group, or an empty list if one is missing."""
     taken: list[Repeat] = []
     for key, source in zip(known, sources, strict=True):
         repeat = take(key, source, *arguments)
@@ -73,7 +73,7 @@ def _add_group(members: list[Repeat], name: str | None, results: list[torch.Tens
     """Return a handle for a group, with ``results`` as its result."""
 
     def finish() -> list[torch.Tensor]:
-        if name:  # an unnamed group gets a new number each time
+        if name:  # an unnamed group gets a new number in each call, so its Repeats cannot be reused
             for repeat in members:
                 put_back(repeat)
         return results

@@ -1,8 +1,8 @@
 """Handles: integers that identify operations in flight.
 
-A handle's record keeps the tensors alive, because the engine reads and writes their memory until the work is done.
-Operations can also be abandoned: an interrupt during a wait, a failure while a device is still working, a shutdown.
-Their tensors are parked here until the engine has finished with them.
+A handle's record keeps the tensors alive, because the engine reads and writes their memory until the work is done. An
+operation can also be abandoned, by an interrupt during a wait, a failure while a device is still working, or a
+shutdown. This module then keeps its tensors until the engine has finished with them.
 """
 
 import itertools
@@ -30,7 +30,8 @@ _before_next_wait: list[Callable[[], None]] = []
 def add(works: Sequence[Any], finish: Callable[[], Any], keep: Any) -> int:
     """Return a new handle for ``works``.
 
-    ``finish`` makes the result once all works are done. ``keep`` holds the objects that must stay alive until then.
+    ``finish`` returns the result and is called once all works are done. ``keep`` holds the objects that must stay alive
+    until then.
     """
     if _profiler._is_profiler_enabled:
         for work in works:
@@ -41,7 +42,7 @@ def add(works: Sequence[Any], finish: Callable[[], Any], keep: Any) -> int:
 
 
 def add_repeat(repeat: Repeat, source: Any, result: Any) -> int:
-    """Return a new handle for the operation of ``repeat``, which reads ``source`` and has the outcome ``result``."""
+    """Return a new handle for the operation of ``repeat``, which reads ``source`` and returns ``result``."""
     repeat.source = source
     repeat.result = result
     if _profiler._is_profiler_enabled:
@@ -52,7 +53,7 @@ def add_repeat(repeat: Repeat, source: Any, result: Any) -> int:
 
 
 def then(handle: int, convert: Callable[[Any], Any]) -> None:
-    """Make ``synchronize`` return ``convert(result)`` for this handle instead of the result."""
+    """Make ``synchronize`` return ``convert(result)`` instead of ``result`` for this handle."""
     record = _records[handle]
     if isinstance(record, Repeat):
         repeat = record
@@ -72,10 +73,10 @@ def poll(handle: int) -> bool:
     """Return True if the operation is complete, so that ``synchronize`` will not block.
 
     Args:
-        handle (int): Handle of an operation that was not synchronized yet.
+        handle (int): Handle of an operation that has not been synchronized.
 
     Raises:
-        ValueError: The handle is unknown: it was synchronized already, is from before a shutdown, or never existed.
+        ValueError: The handle is unknown: it was already synchronized, was created before a shutdown, or never existed.
     """
     record = _records.get(handle)
     if record is None:
@@ -154,9 +155,9 @@ def wait(work: Any, keep: Any, recorded: bool = False) -> None:
 
 
 def before_next_wait(act: Callable[[], None]) -> None:
-    """Call ``act`` before this process next waits for an operation.
+    """Call ``act`` before the next wait for an operation in this process.
 
-    Other ranks may depend on what ``act`` does.
+    Other ranks may be waiting for what ``act`` does.
     """
     _before_next_wait.append(act)
 
@@ -183,10 +184,10 @@ def wait_all(works: Sequence[Any], keep: Any) -> None:
 
 
 def start(submit: Callable[[], Any], keep: Any) -> Any:
-    """Call ``submit``, which passes ``keep`` to the engine and may wait briefly, and return its Work.
+    """Call ``submit``, which passes the tensors ``keep`` to the engine, and return its Work.
 
-    If it is interrupted (Ctrl-C), the Work is lost while the engine may still write. ``keep`` then lives until the job
-    ends.
+    The call can block briefly. If it is interrupted (Ctrl-C), the Work is lost while the engine may still write to the
+    tensors, so they are kept until the job ends.
     """
     try:
         return submit()
@@ -198,7 +199,7 @@ def start(submit: Callable[[], Any], keep: Any) -> Any:
 
 
 def forget_all() -> None:
-    """Forget every handle, but keep memory alive that unfinished operations still use."""
+    """Forget every handle, but keep the memory that unfinished operations use alive."""
     for record in list(_records.values()):
         if isinstance(record, Repeat):
             park(record.work, record)
@@ -206,28 +207,28 @@ def forget_all() -> None:
         for work in record[0]:
             park(work, record[2])
     _records.clear()
-    if state.engine is None:  # otherwise another frontend is still in the job, and the engine may still write
+    if state.engine is None:  # if there is an engine, another frontend still uses it, and it may still write
         _held.clear()
     _before_next_wait.clear()
-    # A Work keeps its engine alive, and with it the engine's resources on a device.
+    # A Work keeps its engine and the engine's device resources alive.
     repeats.idle.clear()
     _sweep()
     devices.forget_all()
 
 
 def park(work: Any, keep: Any) -> None:
-    """Keep ``keep`` alive while ``work``, which no caller waits for any more, may use its memory."""
+    """Keep ``keep`` alive as long as ``work`` may use its memory. Called when no caller waits for ``work`` any more."""
     _sweep()
     if _uses_memory(work):
         _parked[next(_numbers)] = work, keep
 
 
 def _sweep() -> None:
-    for number, (work, _) in list(_parked.items()):  # copy: another thread may park something meanwhile
+    for number, (work, _) in list(_parked.items()):  # iterate over a copy, because another thread may call park()
         if not _uses_memory(work):
             _parked.pop(number, None)
 
 
 def _uses_memory(work: Any) -> bool:
-    # On a device even failed work uses memory: what was launched continues for a while.
+    # On a device even failed work may use memory, because launched kernels run to their end.
     return not work.done() or work.in_use()

@@ -1,4 +1,4 @@
-"""Reducescatter: the reduction of all ranks' tensors, of which every rank gets its part of dimension 0.
+"""Reducescatter: all ranks' tensors are reduced, and every rank gets its part of the result along dimension 0.
 
 Dimension 0 is split in the order of ranks within the process set. With n ranks, the first (size of dimension 0 mod n)
 ranks get one row more.

@@ -1,11 +1,11 @@
-"""Reuse of the engine's Work for operations that repeat.
+"""Reuse of the engine's Work for operations that are submitted again in every step.
 
-Training submits the same tensors in every step. Each call is compared with the last call of the same name (shape,
-dtype, op, scale factors, process set). If nothing has changed, the same Work is submitted again, without repeating any
-check and without creating an object on either side.
+Training submits the same tensors in every step. Each call is compared with the last call of the same name: shape,
+dtype, op, scale factors and process set. If they are equal, the same Work is submitted again. This skips all checks and
+creates no object in Python or in the engine.
 
-A Repeat taken out of ``idle`` belongs to one operation until it is put back, when that operation has completed. So two
-operations in flight never share one, and a failed or abandoned operation's Repeat is not reused.
+A Repeat taken out of ``idle`` belongs to one operation, and is put back when that operation has succeeded. So two
+operations in flight never share a Repeat, and the Repeat of a failed or abandoned operation is not reused.
 """
 
 import contextlib
@@ -16,8 +16,8 @@ import torch
 from horovod.common.frontends import TORCH as face
 from horovod.common.process_sets import ProcessSet
 
-# Maximum number of names kept; the least recently used is dropped. More than any model has parameters, and a bound for
-# programs that never reuse a name.
+# Maximum number of names kept; the least recently used is dropped. It limits memory in programs that never reuse a
+# name, and is larger than the number of parameters of most models.
 _LIMIT = 8192
 
 _NONE: Any = object()
@@ -51,10 +51,10 @@ class Repeat:
         postscale: float,
         process_set: ProcessSet,
     ) -> None:
-        """Store a submission.
+        """Store a Work and the arguments of its submission.
 
-        ``name`` and ``op`` are the user's values; ``name`` may also be an internal key that no user can pass.
-        ``source`` and ``result`` hold the tensors while the operation is in flight.
+        ``name`` and ``op`` are the values that the user passed. ``name`` can also be a tuple, which is used for
+        internal operations. ``source`` and ``result`` hold the tensors while the operation is in flight.
         """
         self.work = work
         self.engine = face.engine if source.is_cpu else _NONE  # work on devices is never submitted again
@@ -81,9 +81,9 @@ def take(
     postscale: float,
     process_set: ProcessSet,
 ) -> Repeat | None:
-    """Remove and return the idle Repeat of this name if it fits all arguments, else None.
+    """Remove and return the idle Repeat of this name. Return None if there is none, or if an argument has changed.
 
-    Never raises: the checks of a first call report invalid arguments.
+    Never raises an exception. Invalid arguments return None, and the checks of a first submission report them.
     """
     try:
         last = idle.pop(name, None)
@@ -112,11 +112,11 @@ def put_back(repeat: Repeat) -> None:
     repeat.source = repeat.result = None
     idle[repeat.name] = repeat
     if repeat.engine is not face.engine:
-        idle.pop(repeat.name, None)  # check after insertion: shutdown in another thread clears idle after the engine
+        idle.pop(repeat.name, None)  # check after insertion: shutdown in another thread first resets the engine
     if len(idle) > _LIMIT:
         _evict()
 
 
 def _evict() -> None:
-    with contextlib.suppress(RuntimeError):  # another thread changes the dict right now, and drops an entry itself
+    with contextlib.suppress(RuntimeError):  # another thread is changing the dict, and will evict an entry itself
         idle.pop(next(iter(idle), None), None)

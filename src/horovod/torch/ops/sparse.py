@@ -39,9 +39,9 @@ def sparse_allreduce_async(
     if op not in (Average, Sum):
         raise ValueError(f"{what}: op must be Average or Sum for a sparse tensor, got {op_name(op)}")
     _, size = set_rank_and_size(process_set, "sparse_allreduce")
-    # Coalescing first makes the message smaller if positions repeat, as for the rows of frequent words.
+    # Coalesce first: this makes the message smaller if positions repeat, as for embedding rows of frequent words.
     tensor = tensor.detach().coalesce()
-    # Non-zeros are dimension 0 of both, along which allgather concatenates.
+    # Make the non-zeros dimension 0 of both tensors, because allgather concatenates along it.
     indices = plain(tensor.indices().t())
     values = plain(tensor.values())
     first = allgather_async(indices, name and f"{name}.indices", process_set)

@@ -34,7 +34,7 @@ _PARTS: dict[torch.layout, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Form:
-    """The properties that must be equal on all ranks for one rank's memory to be copied to another's tensor."""
+    """Properties of a tensor that must be equal on two ranks so that memory can be copied between their tensors."""
 
     layout: str
     dtype: str
@@ -54,7 +54,7 @@ class Form:
 
 
 def form_of(tensor: torch.Tensor) -> Form | None:
-    """Return the form of a tensor that needs more than the engine's own comparison, else None.
+    """Return the form of a tensor, or None if the engine's check of shape and dtype is sufficient for it.
 
     Raises:
         ValueError: The tensor cannot be sent; the message says why.
@@ -83,7 +83,7 @@ def _name(value: Any) -> str:
 
 
 def parts_of(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """Return the strided tensors that hold the values of ``tensor``: itself, unless it is sparse."""
+    """Return the strided tensors that hold the values of ``tensor``: for a dense tensor, only ``tensor`` itself."""
     if tensor.layout is torch.strided:
         return [tensor.detach()]
     return [getattr(tensor.detach(), name)() for name in _PARTS[tensor.layout]]
@@ -102,9 +102,9 @@ def empty_like(form: Form, device: str) -> torch.Tensor:
 
 
 def carried(part: torch.Tensor) -> tuple[torch.Tensor, Callable[[], None] | None]:
-    """Return (a tensor that the engine accepts, a function that stores its received values in ``part``).
+    """Return a tensor that the engine accepts, and a function that copies its received values to ``part``.
 
-    The function is None if the tensor is ``part`` itself or shares its memory.
+    The function is None if the tensor is ``part`` or shares its memory.
     """
     dense = plain(part)
     sent = dense if dense.dtype in CODES else dense.resolve_conj().reshape(-1).view(torch.uint8)
@@ -123,7 +123,7 @@ def _write(part: torch.Tensor, values: torch.Tensor) -> None:
     if not _overlap(part):
         part.copy_(values)
         return
-    # Elements that share memory have one value, which is written once for each of them.
+    # Elements that share memory have equal values, so it is safe to write each of them.
     memory = part.as_strided((_extent(part),), (1,))
     places = torch.arange(len(memory), device=part.device).as_strided(part.shape, part.stride(), 0)
     memory[places.reshape(-1)] = values.reshape(-1)
@@ -138,7 +138,7 @@ def _overlap(tensor: torch.Tensor) -> tuple[int, ...]:
     if tensor.numel() < 2 or tensor.is_contiguous():
         return ()
     steps = sorted((stride, n) for n, stride in zip(tensor.shape, tensor.stride(), strict=True) if n > 1)
-    reached = 0  # elements covered by dimensions with smaller strides
+    reached = 0  # number of elements that the dimensions with smaller strides span
     for stride, n in steps:
         if stride <= reached:
             return tuple(tensor.stride())
@@ -166,13 +166,14 @@ def broadcast_all(named: Iterable[tuple[str, torch.Tensor]], root_rank: int, pro
 
 
 def check_forms(operation: str, forms: dict[str, Form], complaint: str, process_set: ProcessSet, names: str) -> None:
-    """Raise an error on every rank if a rank has a complaint or its forms differ from the first rank's.
+    """Check that no rank has a complaint and that forms are equal. Raises an error on every rank otherwise.
 
-    Every rank of the set calls this before any tensor is sent, so that no rank waits for one that has raised.
+    Every rank of the set calls this before any tensor is sent, so that no rank waits for a rank that has raised an
+    error.
 
     Args:
-        operation: Beginning of the message.
-        forms: This rank's forms by name, without None.
+        operation: Name of the operation, with which the error message begins.
+        forms: Forms of this rank's tensors by name. Tensors without a form are left out.
         complaint: Reason why this rank cannot continue; empty if it can.
         process_set: Ranks that compare.
         names: Name of the operation on the wire.

@@ -1,4 +1,4 @@
-"""Tensors as operations see them: checks, conversion to (pointer, shape, dtype code), lists, and shared memory."""
+"""Checks and conversions of the tensors passed to operations, and tensors in shared memory."""
 
 import ctypes
 import operator
@@ -16,7 +16,7 @@ from horovod.common.process_sets import ProcessSet
 from horovod.common.refusals import operation_on_rank
 from horovod.torch.ops import devices
 
-# Some PyTorch versions lack uint16; all have the engine's other types.
+# Some PyTorch versions lack uint16, but all have the other dtypes.
 CODES: dict[torch.dtype, int] = {getattr(torch, n): c for n, c in dtypes.CODES.items() if hasattr(torch, n)}
 """Engine dtype codes by torch dtype. Operations reject other dtypes."""
 
@@ -80,9 +80,9 @@ def submitter(tensor: torch.Tensor, blocking: bool, *others: torch.Tensor) -> An
 
 
 def plain(tensor: torch.Tensor) -> torch.Tensor:
-    """Return ``tensor`` if its memory holds its values in order, else a copy that does.
+    """Return ``tensor`` if its memory holds its values contiguously and in order, else such a copy.
 
-    Gradients come in any layout, such as transposed or lazily negated views.
+    Gradients can have any layout; they can be transposed or lazily negated views.
     """
     return tensor.contiguous().resolve_neg()
 
@@ -90,7 +90,7 @@ def plain(tensor: torch.Tensor) -> torch.Tensor:
 def check_reduction(
     code: int, op: int, prescale: float, postscale: float, process_set: ProcessSet, operation: str
 ) -> None:
-    """Check that a reduction is possible for a dtype, these factors and this process set.
+    """Check that a reduction supports the dtype, the scale factors and the process set.
 
     Raises:
         ValueError: The dtype does not support the reduction or the factors.
@@ -117,7 +117,7 @@ def set_id(process_set: ProcessSet, operation: str) -> int:
 
 
 def root_of(root_rank: Any, operation: str) -> int:
-    """Return ``root_rank`` as an int. The engine checks that it is a member.
+    """Return ``root_rank`` as an int. The engine checks that the root is in the process set.
 
     Raises:
         ValueError: ``root_rank`` is not an integer.
@@ -173,21 +173,21 @@ def check_list(tensors: Any, operation: str) -> list[torch.Tensor]:
     return list(tensors)
 
 
-# Address -> length in bytes of each region of shared memory in use; one per bucket or empty_shared tensor. The engine
-# reduces tensors there in place, without first copying each rank's tensor to where other ranks can read it.
+# Regions of shared memory in use, as address -> length in bytes. There is one per bucket or empty_shared tensor. The
+# engine reduces tensors in these regions in place, because other ranks can read them directly.
 _regions: dict[int, int] = {}
 
 
 def empty_shared(*size: Any, dtype: torch.dtype | None = None) -> torch.Tensor:
-    """Return a tensor in shared memory, which makes ``allreduce_`` between ranks of one host fastest.
+    """Return a tensor in shared memory, for which ``allreduce_`` between the ranks of a host is fastest.
 
-    The speedup requires that the tensors of all ranks are in shared memory. Values are usually zero, but this is not
-    guaranteed. If no shared memory is available, the tensor is in ordinary memory and works as well; see
-    ``in_shared_memory``. This is the case before ``init``, for a rank alone on its host, with HOROVOD_TRANSPORT=tcp,
-    and when shared memory is exhausted.
+    The speedup requires that the tensors of all ranks are in shared memory. The tensor is uninitialized. If no shared
+    memory is available, the tensor is in ordinary memory and can be used in the same way; see ``in_shared_memory``.
+    This happens before ``init``, for a rank alone on its host, with HOROVOD_TRANSPORT=tcp, and when shared memory is
+    exhausted.
 
-    The memory is released with the last tensor that uses it, and may be used after ``shutdown``. A forked child shares
-    it with its parent.
+    The memory is released with the last tensor that uses it. It remains usable after ``shutdown``. A forked child
+    shares it with its parent.
 
     Args:
         *size (int or Sequence[int]): Shape, as for ``torch.empty``.

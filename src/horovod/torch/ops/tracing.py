@@ -1,8 +1,8 @@
-"""Operations in the tools of PyTorch: traces of torch.profiler, and torch.compile.
+"""Integration with tools of PyTorch: events for torch.profiler, and exclusion from torch.compile.
 
 torch.profiler: ``hvd.submit NAME`` marks the submission of an operation to the engine; ``hvd.wait NAME`` covers the
-time that the program waits for it. A blocking call records only the latter. Events are recorded while a profiler runs
-in the calling thread. Without a profiler the only cost is to check for one.
+time that the program waits for it. A blocking call records only ``hvd.wait``. Events are recorded while a profiler runs
+in the calling thread. Without a profiler, the only overhead is the check for one.
 
 torch.compile: A collective depends on other ranks, so a compiler must neither trace it nor keep its result. TorchDynamo
 does not trace functions of the packages in its skip list: the graph of a compiled function breaks at each Horovod call.
@@ -21,7 +21,7 @@ from torch.autograd import profiler
 
 
 class _Asking:
-    """Stand-in for PyTorch's profiler module in versions where it lacks ``_is_profiler_enabled``."""
+    """Replacement for PyTorch's profiler module in versions that lack ``_is_profiler_enabled``."""
 
     _is_profiler_enabled = property(lambda _: torch.autograd._profiler_enabled())
 
@@ -29,7 +29,7 @@ class _Asking:
 state: Any = profiler if hasattr(profiler, "_is_profiler_enabled") else _Asking()
 """Object whose ``_is_profiler_enabled`` is True while a profiler runs in this process.
 
-An attribute rather than a function, because every operation reads it twice.
+It is an attribute rather than a function because every operation reads it twice.
 """
 
 
@@ -45,10 +45,10 @@ def record_wait(work: Any) -> Any:
 
 
 def _name(work: Any) -> str:
-    return work.name or "noname"  # the engine numbers unnamed operations, and that number differs in each step
+    return work.name or "noname"  # the engine's numbers of unnamed operations differ in each step, so leave them out
 
 
-# The module that holds the list depends on the version of PyTorch; each one has the function `add`.
+# Modules that hold the skip list in different versions of PyTorch. Each has a function `add`.
 _LISTS = ("torch._dynamo.trace_rules", "torch._dynamo.skipfiles")
 _PACKAGE = "horovod"
 
