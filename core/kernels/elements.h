@@ -1,5 +1,6 @@
-// Element types, one struct each, named as in base/dtype_table.h: size, accumulation type, operations and scaling. Same
-// rules as collectives/kernels_impl.h and scale() in collectives/reduce.cc, bit for bit.
+// Element types, with one struct for each, named as in base/dtype_table.h. A struct defines the size, the accumulation
+// type, the operations and the scaling. The rules are those of collectives/kernels_impl.h and of scale() in
+// collectives/reduce.cc, bit for bit.
 #pragma once
 #include <cstdint>
 
@@ -18,7 +19,8 @@ inline constexpr bool kIsFloat<double> = true;
 
 // ---- operations on two values; a is the operand of the lower rank ---------------------------------------------------
 
-// Integers are added and multiplied unsigned, so that they wrap; compilers see that the upper bits do not matter.
+// Integers are added and multiplied as unsigned numbers, so that they wrap. Compilers know that the upper bits do not
+// matter.
 template <class T>
 struct Number {
   HVD_KERNEL_INLINE static T sum(T a, T b) {
@@ -35,12 +37,12 @@ struct Number {
       return static_cast<T>(static_cast<uint64_t>(a) * static_cast<uint64_t>(b));
     }
   }
-  // Return a if it wins or is NaN, else b, which is NaN if b is.
+  // Return a if it wins or is NaN, otherwise b, which is NaN if either operand is.
   HVD_KERNEL_INLINE static T min(T a, T b) { return (a < b) | (a != a) ? a : b; }
   HVD_KERNEL_INLINE static T max(T a, T b) { return (a > b) | (a != a) ? a : b; }
 };
 
-// Convert four bytes in a word to bools: 0 or 1 each.
+// Convert each of the four bytes in a word to a bool, 0 or 1.
 HVD_KERNEL_INLINE uint32_t truths(uint32_t x) { return ((((x & 0x7f7f7f7f) + 0x7f7f7f7f) | x) >> 7) & 0x01010101; }
 
 // ---- scaling -----------------------------------------------------------------------------------------------------------------------
@@ -56,7 +58,7 @@ HVD_KERNEL_INLINE T scale_integer(T x, const Scaling& s) {
   constexpr bool kSigned = static_cast<T>(-1) < static_cast<T>(0);
   constexpr int kBits = 8 * sizeof(T) - (kSigned ? 1 : 0);
   constexpr T kMost = static_cast<T>(~uint64_t{0} >> (64 - kBits)), kLeast = kSigned ? static_cast<T>(~kMost) : T{0};
-  constexpr double kHigh = static_cast<double>(kMost), kLow = static_cast<double>(kLeast);  // int64: 2^63, just out of range
+  constexpr double kHigh = static_cast<double>(kMost), kLow = static_cast<double>(kLeast);  // for int64 this is 2^63, just out of range
   const double y = static_cast<double>(x) * s.factor / s.divisor;
   if (y >= kHigh) return kMost;
   if (y <= kLow) return kLeast;
@@ -74,7 +76,7 @@ namespace element {
 template <class T>
 struct Plain {
   using Value = T;  // Type in memory.
-  using Acc = T;    // Accumulation type.
+  using Acc = T;    // Type in which values are accumulated.
   HVD_KERNEL_INLINE static T widen(T x) { return x; }
   HVD_KERNEL_INLINE static T narrow(T x) { return x; }
   HVD_KERNEL_INLINE static T scale(T x, const Scaling& s) {
@@ -121,14 +123,15 @@ inline constexpr bool kIsTruth<element::boolean> = true;
 
 template <class E>
 inline constexpr int kBytes = sizeof(typename E::Value);
-// True if whole vectors are scaled at once. Integers are rarely scaled, and a division in double for each lane would
-// make kernels long.
+// True if whole vectors are scaled at once. Integers are not, because they are rarely scaled, and a division in double
+// for each lane would make kernels long.
 template <class E>
 inline constexpr bool kScalesFast = kIsFloat<typename E::Acc>;
 
 // ---- the same on words ----------------------------------------------------------------------------------------------
 
-// Number of words that hold kLanes values in memory, and in the accumulation type; conversions between them follow.
+// Number of words that hold kLanes values, in memory and in the accumulation type. Conversions between the two forms
+// follow.
 template <class E, int kLanes>
 inline constexpr int kMemoryWords = (kLanes * static_cast<int>(sizeof(typename E::Value)) + 3) / 4;
 template <class E, int kLanes>
@@ -179,7 +182,7 @@ HVD_KERNEL_INLINE void each_lane(Words<N> (&a)[K], const Words<N> (&b)[K], Apply
   }
 }
 
-// The same for operations on all lanes of a word at once.
+// Same, for operations that handle all lanes of a word at once.
 template <int K, int N, class Apply>
 HVD_KERNEL_INLINE void each_word(Words<N> (&a)[K], const Words<N> (&b)[K], Apply apply) {
   HVD_KERNEL_UNROLL
@@ -189,16 +192,17 @@ HVD_KERNEL_INLINE void each_word(Words<N> (&a)[K], const Words<N> (&b)[K], Apply
   }
 }
 
-// Operations on all lanes of a word at once for 8-bit and 16-bit integers: sums for both; minima and maxima for 8 bits
-// only, because with two lanes lane-by-lane code is shorter. kUpper: the upper bit of each lane.
+// Operations that handle all lanes of a word at once, for 8-bit and 16-bit integers. Both types have sums. Only 8 bits
+// have minima and maxima, because lane-by-lane code is shorter if there are just two lanes. kUpper is the upper bit of
+// each lane.
 template <class T>
 struct Narrow {
   static constexpr int kBits = 8 * sizeof(T);
   static constexpr uint32_t kUpper = sizeof(T) == 1 ? 0x80808080 : 0x80008000;
-  // The upper bits are added without carry, which would spill into the next lane.
+  // Add the upper bits without carry, because a carry would spill into the next lane.
   HVD_KERNEL_INLINE static uint32_t sum(uint32_t a, uint32_t b) { return ((a & ~kUpper) + (b & ~kUpper)) ^ ((a ^ b) & kUpper); }
-  // Return all ones in the lanes where a < b, that is, where a - b borrows. Flipping the upper bits maps signed order
-  // to unsigned order.
+  // Return all ones in the lanes where a < b, that is, where a - b borrows. Flipping the upper bits maps the signed
+  // order to the unsigned order.
   HVD_KERNEL_INLINE static uint32_t less(uint32_t a, uint32_t b) {
     if constexpr (static_cast<T>(-1) < static_cast<T>(0)) a ^= kUpper, b ^= kUpper;
     const uint32_t difference = ((a | kUpper) - (b & ~kUpper)) ^ ((a ^ ~b) & kUpper);
@@ -224,7 +228,7 @@ HVD_KERNEL_INLINE void add(Words<N> (&a)[K], const Words<N> (&b)[K]) {
   }
 }
 
-// Compute a[k] = a[k] op b[k] for all k. The operation is equal for all threads and is tested once.
+// Compute a[k] = a[k] op b[k] for all k. The operation is the same for all threads and is tested once.
 template <class E, int K, int N>
 HVD_KERNEL_INLINE void combine(Words<N> (&a)[K], const Words<N> (&b)[K], Op op) {
   using Acc = typename E::Acc;

@@ -1,5 +1,5 @@
-// Platform differences between the two ways to compile kernels.cu: for a device by NVRTC (scripts/compile-kernels.sh),
-// and for the host by any C++ compiler, for tests (tests/simulated/kernels). All other files have one source for both.
+// Differences between the two ways to compile kernels.cu: for a device by NVRTC (scripts/compile-kernels.sh), and for
+// the host by any C++ compiler, for tests (tests/simulated/kernels). All other files have the same source for both.
 #pragma once
 #include <cstdint>
 
@@ -7,7 +7,7 @@
 
 namespace hvd::kernels {
 
-// Position of a thread within a launch. Kernels use the first dimension only, no shared memory and no barrier, so that
+// Position of a thread within a launch. Kernels use only the first dimension, no shared memory and no barrier, so
 // threads may also run one after another.
 struct Place {
   uint32_t block, blocks, thread, threads;
@@ -19,8 +19,9 @@ struct Place {
 
 #if defined(__CUDACC__)
 
-// All memory used here (the device's, a peer's, pinned host memory) is in the global window, which a compiler cannot
-// derive from an integer. A load may be moved across stores, because no thread reads what any thread has written.
+// All memory used here (the device's own, a peer's, or pinned host memory) is in the global window, which a compiler
+// cannot derive from an integer address. A load may be moved across stores, because no thread reads what any thread has
+// written.
 template <int kBytes>
 HVD_KERNEL_INLINE Words<(kBytes + 3) / 4> load_aligned(uint64_t address) {
   Words<(kBytes + 3) / 4> x;
@@ -46,8 +47,8 @@ HVD_KERNEL_INLINE void store_aligned(uint64_t address, const Words<(kBytes + 3) 
 }
 
 // A kernel with one parameter. Without __grid_constant__ each thread would copy a 16 KiB table to index it. in_bytes
-// and out_bytes, the element sizes, are for the host. At least two blocks per multiprocessor, so up to 128 registers
-// per thread.
+// and out_bytes, the element sizes, are used only on the host. At least two blocks fit on a multiprocessor, so a thread
+// has up to 128 registers.
 #define HVD_KERNEL(name, Parameters, in_bytes, out_bytes, ...)                                    \
   extern "C" __global__ void __launch_bounds__(hvd::kernels::kThreads, 2)                         \
       name(const __grid_constant__ hvd::kernels::Parameters parameters) {                         \
@@ -56,7 +57,7 @@ HVD_KERNEL_INLINE void store_aligned(uint64_t address, const Words<(kBytes + 3) 
 
 #else
 
-// Trap where a device would report a misaligned address.
+// Trap for addresses that a device would report as misaligned.
 template <int kBytes>
 inline Words<(kBytes + 3) / 4> load_aligned(uint64_t address) {
   if (address % kBytes != 0) __builtin_trap();

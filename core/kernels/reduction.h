@@ -1,9 +1,10 @@
-// Reduction of up to 64 sources into several destinations, in the canonical order of collectives/reduce.h. With p the
-// largest power of two <= the number of sources and r the remainder, partial i is sources 2i and 2i+1 for i < r, and
-// source i+r otherwise; then neighbours combine until one is left.
+// Reduction of up to 64 sources into several destinations, in the canonical order of collectives/reduce.h. Let p be the
+// largest power of two <= the number of sources, and r the remainder. Partial i is the combination of sources 2i and
+// 2i+1 for i < r, and source i+r otherwise. Then neighbours combine until one value is left.
 //
-// With two sources a thread works on two vectors at once, with more on one vector of four partials, a subtree: four to
-// eight loads of 16 bytes are in flight. Roots of subtrees wait on a stack, like carries in a binary counter.
+// With two sources a thread works on two vectors at a time. With more sources it works on one vector of four partials,
+// which form a subtree. So four to eight loads of 16 bytes are in flight. The roots of subtrees wait on a stack, like
+// the carries of a binary counter.
 #pragma once
 #include <cstdint>
 
@@ -12,8 +13,8 @@
 
 namespace hvd::kernels {
 
-// The vectors at the same place in all buffers: elements [first, first + 16 / bytes * count), where all addresses are
-// multiples of 16. None if the buffers are aligned differently.
+// The vectors that all buffers have at the same place: elements [first, first + 16 / bytes * count), where all
+// addresses are multiples of 16. If the buffers are aligned differently, count is 0.
 struct Vectors {
   uint64_t first, count;
 };
@@ -33,7 +34,7 @@ HVD_KERNEL_INLINE Vectors vectors_of(const ReduceParameters& p) {
   return {p.begin + head, (elements - head) / kLanes};
 }
 
-// Reads and writes kLanes elements at once: whole vectors, or one element at any address.
+// Reads and writes kLanes elements at a time: either whole vectors, or a single element at any address.
 template <class E, int kLanes>
 struct Access {
   using Memory = Words<kMemoryWords<E, kLanes>>;
@@ -52,7 +53,7 @@ struct Access {
       store<kBytes<E>>(address, x);
     }
   }
-  // Scale, narrow, and store to every destination.
+  // Scale and narrow the values, and store them to every destination.
   HVD_KERNEL_INLINE static void finish(const ReduceParameters& p, uint64_t offset, const Acc& x) {
     Memory y;
     if constexpr (kLanes == 1 || kScalesFast<E>) {
@@ -66,7 +67,7 @@ struct Access {
   }
 };
 
-// Reduce `count` vectors of two sources, from byte `offset` on.
+// Reduce `count` vectors of two sources, starting at byte `offset`.
 template <class E>
 HVD_KERNEL_INLINE void reduce_two(const ReduceParameters& p, uint64_t offset, uint64_t count, Place place) {
   constexpr int kLanes = 16 / kBytes<E>, kAtOnce = 2;
@@ -100,7 +101,7 @@ HVD_KERNEL_INLINE void reduce_two(const ReduceParameters& p, uint64_t offset, ui
 template <class E, int kLanes>
 HVD_KERNEL_INLINE Words<kAccWords<E, kLanes>> tree(const ReduceParameters& p, uint64_t offset) {
   using A = Access<E, kLanes>;
-  constexpr int kLevels = 4;  // levels of subtrees: 64 sources make 16 of them
+  constexpr int kLevels = 4;  // levels of subtrees, because 64 sources form 16 subtrees
   static_assert(kMostSources == 4 << kLevels);
   uint32_t partials = 1;
   HVD_KERNEL_ROLL
@@ -133,7 +134,7 @@ HVD_KERNEL_INLINE Words<kAccWords<E, kLanes>> tree(const ReduceParameters& p, ui
     if (partials > 1) combine<E>(left, right, p.op);
     typename A::Acc one[1] = {left[0]}, other[1] = {left[1]};
     if (partials > 2) combine<E>(one, other, p.op);
-    // A carry moves up through the levels where a subtree waits, and stops at the first free one. After the last
+    // A carry moves up through the levels where a subtree waits, and stops at the first free level. After the last
     // subtree it has combined with all of them, because their number is a power of two.
     root = one[0];
     bool rises = true;
@@ -166,7 +167,7 @@ HVD_KERNEL_INLINE void reduce(const ReduceParameters& p, Place place) {
       Access<E, kLanes>::finish(p, offset + 16 * v, tree<E, kLanes>(p, offset + 16 * v));
     }
   }
-  // Elements before and after the vectors.
+  // Now the elements before and after the vectors.
   const uint64_t inside = vectors.count * kLanes, single = p.end - p.begin - inside;
   HVD_KERNEL_ROLL
   for (uint64_t i = place.first(); i < single; i += place.stride()) {

@@ -1,6 +1,6 @@
-// List of the kernels, for their source and for their callers: for each dtype of base/dtype_table.h reduce_<name>,
-// scale_<name> and pack_<name> (with the C++ name, so "boolean"), pack_<from>_to_<to> for each cast below, and
-// pack_bytes.
+// List of the kernels, used by their source and by their callers. Each dtype of base/dtype_table.h has reduce_<name>,
+// scale_<name> and pack_<name>, with the C++ name (so "boolean"). Each cast below has pack_<from>_to_<to>. In addition
+// there is pack_bytes.
 #pragma once
 #include "base/dtype_table.h"
 

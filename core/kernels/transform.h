@@ -1,5 +1,5 @@
-// Operations with one source and one destination: copy, zero, scale, cast. Shared by the packing kernels and the
-// in-place scaling kernels.
+// Operations with one source and one destination: copy, zero, scale and cast. The packing kernels and the in-place
+// scaling kernels share them.
 //
 // A vector is 16 bytes of the narrower type. Each thread has at least four loads of 16 bytes in flight before it uses
 // the first.
@@ -11,13 +11,14 @@
 
 namespace hvd::kernels {
 
-// The elements that a thread processes: first, first + stride, ... of the vectors, then of the remainder.
+// The elements that a thread processes: number first, first + stride, and so on, of the vectors and then of the
+// remainder.
 struct Share {
   uint64_t first, stride;
 };
 
-// Return the number of leading elements to process one by one until both addresses are multiples of 16; all elements if
-// that is impossible.
+// Return the number of leading elements to process one by one until both addresses are multiples of 16. If that never
+// happens, return the number of all elements.
 template <class In, class Out>
 HVD_KERNEL_INLINE uint64_t head_of(uint64_t source, uint64_t destination, uint64_t elements) {
   const uint64_t to_boundary = (16 - destination % 16) % 16;
@@ -36,7 +37,7 @@ HVD_KERNEL_INLINE Words<kMemoryWords<Out, kLanes>> transformed(const Words<kMemo
   return narrow<Out, kLanes>(scaled<In, kLanes>(widen<In, kLanes>(x), s));
 }
 
-// kParts times 16 bytes per vector, on one side of a cast.
+// Load or store a vector of kParts times 16 bytes, as one side of a cast needs.
 template <int kParts>
 HVD_KERNEL_INLINE Words<4 * kParts> load_vector(uint64_t address) {
   Words<4 * kParts> x;
@@ -83,7 +84,7 @@ HVD_KERNEL_INLINE void transform(uint64_t source, uint64_t destination, uint64_t
     }
   }
 
-  const uint64_t single = elements - vectors * kLanes;  // elements before and after the vectors
+  const uint64_t single = elements - vectors * kLanes;  // now the elements before and after the vectors
   HVD_KERNEL_ROLL
   for (uint64_t i = share.first; i < single; i += share.stride) {
     const uint64_t at = i < head ? i : i + vectors * kLanes;
@@ -91,7 +92,7 @@ HVD_KERNEL_INLINE void transform(uint64_t source, uint64_t destination, uint64_t
   }
 }
 
-// Copy bytes in words as wide as the addresses allow; zeros if there is no source.
+// Copy bytes in words that are as wide as the addresses allow. Without a source, write zeros.
 template <int kWidth>
 HVD_KERNEL_INLINE void copy_words(uint64_t source, uint64_t destination, uint64_t words, Share share) {
   constexpr int kAtOnce = 4;

@@ -78,7 +78,7 @@ Status load(const std::string& path, const Library** out) {
   static auto* const mutex = new std::mutex;
   static auto* const loaded = new std::map<void*, std::unique_ptr<Library>>;
   std::lock_guard lock(*mutex);
-  // Plugins of Open MPI 4 expect its symbols to be global; for other libraries that would only cause symbol conflicts.
+  // Plugins of Open MPI 4 expect its symbols to be global. For other libraries that would only cause symbol conflicts.
   void* handle = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (!handle) {
     const char* said = ::dlerror();

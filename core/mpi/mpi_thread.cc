@@ -10,7 +10,7 @@ namespace hvd::mpi {
 
 MpiThread::MpiThread() : desk_(std::make_shared<Desk>()) {
   thread_without_signals([desk = desk_] {
-    const DefaultFloatMode floats;  // threads inherit the mode of the thread that starts them
+    const DefaultFloatMode floats;  // set it here, because threads inherit the mode of the thread that starts them
     std::unique_lock lock(desk->mutex);
     for (;;) {
       desk->changed.wait(lock, [&] { return static_cast<bool>(desk->work); });

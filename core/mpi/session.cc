@@ -7,8 +7,8 @@
 namespace hvd::mpi {
 namespace {
 
-constexpr int kTag = 0x4856;  // Tag for creating communicators.
-constexpr double kBetweenLooks = 0.5e-3;  // Seconds between polls of `look`.
+constexpr int kTag = 0x4856;  // Message tag used when communicators are created.
+constexpr double kBetweenLooks = 0.5e-3;  // Seconds between two polls of `look`.
 
 std::atomic<Session*> the_session{nullptr};
 
@@ -36,7 +36,7 @@ Status Session::open(const StartOptions& options, Session** out) {
     return refuse(options.launcher + " has started this process, but the library is " + library->version +
                   ": the launcher is of another MPI than the library; start the job with the mpirun of " + library->version +
                   ", or choose the launcher's library");
-  // Never freed: threads may use it when the process ends, and MPI_Finalize calls it.
+  // Never freed, because threads may use it when the process ends, and MPI_Finalize calls it.
   auto* session = new Session;
   session->library_ = library;
   session->pid_ = ::getpid();
@@ -47,7 +47,7 @@ Status Session::open(const StartOptions& options, Session** out) {
     else
       session->mpi_thread_.run([&] { status = session->look_around(); });
   }
-  // A failed initialization is kept, so that a second attempt gets the same answer.
+  // Keep a failed initialization, so that a second attempt gets the same answer.
   if (!status.ok()) session->spoil(status.message());
   if (begun == 0 || status.ok()) the_session.store(session, std::memory_order_release);
   *out = session;
@@ -103,7 +103,8 @@ Status Session::look_around() {
   return watch_finalize();
 }
 
-// MPI_Finalize first frees MPI_COMM_SELF, and so calls the destructors of its attributes.
+// MPI_Finalize first frees MPI_COMM_SELF, and so calls the destructors of its attributes. This one tells the engine
+// that MPI ends.
 Status Session::watch_finalize() {
   int key = 0;
   const CopyAttribute never = [](Handle, int, void*, void*, void*, int* flag) { return *flag = 0; };
@@ -182,7 +183,8 @@ Status Session::make(const std::vector<int>& ranks, Handle* out) const {
   };
   (void)(call(l.comm_group(abi().world, &all), "MPI_Comm_group") &&
          call(l.group_incl(all, static_cast<int>(ranks.size()), ranks.data(), &some), "MPI_Group_incl") &&
-         // Not MPI_Comm_split: only the members create it, and other ranks of MPI_COMM_WORLD may not be in the job.
+         // Do not use MPI_Comm_split: only the members create the communicator, and other ranks of MPI_COMM_WORLD may
+         // not be in the job.
          call(l.comm_create_group(abi().world, some, kTag, out), "MPI_Comm_create_group") &&
          call(l.comm_set_errhandler(*out, abi().errors_return), "MPI_Comm_set_errhandler"));
   if (some) (void)l.group_free(&some);

@@ -1,5 +1,5 @@
-// MPI in this process, initialized by the engine or by the program, and finalized by the same. One per process,
-// whatever number of engines use it in turn, because MPI cannot be initialized twice.
+// MPI in this process. Either the engine or the program initializes it, and the same one finalizes it. A process has
+// one session, which any number of engines use in turn, because MPI cannot be initialized twice.
 #pragma once
 #include <sys/types.h>
 
@@ -19,45 +19,47 @@ namespace hvd::mpi {
 struct StartOptions {
   std::string library;      // Path of the library.
   std::string launcher;     // Launcher that started the processes, see fits().
-  bool one_thread = false;  // Request MPI_THREAD_FUNNELED.
-  double patience = 30;     // Seconds for MPI_Init, which waits for the other processes.
+  bool one_thread = false;  // True to request MPI_THREAD_FUNNELED.
+  double patience = 30;     // Seconds that MPI_Init may take; it waits for the other processes.
 };
 
 class Session {
  public:
-  // Initialize MPI, or join if the program has done so. Later calls return the existing session. invalid_argument: the
-  // library cannot be used, the program has finalized MPI or initialized it with a lower thread level than needed, the
-  // process was started by MPI_Comm_spawn, or an earlier engine left MPI unusable. timeout: MPI_Init has not returned.
+  // Initialize MPI, or join it if the program has initialized it. Later calls return the existing session. The error is
+  // invalid_argument if the library cannot be used, if the program has finalized MPI or initialized it with a lower
+  // thread level than needed, if MPI_Comm_spawn started the process, or if an earlier engine left MPI unusable. It is
+  // timeout if MPI_Init has not returned.
   static Status open(const StartOptions& options, Session** out);
-  // Null if there is none in this process; that of a parent process does not count.
+  // Return the session of this process, or null if there is none. The session of a parent process does not count.
   static Session* current();
 
   const Library& library() const { return *library_; }
   const Abi& abi() const { return library_->abi; }
-  int rank() const { return rank_; }  // rank in MPI_COMM_WORLD
+  int rank() const { return rank_; }  // rank of this process in MPI_COMM_WORLD
   int size() const { return size_; }
   Threads level() const { return level_; }
-  bool ours() const { return ours_; }  // true if MPI was initialized here, not by the program
+  bool ours() const { return ours_; }  // true if the engine initialized MPI, false if the program did
 
-  // Run `work`, which calls MPI, where the library allows it: on this thread or on the MPI thread. One at a time. An
-  // error if MPI is finalized.
+  // Run `work`, which calls MPI, on a thread where the library allows it: this thread or the MPI thread. Only one at a
+  // time. Return an error if MPI is finalized.
   Status use(const std::function<Status()>& work);
-  // Return an error as soon as MPI becomes unusable; call it in every loop within `work`.
+  // Return an error as soon as MPI becomes unusable. Call this in every loop within `work`.
   Status usable() const;
-  // Mark MPI as unusable: a collective was abandoned, so the data of the next one are undefined.
+  // Mark MPI as unusable, because a collective was abandoned and the data of the next one would be undefined.
   void spoil(const std::string& why);
 
-  // Polled while an uninterruptible MPI call runs; an error ends the wait for it.
+  // Polled while an MPI call runs that cannot be interrupted. An error ends the wait for it.
   using Look = std::function<Status()>;
 
-  // Return the communicator of these ranks of MPI_COMM_WORLD. It is created at the first call, which all of them must
-  // make. Do not call within `work`. If `look` ends the wait, returns its error and MPI becomes unusable.
+  // Return the communicator of these ranks of MPI_COMM_WORLD. The first call creates it, and all of these ranks must
+  // make that call. Do not call this within `work`. If `look` ends the wait, its error is returned and MPI becomes
+  // unusable.
   Status communicator(const std::vector<int>& ranks, const Look& look, Handle* out);
-  // Release it; all members call this at the same place.
+  // Release the communicator. All members call this at the same point of the order of operations.
   void forget(const std::vector<int>& ranks, const Look& look);
 
-  // Finalize MPI if the engine initialized it and it is usable. MPI_Finalize waits for the other processes; MPI must
-  // not be used any more. Return false if it has not ended after `seconds`; a later call continues waiting.
+  // Finalize MPI if the engine initialized it and it is still usable. MPI must not be used any more. MPI_Finalize waits
+  // for the other processes: return false if it has not ended after `seconds`, and a later call continues the wait.
   bool finish(double seconds);
 
  private:
@@ -77,9 +79,9 @@ class Session {
   pid_t pid_ = 0;
   MpiThread mpi_thread_;
   std::mutex using_;
-  std::atomic<bool> over_{false};  // MPI_Finalize has started
+  std::atomic<bool> over_{false};  // true once MPI_Finalize has started
   std::atomic<bool> spoilt_{false};
-  std::string why_spoilt_;  // written before spoilt_
+  std::string why_spoilt_;  // always written before spoilt_
   std::map<std::vector<int>, Handle> communicators_;
   bool finishing_ = false;
 };

@@ -5,11 +5,11 @@
 namespace hvd::nccl {
 namespace {
 
-// Up to this many ranks, unequal parts are gathered by one broadcast each. With more, by sends and receives: as many
-// per rank, but all at once.
+// Up to this many ranks, unequal parts are gathered with one broadcast for each part. Larger sets use sends and
+// receives. Their number per rank is the same, but all of them run at once.
 constexpr int kFewRanks = 8;
 
-// Calls in one NCCL group. After a failed call nothing more is enqueued, but the group is always left, because it is a
+// Calls in one NCCL group. After a failed call nothing more is enqueued. The group is always left, because it is a
 // state of the thread.
 class Group {
  public:
@@ -30,7 +30,7 @@ class Group {
   Status first_;
 };
 
-// NCCL's number of the operation. A premultiplied sum is created for the calls of one group and released right
+// Holds NCCL's number of the operation. A premultiplied sum is created for the calls of one group and released right
 // afterwards.
 class Operation {
  public:

@@ -8,7 +8,7 @@
 namespace hvd::nccl {
 namespace {
 
-// Brackets a thread's NCCL calls with the surroundings' hooks.
+// Scope that calls the hooks of Surroundings around a thread's NCCL calls.
 class Inside {
  public:
   explicit Inside(const Surroundings& s) : s_(s) {
@@ -25,7 +25,7 @@ class Inside {
 
 constexpr auto kPause = std::chrono::microseconds(50);
 constexpr double kGrace = 0.05;
-constexpr size_t kTiny = 4;  // float32 elements per rank: 16 bytes, NCCL's alignment
+constexpr size_t kTiny = 4;  // float32 elements per rank, which take 16 bytes, NCCL's alignment
 
 }  // namespace
 
@@ -45,7 +45,7 @@ Status Communicator::error() const {
 
 void Communicator::fail(Status why) {
   std::lock_guard lock(mutex_);
-  if (state_.load() != State::making) return;  // it was abandoned meanwhile, which is why it failed
+  if (state_.load() != State::making) return;  // the call failed because the communicator was abandoned meanwhile
   error_ = std::move(why);
   state_.store(State::failed, std::memory_order_release);
 }
@@ -71,8 +71,8 @@ bool Communicator::enter_ending() {
   return false;
 }
 
-// Once abandoned, the helper starts no further call, and its current one ends soon unless it waits for other ranks.
-// Then only an abort ends it, for which NCCL must have written the handle.
+// Once the communicator is abandoned, the helper starts no further call. Its current call ends soon unless it waits for
+// other ranks. In that case only an abort ends it, and for that NCCL must already have written the handle.
 bool Communicator::wait_for_helper() const {
   const Deadline grace = Deadline::after(kGrace);
   while (inside_.load(std::memory_order_acquire) && !(handle() && grace.passed())) std::this_thread::sleep_for(kPause);
@@ -102,7 +102,7 @@ void Communicator::create(const UniqueId& id, const WarmUp& warm_up) {
   if (state_.load() == State::making) state_.store(State::ready, std::memory_order_release);
 }
 
-// Make a call on the helper thread, without a timeout; an owner that cannot wait abandons the communicator.
+// Make a call on the helper thread, without a timeout. An owner that cannot wait abandons the communicator.
 template <class Call>
 Status Communicator::connect(const char* what, Call call) {
   if (!enter_call()) return error();
@@ -119,7 +119,7 @@ Status Communicator::connect(const char* what, Call call) {
   return s;
 }
 
-// Call each collective once, with `count` elements per rank. Sends and receives go to every peer, because that makes
+// Call each collective once, with `count` elements per rank. Sends and receives go to every peer, because they create
 // the connections.
 Status Communicator::call_each(const WarmUp& w, size_t count) {
   auto* in = static_cast<float*>(w.memory);
@@ -188,7 +188,8 @@ std::shared_ptr<Ending> Ending::start(Method method, Communicators communicators
     ending->done_.store(true, std::memory_order_release);
     return ending;
   }
-  // One thread for all, because they are on one device; otherwise each would need its own context.
+  // One thread serves all communicators, because they are on one device. Several threads would each need to set the
+  // context.
   thread_without_signals([ending, well = std::move(well), others = std::move(others)] {
     Status s;
     {
@@ -218,7 +219,7 @@ Status Ending::abort_all(Communicators communicators) {
     for (Communicator* c : there) said.push_back(status_of(l, l.comm_abort(c->handle()), "ncclCommAbort", nullptr));
     if (there.size() > 1) said.push_back(status_of(l, l.group_end(), "ncclGroupEnd", nullptr));
   } else {
-    // One may wait for the kernels of another, which end only when that is aborted too.
+    // One communicator may wait for the kernels of another, which end only when that one is aborted too.
     std::vector<std::thread> threads;
     for (size_t i = 0; i < there.size(); ++i) {
       threads.push_back(thread_without_signals([&, i] {
@@ -253,10 +254,10 @@ Status Ending::destroy_all(Communicators communicators) {
     auto finalizing = Communicator::End::finalizing;
     if (!c->end_.compare_exchange_strong(finalizing, Communicator::End::freeing)) {
       if (first.ok()) first = Status(Code::internal, "an NCCL communicator was aborted while it was destroyed");
-      continue;  // the thread that seized it frees it
+      continue;  // the thread that has taken over the communicator frees it
     }
     Status s = status_of(l, r, "ncclCommFinalize", c->handle());
-    // Memory is released even after an error.
+    // Release the memory even after an error.
     const Status freed = status_of(l, l.comm_destroy(c->handle()), "ncclCommDestroy", nullptr);
     if (s.ok()) s = freed;
     if (first.ok()) first = std::move(s);

@@ -1,9 +1,9 @@
-// NCCL communicators: created, warmed up, aborted and destroyed on helper threads, because each of these may wait for
-// other ranks forever. The owner polls with its own timeouts; nothing here blocks it.
+// NCCL communicators. Helper threads create, warm up, abort and destroy them, because each of these steps may wait for
+// other ranks forever. The owner polls with its own timeouts, and nothing here blocks it.
 //
-// Communicators are blocking (blocking=1): a call only launches, and an event recorded after it covers it.
-// NCCL_COMM_BLOCKING=0 overrides that inside NCCL; calls then return "in progress", and settle() waits until the work
-// is enqueued.
+// Communicators are blocking (blocking=1): a call only launches work, and an event recorded after the call covers that
+// work. NCCL_COMM_BLOCKING=0 overrides this inside NCCL. Calls then return "in progress", and settle() waits until the
+// work is enqueued.
 #pragma once
 #include <atomic>
 #include <memory>
@@ -17,21 +17,23 @@
 
 namespace hvd::nccl {
 
-// Hooks that a thread calls before and after using NCCL: push the device's context, set the capture mode. May be null.
-// `self` must live as long as the process, because a hung thread keeps using it.
+// Hooks that a thread calls before and after it uses NCCL, to push the device's context and to set the capture mode.
+// They may be null. `self` must live as long as the process, because a hung thread keeps using it.
 struct Surroundings {
   void (*enter)(void* self) = nullptr;
   void (*leave)(void* self) = nullptr;
   void* self = nullptr;
 };
 
-// NCCL connects when an algorithm is first used. So that later calls only launch, each collective is called once on
-// this memory.
+// Memory for the warm-up. NCCL creates connections when an algorithm is first used. Each collective is therefore called
+// once on this memory, so that later calls only launch.
 struct WarmUp {
   Stream stream = nullptr;
-  // Device memory; null: no warm-up. The stream uses it after creation, so record an event before freeing it.
+  // Device memory, or null for no warm-up. The stream uses it even after the creation, so record an event before
+  // freeing it.
   void* memory = nullptr;
-  // Size of `memory`, at least warm_up_bytes(size); with more, each collective is called again with as much as fits.
+  // Bytes of `memory`, at least warm_up_bytes(size). With more, each collective is called again with as much data as
+  // fits.
   size_t bytes = 0;
 };
 size_t warm_up_bytes(int size);
@@ -40,17 +42,17 @@ class Communicator {
  public:
   enum class State : int { making, ready, failed, given_up };
 
-  // Start creating a communicator and return at once; ready() tells when it is done. All members call this with the
-  // same id.
+  // Start to create a communicator and return at once. ready() becomes true when it is done. All members call this with
+  // the same id.
   static std::shared_ptr<Communicator> make(const Library& library, const Surroundings& surroundings, const UniqueId& id, int size,
                                             int rank, const WarmUp& warm_up = {});
-  // Call destroy() or abort() first. Otherwise NCCL leaks the communicator, and its helper thread continues.
+  // Call destroy() or abort() before. Otherwise NCCL leaks the communicator, and its helper thread continues.
   ~Communicator() = default;
   Communicator(const Communicator&) = delete;
 
   State state() const { return state_.load(std::memory_order_acquire); }
   bool ready() const { return state() == State::ready; }
-  Status error() const;  // why it failed or was abandoned; callable from any thread
+  Status error() const;  // Return why the communicator failed or was abandoned. Callable from any thread.
 
   const Library& library() const { return library_; }
   const Surroundings& surroundings() const { return surroundings_; }
@@ -58,13 +60,13 @@ class Communicator {
   int size() const { return size_; }
   int rank() const { return rank_; }
 
-  // Handle the result of a call of `what` made on the owner's thread, whose context is current. Polls while NCCL
-  // returns "in progress", which a blocking communicator never does.
+  // Handle the result of a call of `what` that was made on the owner's thread, whose context is current. Polls while
+  // NCCL returns "in progress", which a blocking communicator never does.
   Status settle(Result result, const char* what);
-  void set_patience(double seconds) { patience_ = seconds; }  // timeout of settle()
+  void set_patience(double seconds) { patience_ = seconds; }  // timeout of settle() in seconds
 
-  // Return NCCL's asynchronous error: network errors, but never the death of a process on the same host. Cheap;
-  // callable from any thread.
+  // Return NCCL's asynchronous error. It reports network errors, but never the death of a process on the same host. The
+  // call is cheap and may be made from any thread.
   Status async_error();
 
  private:
@@ -73,26 +75,27 @@ class Communicator {
       : library_(library), surroundings_(surroundings), size_(size), rank_(rank) {}
   void create(const UniqueId& id, const WarmUp& warm_up);
   Status call_each(const WarmUp& warm_up, size_t count);
-  // Bracket a NCCL call on the helper thread; enter_call() returns false if the communicator was abandoned, and no more
-  // calls are allowed. enter_ending(): the same for the thread that destroys it; false if it was seized.
+  // enter_call() and leave_call() enclose an NCCL call on the helper thread. enter_call() returns false if the
+  // communicator was abandoned, and no more calls are allowed then. enter_ending() does the same for the thread that
+  // destroys the communicator; it returns false if another thread has taken it over.
   bool enter_call();
   bool enter_ending();
   void leave_call() { inside_.store(false, std::memory_order_release); }
   template <class Call>
   Status connect(const char* what, Call call);
   State give_up(Status why);  // Returns the state before.
-  bool seize();  // Take it over from the destroying thread, unless it is too late.
-  bool wait_for_helper() const;  // false: there is nothing for NCCL to end.
+  bool seize();  // Take the communicator over from the thread that destroys it. Returns false if that is too late.
+  bool wait_for_helper() const;  // Returns false if NCCL has nothing to end.
   void fail(Status why);
 
   const Library& library_;
   const Surroundings surroundings_;
   const int size_, rank_;
   double patience_ = 60;
-  // NCCL writes it before it starts the creation, so that another thread can abort the creation.
+  // NCCL writes the handle before it starts the creation, so that another thread can abort the creation.
   Handle handle_ = nullptr;
   std::atomic<State> state_{State::making};
-  std::atomic<bool> inside_{false};  // the helper or the destroying thread is inside a call
+  std::atomic<bool> inside_{false};  // true while the helper or the destroying thread is inside an NCCL call
   enum class End : int { none, finalizing, freeing, seized };
   std::atomic<End> end_{End::none};
   mutable std::mutex mutex_;
@@ -100,13 +103,13 @@ class Communicator {
 };
 
 // The end of several communicators of one process, on a helper thread. The caller polls. After the deadline the thread
-// and what it holds are abandoned, and outcome() tells so. The communicators are unusable as soon as it starts.
+// and what it holds are abandoned, and outcome() says so. The communicators are unusable from the start.
 class Ending {
  public:
-  bool over() const;  // Done or past the deadline.
-  bool leaked() const;  // Past the deadline and not done.
-  Status outcome() const;  // Valid once over().
-  // Sleep until over(); for tests and the end of a process.
+  bool over() const;  // True if done or past the deadline.
+  bool leaked() const;  // True if past the deadline and not done.
+  Status outcome() const;  // Valid once over() is true.
+  // Sleep until over(), for tests and for the end of a process.
   void wait() const;
 
  private:
@@ -127,14 +130,15 @@ class Ending {
   Status outcome_;  // guarded by mutex_
 };
 
-// Abort communicators after the loss of a rank. The owner must mark their operations as failed before, because their
-// events then fire although the data are invalid. Communicators may still be in creation, or being destroyed and
-// waiting for that rank: these end too while NCCL waits for their kernels, but are abandoned once it frees them. From
-// NCCL 2.22 on all are aborted in one group, as they can only end together; before that on one thread each. Every rank
-// of the host must do this. `why`: the error of later calls on them.
+// Abort communicators after the loss of a rank. Before that, the owner must mark their operations as failed, because
+// their events will fire although the data are invalid. Communicators that are still being created, or destroyed while
+// waiting for the lost rank, are aborted too. That works while NCCL waits for their kernels; once it frees them, they
+// are abandoned. From NCCL 2.22 on all communicators are aborted in one group, because they can only end together;
+// before that, each on a separate thread. Every rank of the host must do this. `why` becomes the error of later calls
+// on them.
 std::shared_ptr<Ending> abort(std::span<const std::shared_ptr<Communicator>> communicators, Status why, double seconds);
 
-// Destroy communicators when all ranks are well and nothing is in flight. Waits for enqueued work, then for the other
+// Destroy communicators when all ranks are well and nothing is in flight. This waits for enqueued work, for the other
 // ranks of the host, which must do the same in the same order, and for CUDA graphs that have captured operations.
 // Communicators that are not ready are aborted.
 std::shared_ptr<Ending> destroy(std::span<const std::shared_ptr<Communicator>> communicators, double seconds);

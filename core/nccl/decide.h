@@ -1,9 +1,10 @@
-// Mapping of a reduction to NCCL: which NCCL reduction is used, and what scaling the caller must do. Pure.
+// Mapping of a reduction to NCCL: which NCCL reduction is used, and what scaling the caller must do. The functions only
+// compute.
 //
-// NCCL's arithmetic differs from the engine's. It multiplies by a scalar *of the data's type*, so a premultiplied sum
-// by 1/3 in bfloat16 is off by 0.2%, always in the same direction; an average is such a sum. So in 16 bits and fewer it
-// is used only if the factor is a power of two. Two differences cannot be avoided here: sums of 16-bit values are
-// rounded at every hop, and min and max drop NaN where the host's keep it.
+// NCCL's arithmetic differs from the engine's. It multiplies by a scalar *of the data's type*. A premultiplied sum by
+// 1/3 in bfloat16 is therefore off by 0.2%, always in the same direction, and an average is such a sum. So with 16 bits
+// or fewer, a premultiplied sum is used only if the factor is a power of two. Two differences cannot be avoided: sums
+// of 16-bit values are rounded at every hop, and min and max drop NaN where the host keeps it.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -13,7 +14,7 @@
 
 namespace hvd::nccl {
 
-// Element types known to the decision; more than NCCL or the engine has.
+// Element types known to the decision. There are more than NCCL or the engine has.
 enum class Element : uint8_t {
   int8,
   uint8,
@@ -32,15 +33,15 @@ enum class Element : uint8_t {
 };
 Element element_of(DType dtype);
 
-// x * factor / divisor, as in hvd::Scale (collectives/comm.h): in double for integers, in the accumulation type for
-// floats.
+// Scaling x * factor / divisor, as in hvd::Scale (collectives/comm.h). Integers are computed in double, floats in their
+// accumulation type.
 struct Scaling {
   double factor = 1.0;
   int64_t divisor = 1;
   bool identity() const { return factor == 1.0 && divisor == 1; }
 };
 
-// All fields must be equal on all ranks of the communicator, also on a rank that has joined and has no tensor.
+// All fields must be equal on all ranks of the communicator, including a rank that has joined and has no tensor.
 struct Question {
   Element element = Element::float32;
   ReduceOp op = ReduceOp::sum;
@@ -48,25 +49,26 @@ struct Question {
   double postscale = 1.0;
   int size = 1;                 // Number of ranks.
   int version = kOldestVersion;  // NCCL version.
-  int capability = 90;          // Minimum compute capability of the ranks' devices, 90 for 9.0.
-  bool scaled_afterwards = false;  // The caller runs a kernel after the reduction anyway, which scales at no extra cost.
+  int capability = 90;          // Minimum compute capability of the ranks' devices; 90 stands for 9.0.
+  // True if the caller runs a kernel after the reduction in any case; this kernel can scale at no extra cost.
+  bool scaled_afterwards = false;
 };
 
 // The decision: an NCCL operation, and the scaling left to the caller.
 struct Reduction {
-  std::string why_not;  // not empty: why NCCL cannot do it, starting with a lower-case letter
+  std::string why_not;  // if not empty, the reason why NCCL cannot do it, starting with a lower-case letter
   Type type = Type::float32;
   Op op = Op::sum;
-  bool premultiplied = false;  // Replaces `op`: multiply each value by `scalar`, then sum.
-  double scalar = 1.0;         // Factor, exact in `type` or the nearest float32 or float64.
+  bool premultiplied = false;  // If true, each value is multiplied by `scalar` and then summed; `op` is not used.
+  double scalar = 1.0;         // Factor that is exact in `type`, or the nearest float32 or float64.
   Scaling before, after;       // Scaling that the caller applies to the inputs, and to the result.
 
   bool possible() const { return why_not.empty(); }
 };
 Reduction decide(const Question& question);
 
-// Encode `value` as a scalar of `type` for red_op_create_premul_sum. bytes: room for 8. Values that do not fit 16 bits
-// or fewer are rounded; decide() returns no such values.
+// Encode `value` as a scalar of `type` for red_op_create_premul_sum. `bytes` has room for 8 bytes. If `type` has 16
+// bits or fewer, a value that does not fit is rounded; decide() never returns such a value.
 void encode_scalar(Type type, double value, void* bytes);
 size_t size_of(Type type);
 

@@ -47,8 +47,8 @@ std::string path_of(void* function, const std::string& asked) {
   return ::dladdr(function, &info) != 0 && info.dli_fname ? info.dli_fname : asked;
 }
 
-// Fill the table. Return why the library cannot be used, or "". The version is checked first, because an old library
-// may lack many names, and its age is the better explanation.
+// Fill the table. Return the reason why the library cannot be used, or "". The version is checked first, because an old
+// library may lack many names, and its age is the better explanation.
 std::string fill(void* handle, const std::string& asked, Library* l) {
   void* ask = ::dlsym(handle, "ncclGetVersion");
   if (!ask) return asked + " has no ncclGetVersion, so it is not NCCL";
@@ -99,7 +99,7 @@ const Library* try_one(const std::string& name, int flags, std::string* reasons)
 std::span<const Symbol> symbols() { return kSymbols; }
 
 std::string version_text(int version) {
-  // Until 2.8 a major version was a multiple of 1000.
+  // Up to version 2.8 a major version was a multiple of 1000.
   const int major = version >= 10000 ? version / 10000 : version / 1000;
   const int rest = version >= 10000 ? version % 10000 : version % 1000;
   return std::to_string(major) + "." + std::to_string(rest / 100) + "." + std::to_string(rest % 100);

@@ -17,31 +17,31 @@ using Result = int;
 inline constexpr Result kSuccess = 0, kUnhandledCuda = 1, kSystem = 2, kInternal = 3, kInvalidArgument = 4, kInvalidUsage = 5, kRemote = 6,
                         kInProgress = 7, kTimeout = 8;
 
-using Handle = void*;  // ncclComm_t.
-using Stream = void*;  // cudaStream_t, which is a CUstream.
+using Handle = void*;  // Stands for ncclComm_t.
+using Stream = void*;  // Stands for cudaStream_t, which is a CUstream.
 enum class Type : int { int8 = 0, uint8, int32, uint32, int64, uint64, float16, float32, float64, bfloat16, float8_e4m3, float8_e5m2 };
-// Values from 5 on: created by red_op_create_premul_sum.
+// Values of 5 and above were created by red_op_create_premul_sum.
 enum class Op : int { sum = 0, product = 1, max = 2, min = 3, average = 4 };
 inline constexpr int kScalarOnHost = 1;
 
-// Passed by value. Serves to create one communicator; the process that made it has a thread listening for it.
+// Id for creating one communicator, passed by value. The process that made it has a thread that listens for it.
 struct UniqueId {
   char bytes[128];
 };
 
-// The library copies min(size, its own size) bytes and uses defaults for fields newer than `version`, so this works
-// with all versions.
+// The library copies min(size, its own size) bytes and uses defaults for fields newer than `version`, so this struct
+// works with all versions.
 struct Config {
   size_t size = 48;
   uint32_t magic = 0xcafebeef;
   uint32_t version = 21800;
   int blocking = 1;
-  int cga_cluster_size = INT_MIN;  // INT_MIN and null: not set
+  int cga_cluster_size = INT_MIN;  // INT_MIN and null mean that a field is not set
   int min_ctas = INT_MIN;
   int max_ctas = INT_MIN;
   const char* net_name = nullptr;
   int split_share = INT_MIN;
-  int traffic_class = INT_MIN;  // padding before 2.26
+  int traffic_class = INT_MIN;  // only padding before version 2.26
 };
 static_assert(sizeof(UniqueId) == 128 && sizeof(Config) == 48 && offsetof(Config, net_name) == 32 && offsetof(Config, traffic_class) == 44);
 
@@ -66,50 +66,51 @@ struct Library {
   Result (*recv)(void* out, size_t count, Type, int peer, Handle, Stream) = nullptr;
   Result (*red_op_create_premul_sum)(int* op, void* scalar, Type, int residence, Handle) = nullptr;
   Result (*red_op_destroy)(int op, Handle) = nullptr;
-  // Null if the library lacks them; added in 2.18.1, 2.19, 2.27, 2.28.7.
+  // Null if the library lacks the function. They were added in 2.18.1, 2.19, 2.27 and 2.28.7.
   Result (*comm_split)(Handle, int color, int key, Handle*, Config*) = nullptr;
   Result (*comm_register)(Handle, void* buffer, size_t bytes, void** handle) = nullptr;
   Result (*comm_deregister)(Handle, void* handle) = nullptr;
   Result (*comm_shrink)(Handle, int* without, int count, Handle*, Config*, int flags) = nullptr;
   Result (*comm_revoke)(Handle, int flags) = nullptr;
 
-  int version = 0;           // Version number, 22809 for 2.28.9; must be equal on all ranks of a communicator.
+  int version = 0;           // Version number, for example 22809 for 2.28.9; must be equal on all ranks of a communicator.
   std::string path;          // File that the functions came from.
-  bool loaded_before = false;  // Was loaded before, most likely by a framework that uses it.
+  bool loaded_before = false;  // True if the library was loaded before, most likely by a framework that uses it.
 
   bool aborts_in_groups() const { return version >= 22200; }
 };
 
 inline constexpr int kOldestVersion = 21800;
-std::string version_text(int version);  // converts 22809 to "2.28.9"
+std::string version_text(int version);  // converts a version number to text, for example 22809 to "2.28.9"
 
 struct Search {
-  std::string chosen;                   // HOROVOD_NCCL_LIBRARY; if not empty, the only one tried.
-  // Otherwise tried after the libraries already loaded: paths, or names for the loader.
+  std::string chosen;                   // HOROVOD_NCCL_LIBRARY; if it is not empty, no other library is tried.
+  // Otherwise these paths, or names for the loader, are tried after the libraries that are already loaded.
   std::vector<std::string> candidates;
 };
 struct Found {
   const Library* library = nullptr;  // Never freed, because threads may use it when the process ends.
-  std::string why_not;               // Why there is no library, in one sentence.
+  std::string why_not;               // The reason why there is no library, in one sentence.
 };
-// Find and load a library; starts nothing. Call it at the first device operation, never at import: if an older library
-// were loaded first, a framework imported later would get that one. Each call searches again, so keep the result.
+// Find and load a library; this starts nothing. Call it at the first device operation, never at import: a framework
+// imported later would get the library loaded first, even if that is older. Each call searches again, so keep the
+// result.
 Found find(const Search& search);
 
-// The names in the table, required or not, for tests against a real library.
+// Return the names in the table, required or not, for tests against a real library.
 struct Symbol {
   const char* name;
   bool required;
 };
 std::span<const Symbol> symbols();
 
-// Convert a call's result to a Status. Reads the library's last error, a single text per process, so call it on the
-// failing thread before any other call. `what`: the function that failed; `handle` may be null. Success and "in
-// progress" give ok.
+// Convert a call's result to a Status. It reads the library's last error, of which there is one per process, so call it
+// on the failing thread before any other call. `what` is the function that failed, and `handle` may be null. Success
+// and "in progress" give ok.
 Status status_of(const Library& library, Result result, const char* what, Handle handle);
 
-// Create an id for creating one communicator on all its ranks; called on one of them. The thread needs the device's
-// context.
+// Create an id for creating one communicator on all its ranks. One of the ranks calls this. The device's context must
+// be current on the thread.
 Status make_id(const Library& library, UniqueId* id);
 
 }  // namespace hvd::nccl

@@ -1,5 +1,6 @@
-// The algorithms of the collectives: where each can run, what it costs, and when it is chosen. A new algorithm is added
-// here and in collectives/collectives.h, beside its own file; one without a row in HVD_CHOICES is there for comparison.
+// The algorithms of the collectives: where each can run, what it costs, and when it is chosen. To add an algorithm, add
+// it here and in collectives/collectives.h, beside its own file. An algorithm without a row in HVD_CHOICES exists only
+// for comparison.
 #pragma once
 
 // clang-format off
@@ -19,8 +20,8 @@
   X(driver, links)            \
   X(halving, anywhere)
 
-// X(collective, algorithm, formula, seconds). The formula uses the symbols of plan/cost.h; the seconds are an expression
-// of the shape `w`, the bytes `n` and the model `m`, with the functions of plan/cost.cc.
+// X(collective, algorithm, formula, seconds). The formula uses the symbols of plan/cost.h. The seconds are an
+// expression of the shape `w`, the bytes `n` and the model `m`, with the functions of plan/cost.cc.
 #define HVD_COSTS(X)                                                                                                       \
   X(allreduce, shm, "2 a' + 2 N b' + N g", 2 * m.local_alpha + n * (2 * m.local_beta + m.gamma))                           \
   X(allreduce, recursive_doubling, "floor(log2 P) (a + N (b + g)) [+ 2 (a + N b) + N g unless P = 2^k]",                   \
@@ -49,11 +50,11 @@
   X(adasum, halving, "(2 Q + Q (Q+1) / 2) a + (P-1)/P N (2 b + 2 g), Q = log2 P [on one host a' and 2 b' for a and b]",    \
     adasum(w, n, m))
 
-// X(collective, where, values, sizes, maximum ranks, maximum bytes, algorithm). The first row that matches decides; the
-// rows of a collective are adjacent, and the last one for each place matches everything.
+// X(collective, where, values, sizes, maximum ranks, maximum bytes, algorithm). The first row that matches decides. The
+// rows of a collective are adjacent, and the last row for each place matches everything.
 //
-// Two ranks send each other everything with recursive doubling and pairwise alike; the former does so in one step
-// instead of two. For sizes that are no power of two, folding costs Rabenseifner two extra transfers of all data;
+// With two ranks, recursive doubling and pairwise both send all data, but recursive doubling needs one step instead of
+// two. For sizes that are no power of two, folding costs Rabenseifner's algorithm two extra transfers of all data;
 // pairwise needs a connection to every rank. Adasum on one host uses shared memory.
 #define HVD_CHOICES(X)                                                                                         \
   X(allreduce,     local,    any,      any,           kAnyRanks, kAnyBytes,                shm)                \

@@ -1,8 +1,8 @@
-// Choice of the algorithm for each collective: a table of rows, of which the first match decides, and a string by which
-// the user may override it ("allreduce=ring,broadcast=tree"). Pure.
+// Choice of the algorithm for each collective: a table of rows, in which the first match decides, and a text by which
+// the user may override it ("allreduce=ring,broadcast=tree"). These functions only compute.
 //
-// Invariant of the table (checked by a test): in one world, all rows that a float reduction can reach add in the same
-// order, so that bits depend neither on the size of a tensor nor on fusion.
+// Invariant of the table, checked by a test: in one world, all rows that a float reduction can reach add in the same
+// order. So bits depend neither on the size of a tensor nor on fusion.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -39,38 +39,39 @@ std::span<const Algorithm> algorithms_of(Collective);
 struct WorldShape {
   int size = 1;
   int hosts = 1;
-  bool all_local = false;    // All members share this host's memory.
-  bool links = true;         // Members have links to each other.
-  bool nested = false;       // Several hosts, several members on some (Topology::nested), which share memory.
-  bool power_of_two = true;  // Whether size is a power of two.
+  bool all_local = false;    // True if all members share this host's memory.
+  bool links = true;         // True if members have links to each other.
+  bool nested = false;       // True if there are several hosts, some with several members, which share memory (Topology::nested).
+  bool power_of_two = true;  // True if `size` is a power of two.
 
-  // `shared_memory`: whether members of one host may use it.
+  // `shared_memory` is true if members on one host may use shared memory.
   static WorldShape of(const Topology& topology, bool shared_memory = true);
 };
 
-// Algorithms that the user requested instead of the table's.
+// Algorithms that the user requested instead of those in the table.
 struct Overrides {
   std::array<std::optional<Algorithm>, kCollectiveCount> wanted;
-  // Parse "collective=algorithm" items separated by commas; empty: none. Errors name the offending part and what is
-  // accepted.
+  // Parse "collective=algorithm" items separated by commas; an empty text means no overrides. Errors name the invalid
+  // part and the accepted values.
   static Status parse(std::string_view text, Overrides* out);
 };
 
-// Order in which a float reduction adds, as far as it differs in results (collectives/reduce.h).
+// Order in which a float reduction adds, as far as it affects the result (collectives/reduce.h).
 enum class Order : uint8_t { none, the_order, by_host, by_slice };
 Order order_of(Collective, Algorithm);
 
-// True if `algorithm` can run in this world.
+// True if `algorithm` can run in a world of this shape.
 bool runs_in(Algorithm, const WorldShape&);
 
-// Select the algorithm. `bytes`: size of the whole operation on one rank, in dtype `d`. An override that cannot run in
-// this world is ignored, because one setting serves worlds and process sets of different shapes.
+// Select the algorithm. `bytes` is the size of the whole operation on one rank, in dtype `d`. An override that cannot
+// run in this world is ignored, because one setting serves worlds and process sets of different shapes.
 Algorithm select(Collective, DType d, size_t bytes, const WorldShape&, const Overrides& = {}, const Tuning& = {});
 
-// The table of choices, for documentation and tests. Places: members share one host's memory (local); several hosts,
-// some with several members, which share memory (nested); all members use links only (flat); nested or flat (links).
+// Places in the table of choices, which documentation and tests use too. local: members share one host's memory.
+// nested: several hosts, some with several members, which share memory. flat: all members use only links. links: nested
+// or flat.
 enum class Where : uint8_t { local, nested, flat, links, anywhere };
-// True if the shape is in this place.
+// True if the shape belongs to this place.
 bool matches(Where, const WorldShape&);
 enum class Values : uint8_t { any, integers };
 enum class Sizes : uint8_t { any, powers_of_two };
@@ -80,7 +81,7 @@ struct Choice {
   Values values;
   Sizes sizes;
   int ranks;               // Maximum number of ranks.
-  size_t Tuning::* bytes;  // Maximum bytes; null: any.
+  size_t Tuning::* bytes;  // Maximum bytes; null for no limit.
   Algorithm algorithm;
 };
 std::span<const Choice> choices();

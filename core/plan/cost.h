@@ -1,5 +1,6 @@
 // Predicted duration of a collective, by Hockney's model with a term for arithmetic: alpha seconds per message, beta
-// per byte sent, gamma per byte combined. Used to choose thresholds and to judge measurements, not at run time. Pure.
+// seconds per byte sent, gamma seconds per byte combined. Used to choose thresholds and to judge measurements, not at
+// run time.
 #pragma once
 #include <string_view>
 
@@ -10,28 +11,29 @@ namespace hvd {
 // Parameters of the cost model, in seconds.
 struct CostModel {
   // Between hosts, or over links in general. The defaults are rounded values for 10 Gbit/s Ethernet.
-  double alpha = 30e-6;   // S per message.
-  double beta = 0.8e-9;   // S per byte, one direction.
-  double gamma = 0.1e-9;  // S per byte of one operand.
+  double alpha = 30e-6;   // Seconds per message.
+  double beta = 0.8e-9;   // Seconds per byte in one direction.
+  double gamma = 0.1e-9;  // Seconds per byte of one operand.
   // Inside a host, through shared memory.
-  double local_alpha = 0.3e-6;  // S until another core sees a store.
-  double local_beta = 0.1e-9;   // S per byte copied.
+  double local_alpha = 0.3e-6;  // Seconds until another core sees a store.
+  double local_beta = 0.1e-9;   // Seconds per byte copied.
 };
 
 // Predicted cost of one algorithm.
 struct Cost {
   Collective collective;
   Algorithm algorithm;
-  // P ranks, H hosts, L = P / H, N bytes of the operation on one rank (allgather: gathered; alltoall: sent). a, b, g:
-  // alpha, beta, gamma; a', b': the same inside a host.
+  // Formula in these symbols: P ranks, H hosts, L = P / H, and N bytes of the operation on one rank (gathered bytes for
+  // an allgather, sent bytes for an alltoall). a, b and g are alpha, beta and gamma; a' and b' are alpha and beta
+  // inside a host.
   std::string_view formula;
   double (*seconds)(const WorldShape&, double bytes, const CostModel&);
 };
 
-// Null if the collective has no such algorithm.
+// Return the cost, or null if the collective has no such algorithm.
 const Cost* cost_of(Collective, Algorithm);
 
-// Predict the seconds; 0 for a single rank.
+// Predict the duration in seconds, which is 0 for a single rank.
 double predict(Collective, Algorithm, const WorldShape&, size_t bytes, const CostModel& = {});
 
 }  // namespace hvd

@@ -1,4 +1,4 @@
-// Parsing of user-written "name=value" lists, and quoting for errors. Private to this layer.
+// Parsing of "name=value" lists that users write, and quoting for errors. Private to this layer.
 #pragma once
 #include <span>
 #include <string>
@@ -13,7 +13,7 @@ inline std::string_view trimmed(std::string_view s) {
   return first == s.npos ? std::string_view() : s.substr(first, s.find_last_not_of(" \t") - first + 1);
 }
 
-// Not "'" + ...: GCC 12 warns of an overlapping copy there (PR105651).
+// Do not write "'" + ...: GCC 12 warns of an overlapping copy there (PR105651).
 inline std::string quoted(std::string_view s) { return std::string(1, '\'').append(s).append(1, '\''); }
 
 template <class Value, class Name>
@@ -26,7 +26,8 @@ std::string listed(std::span<const Value> values, Name name, std::string_view se
   return text;
 }
 
-// Call visit(item), which returns a Status, for each comma-separated part, trimmed; empty parts are skipped.
+// Call visit(item), which returns a Status, for each comma-separated part without surrounding blanks. Empty parts are
+// skipped.
 template <class Visit>
 Status each_item(std::string_view text, Visit visit) {
   while (!trimmed(text).empty()) {

@@ -11,7 +11,7 @@ constexpr size_t kMax = size_t{1} << 40;  // means "always"
 
 constexpr TuningField kFields[] = {
     {"direct_bytes", &Tuning::direct_bytes, 0, 4 << 20},
-    // Chunks larger than the staging area are clipped.
+    // A chunk size above the size of the staging area is reduced to that.
     {"chunk_bytes", &Tuning::chunk_bytes, 4 << 10, 64 << 20},
     {"stream_bytes", &Tuning::stream_bytes, 0, kMax},
     {"doubling_bytes", &Tuning::doubling_bytes, 0, kMax},

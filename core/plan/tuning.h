@@ -1,6 +1,7 @@
-// Size thresholds of the collectives: algorithms, chunk sizes and kinds of stores. The defaults were measured on one
-// kind of machine; horovod.benchmark --calibrate measures them on another (src/horovod/common/bootstrap/calibration.py). All
-// ranks of a job use the same values, and no value changes a bit of a result (docs/adr/0002-same-bits.md). Pure.
+// Size thresholds of the collectives, which select algorithms, chunk sizes and kinds of stores. The defaults were
+// measured on one kind of machine; horovod.benchmark --calibrate measures them on another
+// (src/horovod/common/bootstrap/calibration.py). All ranks of a job use the same values, and no value changes a bit of
+// a result (docs/adr/0002-same-bits.md).
 #pragma once
 #include <cstddef>
 #include <span>
@@ -11,20 +12,21 @@
 
 namespace hvd {
 
-// Size thresholds in bytes; the fields are named in tuning_fields().
+// Size thresholds in bytes. tuning_fields() lists the names of the fields.
 struct Tuning {
-  // In shared memory.
-  size_t direct_bytes = 16 << 10;   // Allreduce of two up to this: one synchronisation less, arithmetic twice.
-  size_t chunk_bytes = 128 << 10;   // Staged by a member per round: at most half the usual L2 cache.
+  // Thresholds in shared memory.
+  size_t direct_bytes = 16 << 10;
+  size_t chunk_bytes = 128 << 10;   // Bytes that a member stages per round; at most half of a usual L2 cache.
   size_t stream_bytes = 8 << 20;    // Outputs from this size on bypass the cache.
-  // Over links.
-  size_t doubling_bytes = 16 << 10;  // Allreduce up to this: recursive doubling.
-  size_t pair_bytes = 512 << 10;     // The same for two ranks, if larger.
-  size_t tree_bytes = 256 << 10;     // Broadcast up to this: tree, above: pipelined; if some hosts have several ranks.
-  size_t flat_tree_bytes = 1 << 20;  // The same with one rank per host.
+  // Thresholds over links.
+  size_t doubling_bytes = 16 << 10;  // Allreduce by recursive doubling up to this size.
+  size_t pair_bytes = 512 << 10;     // The same limit for two ranks, if it is larger.
+  // If some hosts have several ranks, broadcast by the tree up to this size and by the pipeline above it.
+  size_t tree_bytes = 256 << 10;
+  size_t flat_tree_bytes = 1 << 20;  // The same limit if every host has one rank.
 
-  // Parse "name=bytes" items separated by commas; unnamed values keep their defaults. Errors name the part and what is
-  // accepted.
+  // Parse "name=bytes" items separated by commas. Values that are not named keep their defaults. Errors name the
+  // invalid part and the accepted values.
   static Status parse(std::string_view text, Tuning* out);
   std::string text() const;  // all values, in the form that parse() reads
 

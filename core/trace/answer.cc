@@ -59,7 +59,7 @@ Answerer::Answerer(Means means) : means_(std::move(means)), process_(::getpid())
 Answerer::~Answerer() { close(); }
 
 void Answerer::close() {
-  if (::getpid() != process_) return;  // the thread, and a possible lock holder, exist only in the parent
+  if (::getpid() != process_) return;  // the thread, and a possible holder of the lock, exist only in the parent process
   {
     std::lock_guard lock(mutex_);
     closed_ = true;
@@ -83,7 +83,7 @@ void Answerer::begun(uint64_t number) {
 void Answerer::give(uint64_t number, std::string stacks, std::string json) {
   {
     std::lock_guard lock(mutex_);
-    if (given_.size() >= kQuestionsAtOnce) given_.clear();  // drop answers that were not collected in time
+    if (given_.size() >= kQuestionsAtOnce) given_.clear();  // drop answers that arrived too late to be collected
     given_[number] = {std::move(stacks), std::move(json), false};
   }
   changed_.notify_all();
@@ -108,10 +108,10 @@ void Answerer::heard(int, uint32_t topic, std::string_view body) {
 }
 
 void Answerer::waiting(std::span<const Negotiator::Waiting> all, double, bool asked) {
-  if (asked || all.empty() || !means_.alone) return;  // a request, as the live page makes every second, is no stall
+  if (asked || all.empty() || !means_.alone) return;  // a request, such as the live page makes every second, is not a stall
   {
     std::lock_guard lock(mutex_);
-    // Python may have received it from an observer called before this one.
+    // Python may already have received it from an observer that was called earlier.
     const auto now = Clock::now();
     if (!unread_ && now - noticed_ > std::chrono::milliseconds(100)) unread_ = now;
   }
@@ -156,7 +156,7 @@ Answerer::Given Answerer::ask(uint64_t number) {
     const auto over = [&] { return closed_ || given_.count(number); };
     changed_.wait_for(lock, std::chrono::duration<double>(kPatience), [&] { return over() || begun_.count(number); });
     if (begun_.count(number)) changed_.wait_for(lock, std::chrono::duration<double>(kWork), over);
-    const bool runs = closed_ || begun_.erase(number);  // if closed, Python made the call and so runs
+    const bool runs = closed_ || begun_.erase(number);  // if this object is closed, Python has closed it, so Python runs
     if (const auto found = given_.extract(number)) given = std::move(found.mapped());
     if (runs) given.forced = false;
   }
@@ -165,7 +165,7 @@ Answerer::Given Answerer::ask(uint64_t number) {
 }
 
 std::string Answerer::stacks() {
-  constexpr uint64_t kOwn = uint64_t{1} << 62;  // distinct from rank 0's numbers
+  constexpr uint64_t kOwn = uint64_t{1} << 62;  // must differ from the numbers that rank 0 uses
   uint64_t number = 0;
   {
     std::lock_guard lock(mutex_);
@@ -181,7 +181,7 @@ std::string Answerer::answer(const Question& question, bool full) {
   if (full) {
     given = ask(question.number);
     std::unique_lock lock(mutex_);
-    // Computing rates takes some time between two readings.
+    // Wait between the two readings, so that rates can be computed.
     changed_.wait_until(lock, apart.when(), [this] { return closed_; });
   }
   std::string out = "{";

@@ -1,6 +1,6 @@
-// Answers rank 0's questions about hangs: what this process is doing and has done last. An Observer with its own
-// thread, which does not need Python to run: it asks Python for its stacks and, if that takes too long, reads them
-// directly (PythonStacks).
+// Answers rank 0's questions about hangs: what this process is doing and what it has done last. It is an Observer with
+// its own thread, which works even if Python does not run. It asks Python for its stacks and, if that takes too long,
+// reads them directly (PythonStacks).
 #pragma once
 #include <condition_variable>
 #include <functional>
@@ -21,8 +21,8 @@
 
 namespace hvd {
 
-// Content of Topic::explain: "number;ranks;ranks". The first ranks answer in full, the second ones without stacks,
-// others not at all.
+// Content of Topic::explain, as text "number;ranks;ranks". The ranks of the first list answer in full, those of the
+// second without stacks, and all others do not answer.
 struct Question {
   uint64_t number = 0;
   std::vector<int> full, brief;
@@ -33,32 +33,33 @@ struct Question {
 
 class Answerer final : public Observer, public std::enable_shared_from_this<Answerer> {
  public:
-  // Seconds that Python has to start its answer, to finish it, and, on rank 0, to take notice of a stall.
+  // Seconds that Python has to start its answer, to finish it, and, on rank 0, to notice a stall.
   static constexpr double kPatience = 1.0, kWork = 1.2, kNotice = 5.0;
   struct Means {
     int rank = 0;
-    std::shared_ptr<FlightRecorder> recorder;    // null: disabled.
-    std::shared_ptr<StepMeter> steps;            // null: steps are not counted.
-    std::shared_ptr<PythonStacks> stacks;        // null: not available.
-    std::function<void(std::string)> reply;      // Sends to rank 0; called on the thread.
+    std::shared_ptr<FlightRecorder> recorder;    // Flight recorder; null if it is disabled.
+    std::shared_ptr<StepMeter> steps;            // Step meter; null if steps are not counted.
+    std::shared_ptr<PythonStacks> stacks;        // Reader of Python's stacks; null if it is not available.
+    std::function<void(std::string)> reply;      // Sends an answer to rank 0; called on the thread.
     std::function<void(uint64_t)> ask_python;    // Asks Python to call give(); called on the thread.
-    // Rank 0 only: receives the stacks if Python does not run and so cannot report a stall.
+    // Only on rank 0: receives the stacks if Python does not run and so cannot report a stall.
     std::function<void(std::string)> alone;
     double notice = kNotice;                     // seconds after which `alone` is called
   };
   explicit Answerer(Means means);
   ~Answerer() override;  // calls close()
 
-  // Python has received ask_python, so it runs; its stacks must not be read from outside, because they change
-  // meanwhile.
+  // Record that Python has received ask_python, so it runs. Its stacks must then not be read from outside, because they
+  // change meanwhile.
   void begun(uint64_t number);
-  // Python's answer to ask_python: its stacks in faulthandler's format, and JSON of everything else it knows.
+  // Store Python's answer to ask_python: its stacks in faulthandler's format, and JSON with everything else it knows.
   void give(uint64_t number, std::string stacks, std::string json);
-  // Return the current stacks, Python's own if it answers in time. Callable from any thread that does not hold the GIL.
+  // Return the current stacks, written by Python itself if it answers in time. Callable from any thread that does not
+  // hold the GIL.
   std::string stacks();
-  // Rank 0's Python has read the report of waiting operations.
+  // Record that Python on rank 0 has read the report of waiting operations.
   void noticed();
-  // End the thread; later questions are not answered.
+  // End the thread. Later questions are not answered.
   void close();
 
   // Answer with JSON:
@@ -72,20 +73,20 @@ class Answerer final : public Observer, public std::enable_shared_from_this<Answ
   void run();
   struct Given {
     std::string stacks, json;
-    bool forced = true;  // Python did not answer
+    bool forced = true;  // true if Python did not answer
   };
   std::string answer(const Question& question, bool full);
   Given ask(uint64_t number);
 
   const Means means_;
-  const int process_;  // pid; in a forked child there is no thread to end
+  const int process_;  // pid of the owner; in a forked child there is no thread to end
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<Question> questions_;
   std::map<uint64_t, Given> given_;
   std::set<uint64_t> begun_;
   uint64_t own_questions_ = 0;
-  std::optional<Clock::time_point> unread_;  // set while a report of waiting operations is unread: since when
+  std::optional<Clock::time_point> unread_;  // time since which a report of waiting operations is unread, if there is one
   Clock::time_point noticed_{};
   bool closed_ = false;
   std::thread* thread_;

@@ -1,4 +1,5 @@
-// Offset between rank 0's clock and this rank's, measured by asking rank 0 for the time (Topic::clock_ask, clock_told).
+// Offset between rank 0's clock and this rank's clock, measured by asking rank 0 for the time (Topic::clock_ask,
+// clock_told).
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -10,12 +11,13 @@
 
 namespace hvd {
 
-// Clocks of two hosts drift by at most about 50 us per second, so the measurement is repeated at intervals, several
-// times in a row; the answer with the shortest round trip is the most accurate.
+// The clocks of two hosts drift apart by at most about 50 us per second, so the measurement is repeated at intervals.
+// Each time rank 0 is asked several times in a row, and the answer with the shortest round trip counts, because it is
+// the most accurate.
 class ClockOffset {
  public:
   struct Known {
-    int64_t offset, error;  // in ns: rank 0's clock is this one's plus `offset`, with an error of at most `error`
+    int64_t offset, error;  // in ns: rank 0's clock shows this rank's clock plus `offset`, with an error of at most `error`
   };
   static constexpr int kInARow = 8;
   static constexpr int64_t kBetween = 10'000'000, kRest = 10'000'000'000;  // ns
@@ -33,13 +35,14 @@ class ClockOffset {
     both.append(reinterpret_cast<const char*>(&now), sizeof now);
     return both;
   }
-  // Process an answer. Return the offset if this is the first answer, or the last of a series (then the best one).
+  // Process an answer. Return the offset if this is the first answer of all, or the best offset if it is the last
+  // answer of a series.
   std::optional<Known> hear(std::string_view answer, int64_t now) {
     uint64_t times[2];
     if (answer.size() != sizeof times) return {};
     std::memcpy(times, answer.data(), sizeof times);
     const uint64_t asked = times[0], told = times[1], took = static_cast<uint64_t>(now) - asked;
-    // In ns; slower answers, and messages that answer no question of this rank, are ignored.
+    // Maximum round trip in ns. Slower answers are ignored, and so are messages that answer no question of this rank.
     constexpr uint64_t kMax = 60'000'000'000;
     if (took > kMax) return {};
     const Known known{static_cast<int64_t>(told - asked - took / 2), static_cast<int64_t>(took / 2 + 1)};

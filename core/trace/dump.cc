@@ -27,7 +27,7 @@ Status failure(const std::string& what, const std::string& path) {
   return Status(Code::invalid_argument, what + " " + path + ": " + std::strerror(errno));
 }
 
-// Create all folders of a path, accessible to this user only.
+// Create all missing folders of a path, accessible only to this user.
 void make_folders(const std::string& path) {
   for (size_t at = path.find('/', 1);; at = path.find('/', at + 1)) {
     ::mkdir(path.substr(0, at).c_str(), 0700);
@@ -70,14 +70,14 @@ constexpr mode_t by_others = S_IWGRP | S_IWOTH;
 
 bool is_private(const struct stat& about) { return about.st_uid == ::geteuid() && !(about.st_mode & by_others); }
 
-// Some file systems show all files, even new ones, as owned by one user or open to all; then `found` does not tell who
+// Some file systems show all files, even new ones, as owned by one user or open to all. Then `found` does not show who
 // created a folder.
 bool tells_nothing(const struct stat& found, const struct stat& fresh) {
   return !is_private(fresh) && found.st_uid == fresh.st_uid && !(found.st_mode & ~fresh.st_mode & by_others);
 }
 
-// Open the folder `*name` in the open folder `parent`, accessible to this user only. If another user owns that name,
-// use a folder beside it with an unpredictable name.
+// Open the folder `*name` in the open folder `parent`, accessible only to this user. If another user owns a folder of
+// that name, use a folder beside it with an unpredictable name.
 int open_private(int parent, std::string* name) {
   struct stat found{}, made{};
   const int fd = open_folder(parent, *name, &found);
@@ -102,8 +102,8 @@ int open_private(int parent, std::string* name) {
   return fresh;
 }
 
-// Open the folder `*folder`, writable by this user only. If open_private() chose another name, the rest of the process
-// uses that one too.
+// Open the folder `*folder`, writable only by this user. If open_private() has chosen another name, the rest of the
+// process uses that name too.
 Status open_own(std::string* folder, int* out) {
   static std::mutex mutex;
   static std::map<std::string, std::string> instead;
@@ -145,7 +145,7 @@ void append_entry(std::string* out, const FlightRecorder::Entry& e, const TickSc
   append_member(out, "dimensions", e.dimensions);
   append_member(out, "count", e.count);
   append_member(out, "bytes", e.bytes);
-  append_member(out, "schedule", std::to_string(e.schedule));  // 64 bits do not fit a JSON number everywhere
+  append_member(out, "schedule", std::to_string(e.schedule));  // as text, because many JSON readers do not support 64-bit numbers
   append_member(out, "position", e.position);
   append_member(out, "guarded", e.guarded);
   *out += '}';
@@ -155,12 +155,13 @@ Status write_into(const std::string& folder, FolderKind kind, const std::string&
   std::string where = folder;
   int dir = -1;
   HVD_RETURN_IF_ERROR(kind == FolderKind::own ? open_own(&where, &dir) : open_given(where, &dir));
-  // Several threads may write at once: the driver at the end of the job, a signal's thread, and the program's.
+  // Several threads may write at the same time: the driver at the end of the job, a signal's thread, and the program's
+  // threads.
   static std::atomic<uint64_t> files{0};
   const std::string full = where + '/' + name;
   const std::string fresh = name + ".part" + std::to_string(::getpid()) + '-' + std::to_string(files.fetch_add(1));
   ::unlinkat(dir, fresh.c_str(), 0);
-  // A new file owned by this user, even in a folder that others can write to.
+  // Create a new file owned by this user, even in a folder that others can write to.
   const int fd = ::openat(dir, fresh.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
   Status status = fd < 0 ? failure("cannot create", full) : write_all(fd, text, full);
   if (fd >= 0) ::close(fd);
@@ -199,7 +200,7 @@ Status Dumper::dump(const std::string& folder, std::string_view why, std::string
 
 void Dumper::ended(const Status& why) {
   if (why.ok() || why.code() == Code::shutdown || folder_.empty()) return;
-  // A rank whose disk is full must still end for its original reason.
+  // Ignore errors, because a rank whose disk is full must still end with its original error.
   if (Status s = dump("", why.message(), nullptr); !s.ok()) return;
 }
 
@@ -253,7 +254,7 @@ void SignalWatch::run() {
 
 void SignalWatch::give_back() {
   struct sigaction now{};
-  // Keep a handler that the program has installed since.
+  // Do not remove a handler that the program has installed since.
   if (::sigaction(signal_, nullptr, &now) == 0 && now.sa_handler == &on_signal) ::signal(signal_, SIG_DFL);
 }
 

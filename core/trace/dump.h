@@ -1,5 +1,5 @@
-// Dump of the flight recorder to a file, one JSON object per line: when the job ends with an error, on a signal, or on
-// request. Needs no running Python.
+// Dump of the flight recorder to a file, one JSON object per line, when the job ends with an error, on a signal, or on
+// request. It works without a running Python.
 #pragma once
 #include <functional>
 #include <memory>
@@ -12,33 +12,32 @@
 
 namespace hvd {
 
-// Append an entry:
-// {"number", "what", "begin", "end", "name", "kind", "dtype", "op", "set", "face", "shape", "dimensions", "count",
-//  "bytes", "schedule", "position", "guarded"}; times in ns of the host's monotonic clock.
+// Append an entry as JSON: {"number", "what", "begin", "end", "name", "kind", "dtype", "op", "set", "face", "shape",
+// "dimensions", "count", "bytes", "schedule", "position", "guarded"}. Times are in ns of the host's monotonic clock.
 void append_entry(std::string* out, const FlightRecorder::Entry& entry, const TickScale::Line& line);
 
 enum class FolderKind {
-  given,  // Chosen by the user: may be shared, and symbolic links are followed.
-  own,  // Created for this job's reports: if another user can write to it, a new folder beside it is used.
+  given,  // The user chose the folder. It may be shared, and symbolic links are followed.
+  own,  // The folder was created for this job's reports. If another user can write to it, a new folder beside it is used.
 };
 
-// Create `folder` and its missing parents, accessible to this user only, and replace the file `name` in it. `path`, if
-// not null, receives the file's path even on failure. An error names the path and what is wrong.
+// Create `folder` and its missing parents, accessible only to this user, and replace the file `name` in it. If `path`
+// is not null, it receives the path of the file, even on failure. An error names the path and what is wrong.
 Status write_into(const std::string& folder, FolderKind kind, const std::string& name, std::string_view text, std::string* path = nullptr);
 
 class Dumper final : public Observer {
  public:
-  // `folder`: default target. `label`: name of this rank in messages.
+  // `folder` is the default target, and `label` names this rank in messages.
   Dumper(std::shared_ptr<FlightRecorder> recorder, int rank, int size, std::string label, std::string folder);
 
-  // Write recorder.rankN.jsonl to `folder` ("": the default); `path` receives its path. The first line gives one moment
-  // on both clocks:
+  // Write recorder.rankN.jsonl to `folder` (the default folder if empty); `path` receives its path. The first line
+  // gives the same moment on two clocks:
   // {"horovod": "recorder", "version": 1, "rank", "size", "label", "pid", "why", "monotonic_ns", "unix_ns"}
   Status dump(const std::string& folder, std::string_view why, std::string* path);
   const std::string& folder() const { return folder_; }
   int rank() const { return rank_; }
 
-  // Dump if the job ended with an error, but not if a rank left.
+  // Write a dump if the job ended with an error, but not if a rank left on purpose.
   void ended(const Status& why) override;
 
  private:
@@ -47,13 +46,14 @@ class Dumper final : public Observer {
   const std::string label_, folder_;
 };
 
-// Calls a function on a separate thread whenever a signal arrives; the handler only wakes that thread. One per process.
+// Calls a function on a separate thread whenever a signal arrives; the signal handler only wakes that thread. A process
+// can have one.
 class SignalWatch {
  public:
-  // Null if the program handles or ignores the signal, or another watch exists.
+  // Return null if the program handles or ignores the signal, or if another watch exists.
   static std::unique_ptr<SignalWatch> start(int signal, std::function<void()> call);
   ~SignalWatch();
-  // In a forked child: restore the previous action of the signal.
+  // Restore the previous action of the signal in a forked child.
   void abandon_in_child();
 
  private:

@@ -1,4 +1,4 @@
-// Descriptor that becomes readable once the job of an engine is over, for whatever reason; for threads that sleep on
+// Descriptor that becomes readable once the job of an engine is over, for any reason. For threads that sleep on
 // descriptors.
 #pragma once
 #include <sys/eventfd.h>
@@ -14,7 +14,7 @@ namespace hvd {
 
 class EndSignal final : public Observer {
  public:
-  // `failures`: the engine's counter of failed operations.
+  // `failures` is the engine's counter of failed operations.
   explicit EndSignal(std::shared_ptr<const std::atomic<uint64_t>> failures)
       : fd_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)), failures_(std::move(failures)) {}
   ~EndSignal() override {
@@ -22,7 +22,7 @@ class EndSignal final : public Observer {
   }
   EndSignal(const EndSignal&) = delete;
 
-  // -1 if no descriptor was available.
+  // Return the descriptor, or -1 if none was available.
   int fd() const { return fd_; }
   uint64_t failures() const { return failures_->load(std::memory_order_relaxed); }
   void ended(const Status&) override { give(); }

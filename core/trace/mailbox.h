@@ -1,4 +1,5 @@
-// Passes observer messages of an engine, and reports of waiting operations, to a slow consumer thread. An Observer.
+// An Observer that passes an engine's observer messages, and its reports of waiting operations, to a slow consumer
+// thread.
 #pragma once
 #include <condition_variable>
 #include <deque>
@@ -21,13 +22,13 @@ class Mailbox final : public Observer, public std::enable_shared_from_this<Mailb
     uint32_t topic;
     std::string body;
   };
-  // Maximum unread messages; further ones are dropped.
+  // Maximum number of unread messages; further messages are dropped.
   static constexpr size_t kMax = 4096;
 
-  // say: sends a message, from within heard(). If given, questions for the time are answered (trace/clock.h).
+  // `say` sends a message, from within heard(). If it is given, questions for the time are answered (trace/clock.h).
   explicit Mailbox(int rank, std::function<void(ObserverMessage)> say = {}) : rank_(rank), say_(std::move(say)) {}
 
-  // Take the next message, waiting until `deadline`. Return false if none came, or the mailbox is closed and empty.
+  // Take the next message, waiting until `deadline`. Return false if none came, or if the mailbox is closed and empty.
   bool take(Letter* letter, Deadline deadline);
   // Add a message from this rank to its own reader.
   void put(Topic topic, std::string body) { put(Letter{rank_, static_cast<uint32_t>(topic), std::move(body)}); }
@@ -36,8 +37,8 @@ class Mailbox final : public Observer, public std::enable_shared_from_this<Mailb
   bool closed() const;
 
   void heard(int from, uint32_t topic, std::string_view body) override;
-  // Add a message of Topic::waiting, with ages in s:
-  // {"asked": bool, "waiting": [{"name", "set", "age", "ready": [ranks], "missing": [ranks]}, ...]}
+  // Add a message of Topic::waiting, with ages in seconds: {"asked": bool, "waiting": [{"name", "set", "age", "ready":
+  // [ranks], "missing": [ranks]}, ...]}
   void waiting(std::span<const Negotiator::Waiting> all, double now, bool asked) override;
   // Add a message of Topic::unnoticed: {"text": ..., "silent": [ranks]}.
   void unnoticed(std::string_view text, std::span<const int> silent) override;

@@ -8,7 +8,7 @@
 namespace hvd {
 namespace {
 
-// nvtxEventAttributes_t, version 3.
+// Same layout as nvtxEventAttributes_t, version 3.
 struct Attributes {
   uint16_t version = 3, size = 48;
   uint32_t category = 0;
@@ -24,7 +24,7 @@ static_assert(sizeof(Attributes) == 48 && offsetof(Attributes, message_type) == 
 }  // namespace
 
 Status NvtxRanges::open(const std::string& library, std::shared_ptr<NvtxRanges>* out) {
-  void* handle = ::dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);  // never unloaded: the profiler is inside
+  void* handle = ::dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);  // never unloaded, because the profiler is inside
   if (!handle) return Status(Code::invalid_argument, ::dlerror());
   Functions f;
   f.domain_create = reinterpret_cast<void* (*)(const char*)>(::dlsym(handle, "nvtxDomainCreateA"));

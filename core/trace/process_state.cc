@@ -16,7 +16,7 @@
 namespace hvd {
 namespace {
 
-// Return the content of a /proc file; "" if it cannot be read.
+// Return the content of a /proc file, or "" if it cannot be read.
 std::string contents(const std::string& path) {
   std::string out;
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
@@ -28,7 +28,8 @@ std::string contents(const std::string& path) {
   return out;
 }
 
-// The fields of proc(5), stat, after the name, which may contain any characters; [0] is the state.
+// Fields of the line in /proc/PID/stat (proc(5)) after the name, which may contain any characters. Field [0] is the
+// state.
 struct Stat {
   std::string name;
   std::vector<std::string> fields;
@@ -54,14 +55,14 @@ std::optional<Stat> stat_of(const std::string& folder) {
   return stat;
 }
 
-// Return the number in a line "Name:   12 kB" of /proc/PID/status.
+// Return the number in a line such as "Name: 12 kB" of /proc/PID/status.
 uint64_t number_after(const std::string& status, const std::string& name) {
   const size_t at = status.find('\n' + name + ':');
   return at == std::string::npos ? 0 : std::strtoull(status.c_str() + at + name.size() + 2, nullptr, 10);
 }
 
-// True for system calls whose first argument is a descriptor: read, write, pread64, pwrite64, readv, writev, recvfrom,
-// recvmsg, sendto, sendmsg, fsync, fdatasync, connect, accept.
+// True for system calls whose first argument is a file descriptor: read, write, pread64, pwrite64, readv, writev,
+// recvfrom, recvmsg, sendto, sendmsg, fsync, fdatasync, connect, accept.
 bool of_descriptor(long call) {
 #if defined(__x86_64__)
   constexpr std::array<long, 14> kCalls{0, 1, 17, 18, 19, 20, 45, 47, 44, 46, 74, 75, 42, 43};
@@ -85,7 +86,7 @@ void append_thread(std::string* out, const std::string& process, int id) {
   append_member(out, "cpu", stat->cpu());
   const std::string wait = contents(folder + "/wchan");
   append_member(out, "wait", wait == "0" ? "" : wait);
-  const std::string call = contents(folder + "/syscall");  // "running", or number, arguments and addresses
+  const std::string call = contents(folder + "/syscall");  // either "running", or the number, the arguments and two addresses
   char* rest = nullptr;
   const long number = std::strtol(call.c_str(), &rest, 10);
   const bool known = rest != call.c_str();

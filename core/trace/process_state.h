@@ -1,5 +1,5 @@
 // State of a process as seen by the kernel: whether it runs, sleeps, is stopped or debugged, what its threads wait for,
-// how much of it is swapped out. Needs no cooperation of that process.
+// and how much of its memory is swapped out. The process itself need not cooperate.
 #pragma once
 #include <cstdint>
 #include <string>

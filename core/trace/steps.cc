@@ -6,7 +6,8 @@
 namespace hvd {
 namespace {
 
-// Return the bytes that any algorithm must send over a rank's link, each way, for this value of Execution::bytes.
+// Return the bytes that any algorithm must send over a rank's link in each direction, for this value of
+// Execution::bytes.
 uint64_t moved_by(Kind kind, int ranks, uint64_t bytes) {
   const double others = ranks < 2 ? 0 : static_cast<double>(ranks - 1) / ranks;
   switch (kind) {
@@ -53,8 +54,8 @@ void StepMeter::count(uint64_t steps) {
   made_.store(ended_, std::memory_order_relaxed);
 }
 
-// Steps end with one operation. A program may have other loops, such as validation; the operation that occurred most
-// often counts.
+// A step ends with one particular operation. A program may have other loops, such as validation, so the operation that
+// occurred most often is used.
 void StepMeter::schedule_begun(const Schedule& schedule) {
   scheduled_ = true;
   last_ = nullptr;
@@ -69,7 +70,7 @@ void StepMeter::schedule_begun(const Schedule& schedule) {
     rival_ = last_->parts.back().names.back();
   }
   std::lock_guard lock(mutex_);
-  if (!told_) begun_ = false;  // the time between two schedules is not a step
+  if (!told_) begun_ = false;  // do not count the time between two schedules as a step
 }
 
 void StepMeter::bucket_done(const Schedule::Bucket& bucket) {
@@ -108,7 +109,7 @@ void StepMeter::mark(uint64_t data_ns, bool found) {
     std::lock_guard lock(mutex_);
     if (found && told_) return;
     const Reading now = read();
-    if (!found && !told_) {  // drop steps that were detected before
+    if (!found && !told_) {  // drop the steps that were detected before
       told_ = true;
       begun_ = false;
       ended_ = 0;
@@ -116,7 +117,7 @@ void StepMeter::mark(uint64_t data_ns, bool found) {
       first_ = 0;
     }
     if (begun_) {
-      // A current wait is counted up to now, and may then end with less; the other sums only grow.
+      // A wait in progress is counted up to now and may later turn out shorter. All other sums only grow.
       const uint64_t blocked = now.blocked > before_.blocked ? now.blocked - before_.blocked : 0;
       const Step step{ended_,
                       now.at,

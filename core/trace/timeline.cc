@@ -16,7 +16,7 @@
 namespace hvd {
 namespace {
 
-constexpr size_t kPiece = 64u << 10;  // approximate bytes of text per write
+constexpr size_t kPiece = 64u << 10;  // approximate number of bytes of text per write
 constexpr size_t kMaxSeen = 4096;
 
 TimelineText::About about(const TimelineOptions& o) {
@@ -56,7 +56,7 @@ Timeline::Timeline(TimelineOptions options, std::unique_ptr<TimelineFile> file)
     status_ = std::move(s);
     return;
   }
-  // This includes SIGXFSZ (file size limit), which the program need not handle.
+  // This includes SIGXFSZ (file size limit exceeded), which the program then need not handle.
   thread_ = std::make_unique<std::thread>(thread_without_signals([this] { run(); }));
 }
 
@@ -65,7 +65,7 @@ Timeline::~Timeline() { close(); }
 void Timeline::close() {
   std::lock_guard once(close_mutex_);
   if (!thread_) return;
-  if (process_ != ::getpid()) {  // forked child, in which the thread does not run
+  if (process_ != ::getpid()) {  // this is a forked child, in which the thread does not run
     (void)thread_.release();
     return;
   }
@@ -112,7 +112,7 @@ void Timeline::push(Event event, size_t more_bytes) {
   if (first) wake_.notify_one();
 }
 
-// Most responses belong to a schedule.
+// Most responses belong to a schedule, so look there first.
 TimelineTensorsPtr Timeline::tensors_of(const Response& r) {
   if (seen_.size() > kMaxSeen) seen_.clear();
   Seen& seen = seen_[&r];
@@ -135,7 +135,7 @@ void Timeline::requested(std::span<const Request> requests) {
 }
 
 void Timeline::noticed(int from, std::span<const Request> requests) {
-  if (from == options_.rank || !taking()) return;  // its own requests are recorded by requested()
+  if (from == options_.rank || !taking()) return;  // the rank's own requests are recorded by requested()
   Event e(What::ready);
   e.number = from;
   e.tensors = TimelineTensors::of(requests);
@@ -267,7 +267,7 @@ void Timeline::ended(const Status& why) {
 
 void Timeline::look_at_clock() {
   if (options_.clock_of_rank0 || !options_.say) return;
-  constexpr uint64_t kMoment = 1 << 16;  // ticks; reading the system's clock each time would be noticeable
+  constexpr uint64_t kMoment = 1 << 16;  // in ticks, because reading the system's clock each time would be noticeable
   const uint64_t now = ticks();
   if (now - looked_ < kMoment) return;
   looked_ = now;
@@ -287,8 +287,8 @@ void Timeline::heard(int from, uint32_t topic, std::string_view body) {
 // ---- thread ---------------------------------------------------------------------------------------------------------
 void Timeline::run() {
   pthread_setname_np(pthread_self(), "hvd-timeline");
-  // Lowest priority for this thread, because training goes first. If it gets no CPU time for long, events are dropped
-  // and counted.
+  // Give this thread the lowest priority, because training goes first. If it gets no CPU time for long, events are
+  // dropped and counted.
   ::setpriority(PRIO_PROCESS, static_cast<id_t>(::syscall(SYS_gettid)), 19);
   std::vector<Event> events;
   for (bool over = false; !over;) {

@@ -1,7 +1,7 @@
 // Timeline: an Observer that writes the events of operations on this rank to a file for trace viewers. The driver
-// records events in memory, at about 100 ns each. A separate thread converts them to text (timeline_text.h) and writes
-// them to the file (timeline_file.h) ten times per second. Unwritten events are limited; further ones are dropped and
-// counted.
+// records events in memory, at a cost of about 100 ns each. A separate thread converts them to text (timeline_text.h)
+// and writes them to the file (timeline_file.h) ten times per second. The memory for unwritten events is limited;
+// further events are dropped and counted.
 #pragma once
 #include <atomic>
 #include <condition_variable>
@@ -29,35 +29,36 @@ struct TimelineOptions {
   int rank = 0, size = 1;
   std::string host;
   bool mark_cycles = false;
-  // 0: keep everything. Otherwise the file keeps the events of the last `keep` to 2 * `keep` seconds, the older half in
-  // a separate file beside it (timeline_before()).
+  // Seconds to keep; 0 keeps everything. Otherwise the file has the events of the last `keep` to 2 * `keep` seconds,
+  // with the older half in a separate file beside it (timeline_before()).
   double keep = 0;
-  // Record only from the start of step first_step until the start of step end_step. -1: everything.
+  // Record only from the start of step first_step until the start of step end_step. -1 means no limit.
   int64_t first_step = -1, end_step = -1;
-  bool clock_of_rank0 = true;         // This host is rank 0's, so the clock is the same.
-  std::function<void(ObserverMessage)> say;      // Sends a message, called from within events; needed if the clock differs.
+  bool clock_of_rank0 = true;         // True if this host is also rank 0's host, so that both use the same clock.
+  std::function<void(ObserverMessage)> say;      // Sends a message; called from within events. Needed if the clocks differ.
   LogSink log;                        // Receives a warning when writing fails; called on the timeline's thread.
-  size_t most_bytes = 16u << 20;      // Maximum size of unwritten events.
-  double between_writes = 0.1;        // Seconds between writes to the file.
+  size_t most_bytes = 16u << 20;      // Maximum size of unwritten events, in bytes.
+  double between_writes = 0.1;        // Seconds between two writes to the file.
 };
 
-// Return the path of the older half: "a/b.json" -> "a/b.before.json".
+// Return the path of the file with the older half, for example "a/b.before.json" for "a/b.json".
 std::string timeline_before(const std::string& path);
 
 class Timeline final : public Observer {
  public:
-  // Open the file and start the thread. On failure return an error with a full sentence and set `error` to errno.
+  // Open the file and start the thread. On failure, set `error` to errno and return an error whose message is a full
+  // sentence.
   static Status start(TimelineOptions options, std::shared_ptr<Timeline>* out, int* error);
   ~Timeline() override;
 
-  // Stop recording and write all events to the file; waits for the disk. Idempotent. Callable from any thread.
+  // Stop recording and write all events to the file, waiting for the disk. Idempotent. Callable from any thread.
   void close();
-  // The program starts a step. Until this is called, each round of a schedule counts as a step, from 0. Callable from
-  // any thread.
+  // Record that the program starts a step. Until the first call, each round of a schedule counts as a step, from 0.
+  // Callable from any thread.
   void step(int64_t number);
-  // Number of dropped events. Callable from any thread.
+  // Return the number of dropped events. Callable from any thread.
   uint64_t lost() const;
-  // Why writing has failed, or ok.
+  // Return why writing has failed, or ok.
   Status status() const;
 
   bool wants_submission_times() const override { return true; }
@@ -73,7 +74,7 @@ class Timeline final : public Observer {
   void schedule_ended(const Schedule&, uint64_t) override;
   void heard(int from, uint32_t topic, std::string_view body) override;
   void awake() override;
-  // Also called on other threads that know of the end; the first call counts.
+  // Also called on other threads that notice the end; only the first call counts.
   void ended(const Status&) override;
 
  private:
@@ -129,8 +130,8 @@ class Timeline final : public Observer {
   std::atomic<bool> taking_, told_steps_{false}, told_end_{false};
 
   // ---- used by the driver -------------------------------------------------------------------------------------------
-  // Responses that were executed. Those of a schedule keep their addresses until it ends; the addresses of others may
-  // be reused.
+  // Responses that were executed. Those of a schedule keep their addresses until it ends, but the addresses of others
+  // may be reused.
   struct Seen {
     TimelineTensorsPtr tensors;
     bool stays = false;

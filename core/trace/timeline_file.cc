@@ -18,7 +18,7 @@ namespace {
 constexpr std::string_view kBegin = "[", kEnd = "\n]\n";
 constexpr uint64_t kLeastRoom = 64u << 10, kMaxRoom = 4u << 20;
 
-// Write all pieces, usually with one call. Return 0 or errno.
+// Write all pieces, usually with one system call. Return 0 or errno.
 int write_all(int fd, std::initializer_list<std::string_view> pieces, uint64_t at) {
   std::vector<iovec> left;
   for (std::string_view piece : pieces) {
@@ -47,7 +47,8 @@ Status TimelineFile::failed(const char* what, int error) const { return Status(C
 
 Status TimelineFile::open(const std::string& path, std::unique_ptr<TimelineFile>* out, int* error) {
   *error = 0;
-  // O_NONBLOCK: do not wait for a reader of a pipe. O_NOFOLLOW: another user may have placed a link here.
+  // O_NONBLOCK avoids waiting for a reader if the path is a pipe. O_NOFOLLOW is needed because another user may have
+  // placed a link here.
   const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK, 0666);
   if (fd < 0) {
     *error = errno;
@@ -64,7 +65,7 @@ Status TimelineFile::open(const std::string& path, std::unique_ptr<TimelineFile>
     *error = EMLINK;
     return file->failed("is also the name of another file", 0);
   }
-  // The lock is kept until close(). Some network file systems have no locks.
+  // The lock is kept until close(). Some network file systems do not support locks.
   if (::flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
     *error = EBUSY;
     ::close(std::exchange(file->fd_, -1));
@@ -108,7 +109,7 @@ Status TimelineFile::append(std::string_view elements) {
   const uint64_t end = end_ + before.size() + elements.size();
   if (end + kEnd.size() > size_) {
     if (Status s = make_room(end + kEnd.size()); !s.ok()) {
-      // Free the part of the reserved space that was allocated.
+      // Free the part of the reserved space that was allocated before the failure.
       if (::ftruncate(fd_, static_cast<off_t>(end_ + kEnd.size())) == 0) size_ = end_ + kEnd.size();
       return s;
     }
@@ -128,7 +129,7 @@ void TimelineFile::close() {
   if (fd_ < 0) return;
   const uint64_t whole = end_ + kEnd.size();
   if (size_ > whole && ::ftruncate(fd_, static_cast<off_t>(whole)) == 0) size_ = whole;
-  // Unlock explicitly, because forked children share the lock through the descriptor and may outlive this process.
+  // Unlock explicitly. Forked children share the lock through the descriptor, and may outlive this process.
   ::flock(fd_, LOCK_UN);
   ::close(std::exchange(fd_, -1));
 }

@@ -1,9 +1,10 @@
 // A file with a JSON array that grows while others read it and is complete at every moment. The closing bracket is
-// followed by reserved space, blanks that JSON ignores. One write places new elements over the bracket and into the
-// reserved space, so a failure, such as a full disk, cannot leave half of them behind. Only extending the reserved
-// space can fail, and blanks do no harm.
+// followed by reserved space, which is blanks that JSON ignores. A single write places new elements over the bracket
+// and into the reserved space, so a failure such as a full disk cannot leave half of them behind. Only extending the
+// reserved space can fail, and blanks do no harm.
 //
-// Remaining risk: a process killed, or a reader, within the microseconds of that write sees a partial write.
+// One risk remains: if the process is killed within the microseconds of that write, or a reader reads then, the write
+// is seen in part.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -17,19 +18,19 @@ namespace hvd {
 class TimelineFile {
  public:
   // Create or truncate the file. If it is not writable, not a regular file, or open in another process on this host,
-  // return an error with a full sentence and set `error` to errno.
+  // set `error` to errno and return an error whose message is a full sentence.
   static Status open(const std::string& path, std::unique_ptr<TimelineFile>* out, int* error);
   ~TimelineFile();  // calls close()
   TimelineFile(const TimelineFile&) = delete;
 
-  // Append elements: JSON values, each followed by ",\n". After an error the array is unchanged, and nothing more may
-  // be added.
+  // Append elements, which are JSON values, each followed by ",\n". After an error the array is unchanged, and nothing
+  // more may be added.
   Status append(std::string_view elements);
   // Truncate the reserved space and close the file.
   void close();
 
   const std::string& path() const { return path_; }
-  uint64_t bytes() const { return end_; }  // size without the end of the array and the reserved space
+  uint64_t bytes() const { return end_; }  // size of the file without the end of the array and the reserved space
 
  private:
   TimelineFile(std::string path, int fd) : path_(std::move(path)), fd_(fd) {}
@@ -39,7 +40,7 @@ class TimelineFile {
   const std::string path_;
   int fd_;
   uint64_t end_ = 0;   // Offset of the end of the array.
-  uint64_t size_ = 0;  // Size of the file, with the reserved space.
+  uint64_t size_ = 0;  // Size of the file, including the reserved space.
   bool any_ = false;
 };
 
