@@ -1,4 +1,4 @@
-"""Horovod on Ray: ranks are actors that Ray's scheduler places, and that execute any number of functions.
+"""Horovod on Ray: ranks are actors that Ray schedules, and that can run any number of functions.
 
     import ray
     from horovod.ray import RayExecutor
@@ -36,7 +36,7 @@ _HOMES = {"BaseHorovodWorker": "worker", "ElasticRayExecutor": "elastic", "RayEx
 
 
 def __getattr__(name: str) -> Any:
-    # Loaded on demand: importing the driver's modules would delay the start of every worker.
+    # Import on demand, because importing the driver's modules would slow down the start of every worker.
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -1,4 +1,4 @@
-"""Events of calls in actors, delivered to a mailbox: a result or exception, the loss of a worker, a log message."""
+"""Events from actors, delivered to a mailbox: the end of a call, the loss of a worker, or a log message."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ ENDED = "its process has ended"
 
 @dataclass(frozen=True)
 class CallResult:
-    """End of a call in a worker.
+    """Event: a call in a worker has ended.
 
     Attributes:
-        turn: Identifier of the group of calls.
+        turn: Identifier of the group of calls that were started together.
         number: Number of the worker.
-        value: Result, if the call succeeded.
+        value: Return value, if the call succeeded.
         error: Exception, or None if the call succeeded.
     """
 
@@ -45,7 +45,7 @@ class CallResult:
 
     @property
     def victim(self) -> bool:
-        """True if the call failed only because other workers did, or because the worker was removed from the job."""
+        """True if the call failed only because another worker failed or because its worker was removed."""
         return isinstance(self.cause, (HorovodInternalError, NoPlaceError))
 
     @property
@@ -63,7 +63,7 @@ class CallResult:
         if self.died:
             return f"its process has died: {_reason(str(self.error))}"
         said = str(self.cause)
-        if isinstance(self.cause, RayError):  # its messages are formatted for terminals
+        if isinstance(self.cause, RayError):  # Ray formats its messages for terminals
             said = shortened(said)
         what = f"{type(self.cause).__name__}: {said}"
         return f"what the function has returned cannot be sent: {what}" if self._unsent else what
@@ -95,9 +95,9 @@ _COMMON = ("The actor died", "class_name:", "actor_id:", "pid:", "namespace:", "
 
 
 def shortened(text: str) -> str:
-    """Return a traceback from Ray with only the user's frames: without colours and frames of Ray and Horovod."""
+    """Return Ray's traceback without colours and without frames of Ray and Horovod."""
     kept: list[str] = []
-    ours = True  # after the header come the remains of Ray's frames
+    ours = True  # source lines of Ray's own frames follow the header
     for line in _COLOUR.sub("", text).rstrip().splitlines():
         if line.startswith("  File "):
             ours = _OURS in line
@@ -119,7 +119,7 @@ def _reason(text: str) -> str:
 
 @dataclass(frozen=True)
 class LostWorker:
-    """Loss of a worker: its process has ended, or is alive but stopped, which ``still`` then describes."""
+    """Event: a worker was lost. If its process is stopped but still alive, ``still`` describes how."""
 
     number: int
     still: str = ""
@@ -132,7 +132,7 @@ class LostWorker:
 
 @dataclass(frozen=True)
 class LogMessage:
-    """Call of ``ray_logger.log`` on rank 0. A ``value`` of None marks the end of messages."""
+    """Event: rank 0 called ``ray_logger.log``. A ``value`` of None marks the end of the messages."""
 
     value: Any
 
@@ -151,14 +151,14 @@ def watch(ref: Any, turn: str, number: int, box: Mailbox[Any]) -> None:
 
 
 class CallbackListener:
-    """Receiver of the workers' log messages for the callbacks of one ``run``; inactive if there are none."""
+    """Receiver that passes the workers' log messages to the callbacks of one ``run``, if there are any."""
 
     def __init__(self, callbacks: Sequence[Callback] | None, box: Mailbox[Any]) -> None:
         """Create a queue if there are callbacks.
 
         Args:
-            callbacks: Functions of a dict.
-            box: Mailbox that gets a ``LogMessage`` for each message.
+            callbacks: Functions that take a dict.
+            box: Mailbox that receives a ``LogMessage`` for each message.
 
         Raises:
             TypeError: If a callback cannot be called. The message names it.
@@ -178,7 +178,7 @@ class CallbackListener:
 
     def _listen(self) -> None:
         queue = self.queue
-        if queue is None:  # closed by another thread
+        if queue is None:  # another thread has closed the queue
             return
 
         def heard(future: Future[Any]) -> None:
@@ -191,7 +191,7 @@ class CallbackListener:
         queue.actor.get.remote().future().add_done_callback(heard)
 
     def tell(self, event: LogMessage) -> None:
-        """Call the callbacks with the message."""
+        """Call all callbacks with the message's value."""
         if event.value is not None:
             for callback in self._callbacks:
                 callback(event.value)
@@ -199,11 +199,12 @@ class CallbackListener:
     def finish(self, pass_on: Callable[[Any], None] = lambda event: None) -> None:
         """Deliver the last messages, after all workers have returned.
 
-        ``pass_on`` is called with other events that arrive meanwhile.
+        Other events that arrive meanwhile are passed to ``pass_on``.
         """
         if self.queue is None:
             return
-        self.queue.actor.put.remote(self._end)  # `Queue.put` would wait without a deadline
+        # use the actor directly, because `Queue.put` would wait without a deadline
+        self.queue.actor.put.remote(self._end)
         until, waits = time.monotonic() + _LATE, True
         while waits and time.monotonic() < until:
             for event in self._box.take(until)[0]:
@@ -214,7 +215,7 @@ class CallbackListener:
                     pass_on(event)
 
     def close(self) -> None:
-        """End the queue. Idempotent."""
+        """Shut down the queue's actor. Idempotent."""
         if self.queue is not None:
             with contextlib.suppress(RayActorError):
                 ray.kill(self.queue.actor)

@@ -1,4 +1,4 @@
-"""Queries of Ray's cluster: nodes for workers, the driver's address, and hosts for elastic jobs."""
+"""Queries to the Ray cluster: nodes for workers, the driver's address, and hosts for elastic jobs."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def address(nics: Collection[str]) -> str:
 
 
 def variables(nics: Collection[str]) -> dict[str, str]:
-    """Return the environment variables for all workers: this program's settings, and `nics` for engine and NCCL."""
+    """Return the variables for all workers: this program's settings, and `nics` for the engine and NCCL."""
     shared, names = external_workers.passed_on(os.environ), ",".join(nics)
     return shared | ({"HOROVOD_GLOO_IFACE": names, "NCCL_SOCKET_IFNAME": names} if nics else {})
 
@@ -63,12 +63,12 @@ def open_servers(
     gone: Callable[[int, str], None],
     front: MembershipControl | None = None,
 ) -> tuple[ExternalWorkers, dict[str, str]]:
-    """Create the driver's side of a job.
+    """Create the driver's side of a job, which workers connect to.
 
     Args:
         nics: Network interfaces, see ``address``.
         own: Environment variables for the workers, in addition to this program's settings.
-        gone: Function that is called with the number of a lost worker and a description, see ``ExternalWorkers``.
+        gone: Function to call with the number of a lost worker and a description; see ``ExternalWorkers``.
         front: Membership server of an elastic job.
 
     Returns:
@@ -93,11 +93,11 @@ def assignments(
 
     Args:
         made: The driver's side of the job.
-        slots: Hosts and numbers, by rank.
+        slots: Hosts and local ranks, by rank.
         workers: Processes of the workers, by rank.
         gpus: GPUs that Ray assigned to each worker, by rank.
         shared: Environment variables of all workers.
-        seconds: Time that workers have to use their assignment.
+        seconds: Seconds within which workers must use their assignment.
 
     Returns:
         The assignments, by rank.
@@ -112,14 +112,14 @@ def assignments(
 
 
 class HostNames:
-    """HostNames of nodes: the node's address, extended by a part of its id if another node has the same address.
+    """Table of node names. A name is the node's address, plus a part of its id if nodes share the address.
 
-    A node keeps its name. Does not access the cluster.
+    A node keeps its name for as long as the table exists. The table does not access the cluster.
     """
 
     def __init__(self) -> None:
-        self._names: dict[str, str] = {}  # by id
-        self._machine_of: dict[str, str] = {}  # by name
+        self._names: dict[str, str] = {}  # names of nodes, by node id
+        self._machine_of: dict[str, str] = {}  # names of hosts, by node name
         self._machines = Machines()
 
     def of(self, node: Mapping[str, Any]) -> str:
@@ -133,7 +133,7 @@ class HostNames:
         return self._names[number]
 
     def machine(self, name: str) -> str:
-        """Return the name of the host that a node is on; several nodes may share one."""
+        """Return the name of the host that a node runs on. Several nodes can run on one host."""
         return self._machine_of.get(name, name)
 
     def node(self, name: str) -> str | None:
@@ -143,7 +143,7 @@ class HostNames:
 
 
 def slots(nodes: Sequence[Mapping[str, Any]], names: HostNames, cpus: int, gpus: int) -> dict[str, int]:
-    """Return how many workers fit on each live node, by name, without nodes on which none fits.
+    """Return how many workers fit on each live node, by name. Omit nodes on which none fits.
 
     Args:
         nodes: Result of ``ray.nodes()``.
@@ -159,7 +159,7 @@ def slots(nodes: Sequence[Mapping[str, Any]], names: HostNames, cpus: int, gpus:
 
 
 def find(nodes: Sequence[Mapping[str, Any]], host: str) -> str | None:
-    """Return the id of a live node with this address, host name or name, or None."""
+    """Return the id of the live node with this address, host name or node name, or None if there is none."""
     keys = ("NodeManagerAddress", "NodeManagerHostname", "NodeName")
     return next(
         (node["NodeID"] for node in nodes if strategy.lives(node) and host in (node[key] for key in keys)), None
@@ -170,7 +170,7 @@ def find(nodes: Sequence[Mapping[str, Any]], host: str) -> str | None:
 
 
 class RayHostDiscovery(HostDiscovery):
-    """Host discovery whose hosts are the cluster's live nodes, with a slot for each worker that fits on them."""
+    """Host discovery that reports the cluster's live nodes, with one slot for each worker that fits."""
 
     def __init__(self, use_gpu: bool = False, cpus_per_slot: int = 1, gpus_per_slot: int = 1) -> None:
         self._cpus, self._gpus = given.needs("slot", cpus_per_slot, use_gpu, gpus_per_slot if use_gpu else None)
@@ -190,7 +190,7 @@ class TestDiscovery(RayHostDiscovery):
     """Host discovery for tests of elastic programs, which returns a random choice of the cluster's hosts.
 
     Every ``change_frequency_s`` seconds it chooses from ``min_hosts`` to ``max_hosts`` hosts. Workers on removed hosts
-    are notified, or killed if ``_graceful`` is False.
+    are notified. If ``_graceful`` is False, they are killed.
     """
 
     __test__ = False  # for pytest
@@ -216,12 +216,12 @@ class TestDiscovery(RayHostDiscovery):
         self._next = 0.0
 
     def find_available_hosts_and_slots(self) -> dict[str, int]:
-        """Return the number of slots by host, for the hosts that are chosen at present."""
+        """Return the number of slots by host, for the currently chosen hosts."""
         found = super().find_available_hosts_and_slots()
         if time.monotonic() >= self._next:
             self._next = time.monotonic() + self._every
             kept = random.randint(min(self._least, len(found)), min(self._most, len(found)))
-            before = [host for host in self._chosen if host in found]  # keep at least one of these
+            before = [host for host in self._chosen if host in found]  # keep at least one of the current hosts
             stay = random.sample(before, 1) if before else []
             others = [host for host in found if host not in stay]
             chosen = {*stay, *random.sample(others, max(0, kept - len(stay)))}

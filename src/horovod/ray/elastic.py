@@ -1,4 +1,4 @@
-"""``ElasticRayExecutor`` and its host discovery. Jobs are run by module ``members``."""
+"""``ElasticRayExecutor`` and its host discovery. Module ``members`` runs the jobs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LEAST = 1
 
 
 class ElasticRayExecutor:
-    """Executor of elastic jobs on Ray's cluster, with as many workers as fit within the limits of the settings."""
+    """Executor of elastic jobs on the Ray cluster, with as many workers as fit, within the settings' limits."""
 
     def __init__(
         self,
@@ -34,11 +34,11 @@ class ElasticRayExecutor:
 
         Args:
             settings: Result of ``create_settings``.
-            use_gpu: Whether workers have GPUs.
+            use_gpu: True to give GPUs to workers.
             cpus_per_slot: CPUs of each worker.
             gpus_per_slot: GPUs of each worker with ``use_gpu``, visible only to this worker. Default: 1.
             env_vars: Environment variables for the workers.
-            override_discovery: Whether to use ``RayHostDiscovery``. If False, ``settings.discovery`` finds hosts.
+            override_discovery: True to find hosts with ``RayHostDiscovery``, False to use ``settings.discovery``.
 
         Raises:
             ValueError: If an argument is invalid. The message names it.
@@ -73,10 +73,10 @@ class ElasticRayExecutor:
         """Create settings for the executor.
 
         Args:
-            min_num_proc: Least number of workers.
-            max_num_proc: Largest number of workers. Default: no limit.
-            reset_limit: How many times the workers may change. Default: no limit.
-            elastic_timeout: Seconds without enough workers after which the job ends.
+            min_num_proc: Minimum number of workers.
+            max_num_proc: Maximum number of workers. Default: no limit.
+            reset_limit: Maximum number of changes of the set of workers. Default: no limit.
+            elastic_timeout: The job ends after this many seconds without enough workers.
             timeout_s: Seconds for a worker to reach this program.
             ssh_identity_file: No effect.
             nics: Network interfaces to use. Default: any.

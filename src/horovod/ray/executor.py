@@ -20,10 +20,10 @@ _NAMES = dataclasses.replace(ARGUMENTS, start="num_workers", least="min_workers"
 
 
 class RayExecutor:
-    """Executor of functions on ranks that are actors on Ray's cluster.
+    """Executor that calls functions on ranks, which are actors on the Ray cluster.
 
     Call ``start``, then ``run`` and similar methods any number of times, then ``shutdown``. With ``min_workers`` the
-    job is elastic: each ``run`` starts new workers, which come and go.
+    job is elastic: each ``run`` starts new workers and adds and removes workers while it runs.
     """
 
     def __init__(
@@ -47,8 +47,8 @@ class RayExecutor:
 
         Args:
             settings: Result of ``create_settings``.
-            num_workers: Number of workers, placed wherever they fit. For elastic jobs, the number to begin with.
-                Default there: ``min_workers``.
+            num_workers: Number of workers, placed wherever they fit. For elastic jobs, the initial number,
+                ``min_workers`` by default.
             num_hosts: Number of nodes, with ``num_workers_per_host`` workers each.
             num_workers_per_host: Number of workers per node, with ``num_hosts``.
             cpus_per_worker: CPUs of each worker.
@@ -77,7 +77,8 @@ class RayExecutor:
         self._workers: WorkerGroup | None = None
         self._job: ElasticJob | None = None
         if min_workers is not None:
-            self._settings = settings = dataclasses.replace(settings)  # a copy, as other executors may share them
+            # a copy, because other executors may share the settings
+            self._settings = settings = dataclasses.replace(settings)
             settings.names = _NAMES
             settings.min_num_proc = integer("min_workers", min_workers, 1)
             settings.num_proc = size
@@ -120,7 +121,7 @@ class RayExecutor:
             ssh_str: No effect.
             placement_group_timeout_s: Seconds for Ray to reserve resources.
             nics: Network interfaces to use. Default: any.
-            strategy: How ``num_workers`` workers are distributed to nodes: Ray's placement strategy PACK, SPREAD,
+            strategy: Ray's placement strategy, which distributes ``num_workers`` workers over nodes: PACK, SPREAD,
                 STRICT_PACK or STRICT_SPREAD.
 
         Raises:
@@ -131,7 +132,7 @@ class RayExecutor:
 
     @property
     def num_workers(self) -> int:
-        """Number of workers; for an elastic job, the number to begin with."""
+        """Number of workers; for an elastic job, the initial number."""
         return len(self._plan.places) if self._job is None else self._job.limits.start
 
     def start(
@@ -144,7 +145,7 @@ class RayExecutor:
         """Start the workers. The workers of an elastic job are started by each ``run``.
 
         Args:
-            executable_cls: Class of which each worker creates an object, which ``execute`` passes to functions.
+            executable_cls: Class that each worker instantiates. ``execute`` passes the object to functions.
             executable_args: Positional arguments of the class.
             executable_kwargs: Keyword arguments of the class.
             extra_env_vars: Environment variables for the workers, in addition to Horovod's and the driver's
@@ -173,7 +174,7 @@ class RayExecutor:
             if executable_cls is not None:
                 workers.call("start_executable", *made)
         except BaseException:
-            self._end(workers)  # not self._workers, which another thread may have replaced
+            self._end(workers)  # not self._workers, because another thread may have replaced it
             raise
 
     def run(
@@ -204,7 +205,7 @@ class RayExecutor:
     def run_remote(
         self, fn: Callable[..., Any], args: Sequence[Any] | None = None, kwargs: Mapping[str, Any] | None = None
     ) -> list[Any]:
-        """Call ``fn(*args, **kwargs)`` on every rank without waiting; return references for ``ray.get``, by rank."""
+        """Call ``fn(*args, **kwargs)`` on every rank without waiting; return a list of Ray references, by rank."""
         return self._require("run_remote").send("execute", _function(fn, args, kwargs))
 
     def execute(self, fn: Callable[[Any], Any], callbacks: Sequence[Callback] | None = None) -> list[Any]:
@@ -256,7 +257,7 @@ def _function(
 
 
 def _size(workers: int | None, hosts: int | None, per_host: int, least: int | None) -> int:
-    """Return the requested number of workers; raise ValueError if it is not clear."""
+    """Return the requested number of workers; raise ValueError if the arguments are missing or contradictory."""
     if workers is not None and hosts is not None:
         raise ValueError(f"only one of num_workers and num_hosts must be given, got {workers!r} and {hosts!r}")
     if workers is not None:

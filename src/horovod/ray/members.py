@@ -1,7 +1,8 @@
-"""Elastic jobs on Ray, whose workers follow the slots that the cluster has.
+"""Elastic jobs on Ray, which add and remove workers as the cluster's slots change.
 
-Membership is decided as in horovodrun's elastic jobs (``horovod.runner.external_workers.elastic_job``), with actors on
-nodes instead of processes on hosts. Actors are started for one ``run`` and end with it.
+The decisions about membership are the same as in horovodrun's elastic jobs
+(``horovod.runner.external_workers.elastic_job``), with actors on nodes instead of processes on hosts. Actors are
+started for one ``run`` and end with it.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class _Over:
 
 @dataclass(frozen=True)
 class _Found:
-    """Event: result of host discovery. `slots` by host, or `trouble`, the reason why discovery failed."""
+    """Event: result of host discovery. `slots` are by host; if discovery failed, `trouble` is the reason."""
 
     slots: Mapping[str, int]
     trouble: str = ""
@@ -51,7 +52,7 @@ class ElasticJob:
     """Elastic job whose workers are started by each ``run``.
 
     Attributes:
-        limits: Limits of the number of workers and of changes, for each run.
+        limits: Limits on the number of workers and of changes per run.
     """
 
     def __init__(self, settings: Settings, cpus: int, gpus: int) -> None:
@@ -78,7 +79,7 @@ class ElasticJob:
         self._boxes: dict[int, Mailbox[Any]] = {}  # mailboxes of active runs, by thread
 
     def prepare(self, variables: Mapping[str, str], executable: tuple[Any, ...] = (None, None, None)) -> None:
-        """Allow runs, and set their workers' environment variables and executable (class, args, kwargs)."""
+        """Allow runs. Set their workers' environment variables and executable, given as (class, args, kwargs)."""
         cluster.require()
         self._variables, self._executable = dict(variables), executable
 
@@ -89,7 +90,7 @@ class ElasticJob:
             box.put(_Over())
 
     def run(self, func: Callable[[Any], Any], callbacks: Sequence[Callback] | None) -> list[Any]:
-        """Call ``func(executable)`` in workers that come and go.
+        """Call ``func(executable)`` in workers, whose number can change during the run.
 
         Args:
             func: Function to call.
@@ -107,7 +108,8 @@ class ElasticJob:
             raise RuntimeError(
                 "a callback has called the executor that waits for it: call it when run() or execute() has returned"
             )
-        box = self._boxes[me] = Mailbox()  # before reading `_variables`, because `forget` does both in reverse order
+        # Register the mailbox before reading `_variables`, because `forget` does both in reverse order.
+        box = self._boxes[me] = Mailbox()
         try:
             return self._run(box, func, callbacks)
         finally:
@@ -127,7 +129,7 @@ class ElasticJob:
 
 
 class _Run:
-    """One run of an elastic job: an event loop in the caller's thread."""
+    """One run of an elastic job, as an event loop in the caller's thread."""
 
     def __init__(
         self,
@@ -158,7 +160,7 @@ class _Run:
         self._actors: dict[int, Any] = {}
         self._joined: set[int] = set()
         self._hosts: set[str] = set()
-        self._turns: dict[str, str] = {}  # the method called, by identifier of the call
+        self._turns: dict[str, str] = {}  # name of the called method, by identifier of the call
         self._results: dict[int, Any] = {}
         self._failed: CallResult | None = None
         self._ear: CallbackListener | None = None
@@ -253,7 +255,7 @@ class _Run:
         self._watch(actor.join.remote(assignment), "join", event.number)
 
     def _set_to_work(self, number: int) -> None:
-        """Call the function in a worker that has its assignment; without it, ``hvd.init()`` would start another job."""
+        """Call the function in a worker, which must have its assignment: else ``hvd.init()`` starts another job."""
         actor = self._actors[number]
         if self._ear is not None and self._ear.queue is not None:
             actor.set_queue.remote(self._ear.queue)
@@ -271,7 +273,7 @@ class _Run:
             try:
                 slots = self._settings.discovery.find_available_hosts_and_slots()
                 found = _Found(dict(slots))
-            except Exception as error:  # for example from a discovery object of the user
+            except Exception as error:  # for example, an exception from the user's discovery object
                 found = _Found({}, f"hosts could not be found: {type(error).__name__}: {error}")
             if (found.trouble, list(found.slots.items())) != last:
                 last = found.trouble, list(found.slots.items())
@@ -292,14 +294,15 @@ class _Run:
         self._watch(actor.describe.remote(), "describe", number)
 
     def kill(self, number: int) -> None:
-        """Kill a worker; its end is reported as an event."""
+        """Kill a worker. An event then reports its end."""
         if number in self._actors:
             ray.kill(self._actors[number], no_restart=True)
-            if number not in self._joined:  # it has no connection yet whose end would be noticed
+            # The worker has no connection yet, so no broken connection would report its end.
+            if number not in self._joined:
                 self._box.put(LostWorker(number))
 
     def say(self, text: str) -> None:
-        """Print a message to this program's stderr, if `verbose` is set."""
+        """Print a message to this program's stderr if `verbose` is set."""
         if self._settings.verbose:
             print(f"horovod: {text}", file=sys.stderr, flush=True)
 
@@ -311,7 +314,7 @@ class _Run:
         self._servers.forget(number)
 
     def _note(self, event: Any) -> None:
-        """Record a worker's end at the end of the run, when no more decisions are made."""
+        """Record that a worker ended at the end of the run, when membership no longer changes."""
         if isinstance(event, LostWorker):
             self._joined.discard(event.number)
 

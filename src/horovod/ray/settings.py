@@ -1,4 +1,4 @@
-"""Settings of executors, and their validation."""
+"""Settings of Ray executors, and their validation."""
 
 from __future__ import annotations
 
@@ -54,7 +54,8 @@ class Settings:
             integer("reset_limit", self.reset_limit, 0)
         seconds("elastic_timeout", self.elastic_timeout, LONGEST)
         check_range(self.cooldown_range)
-        # Actors start slowly, above all the first one on a node. Wait for them: late ones would change the ranks.
+        # Actors start slowly, especially the first one on a node. Wait for all of them, because a late worker would
+        # change the ranks.
         gather = min(self.timeout_s, self.elastic_timeout / 2)
         return Limits(start, least, most, self.reset_limit, self.elastic_timeout, gather=gather, names=self.names)
 
@@ -92,7 +93,7 @@ def make(
 
 
 def needs(of: str, cpus: Any, use_gpu: bool, gpus: Any) -> tuple[int, int]:
-    """Return the numbers of CPUs and GPUs of each worker or slot (``of``).
+    """Return the numbers of CPUs and GPUs per worker or per slot; ``of`` is that word, for messages.
 
     Raises:
         ValueError: If the arguments are invalid or contradictory.

@@ -1,4 +1,4 @@
-"""Placement of workers: the resources requested from Ray, and messages if the cluster lacks them."""
+"""Placement of workers: the resources to request from Ray, and messages for when the cluster lacks them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ray.util.placement_group import (
     remove_placement_group,
 )
 
-_JOINING = 5.0  # seconds to wait for joining nodes before a cluster counts as too small
+_JOINING = 5.0  # seconds to wait for more nodes to join before reporting that the cluster is too small
 
 Resources = Mapping[str, float]
 
@@ -25,7 +25,7 @@ class PlacementPlan:
     """Request to Ray for the workers' resources.
 
     Attributes:
-        bundles: Resources; each bundle is reserved on one node.
+        bundles: Resources to reserve. Each bundle is reserved on one node.
         strategy: Ray's placement strategy, or empty for an existing placement group.
         places: Index of the bundle of each worker; -1 means any.
         asked: Description of the request, for messages.
@@ -57,8 +57,8 @@ def colocated(hosts: int, per_host: int, cpus: int, gpus: int) -> PlacementPlan:
 def loose(workers: int, cpus: int, gpus: int, strategy: str) -> PlacementPlan:
     """Return a plan for a number of workers without a fixed number of nodes.
 
-    The strategy PACK uses as few nodes as possible, SPREAD as many as possible. With the prefix STRICT_, the placement
-    fails unless all are on one node, or each on a different one.
+    The strategy PACK uses as few nodes as possible, SPREAD as many as possible. STRICT_PACK fails unless all workers
+    fit on one node. STRICT_SPREAD fails unless each worker gets a different node.
     """
     how = "" if strategy == "PACK" else f", {strategy}"
     asked = f"num_workers={workers} workers of {_needs(cpus, gpus)} each{how}"
@@ -79,17 +79,17 @@ def within(bundles: Sequence[Resources], workers: int, cpus: int, gpus: int) -> 
 
 
 def fitting(has: Resources, cpus: int, gpus: int) -> int:
-    """Return how many workers fit into the resources ``has``."""
+    """Return how many workers fit into the available resources ``has``."""
     return _times(resources(cpus, gpus), has)
 
 
 def _times(bundle: Resources, has: Resources) -> int:
-    """Return how many times the bundle fits into the resources ``has``."""
+    """Return how many times the bundle fits into the available resources ``has``."""
     return min((int(has.get(name, 0.0) // amount) for name, amount in bundle.items() if amount), default=0)
 
 
 def lacking(plan: PlacementPlan, nodes: Sequence[Resources]) -> str:
-    """Return a message if these nodes could not satisfy the plan even when idle; otherwise an empty string."""
+    """Return a message if the nodes could not satisfy the plan even if they were idle, else an empty string."""
     rooms = [_times(plan.bundles[0], node) for node in nodes]
     if plan.strategy == "STRICT_SPREAD":
         room = sum(1 for one in rooms if one)
@@ -105,10 +105,10 @@ def lacking(plan: PlacementPlan, nodes: Sequence[Resources]) -> str:
 
 
 def visible(gpus: Sequence[Sequence[str]], hosts: Sequence[str], rank: int) -> dict[str, str]:
-    """Return CUDA_VISIBLE_DEVICES for a rank as a dict, which is empty if no rank has GPUs.
+    """Return a dict with CUDA_VISIBLE_DEVICES for a rank, or an empty dict if no rank has GPUs.
 
-    It contains the GPUs of all ranks on the same host, so that they can access each other's memory. Device number
-    ``local_rank`` is the rank's first own GPU.
+    It contains the GPUs of all ranks on the same host, so that they can access each other's memory. The device with
+    index ``local_rank`` is the first of the rank's own GPUs.
 
     Args:
         gpus: GPUs that Ray assigned to each rank.
@@ -197,24 +197,24 @@ def _wait(plan: PlacementPlan, group: PlacementGroup, timeout: float) -> None:
 
 
 def node_resources() -> list[dict[str, float]]:
-    """Return the resources of each live node."""
+    """Return a list with the resources of each live node."""
     return [node["Resources"] for node in ray.nodes() if lives(node)]
 
 
 def lives(node: Mapping[str, Any]) -> bool:
     """Return True if the node, an element of ``ray.nodes()``, is alive.
 
-    Ray uses both spellings of the key; mocks in tests often have only the one in lower case.
+    Ray uses both spellings of the key. Mocks in tests often have only the lower-case key.
     """
     return bool(node["Alive"] if "Alive" in node else node["alive"])
 
 
 def grows() -> bool:
-    """Return True if the cluster scales automatically, or if this is unknown."""
+    """Return True if the cluster has an autoscaler, or if this is unknown."""
     try:
         from ray._private.state import state
 
         config: Any = state.get_cluster_config()
-    except Exception:  # a different version of Ray; then callers wait
+    except Exception:  # A different version of Ray lacks this API. Returning True makes callers wait.
         return True
     return config is not None and bool(config.node_group_configs)

@@ -55,7 +55,7 @@ class HorovodConfig(BackendConfig):
         return HorovodBackend
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the attributes as a dict, for Ray's records."""
+        """Return the attributes as a dict, which Ray records."""
         return {"nics": self.nics, "timeout_s": self.timeout_s}
 
 
@@ -88,7 +88,7 @@ class HorovodBackend(Backend):
         worker_group.execute(_join, cluster.assignments(made, slots, workers, gpus, shared, settings.timeout_s))
 
     def on_shutdown(self, worker_group: Any, backend_config: HorovodConfig) -> None:
-        """Make the workers leave the job, and end it."""
+        """Make all workers leave the job, and end the job."""
         try:
             worker_group.execute(_leave)
         finally:
@@ -101,8 +101,8 @@ class HorovodBackend(Backend):
 
 
 def _gone(worker_group: Any, rank: int) -> None:
-    """Kill a worker that is stopped: Ray Train notices this at once, but a stopped worker only after ten minutes."""
-    with contextlib.suppress(Exception):  # the worker or the group may have ended meanwhile
+    """Kill a stopped worker. Ray Train would notice only after ten minutes that a worker is stopped."""
+    with contextlib.suppress(Exception):  # the worker or its group may have ended meanwhile
         ray.kill(worker_group.get_workers()[rank].actor, no_restart=True)
 
 
@@ -113,7 +113,7 @@ def _join(orders: list[Assignment]) -> None:
 
 
 def _leave() -> None:
-    with contextlib.suppress(Exception):  # the worker ends in any case
+    with contextlib.suppress(Exception):  # ignore errors, because the worker ends anyway
         basics.leave()
     assignment.leave()
 

@@ -34,13 +34,13 @@ def trainable(
     gpus_per_worker: int | None = None,
     timeout_s: float = 30,
 ) -> Any:
-    """Return a trainable for ``tune.Tuner`` that calls ``func(config)`` on several ranks for each trial.
+    """Return a trainable for ``tune.Tuner`` that runs ``func(config)`` on several ranks in each trial.
 
     Each trial has its own placement group. A dict that rank 0 passes to ``report`` becomes a result of the trial; calls
     on other ranks have no effect. If a rank fails, the trial fails with its error.
 
     Args:
-        func: Function of a trial's config.
+        func: Function that takes a trial's config.
         num_workers: Number of ranks per trial.
         cpus_per_worker: CPUs of each rank.
         use_gpu: Whether ranks have GPUs.

@@ -27,7 +27,7 @@ class BaseHorovodWorker:
     executable: Any = None
 
     def __init__(self, world_rank: int = 0, world_size: int = 1) -> None:
-        """Store the provisional rank and size; the final ones come with the assignment (``join``)."""
+        """Store a provisional rank and size. ``join`` sets the final values."""
         if not 0 <= world_rank < world_size:
             raise ValueError(
                 f"world_rank must be from 0 to {world_size - 1} with world_size {world_size}, got {world_rank}"
@@ -77,7 +77,7 @@ class BaseHorovodWorker:
     def _do(call: Callable[[], Any]) -> Any:
         try:
             value = call()
-            if inspect.isgenerator(value):  # Ray would send only its first value
+            if inspect.isgenerator(value):  # Reject generators, of which Ray would send only the first value.
                 raise TypeError("the function must return a value that can be sent, such as a list, got a generator")
             return value
         except BaseException as error:
@@ -98,7 +98,7 @@ class BaseHorovodWorker:
 
 
 class ElasticWorker(BaseHorovodWorker):
-    """Worker for one run of an elastic job."""
+    """Worker that serves one run of an elastic job."""
 
     def work(self, func: Callable[[Any], Any]) -> Any:
         """Return ``func(worker)``, and leave the job after it, as at the end of a process."""
@@ -108,12 +108,12 @@ class ElasticWorker(BaseHorovodWorker):
 
 
 def described() -> tuple[ExternalWorker, str, list[str]]:
-    """Return the description of this Ray worker's process, the id of its node, and its GPUs."""
+    """Return this worker process's description, its Ray node id, and its GPUs."""
     return assignment.describe(), str(ray.get_runtime_context().get_node_id()), [str(one) for one in ray.get_gpu_ids()]
 
 
 def raylet() -> dict[int, str]:
-    """Return pid and description of this worker's raylet, if that is the parent process; otherwise an empty dict.
+    """Return the pid and description of this worker's raylet if it is the parent process, else an empty dict.
 
     Horovod watches it because a busy worker would not notice that its raylet was killed.
     """

@@ -1,4 +1,4 @@
-"""Fixed-size group of workers that live until they are shut down; used by ``RayExecutor`` without ``min_workers``."""
+"""Fixed-size group of workers that live until shutdown, for ``RayExecutor`` without ``min_workers``."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _END = 10.0  # seconds for killed workers to end
 
 
 class WorkerGroup:
-    """Group of workers, which can be started once.
+    """Group of workers. A group can be started only once.
 
     Calls from several threads are executed one after another. ``shutdown`` interrupts calls of other threads.
 
@@ -61,12 +61,12 @@ class WorkerGroup:
         self._reservation: Reservation | None = None
         self._servers: ExternalWorkers | None = None
         self._box: Mailbox[Event] = Mailbox()
-        self._turn = threading.RLock()  # held by the thread that reads the mailbox
-        self._listener: int | None = None  # that thread
+        self._turn = threading.RLock()  # lock that a thread holds while it reads the mailbox
+        self._listener: int | None = None  # identifier of that thread
         self._over = False  # True after `shutdown` was called, possibly during `start`
-        self._joined: dict[int, Any] = {}  # ranks whose end the servers reports
-        self._dead: dict[int, str] = {}  # descriptions of lost workers, by rank
-        self._still: dict[int, str] = {}  # those of them that are alive but stopped
+        self._joined: dict[int, Any] = {}  # ranks whose end the server reports
+        self._dead: dict[int, str] = {}  # descriptions of the lost workers, by rank
+        self._still: dict[int, str] = {}  # descriptions of lost workers that are alive but stopped, by rank
 
     # Start
 
@@ -77,14 +77,14 @@ class WorkerGroup:
             variables: Environment variables for all workers, in addition to Horovod's.
 
         Raises:
-            ValueError, TimeoutError: If the cluster lacks resources, see ``strategy.find_room``.
+            ValueError, TimeoutError: If the cluster lacks resources; see ``strategy.find_room``.
             RuntimeError: If a worker does not start or does not match the others, or if another thread calls
                 ``shutdown`` meanwhile.
         """
         size = len(self._plan.places)
         self._reservation = strategy.find_room(self._plan, self._group, self._settings.placement_group_timeout_s)
         with self._listening():
-            # Store what was created, then read `_over`; `shutdown` does both in reverse order, so nothing is missed.
+            # Store the workers, then read `_over`. `shutdown` does both in reverse order, so it misses no worker.
             self._check_not_shut_down()
             made = [self._actor(number, size) for number in range(size)]
             self.workers = made
@@ -124,16 +124,16 @@ class WorkerGroup:
         ranks = [workers[number] for number in order]
         assignments = cluster.assignments(self._servers, slots, ranks, owned, shared, self._settings.timeout_s)
         refs = [worker.join.remote(assignment) for worker, assignment in zip(self.workers, assignments, strict=True)]
-        # The workers' own timeout comes first because its error is more specific.
+        # Wait longer than the workers' own timeout, whose error is more specific.
         self._ask(refs, self._joined, "did not join the job", _LATE)
 
     def _ask(self, refs: Sequence[Any], answers: dict[int, Any], trouble: str, longer: float = 0.0) -> list[Any]:
-        """Wait for the answers of all workers and return them by number.
+        """Wait for the answers of all workers and return them by worker number.
 
         Args:
             refs: Ray references of the answers, by number of the worker.
             answers: Dict to which each answer is added when it arrives.
-            trouble: What has failed if there is no answer, for messages.
+            trouble: Description of what has failed if there is no answer, for messages.
             longer: Seconds to add to the timeout.
 
         Raises:
@@ -146,7 +146,7 @@ class WorkerGroup:
             watch(ref, turn, number, self._box)
         while len(answers) < len(refs):
             failed: list[CallResult] = []
-            for event in self._box.take(deadline)[0]:  # process all of them: others may report lost workers
+            for event in self._box.take(deadline)[0]:  # Process all events, because others may report lost workers.
                 self._mark_lost(event)
                 if isinstance(event, CallResult) and event.turn == turn:
                     if event.error is None:
@@ -154,7 +154,7 @@ class WorkerGroup:
                     else:
                         failed.append(event)
             if failed:
-                self._check_not_shut_down()  # after `shutdown`, report this as the reason
+                self._check_not_shut_down()  # After `shutdown`, raise the error about the shutdown instead.
                 one = failed[0]
                 raise RuntimeError(f"worker {one.number} {trouble}: {one.words()}{_advice(one)}")
             if time.monotonic() >= deadline:
@@ -179,7 +179,7 @@ class WorkerGroup:
     def require(self) -> None:
         """Raise RuntimeError if there are no workers, or one was lost."""
         self._require_workers()
-        # Another thread that reads the mailbox records losses itself, and a callback must not take the events that the
+        # If another thread reads the mailbox, that thread records losses. A callback must not take the events that its
         # surrounding call waits for.
         if self._listener != threading.get_ident() and self._turn.acquire(blocking=False):
             try:
@@ -194,7 +194,7 @@ class WorkerGroup:
 
     @contextlib.contextmanager
     def _listening(self) -> Iterator[None]:
-        """Wait for other threads' calls, then reserve the mailbox for this thread.
+        """Wait until other threads' calls have ended, then reserve the mailbox for this thread.
 
         Raises:
             RuntimeError: In a callback, because the surrounding call would lose events.
@@ -230,8 +230,9 @@ class WorkerGroup:
             callbacks: Functions that get the messages of ``ray_logger.log``.
 
         Raises:
-            WorkerError: If a worker fails, after the others had a few seconds to end. It names the first worker that
-                failed by itself, and is also an instance of the class of the exception raised there.
+            WorkerError: If a worker fails. It is raised after the other workers have had a few seconds to end. It names
+                the first worker that failed by itself, and is also an instance of the class of the exception raised
+                there.
             RuntimeError: Within a callback, or if workers are missing.
         """
         with self._listening():
@@ -254,7 +255,7 @@ class WorkerGroup:
             return self._gather({0: getattr(self.workers[0], method).remote(*args)})[0]
 
     def _gather(self, refs: Mapping[int, Any], ear: CallbackListener | None = None) -> list[Any]:
-        """Wait for calls, given as references by rank, and return their results in the order of ranks."""
+        """Wait for the calls, given as Ray references by rank, and return their results by rank."""
         turn = uuid.uuid4().hex
         done: dict[int, CallResult] = {}
         gone: set[int] = set()
@@ -266,7 +267,7 @@ class WorkerGroup:
                 if isinstance(event, LogMessage):
                     if ear is not None:
                         ear.tell(event)
-                    self._require_workers()  # a callback may have shut down the workers
+                    self._require_workers()  # A callback may have shut down the workers.
                     continue
                 self._mark_lost(event)
                 if isinstance(event, LostWorker) and event.number in refs:
@@ -287,7 +288,7 @@ class WorkerGroup:
         return [done[rank].value for rank in sorted(refs)]
 
     def _collect_rest(self, done: dict[int, CallResult], gone: set[int], turn: str) -> None:
-        """Wait a moment for Ray's reasons why the lost workers ended."""
+        """Wait up to a few seconds for Ray to report why the lost workers ended."""
         until = time.monotonic() + _DEATH
         while gone - done.keys() and time.monotonic() < until:
             for event in self._box.take(until)[0]:
@@ -300,14 +301,15 @@ class WorkerGroup:
             self._dead.setdefault(event.number, event.how)
             if event.still:
                 self._still[event.number] = event.still
-                self._kill(self.workers[event.number])  # otherwise the other ranks would wait for it
+                self._kill(self.workers[event.number])  # Otherwise the other ranks would wait for this worker.
         elif isinstance(event, CallResult) and event.died and event.number not in self._still:
             self._dead[event.number] = event.words()
 
     def _first_error(self, done: Mapping[int, CallResult], gone: set[int]) -> BaseException | None:
         """Return the error of the worker that failed first, or None.
 
-        Lost workers come before workers that raised their own exception, and these before all others.
+        A lost worker takes precedence over a worker that raised its own exception, which takes precedence over all
+        other failures.
         """
         failed = [one for _, one in sorted(done.items()) if one.error is not None]
         for rank in sorted(gone):
@@ -325,14 +327,14 @@ class WorkerGroup:
     # End
 
     def shutdown(self) -> None:
-        """End the workers and release their resources. Idempotent, also after an interrupt.
+        """End the workers and release their resources. Idempotent, even after an interrupt.
 
         ``start`` raises RuntimeError if it is running in another thread.
         """
         self._over = True
-        if ray.is_initialized():  # otherwise the workers have ended together with Ray
+        if ray.is_initialized():  # without Ray, the workers have already ended
             self._release_workers()
-        mine = self._turn.acquire(timeout=_END)  # the thread that holds it returns because its workers are dead
+        mine = self._turn.acquire(timeout=_END)  # the thread that holds this lock returns because its workers are dead
         try:
             self._close(mine)
         finally:
@@ -345,7 +347,7 @@ class WorkerGroup:
                 self._await_end()
             self._servers.close()
         if ray.is_initialized():
-            for worker in self.workers:  # again, because `start` may have created some meanwhile
+            for worker in self.workers:  # Repeat, because `start` may have created more workers meanwhile.
                 self._kill(worker)
             if self._reservation is not None:
                 self._reservation.give_back()
@@ -356,14 +358,14 @@ class WorkerGroup:
 
     def _release_workers(self) -> None:
         if self._servers is not None and not self._dead:
-            with contextlib.suppress(Exception):  # workers may die meanwhile
+            with contextlib.suppress(Exception):  # a worker may die meanwhile
                 ray.wait([one.leave.remote() for one in self.workers], num_returns=len(self.workers), timeout=_LEAVE)
         for worker in self.workers:
             self._kill(worker)
 
     @staticmethod
     def _kill(worker: Any) -> None:
-        with contextlib.suppress(RayError):  # raised if the worker ended with an earlier ray.init()
+        with contextlib.suppress(RayError):  # raised if the worker belonged to an earlier ray.init()
             ray.kill(worker, no_restart=True)
 
     def _await_end(self) -> None:

@@ -1,8 +1,8 @@
-"""Spark settings for elastic jobs, as (key, value): whether executors and nodes with failed tasks are used again.
+"""Spark settings for elastic jobs, as (key, value), for reusing executors and nodes with failed tasks.
 
     SparkSession.builder.config(*conf.SPARK_CONF_REUSE_FAILED_EXECUTOR)
 
-The names are those of the original Horovod. The keys are those of the installed Spark: since 3.1 they contain
+The names are the same as in the original Horovod. The keys depend on the installed Spark: since 3.1 they contain
 "excludeOnFailure" instead of "blacklist".
 """
 
@@ -10,7 +10,7 @@ import importlib.util
 
 
 def _group() -> str:
-    """Return the common part of the keys, which depends on the version of Spark."""
+    """Return the common prefix of the keys, which depends on the version of Spark."""
     if importlib.util.find_spec("pyspark") is None:
         return "excludeOnFailure"
     from pyspark.version import __version__

@@ -1,4 +1,4 @@
-"""`HorovodRunner`: the interface of Databricks notebooks for jobs on the driver or in Spark tasks."""
+"""`HorovodRunner`, the interface of Databricks notebooks for jobs on the driver or in Spark tasks."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ from horovod.spark.job import run
 
 DRIVER_LOG = "HOROVOD_SPARK_DRIVER_LOG"
 """Environment variable that is set for ranks whose output a DriverLog reads."""
-_MARK = "\x02driver\x03"  # control characters that programs do not print and that do not end a line
+_MARK = "\x02driver\x03"  # control characters that programs do not normally print and that do not end a line
 
 
 def log_to_driver(message: str) -> None:
     """Show a message of this rank in the driver's output (in a notebook, below the cell).
 
-    It is shown with every ``driver_log_verbosity``. Outside of jobs of ``HorovodRunner`` it is printed.
+    The message is shown for every value of ``driver_log_verbosity``. Outside of a job of ``HorovodRunner``, this
+    function prints the message.
 
     Args:
-        message: The text, which may have several lines.
+        message: Text of one or more lines.
 
     Raises:
         TypeError: If ``message`` is not a string.
@@ -37,9 +38,9 @@ def log_to_driver(message: str) -> None:
 
 
 class DriverLog:
-    """Text stream for the ranks' output that forwards lines of ``log_to_driver`` to ``target``.
+    """Text stream that receives the ranks' output and forwards lines of ``log_to_driver`` to ``target``.
 
-    With ``everything`` it forwards all other lines, too.
+    If ``everything`` is True, it forwards all other lines as well.
     """
 
     def __init__(self, target: Any, *, everything: bool) -> None:
@@ -57,7 +58,7 @@ class DriverLog:
         self._target.flush()
 
     def close(self) -> None:
-        """Forward an incomplete last line and flush; the target stays open."""
+        """Forward an incomplete last line and flush, but keep the target open."""
         if self._left:
             self._line(self._left)
             self._left = ""
@@ -82,10 +83,10 @@ class HorovodRunner:
 
         Args:
             np: Number of ranks. Positive: concurrent tasks of the active Spark application. Negative: ``-np`` processes
-                on the driver's host, for tests. 0 (deprecated): all present slots of the application.
-            driver_log_verbosity: What is shown of ranks in Spark tasks. ``"log_callback_only"``: their messages to
-                ``horovod.spark.log_to_driver`` and their standard error. ``"all"``: also their standard output. Ranks
-                on the driver's host always show everything.
+                on the driver's host, for tests. 0 (deprecated): all current task slots of the application.
+            driver_log_verbosity: Selects which output of ranks in Spark tasks is shown. ``"log_callback_only"``: their
+                messages to ``horovod.spark.log_to_driver`` and their standard error. ``"all"``: also their standard
+                output. Ranks on the driver's host always show everything.
             env: Environment variables of the ranks, added to those that they inherit.
 
         Raises:

@@ -1,8 +1,8 @@
 """`horovod.spark.run` and `run_elastic`, with validation of their arguments.
 
-Ranks of `run` are the tasks of a barrier stage, which all start at once or not at all. In `run_elastic`, each rank is a
-separate Spark job with one task, which is resubmitted if it ends too early. So a lost task affects no other task, and
-its replacement starts as soon as there is a free slot.
+In `run`, the ranks are the tasks of a barrier stage, which either all start at once or do not start. In `run_elastic`,
+each rank is a separate Spark job with one task, which is resubmitted if it ends too early. So a lost task affects no
+other task, and its replacement starts as soon as there is a free slot.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _TIMEOUT = "HOROVOD_SPARK_START_TIMEOUT"
 
 
 def count(name: str, value: Any, default: int) -> int:
-    """Return `value` as a number of processes, or `default` for None.
+    """Return `value` as a number of processes; if it is None, return `default`.
 
     Raises:
         ValueError: If it is not an integer of at least 1. The message names the argument.
@@ -41,7 +41,7 @@ def count(name: str, value: Any, default: int) -> int:
 
 
 def start_timeout_of(value: Any) -> float:
-    """Return the start timeout in seconds; for None, the value of HOROVOD_SPARK_START_TIMEOUT or its default.
+    """Return the start timeout in seconds; None means HOROVOD_SPARK_START_TIMEOUT or its default.
 
     Raises:
         ValueError: If it is not a valid number of seconds. The message names the argument.
@@ -82,7 +82,7 @@ def job_options(
     timeout: float,
     executable: str | None = None,
 ) -> Wishes:
-    """Return the options of a job, validated.
+    """Validate the options of a job and return them.
 
     Raises:
         TypeError, ValueError: If an argument is invalid. The message names it.
@@ -100,7 +100,7 @@ def job_options(
         verbose=(verbose or 0) >= 2,
         stdout=stdout,
         stderr=stderr,
-        handlers=("pyspark",),  # its SIGINT handler cancels all jobs of the driver, then raises KeyboardInterrupt
+        handlers=("pyspark",),  # Spark's SIGINT handler cancels all jobs of the driver, then raises KeyboardInterrupt
     )
 
 
@@ -110,11 +110,11 @@ def of_the_driver() -> dict[str, str]:
 
 
 def ports() -> str:
-    """Return the range of ports on which the launcher may listen; empty means any port."""
+    """Return the range of ports on which the launcher may listen. An empty range allows any port."""
     return os.environ.get("HOROVOD_PORT_RANGE", "")
 
 
-_REASON_SECONDS = 3.0  # time for Spark to report why a task was lost
+_REASON_SECONDS = 3.0  # seconds to wait for Spark to report why a task was lost
 
 
 def run(
@@ -209,7 +209,7 @@ class _Stage:
         self._jobs_end: float | None = None
 
     def run(self, context: Any, over: threading.Event) -> None:
-        """Run the Spark job until it ends, in a separate thread; return early if `over` is set before it starts."""
+        """Run the Spark job until it ends. Runs in a separate thread; returns early if `over` is already set."""
         attend = functools.partial(attend_barrier, self._gathering.ticket, of_the_driver())
         try:
             rdd = context.parallelize(range(self._size), self._size)
@@ -268,8 +268,8 @@ def run_elastic(
     """Call `fn(*args, **kwargs)` on ranks in Spark tasks, and continue when executors are lost or added.
 
     The job begins when `num_proc` tasks run, continues while at least `min_num_proc` ranks are left, and requests tasks
-    from Spark until there are `max_num_proc`. A rank that fails by itself is not replaced; a rank whose executor is
-    lost is. `fn` should train in a function that `hvd.elastic.run` wraps.
+    from Spark until there are `max_num_proc`. A rank is replaced if its executor is lost, but not if it fails by
+    itself. `fn` should train in a function that `hvd.elastic.run` wraps.
 
     Args:
         fn: Function that each rank calls. It, its arguments and its results are serialized with cloudpickle.
@@ -333,7 +333,7 @@ def run_elastic(
 
 
 class _Tasks:
-    """Spark tasks of the job. `last_failure` is the last task's failure as the end of a message, or empty."""
+    """Spark tasks of an elastic job. `last_failure` ends a message about the latest failure, or is empty."""
 
     def __init__(self, gathering: Gathering, over: threading.Event) -> None:
         self._gathering = gathering
@@ -342,7 +342,7 @@ class _Tasks:
         self.last_failure = ""
 
     def keep(self, context: Any) -> None:
-        """Run a task, and replace it each time it ends, until the job is over. Runs in a separate thread."""
+        """Run a task, and resubmit it each time it ends until the job is over. Runs in a separate thread."""
         given, pause = of_the_driver(), _PAUSE
         while not (self._over.is_set() or self._gathering.closed):
             act = functools.partial(attend, self._gathering.ticket, given, next(self._numbers))
@@ -352,7 +352,7 @@ class _Tasks:
                 self.last_failure = f". The last task that failed: {failure_message(error)}"
                 if lasting := known_failure(
                     error_text(error)
-                ):  # ends a job that has not begun; a warning in other jobs
+                ):  # This ends a job that has not begun. In a running job it only logs a warning.
                     self._gathering.fail(RuntimeError(lasting))
                 pause = min(2 * pause, _LONGEST_PAUSE)
             else:

@@ -10,7 +10,7 @@ from typing import Any
 from horovod.runner.cluster.task import become_agent
 from horovod.runner.cluster.ticket import ArrivalError, Ticket
 
-ATTEMPTS = 64  # maximum attempts of a task, part of the agent's number; Spark's limit is usually lower
+ATTEMPTS = 64  # maximum attempts per task, also used to number agents; Spark's limit is usually lower
 DEVICES = "HOROVOD_SPARK_DEVICES"
 SECRETS = (
     "PYTHON_WORKER_FACTORY_SECRET",
@@ -28,7 +28,7 @@ def attend_barrier(ticket: Ticket, given: Mapping[str, str], index: int, _: Iter
     """Become agent `index` of a job of a fixed size.
 
     If a task is lost, Spark ends a barrier stage. Tasks of other stages, which are used with dynamic allocation, are
-    retried although the job is already over; these raise ArrivalError.
+    retried although the job is already over; these retries raise ArrivalError.
     """
     context = _context()
     if context.attemptNumber():
@@ -43,7 +43,7 @@ def attend_barrier(ticket: Ticket, given: Mapping[str, str], index: int, _: Iter
 def attend(ticket: Ticket, given: Mapping[str, str], task: int, _: Iterable[Any]) -> Iterator[Any]:
     """Become an agent of an elastic job.
 
-    `task` is the number of the task. A retry by Spark gets a different agent number.
+    `task` is the task's number. If Spark retries the task, the agent gets a new number.
     """
     context = _context()
     attempt = context.attemptNumber()
@@ -70,7 +70,7 @@ def _context() -> Any:
 
 
 def _home(context: Any, given: Mapping[str, str]) -> dict[str, Any]:
-    """Return environment and working directory of the ranks; the executor's variables override the driver's `given`."""
+    """Return the ranks' environment and working directory. Executor variables override the driver's `given`."""
     environ = own_environment(os.environ, sys.path, (sys.prefix, sys.base_prefix), given)
     gpus = context.resources().get("gpu")
     if gpus is not None:
@@ -81,14 +81,14 @@ def _home(context: Any, given: Mapping[str, str]) -> dict[str, Any]:
 def own_environment(
     environ: Mapping[str, str], path: Iterable[str], installed: tuple[str, ...], given: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the executor's environment without Spark's secrets, and with this process's module path. Pure.
+    """Return the executor's environment without Spark's secrets, with this process's module path added.
 
     Files that were added to the application are only on the `sys.path` of Spark's own processes.
 
     Args:
         environ: Environment of this process.
         path: Its `sys.path`.
-        installed: Prefixes of the Python installation, whose directories are not added.
+        installed: Prefixes of the Python installation. Directories under them are not added to the module path.
         given: HOROVOD_SPARK_* variables of the driver.
     """
     made = {name: value for name, value in environ.items() if name not in SECRETS}

@@ -174,7 +174,10 @@ class ParquetDataModule(DataModule):
 
 
 class NeedsNVTabular:
-    """Mixin for the frameworks' NVTabular modules, which only report what is missing. Must be the first base class."""
+    """Mixin for unsupported NVTabular modules, which only report what is missing.
+
+    It must be the first base class.
+    """
 
     def __init__(
         self, label_cols: Any = (), categorical_cols: Any = (), continuous_cols: Any = (), **kwargs: Any

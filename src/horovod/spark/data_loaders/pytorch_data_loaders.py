@@ -1,8 +1,9 @@
 """PyTorch data loaders on top of readers of columns.
 
-A *reader* is an iterable of batches with any numbers of rows: dicts of arrays by column, or named tuples (as from
-petastorm's ``make_batch_reader``). Each iteration is one pass; a reader that is an iterator continues where it stopped.
-The loaders return batches as dicts of tensors by column. Columns that are not numeric stay arrays.
+A *reader* is an iterable of batches, each with any number of rows. A batch is a dict of arrays by column, or a named
+tuple (as from petastorm's ``make_batch_reader``). Each iteration over the reader is one pass over the data. If the
+reader is an iterator, the next pass continues where the last one stopped. The loaders return batches as dicts of
+tensors by column. Columns that are not numeric stay arrays.
 """
 
 from collections.abc import Iterable, Iterator
@@ -18,17 +19,17 @@ _Rows = dict[str, Any]
 
 
 class PetastormBatchedDataLoader(BaseDataLoader):
-    """Base class of the loaders."""
+    """Base class of the PyTorch data loaders."""
 
     def __init__(
         self, name: str = "", limit_step_per_epoch: int = -1, verbose: bool = False, *args: Any, **kwargs: Any
     ) -> None:
-        """Create a loader with the options that all loaders have.
+        """Create a loader with the options that all loaders share.
 
         Args:
             name: Name in messages.
-            limit_step_per_epoch: Batches of an epoch; -1 means all.
-            verbose: Whether to print the number of batches at the end of each epoch.
+            limit_step_per_epoch: Number of batches per epoch; -1 means all.
+            verbose: True to print the number of batches at the end of each epoch.
             *args: Arguments of further base classes.
             **kwargs: Keyword arguments of further base classes.
 
@@ -61,7 +62,7 @@ class PetastormBatchedDataLoader(BaseDataLoader):
 
 
 class PytorchDataLoader(PetastormBatchedDataLoader):
-    """Loader with one pass over the reader per epoch."""
+    """Loader that makes one pass over the reader per epoch."""
 
     def __init__(
         self,
@@ -76,8 +77,8 @@ class PytorchDataLoader(PetastormBatchedDataLoader):
 
         Args:
             reader: The reader.
-            batch_size: Rows of a batch; the last batch of a pass may have fewer.
-            shuffling_queue_capacity: Size of the buffer from which rows are drawn at random; 0 keeps their order.
+            batch_size: Rows per batch; the last batch of a pass may have fewer.
+            shuffling_queue_capacity: Rows in the buffer from which rows are drawn at random; 0 keeps the rows' order.
             name: See PetastormBatchedDataLoader.
             limit_step_per_epoch: See PetastormBatchedDataLoader.
             verbose: See PetastormBatchedDataLoader.
@@ -97,18 +98,18 @@ class PytorchAsyncDataLoader(AsyncDataLoaderMixin, PytorchDataLoader):
     """PytorchDataLoader with a thread that prefetches batches."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """Create a loader; the arguments are those of AsyncDataLoaderMixin, then of PytorchDataLoader."""
+        """Create a loader; takes the arguments of AsyncDataLoaderMixin, then those of PytorchDataLoader."""
         super().__init__(*args, **kwargs)
 
 
 class PytorchInfiniteDataLoader(PytorchDataLoader):
-    """Loader with endless passes over the reader.
+    """Loader that passes over the reader endlessly.
 
-    An epoch has ``limit_step_per_epoch`` batches, and the next epoch continues where it ended.
+    An epoch has ``limit_step_per_epoch`` batches, and the next epoch continues where the last one ended.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """Create a loader; the arguments are those of PytorchDataLoader.
+        """Create a loader with the same arguments as PytorchDataLoader.
 
         Raises:
             ValueError: If ``limit_step_per_epoch`` is not given, or a number is invalid.
@@ -128,7 +129,7 @@ class PytorchInfiniteAsyncDataLoader(AsyncDataLoaderMixin, PytorchInfiniteDataLo
     """PytorchInfiniteDataLoader with a thread that prefetches batches."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """Create a loader; the arguments are those of AsyncDataLoaderMixin, then of PytorchInfiniteDataLoader."""
+        """Create a loader; takes the arguments of AsyncDataLoaderMixin, then those of PytorchInfiniteDataLoader."""
         super().__init__(*args, **kwargs)
 
 
@@ -149,10 +150,10 @@ class PytorchInmemDataLoader(PetastormBatchedDataLoader):
 
         Args:
             reader: The reader.
-            batch_size: Rows of a batch; the last batch of an epoch may have fewer.
-            num_epochs: How many times the loader can be iterated. More iterations raise RuntimeError.
+            batch_size: Rows per batch; the last batch of an epoch may have fewer.
+            num_epochs: Number of times that the loader can be iterated. Further iterations raise RuntimeError.
             name: See PetastormBatchedDataLoader.
-            shuffle: Whether each epoch has a different order.
+            shuffle: True if each epoch has a different order of rows.
             limit_step_per_epoch: See PetastormBatchedDataLoader.
             verbose: See PetastormBatchedDataLoader.
 
@@ -182,14 +183,14 @@ class PytorchInmemAsyncDataLoader(AsyncDataLoaderMixin, PytorchInmemDataLoader):
     """PytorchInmemDataLoader with a thread that prepares batches."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """Create a loader; the arguments are those of AsyncDataLoaderMixin, then of PytorchInmemDataLoader."""
+        """Create a loader; takes the arguments of AsyncDataLoaderMixin, then those of PytorchInmemDataLoader."""
         super().__init__(*args, **kwargs)
 
 
 def in_batches(reader: Iterable[Any], batch_size: int, capacity: int, seed: int = 0) -> Iterator[_Rows]:
     """Yield the reader's rows in batches of ``batch_size``; the last batch may have fewer.
 
-    Rows are drawn at random from a buffer of ``capacity`` rows; 0 keeps their order.
+    Rows are drawn at random from a buffer of ``capacity`` rows. A ``capacity`` of 0 keeps the rows' order.
     """
     random = np.random.default_rng(seed)
     held: list[_Rows] = []

@@ -56,4 +56,4 @@ class PetastormDataModule(ParquetDataModule):
 
 
 class NVTabularDataModule(NeedsNVTabular, PetastormDataModule):
-    """Unsupported; raises ImportError with a message about its requirements."""
+    """Unsupported reader: raises ImportError with a message about what NVTabular requires."""

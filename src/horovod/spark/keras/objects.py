@@ -1,7 +1,7 @@
 """Conversion of Keras objects to a form that can be pickled, and back.
 
-Models are packed as their files, optimizers and metrics as class and config. The object determines whether it is Keras
-2 or 3.
+Models are packed as their files, optimizers and metrics as class and config. Whether Keras 2 or Keras 3 is used depends
+on the object's class.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ class PackedModel:
         legacy: True for Keras 2.
         backend: Name of Keras' backend.
         floatx: Keras' default float dtype.
-        file: Content of the file that ``model.save`` writes.
+        file: Contents of the file that ``model.save`` writes.
     """
 
     legacy: bool
@@ -37,9 +37,9 @@ class PackedModel:
 
 @dataclass(frozen=True)
 class PackedObject:
-    """Serialized optimizer or metric: class and config.
+    """Serialized optimizer or metric, as its class and config.
 
-    `more` has attributes that are missing in the config, by name; for variables their values.
+    `more` holds the attributes that the config lacks, by name. For a variable it holds the value.
     """
 
     kind: type
@@ -53,7 +53,7 @@ def module_of(value: Any) -> Any:
 
 
 def pack(value: Any) -> Any:
-    """Pack models, optimizers and metrics, also in lists and dicts; return other objects unchanged."""
+    """Pack models, optimizers and metrics, including those in lists and dicts; return other objects unchanged."""
     if isinstance(value, (list, tuple)):
         return [pack(one) for one in value]
     if isinstance(value, Mapping):
@@ -71,12 +71,12 @@ def pack(value: Any) -> Any:
 
 
 def _pack_optimizer(keras: Any, optimizer: Any) -> PackedObject:
-    """Pack an optimizer without its trained state; raise ValueError naming attributes that cannot be packed."""
+    """Pack an optimizer without its trained state; raise ValueError that names attributes it cannot pack."""
     config: dict[str, Any] = optimizer.get_config()
     more: dict[str, Any] = {}
     schedule = getattr(optimizer, "_learning_rate", None)
     if callable(schedule) and not hasattr(schedule, "assign") and not is_legacy(keras):
-        # The schedule's class may be unknown to ranks, so do not pack it as part of the config.
+        # Ranks may not know the schedule's class, so do not pack the schedule as part of the config.
         config, more = {**config, "learning_rate": 0.001}, {"learning_rate": schedule}
     packed = PackedObject(type(optimizer), config, more)
     state = _set_by_training(keras, optimizer, packed)
@@ -88,7 +88,7 @@ def _pack_optimizer(keras: Any, optimizer: Any) -> PackedObject:
         if name in vars(optimizer):
             value = vars(optimizer)[name]
             more[name] = value.numpy() if _is_variable(value) else pack(value)
-    # An inner optimizer was already compared when it was packed.
+    # Skip an inner optimizer, which was compared when it was packed.
     if still := [name for name in lost() if not isinstance(more.get(name), PackedObject)]:
         raise ValueError(
             f"optimizer: a {type(optimizer).__name__} cannot be sent to the ranks, because its get_config does not "
@@ -98,11 +98,12 @@ def _pack_optimizer(keras: Any, optimizer: Any) -> PackedObject:
 
 
 def _set_by_training(keras: Any, optimizer: Any, packed: PackedObject) -> set[str]:
-    """Return the names of the optimizer's attributes that training sets; empty if it has not been used."""
+    """Return the names of attributes that training has set on the optimizer; empty for an unused optimizer."""
     if not any(getattr(optimizer, name, False) for name in ("built", "_built", "_hypers_created")):
         return set()
     fresh, used = unpack(packed), unpack(packed)
-    with contextlib.suppress(Exception):  # for optimizers that need more than a gradient, all attributes are compared
+    # An optimizer that needs more than a gradient cannot take this step, so compare all of its attributes.
+    with contextlib.suppress(Exception):
         if is_legacy(keras):
             import tensorflow as tf
 
@@ -115,7 +116,7 @@ def _set_by_training(keras: Any, optimizer: Any, packed: PackedObject) -> set[st
 
 
 def _is_variable(value: Any) -> bool:
-    """Return True for a variable of Keras or TensorFlow. Optimizers have a method ``assign``, too."""
+    """Return True for a Keras or TensorFlow variable, but not for an optimizer, which also has ``assign``."""
     return hasattr(value, "assign") and hasattr(value, "numpy")
 
 
@@ -128,7 +129,7 @@ def unpack(value: Any, custom_objects: Mapping[str, Any] | None = None) -> Any:
     if isinstance(value, PackedModel):
         return unpack_model(value, custom_objects)
     if isinstance(value, PackedObject):
-        config = copy.deepcopy(value.config)  # some optimizers remove entries
+        config = copy.deepcopy(value.config)  # Copy the config, because some optimizers remove entries from it.
         made = value.kind.from_config(config)  # type: ignore[attr-defined]
         for name, one in value.more.items():
             if isinstance(one, (np.ndarray, np.generic)) and hasattr(getattr(made, name, None), "assign"):
@@ -158,7 +159,7 @@ def unpack_model(packed: PackedModel, custom_objects: Mapping[str, Any] | None =
     Args:
         packed: The packed model.
         custom_objects: Classes and functions of the model by name.
-        compiled: Whether to restore the compiled state, if the file contains all of it.
+        compiled: True to restore the compiled state, if the file contains all of it.
 
     Raises:
         ValueError: If the model cannot be loaded, for example because ``custom_objects`` lacks a class.
@@ -172,7 +173,7 @@ def unpack_model(packed: PackedModel, custom_objects: Mapping[str, Any] | None =
             try:
                 return keras.models.load_model(path, custom_objects=dict(custom_objects or {}))
             except (TypeError, ValueError, AttributeError):
-                pass  # for example, the loss is a function of the program
+                pass  # For example, the loss is a function that the program defines.
         try:
             return keras.models.load_model(path, custom_objects=dict(custom_objects or {}), compile=False)
         except (TypeError, ValueError) as error:
@@ -186,7 +187,7 @@ def environment_for(packed: PackedModel) -> dict[str, str]:
 
 
 def import_keras_for(packed: PackedModel) -> Any:
-    """Import and return the model's Keras; raise ImportError if this process already uses another one or backend."""
+    """Import and return the model's Keras; raise ImportError if this process uses another Keras or backend."""
     import importlib
     import sys
 
@@ -196,7 +197,7 @@ def import_keras_for(packed: PackedModel) -> Any:
         try:
             keras = importlib.import_module("tf_keras")
         except ImportError:
-            keras = importlib.import_module("keras")  # TensorFlow 2.15 and older
+            keras = importlib.import_module("keras")  # for TensorFlow 2.15 and older
     else:
         keras = importlib.import_module("keras")
     if is_legacy(keras) != packed.legacy or backend_of(keras) != packed.backend:

@@ -1,4 +1,4 @@
-"""Training in a rank of a KerasEstimator."""
+"""Training function that each rank of a KerasEstimator runs."""
 
 import os
 import pickle
@@ -16,13 +16,13 @@ Shape = tuple[int | None, ...]
 
 
 def input_shapes(model: Any) -> list[Shape] | None:
-    """Return the shapes of the model's inputs without the dimension of rows, or None if they are unknown."""
+    """Return the shapes of the model's inputs without the batch dimension, or None if they are unknown."""
     inputs = getattr(model, "inputs", None)
     return None if not inputs else [tuple(one.shape[1:]) for one in inputs]
 
 
 def check_inputs(names: Sequence[str], shapes: Sequence[Shape] | None) -> None:
-    """Raise ValueError unless there is one feature for each of the model's inputs, if their number is known."""
+    """Raise ValueError if the number of the model's inputs is known and differs from the number of features."""
     if shapes is not None and len(shapes) != len(names):
         raise ValueError(
             f"feature_cols must have a column for each of the model's {len(shapes)} inputs, got {list(names)}; a "
@@ -31,7 +31,7 @@ def check_inputs(names: Sequence[str], shapes: Sequence[Shape] | None) -> None:
 
 
 def inputs_of(values: Sequence[Any], names: Sequence[str], shapes: Sequence[Shape] | None) -> Any:
-    """Return the features in the shapes of the model's inputs, as an array, or a tuple of several arrays.
+    """Return the features, reshaped to the model's inputs: one array, or a tuple of several.
 
     Raises:
         ValueError: If a feature does not fit. The message names it.
@@ -79,7 +79,7 @@ def train(plan: TrainingPlan) -> TrainingResult | None:
         prepare_rank(plan, hvd.rank())
         keras.backend.set_floatx(given["model"].floatx)
         if plan.seed is not None:
-            keras.utils.set_random_seed((plan.seed + hvd.rank()) % (1 << 32))  # NumPy's seeds have 32 bits
+            keras.utils.set_random_seed((plan.seed + hvd.rank()) % (1 << 32))  # NumPy seeds are limited to 32 bits.
         if plan.use_gpu:
             _take_gpu(objects.backend_of(keras), hvd.local_rank())
         with plan.open_data(hvd.rank(), hvd.size()) as data:
@@ -106,7 +106,7 @@ def _fit(plan: TrainingPlan, given: dict[str, Any], keras: Any, hvd: Any, data: 
         _tuples(data.train_data(), plan, shapes, first),
         steps_per_epoch=plan.steps,
         epochs=plan.epochs,
-        shuffle=False,  # the reader shuffles
+        shuffle=False,  # the reader already shuffles
         callbacks=callbacks,
         verbose=plan.verbose if hvd.rank() == 0 else 0,
         **val,
@@ -127,7 +127,7 @@ def _model(plan: TrainingPlan, given: dict[str, Any], keras: Any, hvd: Any) -> A
     custom = given["custom_objects"]
     own = given["optimizer"] is None
     model = objects.unpack_model(packed, custom, compiled=own or plan.checkpoint is not None)
-    optimizer = getattr(model, "optimizer", None)  # includes its state
+    optimizer = getattr(model, "optimizer", None)  # includes the optimizer's state
     if own and optimizer is None:
         raise ValueError("the model's file does not describe how it was compiled; give optimizer and loss")
     if optimizer is None:
@@ -170,9 +170,9 @@ def _tuples(
 
 
 def _repeated(keras: Any, batches: Iterator[Any], steps: int) -> Any:
-    """Return the batches as a Keras dataset of length `steps`, of which each pass takes exactly `steps` batches.
+    """Return the batches as a Keras dataset; each pass over it takes exactly `steps` batches.
 
-    From a generator, Keras would take more batches than a validation needs, and discard them.
+    With a generator, Keras would take more batches than a validation needs, and discard the rest.
     """
     base = getattr(keras.utils, "PyDataset", None) or keras.utils.Sequence
 
@@ -217,7 +217,8 @@ def _take_gpu(backend: str, local_rank: int) -> None:
 def _keeper(plan: TrainingPlan, given: dict[str, Any], keras: Any) -> Any:
     """Return an object that saves the model to the store after each epoch.
 
-    With the user's checkpoint_callback, it saves the model that the callback kept, which also becomes the result.
+    If the user passed a checkpoint_callback, it saves the model that this callback kept, and the result of training is
+    that model.
     """
     users = given["checkpoint_callback"]
     folder = plan.remote.get_local_output_dir()

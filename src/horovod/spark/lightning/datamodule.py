@@ -44,11 +44,11 @@ class PetastormDataModule(of_torch.PetastormDataModule):
         val_reader_worker_count: int | None = None,
         **kwargs: Any,
     ) -> None:
-        """Create a reader. Arguments that are not listed are those of ParquetDataModule.
+        """Create a reader. Arguments that are not listed here are the same as for ParquetDataModule.
 
         Args:
             num_reader_epochs: Accepted for compatibility; has no effect.
-            reader_worker_count: Number of batches to prefetch, unless one of the following arguments gives it.
+            reader_worker_count: Number of batches to prefetch, unless one of the following arguments sets it.
             train_async_data_loader_queue_size: Number of training batches to prefetch.
             val_async_data_loader_queue_size: Number of validation batches to prefetch.
             train_reader_worker_count: Number of training batches to prefetch, if no queue size is given.

@@ -1,4 +1,4 @@
-"""Training in a rank of Lightning's TorchEstimator."""
+"""Training function that each rank of Lightning's TorchEstimator runs."""
 
 import math
 import pickle
@@ -109,9 +109,9 @@ def _fit(plan: TrainingPlan, given: dict[str, Any], data: Any) -> TrainingResult
 
 
 class _Loader:
-    """Batches of an epoch from an endless stream, as dicts of tensors with the model's input shapes and dtypes.
+    """One epoch of batches from an endless stream, as dicts of tensors in the model's input shapes and dtypes.
 
-    It has a length, because without it Lightning takes one batch more in each epoch than it uses.
+    This class has a length because Lightning would otherwise take one unused batch per epoch.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class _Loader:
 
 
 def _watch(pl: Any, plan: TrainingPlan, model: torch.nn.Module, finite: bool) -> Any:
-    """Return a callback that records the history and saves checkpoints, and with `finite` rejects infinite losses."""
+    """Return a callback that records the history, saves checkpoints and, with `finite`, rejects infinite losses."""
 
     class Watch(pl.callbacks.Callback):  # type: ignore[misc, name-defined]
         def __init__(self) -> None:
@@ -152,7 +152,7 @@ def _watch(pl: Any, plan: TrainingPlan, model: torch.nn.Module, finite: bool) ->
 
         def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
             figures = {name: float(value) for name, value in sorted(trainer.callback_metrics.items())}
-            if figures:  # each rank has only the metrics of the rows that it read
+            if figures:  # Each rank has only the metrics of its own rows.
                 own = torch.tensor(list(figures.values()), dtype=torch.float64, device="cpu")
                 figures = dict(zip(figures, hvd.allreduce(own, name="spark.figures").tolist(), strict=True))
             for name, value in figures.items():

@@ -35,7 +35,7 @@ class PetastormDataModule(ParquetDataModule):
         random_seed: int | None = 0,
         **kwargs: Any,
     ) -> None:
-        """Create a reader; the arguments are those of ParquetDataModule."""
+        """Create a reader with the same arguments as ParquetDataModule."""
         super().__init__(reader_pool_type, train_reader_worker_count, val_reader_worker_count, random_seed, **kwargs)
 
     def train_data(self) -> Iterator[Any]:
@@ -48,7 +48,7 @@ class PetastormDataModule(ParquetDataModule):
 
 
 class NVTabularDataModule(NeedsNVTabular, PetastormDataModule):
-    """Unsupported; raises ImportError with a message about its requirements."""
+    """Unsupported reader: raises ImportError with a message about what NVTabular requires."""
 
 
 def tensors(batch: dict[str, Any]) -> dict[str, Any]:

@@ -38,7 +38,7 @@ _ORDER = (
 
 
 def named_metrics(metrics: list[Any], labels: list[str]) -> list[tuple[str, Any, int]]:
-    """Return (name, function, index of the output) for each metric.
+    """Return a (name, function, output index) tuple for each metric.
 
     Args:
         metrics: Functions that are applied to all outputs, or a list of functions for each label.
@@ -67,8 +67,8 @@ class TorchEstimator(HorovodEstimator):
     """Estimator that trains a torch.nn.Module on the ranks of a job.
 
     ``model`` is called with the features in their order and returns an output, or a tuple with one for each label.
-    ``loss`` and the metrics are called with an output and its label. Floating-point features and labels have the dtype
-    of the model's parameters, integer labels are int64. A callback is a function of the epoch's number and its metrics
+    ``loss`` and the metrics are called with an output and its label. Floating-point features and labels get the dtype
+    of the model's parameters. Integer labels are int64. A callback is a function of the epoch's number and its metrics
     (a dict), or an object with a method ``on_epoch_end`` of this kind.
 
     ``train_minibatch_fn(model, optimizer, transform_outputs, loss_fns, inputs, labels, sample_weights)`` does a
@@ -110,7 +110,7 @@ class TorchEstimator(HorovodEstimator):
 
 
 def model_of(estimator: Any, kind: Any, outcome: TrainingResult, run_id: str, metadata: dict[str, Any]) -> Any:
-    """Return a model of class ``kind`` with copies of the estimator's model and optimizer in their trained state."""
+    """Return a model of class ``kind`` with trained copies of the estimator's model and optimizer."""
     model, optimizer = copy.deepcopy((estimator.getModel(), estimator.getOptimizer()))
     remote.put_into(remote.load(outcome.model, "the ranks' result"), model, optimizer, "the ranks' result")
     return kind(
@@ -128,7 +128,7 @@ def model_of(estimator: Any, kind: Any, outcome: TrainingResult, run_id: str, me
 
 
 def check_torch(estimator: Any) -> None:
-    """Raise ValueError unless the estimator's model, optimizer, losses and shapes are valid and match."""
+    """Raise ValueError unless the estimator's model, optimizer, losses and shapes are valid and fit together."""
     model, optimizer = estimator.getModel(), estimator.getOptimizer()
     if not isinstance(model, torch.nn.Module):
         raise refuse("model", model, "a torch.nn.Module")
@@ -144,7 +144,7 @@ def check_torch(estimator: Any) -> None:
 
 
 def check_input_shapes(estimator: Any) -> None:
-    """Raise ValueError unless there are no input shapes, or one for each feature."""
+    """Raise ValueError if there are input shapes but not exactly one for each feature."""
     shapes, features = estimator.getInputShapes(), estimator.getFeatureCols()
     if shapes is not None and len(shapes) != len(features):
         raise refuse("input_shapes", shapes, f"one shape for each of {len(features)} feature_cols")

@@ -1,4 +1,4 @@
-"""Inputs and losses of PyTorch models: conversion of the reader's batches, and weights for outputs and rows."""
+"""Inputs and losses of PyTorch models: conversion of batches to tensors, and weights for outputs and rows."""
 
 import copy
 import inspect
@@ -51,7 +51,7 @@ def inputs_of(
 
 
 def labels_of(values: Sequence[Any], plan: TrainingPlan, dtype: torch.dtype, device: Any) -> list[torch.Tensor]:
-    """Return the labels as tensors in the plan's shapes: floating-point ones in `dtype`, integers as int64."""
+    """Return the labels as tensors in the plan's shapes. Floating-point labels get `dtype`, others are int64."""
     made = []
     for number, (name, value) in enumerate(zip(plan.labels, values, strict=True)):
         tensor = _tensor(value, f"label {name!r}", device)
@@ -75,12 +75,12 @@ def split(
 
 
 def outputs_of(result: Any) -> list[torch.Tensor]:
-    """Return a model's output, or its tuple or list of outputs, as a list."""
+    """Return a model's outputs as a list. The model may return one output, a tuple or a list."""
     return list(result) if isinstance(result, (list, tuple)) else [result]
 
 
 def shapes_of(outputs: Sequence[torch.Tensor]) -> list[tuple[tuple[int, ...], str]]:
-    """Return for each output the shape of one row's value, and the name of the dtype."""
+    """Return the shape of one row's value, and the dtype's name, for each output."""
     return [(tuple(one.shape[1:]), str(one.dtype).removeprefix("torch.")) for one in outputs]
 
 
@@ -108,7 +108,7 @@ def made(losses: Any, constructors: Any, by_row: bool, labels: int = 1) -> list[
     Args:
         losses: A loss, or a list with one for each label.
         constructors: Functions that return the losses, used instead of ``losses`` unless None.
-        by_row: Whether the losses should return one value per row. This works for modules with an attribute
+        by_row: True if the losses should return one value per row. This works for modules with an attribute
             ``reduction``, and for functions and constructors with such a parameter. Other losses must return one value
             per row by themselves.
         labels: Number of labels.
@@ -184,7 +184,7 @@ def total(
 
 
 def fitted(result: Any, labels: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-    """Return the model's outputs as a list, and the labels in the shapes of the outputs (see ``shaped_like``).
+    """Return the outputs as a list, and the labels reshaped like the outputs (see ``shaped_like``).
 
     Raises:
         ValueError: If the numbers of outputs and labels differ.
@@ -196,7 +196,7 @@ def fitted(result: Any, labels: Sequence[Any]) -> tuple[list[Any], list[Any]]:
 
 
 def shaped_like(label: Any, output: Any) -> Any:
-    """Return a floating-point label in the shape of its output, if both have the same number of elements.
+    """Reshape a floating-point label like its output, if both have the same number of elements.
 
     Otherwise PyTorch would broadcast shapes such as (n) and (n, 1) to (n, n).
     """

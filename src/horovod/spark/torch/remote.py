@@ -1,4 +1,4 @@
-"""Training in a rank of a TorchEstimator."""
+"""Training function that each rank of a TorchEstimator runs."""
 
 import io
 import pickle
@@ -33,7 +33,7 @@ def load(data: bytes, where: str) -> dict[str, Any]:
 
     Args:
         data: The bytes.
-        where: Their origin, for messages.
+        where: Where the bytes came from, for messages.
 
     Raises:
         ValueError: If the data are damaged, or contain anything except tensors and plain values.
@@ -47,7 +47,7 @@ def load(data: bytes, where: str) -> dict[str, Any]:
 def put_into(
     state: dict[str, Any], model: torch.nn.Module, optimizer: torch.optim.Optimizer | None, where: str
 ) -> None:
-    """Load a state from ``load`` into model and optimizer; raise ValueError if it belongs to another model."""
+    """Load a state from ``load`` into the model and optimizer; raise ValueError if it is another model's."""
     try:
         model.load_state_dict(state["model"])
         if optimizer is not None and state["optimizer"] is not None:
@@ -74,7 +74,7 @@ class _Training:
             torch.manual_seed(plan.seed)
         self.device = own_device(plan.use_gpu)
         self.model, self.optimizer = self.given["model"], self.given["optimizer"]
-        # Before loading the optimizer's state, which goes to the device of its parameters.
+        # Move the model before loading the optimizer's state, which goes to the device of its parameters.
         self.model.to(self.device)
         if plan.checkpoint is not None:
             where = plan.remote.checkpoint_path
@@ -120,7 +120,7 @@ class _Training:
             inputs, labels, weights = split(batch, self.plan, self.given["input_shapes"], self.dtype, self.device)
             if number % passes == 0:
                 self.optimizer.zero_grad()
-            # An epoch ends with a step, even after fewer passes, so that all ranks have the same steps.
+            # End the epoch with a step even after fewer passes, so that all ranks run the same number of steps.
             self._last_pass = (number + 1) % passes == 0 or number + 1 == self.plan.steps
             outputs, loss = step(self.model, self.optimizer, losses.fitted, self.losses, inputs, labels, weights)
             self._measure(figures, outputs_of(outputs), labels, loss)
@@ -169,7 +169,7 @@ class _Training:
 
 
 class _Figures:
-    """Accumulator of metrics, averaged over rows and then over ranks."""
+    """Accumulator of metrics, which averages over rows and then over ranks."""
 
     def __init__(self) -> None:
         self._sums: dict[str, float] = defaultdict(float)
@@ -182,8 +182,8 @@ class _Figures:
     def averaged(self, name: str) -> dict[str, float]:
         """Return the means over the rows of all ranks.
 
-        Ranks have equal numbers of rows, so this is the mean of the ranks' means. `name` is part of the allreduce's
-        name.
+        All ranks have the same number of rows, so the result is the mean of the ranks' means. `name` is part of the
+        allreduce's name.
         """
         means = [self._sums[key] / self._rows[key] for key in self._sums]
         own = torch.tensor(means, dtype=torch.float64, device="cpu")
@@ -192,7 +192,7 @@ class _Figures:
 
 
 def own_device(use_gpu: bool) -> torch.device:
-    """Return the rank's GPU (see ``own_gpu``), or the CPU without GPUs or with ``use_gpu=False``."""
+    """Return the rank's GPU (see ``own_gpu``), or the CPU if there is no GPU or ``use_gpu`` is False."""
     if not use_gpu or not torch.cuda.is_available():
         return torch.device("cpu")
     torch.cuda.set_device(own_gpu(torch.cuda.device_count(), hvd.local_rank()))
