@@ -23,8 +23,8 @@ class ChaosLog:
 
     A rank announces on stderr each fault that it is about to inject into itself. The fault counts as detected when the
     rank's process ends, or when the epoch ends and the next one lacks the worker. The job has recovered when the next
-    epoch runs. Faults that can pass unnoticed (a short stop or cut, a slow link) count as neither. A change of epochs
-    that only adds workers does not count either.
+    epoch runs. Faults that can pass unnoticed (a short stop or cut, a slow link) never count as detected or recovered.
+    A change of epochs that only adds workers does not count either.
     """
 
     def __init__(self, planned: Iterable[Event] = ()) -> None:

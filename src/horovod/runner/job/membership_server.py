@@ -26,7 +26,7 @@ class MembershipServer:
     ) -> None:
         """Connect the requests at the store with a membership.
 
-        front: Queue of workers' requests at the store.
+        Args:
             front: Queue of the workers' requests at the store.
             membership: State machine that decides which workers are members.
             act: Function that carries out all other actions. For a new epoch, it is called before the workers are told.
