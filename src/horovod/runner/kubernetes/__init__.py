@@ -5,6 +5,6 @@
                                      and an Indexed Job of pods (worker.py), which connect to the launcher and become
                                      its agents
 
-Pure modules: names, flags, volumes, request, manifests (the objects to create), pods (the objects' states as text),
-judge (whether the job has ended).
+Modules that perform no I/O: flags, values, request, manifests (the objects to create), pods (the objects' states as
+text), judge (whether the job has ended).
 """

@@ -1,4 +1,4 @@
-"""Client of the cluster's API, with the credentials that the `kubernetes` package finds. Objects are plain dicts."""
+"""Client of a cluster's API. The `kubernetes` package finds the credentials. Objects are plain dicts."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from urllib.parse import urlencode
 from horovod.runner.base.errors import LaunchError
 
 SECONDS = 30.0
-"""Time limit for an answer."""
+"""Time limit in seconds for an answer."""
 WATCH_SECONDS = 60
-"""Time after which the server ends a watch; it is then started again."""
+"""Seconds after which the server ends a watch, which is then started again."""
 LOG_SECONDS = 300.0
-"""Time limit for the next line of a log, after which the connection may be broken."""
+"""Seconds to wait for the next line of a log; after that, the connection may be broken."""
 PATHS = {
     "Job": "/apis/batch/v1/namespaces/{namespace}/jobs",
     "Secret": "/api/v1/namespaces/{namespace}/secrets",
@@ -28,7 +28,7 @@ _VERBS = {"POST": "create", "DELETE": "delete", "PATCH": "patch", "GET": "get"}
 
 
 class ApiError(RuntimeError):
-    """The API has refused a request. `status` is the HTTP status, `reason` Kubernetes' name for it."""
+    """Error response of the API. `status` is the HTTP status, `reason` is Kubernetes' name for the error."""
 
     def __init__(self, text: str, status: int = 0, reason: str = "") -> None:
         super().__init__(text)
@@ -37,11 +37,11 @@ class ApiError(RuntimeError):
 
 
 class Unreachable(ApiError):
-    """The API server did not answer."""
+    """Error if the API server did not answer."""
 
 
 def refusal(status: int, body: bytes, verb: str, resource: str, namespace: str) -> ApiError:
-    """Return the exception for an error response. Pure."""
+    """Return the exception that describes an error response."""
     try:
         told = json.loads(body)
         message, reason = str(told.get("message", "")), str(told.get("reason", ""))
@@ -63,7 +63,7 @@ def refusal(status: int, body: bytes, verb: str, resource: str, namespace: str) 
 
 
 def _object(text: bytes, trouble: str) -> Any:
-    """Parse a JSON object. Raises Unreachable for text that a proxy has truncated or made up."""
+    """Parse a JSON object. Raises Unreachable if a proxy has truncated or invented the text."""
     try:
         return json.loads(text)
     except ValueError:
@@ -71,15 +71,16 @@ def _object(text: bytes, trouble: str) -> Any:
 
 
 class Api:
-    """API of one cluster and namespace. Thread-safe."""
+    """Client for one cluster and namespace. Thread-safe."""
 
     def __init__(self, kubeconfig: str = "", context: str = "", namespace: str = "") -> None:
-        """Find the credentials for the cluster.
+        """Find the credentials of the cluster.
 
         Args:
-            kubeconfig: Path of the kubeconfig; by default chosen as by kubectl, or in a pod, that pod's cluster.
-            context: Context of the kubeconfig; default its current one.
-            namespace: Namespace; default the context's.
+            kubeconfig: Path of the kubeconfig. By default, it is chosen as by kubectl; in a pod, the pod's cluster is
+                used.
+            context: Context of the kubeconfig; by default the current one.
+            namespace: Namespace of the objects; by default the one of the context.
 
         Raises:
             LaunchError: The package or the credentials are missing.
@@ -94,34 +95,43 @@ class Api:
         self._configuration, default = _credentials(config, client, kubeconfig, context)
         self.namespace = namespace or default
         self._pool = client.ApiClient(self._configuration).rest_client.pool_manager
-        if not self._configuration.verify_ssl:  # the kubeconfig demands it; kubectl does not warn either
+        if not self._configuration.verify_ssl:  # the kubeconfig requests this, and kubectl does not warn either
             urllib3 = importlib.import_module("urllib3")
             urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
 
     # Requests
 
     def create(self, manifest: Mapping[str, Any], dry: bool = False) -> dict[str, Any]:
-        """Create an object and return it, or with `dry`, as it would be created. Raises ApiError."""
+        """Create an object and return it.
+
+        With `dry`, only return it as it would be created. Raises ApiError if refused.
+        """
         query = {"dryRun": "All", "fieldValidation": "Strict"} if dry else {}
         answer: dict[str, Any] = self._json("POST", manifest["kind"], query=query, body=manifest)
         return answer
 
     def get(self, kind: str, name: str) -> dict[str, Any]:
-        """Return an object. Raises ApiError, with status 404 if it does not exist."""
+        """Return an object. Raises ApiError, whose status is 404 if the object does not exist."""
         answer: dict[str, Any] = self._json("GET", kind, name)
         return answer
 
     def list(self, kind: str, **query: str) -> dict[str, Any]:
-        """Return `items`, and `metadata.resourceVersion`, from which a watch can continue. Raises ApiError."""
+        """Return a list of objects with `items`, and `metadata.resourceVersion` to continue from.
+
+        Raises ApiError if refused.
+        """
         answer: dict[str, Any] = self._json("GET", kind, query=query, verb="list")
         return answer
 
     def patch(self, kind: str, name: str, change: Mapping[str, Any]) -> None:
-        """Change an object by a merge patch. Raises ApiError."""
+        """Change an object with a merge patch. Raises ApiError if refused."""
         self._json("PATCH", kind, name, body=change)
 
     def delete(self, kind: str, name: str) -> bool:
-        """Delete an object, and in the background what it owns; return False if it did not exist. Raises ApiError."""
+        """Delete an object; the cluster then deletes what it owns.
+
+        Returns False if it did not exist. Raises ApiError.
+        """
         try:
             self._json("DELETE", kind, name, query={"propagationPolicy": "Background"})
         except ApiError as error:
@@ -131,7 +141,10 @@ class Api:
         return True
 
     def watch(self, kind: str, version: str, **query: str) -> Iterator[dict[str, Any]]:
-        """Yield events (`type`, `object`) since that version until the server ends the watch. Raises ApiError."""
+        """Yield events (`type`, `object`) since this version until the server ends the watch.
+
+        Raises ApiError if refused.
+        """
         query = {**query, "watch": "true", "resourceVersion": version, "timeoutSeconds": str(WATCH_SECONDS)}
         for line in self._lines(kind, "", query, "watch", WATCH_SECONDS + SECONDS):
             yield _object(line, "a watch has ended within an event")
@@ -142,10 +155,10 @@ class Api:
         Args:
             pod: Name of the pod.
             container: Name of the container.
-            since: Time of the first line (RFC 3339); default from the beginning.
+            since: Time of the first line (RFC 3339); by default all lines are read.
 
         Raises:
-            Unreachable: No line has come for LOG_SECONDS.
+            Unreachable: No line has arrived for LOG_SECONDS.
             ApiError: The request was refused.
         """
         query = {"follow": "true", "timestamps": "true", "container": container}
@@ -220,7 +233,7 @@ class Api:
             raise self._unreachable(error) from None
         finally:
             with contextlib.suppress(Exception):
-                answer.close()  # so that the connection is not reused with unread data in it
+                answer.close()  # prevents that the connection is reused with unread data in it
                 answer.release_conn()
 
     def _refusal(self, status: int, body: bytes, verb: str, kind: str, name: str) -> ApiError:
@@ -229,7 +242,7 @@ class Api:
 
 
 def _credentials(config: Any, client: Any, kubeconfig: str, context: str) -> tuple[Any, str]:
-    """Return configuration and namespace. Raises LaunchError."""
+    """Return configuration and namespace. Raises LaunchError if there are no credentials."""
     found = client.Configuration()
     try:
         contexts, current = config.list_kube_config_contexts(config_file=kubeconfig or None)

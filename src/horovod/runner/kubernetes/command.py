@@ -1,4 +1,4 @@
-"""`horovodrun kubernetes`: create a job on a cluster and follow it; attach to, list and delete such jobs."""
+"""Command `horovodrun kubernetes`: creates a job on a cluster and follows it; attaches to, lists and deletes jobs."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from horovod.runner.kubernetes.values import make_token
 
 USAGE_ERROR = 2
 GONE_SECONDS = 15.0
-"""Time limit for pods to end, beyond their own grace period."""
-EVERY = 0.5  # s between checks whether they have ended
+"""Seconds for pods to end, in addition to their own grace period."""
+EVERY = 0.5  # seconds between checks whether the pods have ended
 ARRIVES_SECONDS = 3.0
-"""Time in which an unanswered request to create a job may still reach the API server."""
-_TEMPORARY = 8  # random characters in a generated name
+"""Seconds in which an unanswered request to create a job can still reach the API server."""
+_TEMPORARY = 8  # number of random characters in a generated name
 
 
 class Interrupted(BaseException):
-    """A signal has arrived; `number` is its number."""
+    """Exception raised when a signal has arrived. `number` is the signal's number."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -40,7 +40,10 @@ class Interrupted(BaseException):
 
 
 def main(words: Sequence[str]) -> int:
-    """Run the arguments of `horovodrun kubernetes` and return the exit code. Raises LaunchError for wrong arguments."""
+    """Run `horovodrun kubernetes` with these arguments and return the exit code.
+
+    Raises LaunchError if they are wrong.
+    """
     actions = {"attach": _attach, "status": _status, "delete": _delete}
     action = words[0] if words and words[0] in actions else ""
     split = flags.split(words) if not action else flags.CommandLine()
@@ -62,7 +65,7 @@ def say(text: str) -> None:
         print(f"horovodrun: {line}", file=sys.stderr, flush=True)
 
 
-# Creating and following a job
+# Creating a job and following it
 
 
 def _run(line: flags.CommandLine) -> int:
@@ -111,10 +114,10 @@ def _api(given: Mapping[str, Any]) -> Api:
 
 
 def _create(api: Api, parts: Sequence[manifests.Manifest]) -> None:
-    """Create all objects, or delete those created. Raises ApiError."""
+    """Create all objects. If that fails, delete the ones that were created and raise ApiError."""
     launcher, *needed, workers = parts
     name, mark = launcher["metadata"]["name"], secrets.token_hex(16)
-    made: list[tuple[str, str]] = []  # objects that we created; others of these names are not ours
+    made: list[tuple[str, str]] = []  # only objects that we created; others with these names are not ours
 
     def create(part: manifests.Manifest) -> dict[str, Any]:
         try:
@@ -130,7 +133,8 @@ def _create(api: Api, parts: Sequence[manifests.Manifest]) -> None:
         owner = create(manifests.marked(manifests.suspended(launcher), mark))
         for part in needed:
             create(manifests.owned(part, owner))
-        api.patch("Job", name, {"spec": {"suspend": False}})  # before the workers, which must find its pod
+        # Must precede the workers, which look for the launcher's pod
+        api.patch("Job", name, {"spec": {"suspend": False}})
         create(manifests.owned(workers, owner))
     except BaseException as error:
         with contextlib.suppress(ApiError):  # report the first error instead
@@ -152,9 +156,9 @@ def _is_there(api: Api, part: manifests.Manifest, name: str) -> ApiError:
 
 
 def _made_after_all(api: Api, name: str, mark: str, error: BaseException) -> bool:
-    """Return True if the launcher's Job exists and was created by us, though no answer came. Raises ApiError."""
+    """Return True if the launcher's Job exists and we created it, although no answer came. Raises ApiError."""
     if isinstance(error, ApiError) and 400 <= error.status < 500:
-        return False  # the request was answered and refused
+        return False  # the API has answered and refused the request
     until = time.monotonic() + ARRIVES_SECONDS
     while True:
         try:
@@ -174,7 +178,7 @@ def _follow(api: Api, name: str) -> int:
 
 @contextlib.contextmanager
 def _signals() -> Iterator[None]:
-    """Raise Interrupted for the first signal that ends this process; a second one acts as usual."""
+    """Raise Interrupted at the first signal that should end this process. A second signal has its usual effect."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -200,7 +204,7 @@ def _signals() -> Iterator[None]:
 
 
 def _named(action: str, words: Sequence[str]) -> tuple[dict[str, Any], str]:
-    """Return the flags that choose the cluster, and the job's name, empty if none is given. Raises LaunchError."""
+    """Return the flags that select the cluster, and the name of the job (empty if not given). Raises LaunchError."""
     table = {name: flag for flag in flags.FLAGS if flag.names[0] in flags.OF_ALL for name in flag.names}
     given: dict[str, Any] = {}
     names: list[str] = []
@@ -240,7 +244,7 @@ def _status(given: Mapping[str, Any], name: str) -> int:
         found = pods.views(api.list("Pod", labelSelector=selector(name))["items"])
         print(f"job {name} in namespace {api.namespace}: {pods.job_state(job)}")
         print(pods.table(found))
-        with contextlib.suppress(ApiError):  # users may lack permission for events
+        with contextlib.suppress(ApiError):  # users can lack permission for events
             of_job = f"involvedObject.kind=Job,involvedObject.name={workers_name(name)}"
             for line in pods.not_created(api.list("Event", fieldSelector=of_job)["items"]):
                 print(line)
@@ -260,7 +264,7 @@ def _delete(given: Mapping[str, Any], name: str) -> int:
 
 
 def _found(api: Api, name: str) -> dict[str, Any]:
-    """Return the launcher's Job. Raises LaunchError if horovodrun has created none."""
+    """Return the launcher's Job. Raises LaunchError if horovodrun did not create it."""
     job = _launcher(api, name)
     if job is None:
         raise _no_job(api, name)
@@ -274,7 +278,7 @@ def _no_job(api: Api, name: str) -> LaunchError:
 
 
 def _launcher(api: Api, name: str) -> dict[str, Any] | None:
-    """Return the launcher's Job, or None. Raises LaunchError if another Job has that name."""
+    """Return the launcher's Job, or None. Raises LaunchError if another program's Job has that name."""
     try:
         job = api.get("Job", name)
     except ApiError as error:
@@ -287,7 +291,7 @@ def _launcher(api: Api, name: str) -> dict[str, Any] | None:
 
 
 def _has_left(api: Api, name: str) -> bool:
-    """Return True if parts of a job remain without the launcher's Job, as those of `kubectl apply` have no owner."""
+    """Return True if parts of a job remain without the launcher's Job. Parts made by `kubectl apply` have no owner."""
     return any(_is_of(api, kind, part, name) for kind, part in (("Job", workers_name(name)), ("Service", name)))
 
 
@@ -300,16 +304,16 @@ def _is_of(api: Api, kind: str, part: str, name: str) -> bool | None:
 
 
 def _delete_parts(api: Api, name: str) -> None:
-    """Delete all parts of a job, but no objects of others. Raises the first ApiError, after trying all.
+    """Delete all parts of a job, but no objects of others. Tries all of them, then raises the first ApiError.
 
-    A Secret is deleted without a check, because reading it would disclose its content.
+    A Secret is deleted without a check, because reading it would disclose its contents.
     """
     parts = [("Job", name), ("Job", workers_name(name)), ("Service", name)]
     _delete_all(api, [*(part for part in parts if _is_of(api, *part, name) is not False), ("Secret", name)])
 
 
 def _delete_all(api: Api, parts: Sequence[tuple[str, str]]) -> None:
-    # The owner first: its deletion also removes the others eventually, even if the next requests are not made.
+    # Delete the owner first: the cluster then deletes the others too, even if the next requests are not made.
     refusals = []
     for kind, part in parts:
         try:
@@ -321,7 +325,7 @@ def _delete_all(api: Api, parts: Sequence[tuple[str, str]]) -> None:
 
 
 def _remove(api: Api, name: str, grace: int) -> bool:
-    """Delete all parts of a job and wait until its pods have ended; return False if some remain."""
+    """Delete all parts of a job and wait until its pods have ended. Returns False if some remain."""
     _delete_parts(api, name)
     until = time.monotonic() + grace + GONE_SECONDS
     while True:

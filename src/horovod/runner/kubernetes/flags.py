@@ -1,4 +1,4 @@
-"""Flags of `horovodrun kubernetes`, among which all flags of horovodrun may stand, and their help. Pure."""
+"""Flags of `horovodrun kubernetes`, and their help. They can be mixed with the flags of horovodrun."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DEFAULT_GPU = "nvidia.com/gpu"
 DEFAULT_GRACE = 30
 DEFAULT_KEEP = 3600
 PATIENCE = 600.0
-"""Seconds for all pods to start without --start-timeout; images may have to be pulled, or nodes to be created."""
+"""Default seconds for all pods to start; includes pulling images and creating nodes."""
 
 POD, FINDING, WHERE, CLUSTER, END = (
     "pods",
@@ -120,7 +120,7 @@ FLAGS: tuple[Flag, ...] = (
 HELP = ("-h", "--help")
 ACTIONS = ("attach", "status", "delete")
 OF_ALL = ("--namespace", "--context", "--kubeconfig")
-"""Flags of attach, status and delete."""
+"""Flags of the commands attach, status and delete."""
 
 NOT_THERE = {
     "hosts": "the cluster chooses the nodes",
@@ -141,17 +141,17 @@ NOT_THERE = {
     "benchmark": "`python -m horovod.benchmark` as the command does the same",
     **dict.fromkeys(("version", "completion", "help_all", "explain"), "no job runs by it"),
 }
-"""Flags of horovodrun without meaning on Kubernetes, by their names in the namespace, and the reasons."""
+"""Names (in the namespace) of horovodrun's flags that have no meaning on Kubernetes, with the reasons."""
 
 
 @dataclass(frozen=True)
 class CommandLine:
-    """A parsed command line of `horovodrun kubernetes`.
+    """Parsed command line of `horovodrun kubernetes`.
 
     Attributes:
-        given: Values of `FLAGS` by `Flag.dest`; lists for flags that may be repeated.
-        job: Flags of horovodrun, as they were written.
-        command: The command of the ranks.
+        given: Values of `FLAGS` by `Flag.dest`. Flags that can be repeated have lists.
+        job: Flags for horovodrun, as the user wrote them.
+        command: Command that each rank runs.
     """
 
     given: dict[str, Any] = field(default_factory=dict)
@@ -160,10 +160,10 @@ class CommandLine:
 
 
 def split(arguments: Sequence[str]) -> CommandLine:
-    """Parse the flags of both kinds; the command begins at the first other word, or after `--`.
+    """Parse the flags of Kubernetes and of horovodrun. The command begins at the first other word, or after `--`.
 
     Raises:
-        LaunchError: A flag is unknown or its value is not accepted.
+        LaunchError: A flag is unknown or its value is invalid.
     """
     ours = {name: flag for flag in FLAGS for name in flag.names}
     values = {name: flag.nargs if flag.value else 0 for flag in JOB_FLAGS for name in flag.names}
@@ -200,12 +200,12 @@ def split(arguments: Sequence[str]) -> CommandLine:
 
 
 def offered() -> list[str]:
-    """Return the words that may follow `horovodrun kubernetes`, without horovodrun's flags, for completion."""
+    """Return the words that can follow `horovodrun kubernetes`, without horovodrun's flags. Used for completion."""
     return [*ACTIONS, *(name for flag in FLAGS for name in flag.names)]
 
 
 def take(given: dict[str, Any], flag: Flag, text: str) -> None:
-    """Add the value of a flag. Raises LaunchError naming the flag, the value and what is accepted."""
+    """Store the value of a flag. Raises LaunchError with the flag, the value and what is accepted."""
     assert flag.value is not None
     try:
         value = flag.value.parse(text)
@@ -221,7 +221,7 @@ def _known(word: str) -> str:
     try:
         return command_line.in_full(word)
     except LaunchError as error:
-        import difflib  # loaded only for a mistake
+        import difflib  # imported only after a mistake
 
         near = difflib.get_close_matches(word.partition("=")[0], [flag.names[-1] for flag in FLAGS], 1, 0.7)
         if near and "did you mean" not in str(error):
@@ -229,7 +229,7 @@ def _known(word: str) -> str:
         raise
 
 
-# `horovodrun kubernetes --help`, generated from the table of flags. Pure.
+# Help text of `horovodrun kubernetes --help`, generated from the table of flags.
 
 USAGE = (
     "horovodrun kubernetes -np N --image IMAGE [flags, horovodrun's too] -- command [arguments]",
@@ -244,7 +244,7 @@ _WIDTH = 100
 
 
 def text() -> str:
-    """Return the usage, and all flags that horovodrun itself does not have."""
+    """Return the usage and a description of all flags that horovodrun itself does not have."""
     parts = ["usage: " + "\n       ".join(USAGE), textwrap.fill(_ABOUT, _WIDTH)]
     for group in GROUPS:
         rows = [_row(flag_names(flag), flag.help) for flag in FLAGS if flag.group == group]

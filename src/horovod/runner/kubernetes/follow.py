@@ -1,6 +1,7 @@
-"""Following of a job on the cluster: what its pods wait for, the launcher's output, and how the job ends.
+"""Follower of a job on the cluster: shows why its pods wait, prints the launcher's output, and detects its end.
 
-Threads watch pods and Jobs and read the log. They pass their results to the caller's thread, which alone decides.
+Threads watch pods and Jobs and read the log. They pass what they find to the caller's thread, which makes all
+decisions.
 """
 
 from __future__ import annotations
@@ -20,23 +21,23 @@ from horovod.runner.kubernetes.manifests import COMPONENT, LAUNCHER, PATIENCE, P
 from horovod.runner.kubernetes.request import CONTAINER
 
 AWAY_SECONDS = 120.0
-"""Time limit for an API server that does not answer."""
-AGAIN = 1.0  # s until the next attempt
+"""Seconds for which an API server may fail to answer."""
+AGAIN = 1.0  # Seconds until the next attempt.
 PASSING = (410, 429, 500, 502, 503, 504)
-"""HTTP statuses that may be temporary: an old version, or a server that is busy or restarts."""
-LAST_TRIES = 3  # attempts to read the log of a pod that has ended; after as many failures the reason is shown
-SETTLES = 1.0  # s for which a line about waiting pods must be unchanged before it is shown
-EVENTS_EVERY = 5.0  # s between queries for events while pods are missing
+"""HTTP statuses that can be temporary: an outdated version, or a server that is busy or restarts."""
+LAST_TRIES = 3  # Attempts to read the log of a pod that has ended. If all fail, the reason is shown.
+SETTLES = 1.0  # Seconds for which a line about waiting pods must stay the same before it is shown.
+EVENTS_EVERY = 5.0  # Seconds between queries for events while pods are missing.
 
 
 class Lost(RuntimeError):
-    """The API server is not reachable; the job continues."""
+    """Error if the API server cannot be reached any more. The job continues."""
 
 
 class Watcher(threading.Thread):
-    """Thread that watches all objects of a kind that belong to the job.
+    """Thread that watches all objects of one kind that belong to the job.
 
-    Puts ``(kind, objects by name)`` into `inbox` after each change, or ``(kind, ApiError)`` when it gives up.
+    It puts ``(kind, objects by name)`` into `inbox` after each change, or ``(kind, ApiError)`` when it gives up.
     """
 
     def __init__(self, api: Api, kind: str, name: str, inbox: queue.Queue[tuple[str, Any]]) -> None:
@@ -48,7 +49,7 @@ class Watcher(threading.Thread):
         self._objects: dict[str, dict[str, Any]] = {}
 
     def run(self) -> None:
-        """Watch until the process ends, or the API refuses."""
+        """Watch until the process ends or the API refuses."""
         since = time.monotonic()
         while True:
             try:
@@ -57,7 +58,7 @@ class Watcher(threading.Thread):
                 while version:
                     version = self._watch(version)
                     ended = time.monotonic()
-                    if ended - since < AGAIN:  # some servers end each watch at once; do not loop without a pause
+                    if ended - since < AGAIN:  # some servers end each watch at once, so pause before the next one
                         time.sleep(AGAIN)
                     since = time.monotonic()
             except ApiError as error:
@@ -67,7 +68,7 @@ class Watcher(threading.Thread):
                     continue
                 self._inbox.put((self._kind, Unreachable(str(error)) if passing else error))
                 return
-            except Exception as error:  # report any failure, since the caller waits for this thread
+            except Exception as error:  # report every failure, because the caller waits for this thread
                 text = f"cannot follow what the API says of {self._kind}s: {type(error).__name__}: {error}"
                 self._inbox.put((self._kind, ApiError(text)))
                 return
@@ -79,7 +80,7 @@ class Watcher(threading.Thread):
         return str(found["metadata"]["resourceVersion"])
 
     def _watch(self, version: str) -> str:
-        """Watch from this version and return the one to continue from; empty if a new list is needed."""
+        """Watch from this version. Returns the version to continue from, or an empty string if a new list is needed."""
         for event in self._api.watch(self._kind, version, labelSelector=self._selector):
             each = event["object"]
             if event["type"] == "ERROR":  # the version is too old
@@ -99,9 +100,10 @@ class Watcher(threading.Thread):
 
 
 class LogReader(threading.Thread):
-    """Thread that writes the output of the launcher's pod, each line once.
+    """Thread that prints the output of the launcher's pod, each line once.
 
-    Puts ``("log", None)`` into `inbox` at the end of the output, or when it may not be read, which `say` then reports.
+    It puts ``("log", None)`` into `inbox` at the end of the output. If the log may not be read, `say` reports that
+    first.
     """
 
     def __init__(
@@ -118,12 +120,12 @@ class LogReader(threading.Thread):
         self._inbox = inbox
         self._write = write
         self._say = say
-        self._last = ""  # time of the last line
+        self._last = ""  # timestamp of the last line
         self.ended = threading.Event()
-        """Set when the pod has ended, so that its log is complete."""
+        """Set once the pod has ended, so that its log is complete."""
 
     def run(self) -> None:
-        """Read the log, and continue after the last line when a connection ends."""
+        """Read the log. If a connection ends, continue after the last line."""
         tries, failed = LAST_TRIES, 0
         try:
             while True:
@@ -136,7 +138,7 @@ class LogReader(threading.Thread):
                     if error.status in (401, 403):
                         self._say(f"the job's output cannot be shown: {error}")
                         return
-                    # The launcher's node does not answer, say. Other messages cover a pod without a log.
+                    # The node of the launcher may not answer. If the pod has no log, other messages explain that.
                     if failed == LAST_TRIES and (isinstance(error, Unreachable) or error.status >= 500):
                         self._say(f"the job's output cannot be shown, or not yet: {error}")
                     tries -= over
@@ -151,8 +153,8 @@ class LogReader(threading.Thread):
 
     def _read(self) -> None:
         done = self._last
-        # The API accepts whole seconds only, so some lines are repeated; they are recognized by their times, which
-        # never go back for one writer. The seconds are followed by the offset of the node's clock.
+        # The API accepts only whole seconds, so some lines arrive again. They are recognized by their timestamps, which
+        # never decrease for one writer. After the seconds follows the UTC offset of the node.
         since = done[:19] + done[19:].lstrip(".0123456789")
         for line in self._api.log(self._pod, CONTAINER, since):
             at, text = pods.split_time(line)
@@ -162,7 +164,7 @@ class LogReader(threading.Thread):
 
 
 def write_line(line: bytes) -> None:
-    """Write a line to stdout, or to stderr if the launcher wrote it there."""
+    """Write a line to stdout, or to stderr if the launcher wrote it to stderr."""
     stream = sys.stderr if line.startswith(b"horovodrun: ") or b"]<stderr>:" in line[:80] else sys.stdout
     with contextlib.suppress(BrokenPipeError):
         stream.buffer.write(line + b"\n")
@@ -192,13 +194,13 @@ class Follower:
         self._jobs: dict[str, Any] | None = None
         self._events: list[Mapping[str, Any]] = []
         self._events_at = 0.0
-        self._pulled: dict[str, pods.View] = {}  # states with errors of image registries, see `pods.steady`
+        self._pulled: dict[str, pods.View] = {}  # states of pods whose images could not be pulled, see `pods.steady`
         self._log: LogReader | None = None
         self._log_read = False
         self._line, self._line_at, self._said = "", 0.0, ""
 
     def run(self) -> Outcome:
-        """Follow the job until it has ended or cannot start. Raises ApiError, Lost."""
+        """Follow the job until it has ended or cannot start. Raises ApiError or Lost."""
         job = self._api.get("Job", self._name)
         told = job["metadata"].get("annotations") or {}
         expected = int(told.get(PODS, 0)) or int(self._api.get("Job", workers_name(self._name))["spec"]["completions"])
@@ -229,7 +231,10 @@ class Follower:
         return None if soonest is None else max(0.05, soonest - time.monotonic())
 
     def _take(self, judge: Judge, seconds: float | None) -> None:
-        """Take all results. The judge must also see intermediate states, such as the launcher's end before removal."""
+        """Process all results of the threads.
+
+        The judge also sees intermediate states, such as an end before a removal.
+        """
         with contextlib.suppress(queue.Empty):
             kind, found = self._inbox.get(timeout=seconds)
             while True:
@@ -256,7 +261,7 @@ class Follower:
             self._log.ended.set()
 
     def _look_at_events(self, views: list[pods.View], expected: int) -> None:
-        """Query events, the only source that explains why pods could not be created."""
+        """Query events. No other source explains why pods could not be created."""
         now = time.monotonic()
         missing = sum(each.component == WORKER for each in views) < expected
         if not missing or self._log_read:
@@ -265,7 +270,7 @@ class Follower:
             self._events_at = now + SETTLES
         elif now >= self._events_at:
             self._events_at = now + EVENTS_EVERY
-            with contextlib.suppress(ApiError):  # users may lack permission for events
+            with contextlib.suppress(ApiError):  # users can lack permission for events
                 of_job = f"involvedObject.kind=Job,involvedObject.name={workers_name(self._name)}"
                 self._events = self._api.list("Event", fieldSelector=of_job)["items"]
 

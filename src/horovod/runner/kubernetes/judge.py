@@ -1,4 +1,4 @@
-"""Detection that a job on the cluster has ended or cannot start, and its exit code. Pure: times are arguments."""
+"""Detection that a job on the cluster has ended or cannot start, and its exit code. Callers pass all times."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from horovod.runner.kubernetes.manifests import LAUNCHER, WORKER
 from horovod.runner.kubernetes.pods import View
 
 IMAGE_SECONDS = 30.0
-"""Time for which an image that cannot be pulled is tolerated, since a registry may be busy for a moment."""
+"""Seconds for which failures to pull an image are tolerated, because a registry can be busy for a moment."""
 LAST_SECONDS = 20.0
-"""Time for the launcher to end by itself, once it must."""
+"""Seconds for the launcher to end by itself once its end is certain."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """End of the job: its exit code, and lines to show."""
+    """End of the job: its exit code and the lines to show."""
 
     code: int
     lines: tuple[str, ...] = ()
 
 
 class Judge:
-    """Decision whether one job has ended.
+    """Judge that decides whether a job has ended.
 
     Args:
         name: Name of the job.
-        expected: Number of worker pods at the start.
-        patience: Seconds for these to start.
+        expected: Number of worker pods that must start.
+        patience: Seconds for these pods to start.
         now: Current time (monotonic, s).
-        age: Seconds for which the job has been active already. After `patience`, an elastic job may have fewer pods
-            than at the start.
+        age: Seconds since the job became active. If this exceeds `patience`, an elastic job can have fewer pods than at
+            the start.
     """
 
     def __init__(self, name: str, expected: int, patience: float, now: float, age: float = 0.0) -> None:
@@ -41,15 +41,15 @@ class Judge:
         self._expected = expected
         self._patience = patience
         self._began = now
-        self._now = now  # time of the last call
-        self._since: dict[str, float] = {}  # condition to the time since when it holds
+        self._now = now  # Time of the last call.
+        self._since: dict[str, float] = {}  # Time since which each condition has been true.
         self._old = age > patience
-        self._complete = False  # True once the job has started: pods that wait from then on do not end it
-        self._last: View | None = None  # the launcher's pod, after its end
-        self._over = ""  # state of the launcher's Job, once it is "succeeded" or "failed"
+        self._complete = False  # True once the job has started. Later pods that wait do not end the job.
+        self._last: View | None = None  # State of the launcher's pod after it has ended.
+        self._over = ""  # State of the launcher's Job once it is "succeeded" or "failed", else empty.
 
     def remember(self, launcher: View | None, job: Mapping[str, Any] | None) -> None:
-        """Record how the launcher ended, since its pod and Job may be deleted soon after."""
+        """Record how the launcher ended, because its pod and Job can be deleted soon afterwards."""
         if launcher is not None and launcher.ended:
             self._last = launcher
         if job is not None and pods.job_state(job) in ("succeeded", "failed"):
@@ -63,14 +63,14 @@ class Judge:
         now: float,
         log_read: bool,
     ) -> Outcome | None:
-        """Return the outcome, or None while the job continues.
+        """Return the outcome of the job, or None while it continues.
 
         Args:
             views: Pods of the job.
-            jobs: Jobs by component.
+            jobs: Jobs of the job by component (launcher, worker).
             events: Events about pods that could not be created.
             now: Current time (monotonic, s).
-            log_read: True if the launcher's output is complete.
+            log_read: True if all of the launcher's output has been read.
         """
         self._now = now
         launcher = next((each for each in views if each.component == LAUNCHER), None)
@@ -79,7 +79,7 @@ class Judge:
         if launcher is not None and launcher.ended:
             return self._ended(launcher, views, now, log_read)
         if self._over and (launcher is None or LAUNCHER not in jobs):
-            # Pods and Jobs are watched separately, so the pod's end may be reported later.
+            # Pods and Jobs are watched separately, so the end of the pod may be reported after the Job's.
             if launcher is not None and not self._lasts("launcher", True, now, LAST_SECONDS):
                 return None
             if self._over == "succeeded":
@@ -96,7 +96,7 @@ class Judge:
         return None if self._complete else self._not_started(views, events, now)
 
     def next_time(self) -> float | None:
-        """Return when the outcome may change without any event, or None."""
+        """Return the time at which the outcome can change without an event, or None."""
         times = [since + LAST_SECONDS for what, since in self._since.items() if what in ("workers", "launcher")]
         times += [since + IMAGE_SECONDS for what, since in self._since.items() if what.startswith("image ")]
         if not self._complete:
@@ -115,7 +115,7 @@ class Judge:
         return Outcome(launcher.code or 1, tuple(lines))
 
     def _begun(self, views: Sequence[View]) -> bool:
-        """Return True once the expected pods have started; further ones may wait for room without limit."""
+        """Return True once the expected pods have started. More pods may wait for room without limit."""
         return pods.runs(views) and (self._old or pods.started(views) >= self._expected)
 
     def _not_started(self, views: Sequence[View], events: Sequence[Mapping[str, Any]], now: float) -> Outcome | None:
@@ -125,7 +125,7 @@ class Judge:
             if each.component == LAUNCHER or able < self._expected:
                 return Outcome(1, (f"pod {each.name} cannot start: {each.trouble}",))
         waits = now >= self._began + self._patience
-        # A running launcher gives up by itself, and can report more.
+        # A running launcher gives up by itself and can report more details.
         if waits and self._lasts("late", True, now, LAST_SECONDS if pods.runs(views) else 0.0):
             causes = pods.not_created(events)
             text = f"waited {self._patience:g} s (--start-timeout): {pods.waiting_line(views, self._expected)}"
@@ -143,7 +143,7 @@ class Judge:
         return found
 
     def _lasts(self, what: str, holds: bool, now: float, seconds: float) -> bool:
-        """Return True if the condition holds, and has held for that time."""
+        """Return True if the condition `holds` and has been true for this many seconds."""
         if not holds:
             self._since.pop(what, None)
             return False

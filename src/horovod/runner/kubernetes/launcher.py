@@ -1,8 +1,8 @@
-"""Program of the launcher's pod: waits for the agents of the other pods, then acts like horovodrun.
+"""Program of the launcher's pod. It waits for the agents of the other pods, then acts like horovodrun.
 
     horovod.runner.kubernetes.launcher --of-version V --port P --slots-per-pod K -- FLAGS... -- COMMAND...
 
-The flags are those of horovodrun, and so is the exit code.
+The flags and the exit code are those of horovodrun.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _ADVICE = (
 
 
 class Stopped(RuntimeError):
-    """A signal has arrived before the job has begun; `number` is its number."""
+    """Exception raised if a signal arrived before the job began. `number` is the signal's number."""
 
     def __init__(self, number: int) -> None:
         super().__init__(f"stopped by {signal.Signals(number).name} while it waited for the pods")
@@ -44,7 +44,7 @@ class Stopped(RuntimeError):
 
 @dataclass(frozen=True)
 class Orders:
-    """Contents of the launcher's command line."""
+    """Values of the launcher's command line."""
 
     port: int
     slots: int
@@ -54,7 +54,7 @@ class Orders:
 
 
 def orders(words: Sequence[str]) -> Orders:
-    """Parse the command line. Raises LaunchError unless it has the form above."""
+    """Parse the command line. Raises LaunchError if it does not have the form above."""
     parser = argparse.ArgumentParser(prog="horovod.runner.kubernetes.launcher", exit_on_error=False)
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--slots-per-pod", type=int, default=1)
@@ -70,7 +70,7 @@ def orders(words: Sequence[str]) -> Orders:
 
 
 def settings(given: Orders, environ: Mapping[str, str]) -> tuple[LaunchSettings, Wishes]:
-    """Return the settings of the job, whose ranks are not placed yet, and its options. Raises LaunchError."""
+    """Return the options of the job and its settings, in which the ranks are not placed yet. Raises LaunchError."""
     if given.version and given.version != __version__:
         raise LaunchError(
             f"the image has horovod {__version__}, the horovodrun that has created this job {given.version}; install "
@@ -83,7 +83,7 @@ def settings(given: Orders, environ: Mapping[str, str]) -> tuple[LaunchSettings,
     if namespace.num_proc % given.slots:
         raise LaunchError(f"-np must be a multiple of --slots-per-pod {given.slots}, got {namespace.num_proc}")
     check_elastic(namespace, given.slots)
-    # An elastic job may get more pods than it begins with.
+    # An elastic job can get more pods than it starts with.
     pods = (namespace.num_proc if namespace.min_num_proc is None else most(namespace)) // given.slots
     namespace.hosts = ",".join(f"pod-{number}:{given.slots}" for number in range(pods))
     checked = cli.settings(namespace, given.command, environ)
@@ -92,7 +92,7 @@ def settings(given: Orders, environ: Mapping[str, str]) -> tuple[LaunchSettings,
 
 
 def run(given: Orders, environ: dict[str, str]) -> JobResult:
-    """Run the job. Raises LaunchError, ValueError, TimeoutError, ArrivalError, Stopped, AgentError, OSError."""
+    """Run the job. Raises LaunchError, ValueError, TimeoutError, ArrivalError, Stopped, AgentError or OSError."""
     key = token_key(environ.pop(TOKEN_VARIABLE, ""))
     os.environ.pop(TOKEN_VARIABLE, None)
     with warnings.catch_warnings(record=True) as caught:
@@ -100,14 +100,14 @@ def run(given: Orders, environ: dict[str, str]) -> JobResult:
         checked, wishes = settings(given, environ)
     for warning in caught:
         _say(f"warning: {warning.message}")
-    # Workers get the variables of their own pods; of this pod's, only those meant for Horovod.
+    # Workers get the variables of their own pods. From this pod, they get only Horovod's variables.
     ours = {name: value for name, value in environ.items() if name.startswith("HOROVOD_")}
     with Gathering("rank", ports=f"{given.port}-{given.port}", token=key) as gathering:
 
         def stop(number: int, _frame: FrameType | None) -> None:
             gathering.fail(Stopped(number))
 
-        # Until SignalQueue takes over. A container's first process would ignore signals without a handler.
+        # Until SignalQueue installs its own, set handlers: a container's first process ignores signals without one.
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, stop)
         many = checked.size // given.slots
@@ -121,7 +121,7 @@ def _say(text: str) -> None:
 
 
 def main() -> int:
-    """Run the arguments of this process and return the exit code, like `horovod.runner.launch.main`."""
+    """Run the arguments of this process and return the exit code, as `horovod.runner.launch.main` does."""
     try:
         result = run(orders(sys.argv[1:]), dict(os.environ))
     except (LaunchError, argparse.ArgumentError) as error:

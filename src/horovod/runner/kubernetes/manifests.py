@@ -1,11 +1,11 @@
-"""Objects created on the cluster for a job. Pure: dicts, as the API accepts them.
+"""Objects that are created on the cluster for a job, as dicts that the API accepts.
 
     Secret   NAME          the token with which pods authenticate to the launcher
     Service  NAME          headless; its name and launcher.NAME.NAMESPACE.svc resolve to the launcher's pod
     Job      NAME          the launcher's pod. Owns all other objects, so deleting it deletes them
     Job      NAME-workers  Indexed: the pods of the ranks
 
-The owner is created first, suspended until the objects that its pod needs exist.
+The owner is created first, and is suspended until the objects that its pod needs exist.
 """
 
 from __future__ import annotations
@@ -28,39 +28,39 @@ COMPONENT = "app.kubernetes.io/component"
 MANAGER = "app.kubernetes.io/managed-by"
 MANAGED = "horovodrun"
 PODS, PATIENCE = "horovodrun/pods", "horovodrun/patience"
-"""Annotations of the launcher's Job: number of worker pods at the start, and seconds for these to start."""
+"""Annotations of the launcher's Job: the number of worker pods that must start, and the seconds for this."""
 MARK = "horovodrun/created-by"
-"""Annotation of the launcher's Job: random, so that a horovodrun without an answer recognizes what it created."""
+"""Annotation of the launcher's Job with a random mark. By it, a horovodrun that got no answer recognizes its Job."""
 TOKEN_VARIABLE = "HOROVOD_POD_TOKEN"
 POD_VARIABLE, NODE_VARIABLE = "HOROVOD_POD_NAME", "HOROVOD_POD_NODE"
 NAMESPACE_VARIABLE = "HOROVOD_POD_NAMESPACE"
 RETRIES = 1_000_000
-"""Retries of an elastic job's pods; practically unlimited, because the job continues without those that fail."""
+"""Number of retries of an elastic job's pods. In practice no limit, because the job continues without failed pods."""
 SHM_PATH = "/dev/shm"
 LEAST_KEEP = 60
-"""Seconds for which the Job of the worker pods stays after its end, so that failures can be explained."""
+"""Seconds for which the Job of the worker pods is kept after its end, so that failures can be explained."""
 LAUNCHER_HOST = "launcher"
-"""Host name of the launcher's pod within the domain of the Service."""
+"""Host name of the launcher's pod in the domain of the Service."""
 _LAUNCHER_RESOURCES = {"requests": {"cpu": "100m", "memory": "128Mi"}}
 _STAYS = {
     "karpenter.sh/do-not-disrupt": "true",
     "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
 }
-"""Annotations that keep autoscalers from evicting the launcher's pod, without which the job ends."""
+"""Annotations that keep autoscalers from evicting the launcher's pod. The job ends without that pod."""
 
 
 def workers_name(name: str) -> str:
-    """Return the name of the Job of the worker pods."""
+    """Return the name of the worker pods' Job."""
     return f"{name}-workers"
 
 
 def selector(name: str, component: str = "") -> str:
-    """Return the label selector for the pods of a job; it excludes other applications of that name."""
+    """Return the label selector for the pods of a job. It excludes other applications with the same name."""
     return f"{INSTANCE}={name},{MANAGER}={MANAGED}" + (f",{COMPONENT}={component}" if component else "")
 
 
 def is_part(thing: Mapping[str, Any], name: str) -> bool:
-    """Return True if the object belongs to horovodrun's job `name`. Other programs use the first label, too."""
+    """Return True if the object belongs to horovodrun's job `name`. Other programs also use the first label."""
     labels = thing["metadata"].get("labels") or {}
     return labels.get(INSTANCE) == name and labels.get(MANAGER) == MANAGED
 
@@ -77,17 +77,17 @@ def all_of(request: Request, token: str) -> list[Manifest]:
 
 
 def applicable(parts: Sequence[Manifest]) -> list[Manifest]:
-    """Return the objects in an order for `kubectl apply`, which creates them one by one: first what pods need."""
+    """Return the objects in an order for `kubectl apply`: what the pods need comes before them."""
     return sorted(parts, key=lambda part: part["kind"] == "Job")
 
 
 def suspended(job: Manifest) -> Manifest:
-    """Return the Job as suspended, so that it waits to be started."""
+    """Return the Job in suspended state, so that it does not start yet."""
     return {**job, "spec": {**job["spec"], "suspend": True}}
 
 
 def marked(job: Manifest, mark: str) -> Manifest:
-    """Return the Job with a mark, which `has_mark` recognizes."""
+    """Return the Job with a mark that `has_mark` recognizes."""
     metadata = job["metadata"]
     return {**job, "metadata": {**metadata, "annotations": {**metadata.get("annotations", {}), MARK: mark}}}
 
@@ -98,7 +98,7 @@ def has_mark(job: Mapping[str, Any], mark: str) -> bool:
 
 
 def owned(manifest: Manifest, owner: Mapping[str, Any]) -> Manifest:
-    """Return the object with `owner`, a Job as returned by the API, as its owner, with which it is deleted."""
+    """Return the object with `owner` (a Job as returned by the API) as its owner, so that both are deleted together."""
     reference = {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -152,10 +152,10 @@ def _workers(request: Request) -> Manifest:
         "completions": request.pods,
         "parallelism": request.pods,
         "backoffLimit": RETRIES if request.elastic else 0,
-        # For Jobs without an owner to be deleted with; late enough for the launcher's end to be reported.
+        # Jobs without an owner are deleted after this time. It is long enough to report the launcher's end.
         "ttlSecondsAfterFinished": max(request.keep, LEAST_KEEP),
     }
-    if request.elastic:  # an evicted pod must not count as a failure, which would delay the others more and more
+    if request.elastic:  # an evicted pod must not count as a failure, because each failure delays the next retries more
         spec["podFailurePolicy"] = {
             "rules": [{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}]
         }
@@ -196,8 +196,8 @@ def _spec(request: Request, component: str, spec: Manifest) -> Manifest:
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": request.grace,
         "automountServiceAccountToken": spec.get("automountServiceAccountToken", False),
-        "enableServiceLinks": False,  # no variables for all Services of the namespace
-        # Further containers of the template (a proxy, say) would keep the launcher's Job from ending.
+        "enableServiceLinks": False,  # do not create variables for all Services of the namespace
+        # Other containers of the template, such as a proxy, would keep the launcher's Job from ending.
         "containers": [_container(request, component, ours, mounts), *(others if worker else [])],
     }
     lists = {
@@ -285,7 +285,7 @@ def _command(request: Request, component: str) -> list[str]:
 
 
 def _variables(request: Request, component: str) -> list[Manifest]:
-    """Return the container's variables; the ranks inherit those of the worker pods."""
+    """Return the variables of the container. The ranks inherit those of the worker pods."""
     secret = {"secretKeyRef": {"name": request.name, "key": "token"}}
     found: list[Manifest] = [{"name": TOKEN_VARIABLE, "valueFrom": secret}]
     if component == WORKER:

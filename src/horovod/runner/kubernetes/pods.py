@@ -1,4 +1,4 @@
-"""Descriptions of pods, Jobs and events as the API reports them. Pure."""
+"""Descriptions of pods, Jobs and events, from what the API reports."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from horovod.runner.kubernetes.request import CONTAINER
 INDEX = "batch.kubernetes.io/job-completion-index"
 _QUIET = ("ContainerCreating", "PodInitializing", "")
 NEVER = ("InvalidImageName", "ErrImageNeverPull")
-"""Reasons for waiting that do not go away."""
+"""Reasons for waiting that time does not resolve."""
 IMAGE = ("ImagePullBackOff", "ErrImagePull", *NEVER)
 _ADVICE = {
     "Unschedulable": "",
@@ -24,18 +24,18 @@ _ADVICE = {
 
 @dataclass(frozen=True)
 class View:
-    """State of a pod and the reasons for it.
+    """State of a pod, with its reasons.
 
     Attributes:
         name: Name of the pod.
         component: LAUNCHER or WORKER.
-        index: Completion index in an Indexed Job; empty for the launcher.
-        node: Node that it runs on; empty if it is not scheduled.
+        index: Completion index in the Indexed Job; empty for the launcher.
+        node: Node on which the pod runs; empty if it is not scheduled.
         state: "waiting", "running", "succeeded" or "failed".
-        reason: Why it waits or has failed; empty if unknown.
+        reason: Why the pod waits or has failed; empty if unknown.
         message: Details of the reason.
-        code: Exit code of its container, None without one.
-        going: True if it has been deleted and is in its grace period.
+        code: Exit code of the pod's container; None if there is none.
+        going: True if the pod has been deleted and is in its grace period.
     """
 
     name: str
@@ -50,20 +50,20 @@ class View:
 
     @property
     def ended(self) -> bool:
-        """True if no container of it runs any more."""
+        """True once no container of the pod runs any more."""
         return self.state in ("succeeded", "failed")
 
     @property
     def trouble(self) -> str:
-        """Why the pod waits or has failed, as a clause; empty if no reason is known."""
+        """Clause that says why the pod waits or has failed; empty if the reason is unknown."""
         advice = _ADVICE.get(self.reason, "")
         if self.reason == "CreateContainerConfigError" and "not found" not in self.message:
-            advice = ""  # the kubelet may not know the Secret yet, and asks again
+            advice = ""  # the kubelet may not know the Secret yet and asks again
         return ": ".join(filter(None, [self.reason, " ".join(self.message.split()), advice]))
 
 
 def view(pod: Mapping[str, Any]) -> View:
-    """Return the state of a pod as the API reports it."""
+    """Return the state of a pod from what the API reports."""
     metadata, status = pod.get("metadata", {}), pod.get("status", {})
     labels, annotations = metadata.get("labels", {}), metadata.get("annotations", {}) or {}
     phase = status.get("phase", "Pending")
@@ -85,15 +85,15 @@ def view(pod: Mapping[str, Any]) -> View:
 
 
 def views(found: Iterable[Mapping[str, Any]]) -> list[View]:
-    """Return the states of a job's pods: the launcher's first, then the workers' by number."""
+    """Return the states of a job's pods: first the launcher's, then the workers' by number."""
     made = [view(each) for each in found]
     return sorted(made, key=lambda one: (one.component != LAUNCHER, int(one.index or -1), one.name))
 
 
 def steady(found: Sequence[View], known: dict[str, View]) -> list[View]:
-    """Replace the state of pods that wait to pull their image again by the last error, which the API forgets.
+    """For pods that wait to pull their image again, return the last error, which the API forgets, as their state.
 
-    `known` stores such states by pod names, and must be kept by the caller between calls.
+    `known` stores these states by pod name. The caller must keep it between calls.
     """
     made = []
     for each in found:
@@ -118,7 +118,7 @@ def _why_waiting(status: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _why_failed(status: Mapping[str, Any]) -> tuple[str, str]:
-    if status.get("reason"):  # Evicted, NodeLost, DeadlineExceeded ...
+    if status.get("reason"):  # Evicted, NodeLost, DeadlineExceeded and others
         return str(status["reason"]), str(status.get("message", ""))
     for each in status.get("conditions", []):
         if each.get("type") == "DisruptionTarget" and each.get("status") == "True":
@@ -140,7 +140,7 @@ def _terminated(status: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _not_prepared(status: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return how the first failed init container ended, with its name."""
+    """Return how the first failed init container ended, together with its name."""
     for each in status.get("initContainerStatuses", []):
         found = each.get("state", {}).get("terminated", {})
         if found.get("exitCode"):
@@ -154,7 +154,7 @@ def _exit_code(status: Mapping[str, Any]) -> int | None:
 
 
 def job_failure(job: Mapping[str, Any]) -> str:
-    """Return why a Job has failed, or an empty string."""
+    """Return the reason why a Job has failed, or an empty string."""
     for each in job.get("status", {}).get("conditions", []):
         if each.get("type") in ("Failed", "FailureTarget") and each.get("status") == "True":
             return ": ".join(filter(None, [each.get("reason", ""), each.get("message", "")])) or "failed"
@@ -173,7 +173,7 @@ def job_state(job: Mapping[str, Any]) -> str:
 
 
 def not_created(events: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return what kept Jobs from creating their pods (a quota, a policy), each message once."""
+    """Return the reasons why Jobs could not create their pods (a quota, a policy), without duplicates."""
     found = {
         str(each.get("message", ""))
         for each in events
@@ -183,7 +183,7 @@ def not_created(events: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def active_seconds(job: Mapping[str, Any], now: float) -> float:
-    """Return the seconds since the Job's start, by the cluster's clock. `now` is from `time.time()`."""
+    """Return the seconds since the Job started, by the cluster's clock. `now` is from `time.time()`."""
     began = job.get("status", {}).get("startTime")
     return now - datetime.fromisoformat(began.replace("Z", "+00:00")).timestamp() if began else 0.0
 
@@ -194,17 +194,17 @@ def runs(views: Iterable[View]) -> bool:
 
 
 def started(views: Iterable[View]) -> int:
-    """Return the number of worker pods that run or have run, counting a failed pod and its replacement once."""
+    """Return the number of worker pods that run or have run. A failed pod and its replacement count once."""
     return len(_numbers(views, "running", "succeeded", "failed"))
 
 
 def _numbers(views: Iterable[View], *states: str) -> set[str]:
-    """Return the indices of the worker pods in these states."""
+    """Return the indices of the worker pods that are in these states."""
     return {each.index for each in views if each.component == WORKER and not each.going and each.state in states}
 
 
 def waiting_line(views: Sequence[View], expected: int) -> str:
-    """Return a line on the worker pods that have not started, with reasons; empty if all `expected` ones have."""
+    """Return a line about the worker pods that have not started, with reasons; empty if all `expected` pods have."""
     workers = [each for each in views if each.component == WORKER and not each.going]
     if started(views) >= expected and not any(each.state == "waiting" for each in views):
         return ""
@@ -232,7 +232,7 @@ def _pods(found: Sequence[View]) -> str:
 
 
 def post_mortem(views: Iterable[View]) -> list[str]:
-    """Return a line for each failed worker pod, as the launcher cannot know the reasons."""
+    """Return one line for each failed worker pod, because the launcher cannot know the reasons."""
     return [
         f"pod {each.name}{f' on {each.node}' if each.node else ''} has failed: {each.trouble}"
         for each in views
@@ -241,7 +241,7 @@ def post_mortem(views: Iterable[View]) -> list[str]:
 
 
 def table(views: Sequence[View]) -> str:
-    """Return a table of all pods of a job."""
+    """Return a table of all pods of a job as text."""
     rows = [("POD", "RANKS' POD", "NODE", "STATE", "WHY")]
     for each in views:
         state = "going" if each.going and not each.ended else each.state
@@ -253,7 +253,7 @@ def table(views: Sequence[View]) -> str:
 
 
 def split_time(line: bytes) -> tuple[str, bytes]:
-    """Split a log line into its timestamp, empty if it has none, and its text."""
+    """Split a log line into timestamp and text. The timestamp is empty if the line has none."""
     time, space, text = line.partition(b" ")
     if not space or b"T" not in time or not time[:4].isdigit():
         return "", line

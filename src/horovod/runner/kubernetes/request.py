@@ -1,4 +1,4 @@
-"""Request for a job on the cluster, from the command line. Pure, except for reading the file of `--pod-template`."""
+"""Request for a job on the cluster, made from the command line and the file of `--pod-template`."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from horovod.runner.kubernetes import flags, values
 from horovod.runner.kubernetes.values import Volume
 
 CONTAINER = "horovod"
-"""Name of the container that runs the ranks, and of the launcher's container."""
+"""Name of the container that runs the ranks, and of the container in the launcher's pod."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """Checked values from which the manifests are made.
+    """Checked values for the manifests of a job.
 
     Attributes:
-        size: Ranks at the start.
-        pods: Worker pods; in an elastic job, their maximum.
-        arguments: Flags of horovodrun for the launcher in its pod.
+        size: Initial number of ranks.
+        pods: Number of worker pods; in an elastic job, the maximum.
+        arguments: Flags of horovodrun that the launcher gets in its pod.
         elastic: True for an elastic job.
-        patience: Seconds for all pods to start.
-        slots: Ranks in each pod.
-        template: Pod template of the user, or empty.
-        keep: Seconds for which the Jobs stay after their end.
-        grace: Seconds from a pod's termination signal to its end.
+        patience: Seconds within which all pods must start.
+        slots: Number of ranks in each pod.
+        template: Pod template that the user gave, or empty.
+        keep: Seconds for which the Jobs are kept after their end.
+        grace: Seconds between a pod's termination signal and SIGKILL.
     """
 
     name: str
@@ -70,7 +70,7 @@ class Request:
 
 
 def from_command_line(line: flags.CommandLine, name: str, environ: Mapping[str, str]) -> Request:
-    """Check the command line and return the request; `name` is the default name. Raises LaunchError."""
+    """Check the command line and return the request. `name` is used if no --name is given. Raises LaunchError."""
     given = line.given
     namespace, _ = cli.parse([*line.job, "--", "true"])
     size, most = _sizes(namespace, given.get("slots_per_pod", 1))
@@ -122,20 +122,20 @@ def from_command_line(line: flags.CommandLine, name: str, environ: Mapping[str, 
 
 
 def patience(namespace: Any) -> float:
-    """Return the seconds for all pods to start, from horovodrun's flags."""
+    """Return the seconds within which all pods must start, from horovodrun's flags."""
     given = namespace.start_timeout
     return flags.PATIENCE if given is None else float(given)
 
 
 def check_job(namespace: Any) -> None:
-    """Raise LaunchError for flags of horovodrun that have no meaning in pods."""
+    """Raise LaunchError if a flag of horovodrun is given that has no meaning in pods."""
     for dest, reason in flags.NOT_THERE.items():
         if getattr(namespace, dest) is not None:
             raise LaunchError(f"--{dest.replace('_', '-')} has no meaning on Kubernetes: {reason}")
 
 
 def check_elastic(namespace: Any, slots: int) -> None:
-    """Raise LaunchError for an elastic job in a single pod, whose failure would leave nothing."""
+    """Raise LaunchError for an elastic job with a single pod, because no rank would be left after its failure."""
     if namespace.min_num_proc is not None and most(namespace) // slots < 2:
         raise LaunchError(
             f"--max-np must be at least {2 * slots} with --min-np, got {most(namespace)} with --slots-per-pod {slots}: "
@@ -144,12 +144,12 @@ def check_elastic(namespace: Any, slots: int) -> None:
 
 
 def most(namespace: Any) -> int:
-    """Return the maximum number of ranks."""
+    """Return the maximum number of ranks that the flags allow."""
     return int(namespace.max_num_proc or namespace.num_proc)
 
 
 def _sizes(namespace: Any, slots: int) -> tuple[int, int]:
-    """Return (initial, maximum) rank counts."""
+    """Return (initial, maximum) numbers of ranks."""
     check_job(namespace)
     size: int | None = namespace.num_proc
     if size is None:
@@ -193,7 +193,7 @@ def _variables(given: Sequence[tuple[str, str | None]], environ: Mapping[str, st
 
 
 def _template(path: str) -> dict[str, Any]:
-    """Read a file with a pod, an object with a `template`, or a pod template. Raises LaunchError."""
+    """Read a file that contains a pod, an object with a `template`, or a pod template. Raises LaunchError."""
     try:
         found = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
@@ -211,7 +211,9 @@ def _template(path: str) -> dict[str, Any]:
 
 
 def container_of(template: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the template's container for the ranks: the one named CONTAINER, else the first, else empty."""
+    """Return the template's container for the ranks: the one named CONTAINER, else the first one, else {}.
+
+    """
     containers: list[dict[str, Any]] = template.get("spec", {}).get("containers", [])
     named = [each for each in containers if each.get("name") == CONTAINER]
     return (named or containers or [{}])[0]

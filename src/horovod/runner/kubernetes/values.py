@@ -1,4 +1,4 @@
-"""Checks of Kubernetes names, quantities, labels, variables, volumes and tokens. Pure."""
+"""Checks of Kubernetes names, quantities, labels, variables, volumes and tokens."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 
 from horovod.common.contract.private_files import Secret
 
-# Checks of Kubernetes' names, quantities, labels and environment variables. Pure.
+# Checks of names, quantities, labels and environment variables.
 
 LONGEST = 50
-"""Maximum length of a job's name: with the suffixes of its parts and pods, a label of 63 characters."""
+"""Maximum length of a job's name. With the suffixes of its parts and pods, labels have up to 63 characters."""
 _LABEL = re.compile(r"[a-z]([a-z0-9-]*[a-z0-9])?")
 _SUBDOMAIN = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
 _QUANTITY = re.compile(r"[0-9]+(\.[0-9]+)?(m|[kMGTPE]|[KMGTPE]i)?")
@@ -37,27 +37,27 @@ PAIR = "NAME=VALUE as of a label: letters, digits, -, _ and ., with a letter or 
 
 
 def job_name(text: str) -> str:
-    """Return the name of a job. Raises ValueError."""
+    """Return the name of a job. Raises ValueError if it is invalid."""
     return _checked(text, len(text) <= LONGEST and bool(_LABEL.fullmatch(text)))
 
 
 def namespace(text: str) -> str:
-    """Return the name of a namespace. Raises ValueError."""
+    """Return the name of a namespace. Raises ValueError if it is invalid."""
     return _checked(text, len(text) <= 63 and "." not in text and bool(_SUBDOMAIN.fullmatch(text)))
 
 
 def object_name(text: str) -> str:
-    """Return the name of an object, such as a service account, claim or secret. Raises ValueError."""
+    """Return the name of an object, such as a service account, claim or secret. Raises ValueError if it is invalid."""
     return _checked(text, len(text) <= 253 and bool(_SUBDOMAIN.fullmatch(text)))
 
 
 def quantity(text: str) -> str:
-    """Return a quantity above 0. Raises ValueError."""
+    """Return a quantity above 0. Raises ValueError if it is invalid."""
     return _checked(text, bool(_QUANTITY.fullmatch(text)) and amount(text) > 0)
 
 
 def amount(text: str) -> float:
-    """Return the value of a quantity in cores or bytes. Raises ValueError."""
+    """Return the value of a quantity in cores or bytes. Raises ValueError if it is invalid."""
     if not _QUANTITY.fullmatch(text):
         raise ValueError(f"must be {QUANTITY}, got {text!r}")
     number = re.match(r"[0-9.]+", text)
@@ -66,33 +66,36 @@ def amount(text: str) -> float:
 
 
 def pair(text: str) -> tuple[str, str]:
-    """Return key and value of a label or node selector. Raises ValueError."""
+    """Return key and value of a label or node selector. Raises ValueError if it is invalid."""
     key, equals, value = text.partition("=")
     _checked(text, bool(equals) and bool(_KEY.fullmatch(key)) and bool(_VALUE.fullmatch(value)))
     return key, value
 
 
 def annotation(text: str) -> tuple[str, str]:
-    """Return key and value of an annotation; the value may be any text. Raises ValueError."""
+    """Return key and value of an annotation. The value can be any text. Raises ValueError if the key is invalid."""
     key, equals, value = text.partition("=")
     _checked(text, bool(equals) and bool(_KEY.fullmatch(key)))
     return key, value
 
 
 def resource(text: str) -> str:
-    """Return the name of a type of device, such as nvidia.com/gpu. Raises ValueError."""
+    """Return the name of a device type, such as nvidia.com/gpu. Raises ValueError if it is invalid."""
     return _checked(text, "/" in text and bool(_KEY.fullmatch(text)))
 
 
 def variable(text: str) -> tuple[str, str | None]:
-    """Return name and value, or None without `=`. Raises ValueError, also for variables reserved for Horovod's pods."""
+    """Return (name, value or None). Raises ValueError if the name is invalid or reserved for Horovod's pods."""
     name, equals, value = text.partition("=")
     _checked(text, bool(_VARIABLE.fullmatch(name)) and not _RESERVED.fullmatch(name))
     return name, value if equals else None
 
 
 def toleration(text: str) -> dict[str, str]:
-    """Return the toleration of KEY[=VALUE][:EFFECT], where the key `*` matches all keys. Raises ValueError."""
+    """Return the toleration for KEY[=VALUE][:EFFECT].
+
+    The key `*` matches all keys. Raises ValueError if it is invalid.
+    """
     rest, colon, effect = text.partition(":")
     key, equals, value = rest.partition("=")
     _checked(text, not colon or effect in ("NoSchedule", "PreferNoSchedule", "NoExecute"))
@@ -103,9 +106,9 @@ def toleration(text: str) -> dict[str, str]:
 
 
 def literal(text: str) -> str:
-    """Return a word of a command or a variable's value so that Kubernetes passes it on as it is.
+    """Return a word or a variable's value, escaped so that Kubernetes passes it on unchanged.
 
-    It would replace $(NAME) by a variable of the container otherwise.
+    Kubernetes would replace $(NAME) by a variable of the container.
     """
     return text.replace("$", "$$")
 
@@ -116,19 +119,19 @@ def _checked(text: str, good: bool) -> str:
     return text
 
 
-# Volumes of `--volume`: parsing, and the parts of a pod. Pure.
+# Volumes of `--volume`: parser, and entries for the pod.
 
 ACCEPTED = "pvc:CLAIM:/PATH[:ro], host:/DIR:/PATH[:ro], config:NAME:/PATH, secret:NAME:/PATH or empty:/PATH"
 
 
 @dataclass(frozen=True)
 class Volume:
-    """Volume that a pod mounts.
+    """Volume for a pod to mount.
 
     Attributes:
         kind: "pvc", "host", "config", "secret" or "empty".
         source: Name of the object, or directory on the node.
-        path: Where it is mounted.
+        path: Path in the container at which the volume is mounted.
         read_only: True if containers cannot write to it.
     """
 
@@ -155,7 +158,7 @@ class Volume:
 
 
 def parse(text: str) -> Volume:
-    """Parse one of the ACCEPTED forms. Raises ValueError."""
+    """Parse one of the ACCEPTED forms. Raises ValueError for other text."""
     kind, _, rest = text.partition(":")
     parts = rest.split(":")
     read_only = len(parts) > 1 and parts[-1] in ("ro", "rw")
@@ -173,7 +176,7 @@ def parse(text: str) -> Volume:
     return Volume(kind, source, path, read_only)
 
 
-# Token with which pods prove to the launcher that they belong to its job, stored in a Secret. Pure.
+# Token by which pods prove to the launcher that they belong to its job. It is stored in a Secret.
 
 LEAST = 32
 """Minimum number of characters."""

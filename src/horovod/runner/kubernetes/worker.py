@@ -1,8 +1,8 @@
-"""Program of the worker pods: finds the launcher's pod, and becomes an agent of its job for each rank.
+"""Program of the worker pods. It finds the launcher's pod, and starts an agent of its job for each rank.
 
     horovod.runner.kubernetes.worker --launcher NAME --port P --slots-per-pod K --patience S [--elastic]
 
-Ends when the job ends. When the pod is to be terminated (SIGTERM), it warns its ranks, which see `hvd.should_stop()`.
+It ends when the job ends. If the pod is about to be terminated (SIGTERM), it warns its ranks: `hvd.should_stop()`.
 """
 
 from __future__ import annotations
@@ -34,21 +34,24 @@ from horovod.runner.kubernetes.manifests import (
 )
 from horovod.runner.kubernetes.values import token_key
 
-INDEX_VARIABLE = "JOB_COMPLETION_INDEX"  # Kubernetes sets it in pods of an Indexed Job
-EVERY = 0.5  # s between attempts to resolve a launcher that does not exist yet
+INDEX_VARIABLE = "JOB_COMPLETION_INDEX"  # Kubernetes sets this variable in pods of an Indexed Job
+EVERY = 0.5  # seconds between attempts to resolve a launcher that does not exist yet
 ANOTHER_NAME = 1.2
-"""Seconds before the second name is tried. The cluster's name server may cache for 5 s that the first name does not
-exist, and knows that of a pod about 1 s after its start."""
-LISTENS = 0.1  # s between attempts to connect to a launcher whose name is resolved
+"""Seconds before the second name is tried.
+
+The cluster's name server can cache for 5 s that the first name does not exist. It knows the name of a pod about 1 s
+after the pod has started.
+"""
+LISTENS = 0.1  # seconds between attempts to connect to a launcher whose name is resolved
 PROBE_SECONDS = 5.0
 
 
 class Pod:
-    """Agents that run in this pod."""
+    """Agents of the ranks in this pod."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._agents: list[int] = []  # leaders of process groups
+        self._agents: list[int] = []  # process group leaders
         self._warned = False
         self.troubles: list[str] = []
 
@@ -60,7 +63,7 @@ class Pod:
             self._warn(leader)
 
     def warn(self) -> bool:
-        """Tell the ranks that the pod will be terminated; return False if there are none yet."""
+        """Tell the ranks that the pod will be terminated. Returns False if there are no ranks yet."""
         self._warned = True
         for leader in self._agents:
             self._warn(leader)
@@ -72,7 +75,7 @@ class Pod:
             os.killpg(leader, WARNING)
 
     def serve(self, ticket: Ticket, number: int, label: str, environ: Mapping[str, str]) -> None:
-        """Run one rank's agent until the job ends."""
+        """Run the agent of one rank until the job ends."""
         try:
             become_agent(ticket, number, label=label, environ=environ, started=self.started)
         except (ArrivalError, OSError) as error:
@@ -80,13 +83,13 @@ class Pod:
 
 
 def names_of(launcher: str, namespace: str = "") -> list[str]:
-    """Return the names of the launcher's pod in the order in which to try them. Pure.
+    """Return the names of the launcher's pod, in the order in which to try them.
 
-    A name without the namespace could resolve to another Service, or outside the cluster, while ours is not known yet.
+    A name without a namespace could resolve to another Service, or outside the cluster, until our own is known.
 
     Args:
         launcher: Name of the Service, or an address.
-        namespace: Namespace of the job; empty if unknown.
+        namespace: Namespace of the job, or empty if unknown.
     """
     try:
         ipaddress.ip_address(launcher)
@@ -96,7 +99,7 @@ def names_of(launcher: str, namespace: str = "") -> list[str]:
 
 
 def find(names: Sequence[str], port: int, seconds: float, now: Callable[[], float] = time.monotonic) -> list[Endpoint]:
-    """Wait until the launcher listens, by any of its names, and return its addresses. Raises TimeoutError."""
+    """Wait until the launcher listens at any of its names, and return its addresses. Raises TimeoutError."""
     until, tried = now() + seconds, 0
     while True:
         name, wait = names[tried % len(names)], ANOTHER_NAME if tried == 0 and len(names) > 1 else EVERY
@@ -133,7 +136,7 @@ def _answers(endpoint: Endpoint) -> bool:
 
 
 def shm_warning(total: int, path: str = SHM_PATH) -> str:
-    """Return a warning about a /dev/shm of `total` bytes, or an empty string. Pure."""
+    """Return a warning if `total`, the size of /dev/shm in bytes, is too small, or an empty string."""
     if total > SHM_DEFAULT:
         return ""
     return (
@@ -153,7 +156,7 @@ def _look_at_shm() -> None:
 
 
 def number_of(environ: Mapping[str, str]) -> int:
-    """Return the number of this pod. Raises ValueError outside of an Indexed Job."""
+    """Return the completion index of this pod. Raises ValueError if the pod is not of an Indexed Job."""
     text = environ.get(INDEX_VARIABLE, "")
     if not text.isdecimal():
         raise ValueError(f"{INDEX_VARIABLE} must be the number of a pod of an Indexed Job, got {text!r}")
@@ -161,7 +164,7 @@ def number_of(environ: Mapping[str, str]) -> int:
 
 
 def run(options: argparse.Namespace, environ: dict[str, str]) -> int:
-    """Run the agents and return the exit code. Raises ValueError, TimeoutError."""
+    """Run the agents and return the exit code. Raises ValueError or TimeoutError."""
     pod = Pod()
 
     def end(number: int, _frame: FrameType | None) -> None:
@@ -174,11 +177,12 @@ def run(options: argparse.Namespace, environ: dict[str, str]) -> int:
     name, node, namespace = (environ.pop(each, "") for each in (POD_VARIABLE, NODE_VARIABLE, NAMESPACE_VARIABLE))
     _look_at_shm()
     endpoints = find(names_of(options.launcher, namespace), options.port, options.patience)
-    # Every address is the launcher's, so try each; on a node's own network that includes this node's.
+    # All addresses belong to the launcher, so try each. On the host network, this includes the addresses of its node.
     ticket = Ticket(tuple(endpoints), network_identity(), key)
     threads = []
     for slot in range(options.slots_per_pod):
-        # If two pods choose the same number, the second is refused and ends; its replacement chooses another.
+        # If two pods choose the same number, the second one is refused and ends. Its replacement chooses another
+        # number.
         number = secrets.randbits(31) if options.elastic else index * options.slots_per_pod + slot
         parts = [f"pod {name}" if name else f"pod {index}", *([f"slot {slot}"] if options.slots_per_pod > 1 else [])]
         label = " ".join([", ".join(parts), *([f"on {node}"] if node else [])])
@@ -189,7 +193,7 @@ def run(options: argparse.Namespace, environ: dict[str, str]) -> int:
         thread.join()
     for trouble in pod.troubles:
         _say(f"error: {trouble}")
-    # The exit code 1 makes Kubernetes replace this pod if the job continues without it.
+    # Exit code 1 makes Kubernetes replace this pod while the job continues without it.
     lost = options.elastic and any(map(_answers, endpoints))
     return 1 if pod.troubles or lost else 0
 

@@ -1,1 +1,1 @@
-"""Output of the workers: lines, progress bars, files, and the launcher's terminal."""
+"""Output of the workers: lines, progress bars, files, and the launcher's own terminal."""

@@ -1,4 +1,4 @@
-"""Progress bars at the bottom of a terminal. Pure: returns bytes; the terminal's size is an argument."""
+"""Progress bars at the bottom of a terminal. Functions return bytes, and callers pass the size of the terminal."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from horovod.runner.output.row import Row, cells_of, cut
 
-ERASE = b"\r\x1b[K"  # erases the cursor's line
-MARGIN = 3  # columns that are left free for the ^C or ^Z that a terminal shows at the cursor
-LINES_LIMIT = 1000  # upper bound of a terminal's height
-FRAME = 0.05  # s between two redraws
+ERASE = b"\r\x1b[K"  # Erases the line of the cursor.
+MARGIN = 3  # Columns left free for the ^C or ^Z that a terminal shows at the cursor.
+LINES_LIMIT = 1000  # Upper bound for the height of a terminal.
+FRAME = 0.05  # Seconds between two redraws.
 _SGR = re.compile("\x1b\\[[0-9;:]*m")
 _TO_THE_END = "\x1b[K"
 _BELOW = "\x1b[J"
@@ -21,7 +21,7 @@ Source = tuple[int, int]  # rank, stream
 
 @dataclass(frozen=True)
 class Bars:
-    """Bars of one stream, in one or more rows, and the prefix of each."""
+    """Progress bars of one stream: one or more rows, and the prefix to print before each."""
 
     stream: int
     prefix: str
@@ -29,25 +29,25 @@ class Bars:
 
 
 class Area:
-    r"""Redrawn rows below the last output line: one per progress bar, in rank order, and the launcher's status.
+    r"""Rows below the last output line: one per progress bar, in rank order, and the launcher's status line.
 
-    The cursor stays behind the last character. To print lines above: erase, write them, draw.
+    The cursor stays behind the last character. To print lines above the area: erase it, write the lines, draw it.
 
-    `full` is True if the terminal can erase and move up. Otherwise a single row is rewritten with \r; it shows the
-    first bar and the number of others.
+    `full` is True if the terminal can erase and move up. Otherwise, a single row is rewritten with \r. It shows the
+    first bar and the number of other bars.
     """
 
     def __init__(self, full: bool) -> None:
         self.full = full
-        self.stream = 2  # stream to which the area is drawn
+        self.stream = 2  # stream on which the area is drawn
         self.changed = False
-        self.next = 0.0  # when it may be redrawn
+        self.next = 0.0  # earliest time of the next redraw
         self._bars: dict[Source, Bars] = {}
         self._status = ""
         self._drawn: list[str] = []
 
     def draw(self, source: Source, bars: Bars) -> None:
-        """Set what a source draws; without rows, nothing."""
+        """Set the bars of a source. If `bars` has no rows, remove them."""
         if bars.rows:
             self._bars[source] = bars
         elif self._bars.pop(source, None) is None:
@@ -55,27 +55,27 @@ class Area:
         self.changed = True
 
     def say(self, status: str) -> None:
-        """Set the launcher's status line; empty for none."""
+        """Set the launcher's status line; an empty string removes it."""
         if status != self._status:
             self._status, self.changed = status, True
 
     def clear(self) -> None:
-        """Remove all bars and the status."""
+        """Remove all bars and the status line."""
         self.changed = self.changed or bool(self._bars or self._status)
         self._bars, self._status = {}, ""
 
     @property
     def stands(self) -> bool:
-        """True if something is drawn."""
+        """True if any row is drawn."""
         return bool(self._drawn)
 
     def move_down(self, lines: int) -> None:
-        """Record that the cursor has moved down because the user typed."""
+        """Record that the cursor has moved down because the user pressed Enter."""
         if self._drawn and self.full:
             self._drawn += [""] * min(lines, LINES_LIMIT - len(self._drawn))
 
     def erase(self) -> bytes:
-        """Return the bytes that erase the area and move the cursor to its beginning."""
+        """Return the bytes that erase the area and move the cursor to its first row."""
         if not self._drawn:
             return b""
         drawn, self._drawn = self._drawn, []
@@ -85,7 +85,7 @@ class Area:
         return (_up(len(drawn)) + (_BELOW if len(drawn) > 1 else _TO_THE_END)).encode()
 
     def frame(self, columns: int, lines: int, now: float) -> bytes:
-        """Return the bytes that update the area on a terminal of that size."""
+        """Return the bytes that update the area on a terminal of this size."""
         self.changed, self.next = False, now + FRAME
         columns = max(1, columns - MARGIN)
         rows = self._fitting(columns, max(1, lines - 1)) if self.full else self._one(columns)
@@ -129,7 +129,7 @@ class Area:
         return [row.shown(bar.prefix, columns) for bar, row in bars[:room]] + more + status
 
     def _choose_stream(self, bars: list[tuple[Bars, Row]]) -> None:
-        if not self._drawn:  # else what is drawn on the other stream could not be erased
+        if not self._drawn:  # otherwise, rows drawn on the other stream could not be erased
             self.stream = bars[0][0].stream if bars else 2
 
     def _one(self, columns: int) -> list[str]:
@@ -147,7 +147,7 @@ def _others(count: int) -> str:
 
 
 def _up(lines: int) -> str:
-    """Return the escape sequence that moves the cursor to column 1 of the first of `lines` lines."""
+    """Return the escape sequence that moves the cursor up to column 1 of the first of the last `lines` lines."""
     if not lines:
         return ""
     return f"\r\x1b[{lines - 1}A" if lines > 1 else "\r"

@@ -1,4 +1,4 @@
-"""Workers' output and the launcher's messages, with prefixes and progress bars, as shown and as recorded."""
+"""Display and record of the workers' output and the launcher's messages, with prefixes and progress bars."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from horovod.runner.plan.settings import LaunchSettings
 from horovod.runner.protocol.messages import Output
 
 _NEVER = float("inf")
-LOG_INTERVAL = 10.0  # s between two log lines of a bar in a file or pipe
+LOG_INTERVAL = 10.0  # seconds between two log lines of a progress bar, if the output is a file or pipe
 
 
 class BarBoard:
-    """Streams that draw. `prefix` returns the prefix of a stream's bars."""
+    """Streams that currently draw progress bars. `prefix` returns the prefix for the bars of a stream."""
 
     def __init__(self, queue: OutputSink, prefix: Callable[[Source], str]) -> None:
         self._queue = queue
         self._prefix = prefix
         self._texts: dict[Source, StreamText] = {}
-        self._dues: dict[Source, float] = {}  # when each stream must be handled although it writes nothing
-        self._soonest = _NEVER  # lower bound of these times
+        self._dues: dict[Source, float] = {}  # Time at which each stream must be handled even without new output.
+        self._soonest = _NEVER  # Lower bound of all times in `_dues`.
 
     def follow(self, source: Source, text: StreamText) -> None:
-        """Update the bars of a stream that has written, or whose lines have been taken."""
+        """Update the bars of a stream after it has written, or after its lines have been taken."""
         self._dues.pop(source, None)
         if text.drawing:
             self._texts[source] = text
@@ -52,7 +52,7 @@ class BarBoard:
             self._soonest = min(self._soonest, due)
 
     def due(self, now: float) -> list[tuple[Source, StreamText]]:
-        """Return the streams whose lines may be final by now, or whose bars are to be logged."""
+        """Return the streams that may have final lines, or bars to be logged, at time `now`."""
         if now < self._soonest:
             return []
         due = [source for source, at in self._dues.items() if at <= now]
@@ -60,44 +60,44 @@ class BarBoard:
         return [(source, self._texts[source]) for source in due]
 
     def logged(self, source: Source, now: float) -> list[bytes]:
-        """Return the lines about the stream's bars that are to be logged now."""
+        """Return the log lines of the stream's bars that are due."""
         if self._queue.shows_bars(source[1]) or source not in self._texts:
             return []
         rows = [(row, _due(row)) for row in self._texts[source].seen()]
         return [row.logged(now) for row, due in rows if due is not None and due <= now]
 
     def next_due(self) -> float | None:
-        """Return when to call `due` next, or None."""
+        """Return the time at which `due` must be called next, or None."""
         return self._soonest if self._dues else None
 
 
 def _due(row: Row) -> float | None:
-    """Return when the bar is to be logged, or None."""
+    """Return the time at which the bar must be logged, or None."""
     if row.left is not None or not row.changed or row.since is None:
         return None
     return row.since + LOG_INTERVAL
 
 
 class Display:
-    """Display of the workers' output.
+    """Display of the workers' output on the launcher's stdout and stderr.
 
-    Only whole lines are shown, so lines of different ranks never mix. Text that still changes, such as progress bars,
-    is drawn below them on a terminal, and logged at intervals to a file or pipe. The caller must call `tick` at
+    Only whole lines are shown, so lines of different ranks never mix. Text that still changes, such as a progress bar,
+    is drawn below them on a terminal. In a file or pipe, it is logged at intervals. The caller must call `tick` at
     `next_due`.
 
-    Where workers come and go, ranks are worker numbers here. `rank_of` returns the current rank of one, None for a new
-    worker, which is shown as `[new 4]`; `join` adds a worker.
+    In elastic jobs, all ranks here are worker numbers. `rank_of` returns the current rank of a worker; None means a new
+    worker, which is shown as `[new 4]`. `join` adds a worker.
 
     Args:
-        queue: Where the lines go.
+        queue: Sink to which the lines are written.
         hosts: Host of each rank.
-        prefix: Show the rank and stream before each line.
-        timestamp: Show the time, too.
-        with_host: Show the host, too.
-        collapse: Show a line once that several ranks write within a moment. Tracebacks that end several ranks are
-            always shown once.
-        cut: Returns how many lines to leave out at the front of such a traceback.
-        rank_of: Current rank of a worker.
+        prefix: True to show the rank and stream before each line.
+        timestamp: True to show the time as well.
+        with_host: True to show the host as well.
+        collapse: True to show a line only once if several ranks write it within half a second. Tracebacks that end
+            several ranks are always shown once.
+        cut: Function that returns how many lines to omit at the start of such a traceback.
+        rank_of: Function that returns the current rank of a worker.
     """
 
     def __init__(
@@ -124,13 +124,13 @@ class Display:
         self._board = BarBoard(queue, lambda source: self._label((source[0],), source[1]))
 
     def join(self, worker: int) -> None:
-        """Add a worker, whose host is in `hosts` already."""
+        """Add a worker. Its host must already be in `hosts`."""
         self._farewells.join(worker)
         if self._collapser is not None:
             self._collapser.join(worker)
 
     def show(self, rank: int, stream: int, data: bytes, now: float) -> None:
-        """Take bytes that the rank has written to its stdout (1) or stderr (2)."""
+        """Show what the rank has written to its stdout (1) or stderr (2)."""
         text = self._texts.get((rank, stream))
         if text is None:
             text = self._texts[rank, stream] = StreamText(contain=self._queue.is_terminal(stream))
@@ -141,14 +141,14 @@ class Display:
         self._board.follow((rank, stream), text)
 
     def _go_on(self, rank: int, stream: int, now: float) -> None:
-        """Show the final lines of this stream, since the rank wrote them before it wrote to its other stream."""
+        """Show the final lines of this stream, because the rank wrote them before it wrote to its other stream."""
         text = self._texts.get((rank, stream))
         if text is not None and text.drawing and (lines := text.settle(now, at_once=True)):
             self._take_lines(rank, stream, now, lines)
             self._board.follow((rank, stream), text)
 
     def finish(self, rank: int, now: float) -> None:
-        """Show the rest of a rank that has ended, even without a newline."""
+        """Show the remaining output of a rank that has ended, even without a newline."""
         for stream in STREAMS:
             text = self._texts.get((rank, stream))
             if text is not None:
@@ -160,12 +160,12 @@ class Display:
         self.tick(now)
 
     def forget(self, worker: int) -> None:
-        """Drop the state of a worker that has finished."""
+        """Drop the state of a worker whose output is complete."""
         for stream in STREAMS:
             self._texts.pop((worker, stream), None)
 
     def next_due(self) -> float | None:
-        """Return when `tick` must be called next without further output, or None."""
+        """Return the time at which `tick` must be called next if no output arrives, or None."""
         dues = (
             self._farewells.next_due(),
             self._collapser.next_due() if self._collapser is not None else None,
@@ -175,7 +175,7 @@ class Display:
         return min((due for due in dues if due is not None), default=None)
 
     def tick(self, now: float) -> None:
-        """Show the lines that are due."""
+        """Show all lines that are due."""
         for source, text in self._board.due(now):
             lines = text.settle(now) + self._board.logged(source, now)
             self._take_lines(*source, now, lines)
@@ -189,17 +189,17 @@ class Display:
             self._put(group.ranks, group.stream, group.line)
 
     def flush(self) -> None:
-        """Show all lines that are still held."""
+        """Show all lines that are still held back."""
         for rank in self._hosts:
             self.finish(rank, 0.0)
         self.tick(float("inf"))
 
     def _put(self, ranks: Collection[int], stream: int, line: bytes) -> None:
-        """Write a line of these ranks."""
+        """Write a line that these ranks have written."""
         self._queue.put(stream, self._prefix_of(ranks, stream) + line)
 
     def _take_lines(self, rank: int, stream: int, now: float, lines: list[bytes]) -> None:
-        if stream == 2 and self._collapser is None:  # the collapser merges all lines, tracebacks too
+        if stream == 2 and self._collapser is None:  # the collapser merges all lines, including tracebacks
             lines = self._farewells.add(rank, lines, now)
         if not lines:
             return
@@ -233,22 +233,23 @@ class Display:
         return ",".join(filter(None, [known, *new]))
 
 
-# Everything that the launcher shows or records: workers' lines, its own messages, files per rank, ends of stderr.
+# Everything that the launcher shows or records: the workers' lines, its own messages, one file per rank, and the last
+# stderr output of each worker.
 #
-# The ends of the workers' stderr explain why they ended.
+# The last stderr output explains why a worker ended.
 
 
 class FirstException:
-    """Cut for `Farewells` where the caller of `horovod.run` gets the first rank's exception.
+    """Function `cut` for `Farewells` if the caller of `horovod.run` gets the exception of the first rank that fails.
 
-    Of the first exception that is a rank's own, the lines before its message are left out.
+    Of the first exception that a rank raised itself, only the message is shown.
     """
 
     def __init__(self) -> None:
         self._met = False
 
     def __call__(self, lines: Sequence[bytes]) -> int:
-        """Return the number of lines to leave out at the front of a rank's last lines."""
+        """Return the number of lines to omit at the start of a rank's last lines."""
         texts = [line.decode(errors="replace").rstrip("\r\n") for line in lines]
         exception, victim = first_failure.find_exception("\n".join(texts))
         if self._met or victim or not exception:
@@ -259,7 +260,7 @@ class FirstException:
 
 
 class Screen:
-    """Everything that the launcher shows. `queue` must be written by the launcher's loop."""
+    """Everything that the launcher shows. The launcher's loop must write `queue`."""
 
     def __init__(
         self,
@@ -270,17 +271,17 @@ class Screen:
         hosts: Mapping[int, str] | None = None,
         rank_of: Callable[[int], int | None] = lambda rank: rank,
     ) -> None:
-        """Create the display and the files.
+        """Create the display and the output files.
 
-        Where workers come and go, ranks are worker numbers here, and `join` adds a worker.
+        In elastic jobs, all ranks here are worker numbers, and `join` adds a worker.
 
         Args:
             settings: Settings of the job.
-            output: Destination of the output; default this process's stdout and stderr.
-            told: True if the caller gets the exception of the rank that fails first, so that only its message is shown.
-            sink: Also gets everything that is shown.
-            hosts: Hosts by worker number, in elastic jobs.
-            rank_of: Current rank of a worker.
+            output: Destination of the output; by default this process's stdout and stderr.
+            told: True if the caller gets the exception of the rank that fails first. Only its message is then shown.
+            sink: Dashboard that also gets everything that is shown.
+            hosts: Host of each worker by number; only in elastic jobs.
+            rank_of: Function that returns the current rank of a worker.
 
         Raises:
             OSError: The files cannot be created.
@@ -304,16 +305,16 @@ class Screen:
             self._files = RankFiles(settings.output_filename, settings.size)
 
     def join(self, worker: int) -> None:
-        """Add a worker of an elastic job. Raises RankFileError."""
+        """Add a worker of an elastic job. Raises RankFileError if its files cannot be created."""
         self._tails[worker] = bytearray()
         self.display.join(worker)
         self._with_files(lambda files: files.join(worker))
 
     def show(self, report: Output) -> None:
-        """Show a worker's output, even after the worker has ended, since its children may still write.
+        """Show the output of a worker. It may have ended already, because its children can still write.
 
         Raises:
-            RankFileError: A file cannot be written. No further file is written then.
+            RankFileError: A file cannot be written. No files are written after that.
         """
         rank, stream = report.rank, report.stream
         if stream == 2 and (tail := self._tails.get(rank)) is not None:
@@ -336,22 +337,22 @@ class Screen:
                 raise
 
     def finish(self, rank: int) -> None:
-        """Record that the rank has ended. Raises RankFileError."""
+        """Record that the rank has ended. Raises RankFileError if its files cannot be written."""
         self.display.finish(rank, time.monotonic())
         if self._leave:
             self._with_files(lambda files: files.finish(rank))
 
     def forget(self, worker: int) -> None:
-        """Drop what is stored about a worker that has ended and will not be asked for again."""
+        """Drop the records of a worker that has ended and is not needed any more."""
         self._tails.pop(worker, None)
         self.display.forget(worker)
 
     def tail(self, rank: int) -> str:
-        """Return the end of the rank's stderr, empty for a forgotten worker."""
+        """Return the last stderr output of the rank; empty if the worker was forgotten."""
         return self._tails.get(rank, b"").decode(errors="replace")
 
     def tails(self) -> dict[int, str]:
-        """Return the end of each rank's stderr."""
+        """Return the last stderr output of each rank."""
         return {rank: self.tail(rank) for rank in self._tails}
 
     def say(self, text: str) -> None:
@@ -364,12 +365,12 @@ class Screen:
         self.queue.put(2, lines.encode(errors="surrogateescape"))
 
     def announce(self) -> None:
-        """Show the address of the dashboard, if there is one."""
+        """Show the URL of the dashboard, if there is one."""
         if self.sink.address:
             self._write(f"live page: {self.sink.address}")
 
     def close(self) -> None:
-        """Close files and output. Raises RankFileError for what could not be written until now."""
+        """Close files and output. Raises RankFileError if a delayed write fails."""
         files, self._files = self._files, None
         try:
             if files is not None:

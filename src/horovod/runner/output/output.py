@@ -1,4 +1,4 @@
-"""Destinations of the workers' output: a non-blocking queue to the launcher's own output, or Python's streams."""
+"""Destinations of the workers' output: a non-blocking queue to the launcher's stdout and stderr, or Python streams."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from typing import Any
 
 from horovod.runner.output.bars import Area, Bars, Source
 
-PIPE_PIECE = 4096  # bytes that a pipe or terminal reported as writable takes without blocking (PIPE_BUF)
+PIPE_PIECE = 4096  # Bytes that a pipe or terminal takes without blocking if poll() reports it as writable (PIPE_BUF).
 FILE_PIECE = 1 << 20
-DRAW_LIMIT = 1 << 16  # queued bytes above which nothing is drawn
-WRITE_SECONDS = 0.05  # time limit of one `write`
-FULL_SECONDS = 0.01  # until the next attempt on a terminal that poll() reports as writable but is full
-LEAVE_SECONDS = 1.0  # to write the queue before the launcher is suspended
+DRAW_LIMIT = 1 << 16  # Queued bytes above which no progress bars are drawn.
+WRITE_SECONDS = 0.05  # Seconds after which one call of `write` returns.
+FULL_SECONDS = 0.01  # Seconds until the next attempt if a terminal is full although poll() reports it as writable.
+LEAVE_SECONDS = 1.0  # Seconds for writing the queue before the launcher is suspended.
 
 
 class OutputSink:
-    """Destination of the launcher's output: whole lines in one order, and below them text that still changes."""
+    """Destination of the launcher's output: whole lines in one order, and text below them that still changes."""
 
     def __init__(self, terminals: Collection[int], together: bool, full: bool = False) -> None:
-        r"""Create areas for progress bars on terminals.
+        r"""Create the areas for progress bars on those streams that are terminals.
 
         Args:
-            terminals: Streams that lead to a terminal, or to something that handles \r like one.
-            together: True if both streams lead to the same place.
-            full: True if it can erase and move the cursor up.
+            terminals: Streams that go to a terminal, or to something else that handles \r in the same way.
+            together: True if both streams go to the same place.
+            full: True if the terminals can erase and move the cursor up.
         """
         self._terminals = frozenset(terminals)
         areas = {stream: Area(full) for stream in self._terminals}
@@ -41,22 +41,22 @@ class OutputSink:
         self._areas = areas
         self._each_area = tuple({id(area): area for area in areas.values()}.values())
         self._lent = False
-        self.pending = 0  # queued bytes
-        self.broken = False  # True if output is lost: a reader (`head`, say) has ended, or a disk is full
-        self.trouble = ""  # the reason, for messages
-        self.reader_gone = False  # True if the reason is that a reader has ended
+        self.pending = 0  # Number of queued bytes.
+        self.broken = False  # True if output is lost, because a reader such as `head` has ended or a disk is full.
+        self.trouble = ""  # Reason for `broken`, for messages.
+        self.reader_gone = False  # True if the reason is that a reader has ended.
 
     def is_terminal(self, stream: int) -> bool:
-        """Return True if the stream leads to a terminal."""
+        """Return True if the stream goes to a terminal."""
         return stream in self._terminals
 
     def shows_bars(self, stream: int) -> bool:
-        """Return True if `draw` may be called for this stream."""
+        """Return True if `draw` has an effect on this stream."""
         return stream in self._areas and not self._lent
 
     @property
     def rewrites(self) -> bool:
-        """True if `status` shows anything."""
+        """True if `status` has any effect."""
         return self.shows_bars(2) and self._areas[2].full
 
     def lend(self) -> None:
@@ -74,28 +74,28 @@ class OutputSink:
         self._emit(stream, data)
 
     def draw(self, source: Source, bars: Bars) -> None:
-        """Replace what a stream of a rank draws; without rows, nothing."""
+        """Set the bars of a rank's stream. If `bars` has no rows, remove them."""
         self._areas[bars.stream].draw(source, bars)
 
     def status(self, text: str) -> None:
-        """Set the launcher's status line below all output; empty for none."""
+        """Set the launcher's status line below all output; an empty string removes it."""
         if self.rewrites:
             self._areas[2].say(text)
 
     def next_due(self) -> float | None:
-        """Return when `write` has something to draw, or None."""
-        if self.pending > DRAW_LIMIT:  # drawn after the queue has been written
+        """Return the time at which `write` has something to draw, or None."""
+        if self.pending > DRAW_LIMIT:  # draw only after the queue has been written
             return None
         return min((area.next for area in self._each_area if area.changed), default=None)
 
     def refresh(self, now: float) -> None:
-        """Draw areas that have changed and are due."""
+        """Draw the areas that have changed and are due."""
         for area in self._each_area:
             if area.changed and area.next <= now and self.pending <= DRAW_LIMIT:
                 self._emit_some(area, area.frame(*self._size(area.stream), now))
 
     def end_bars(self) -> None:
-        """Remove all bars, so that what is written next begins on a new line, even if written by others."""
+        """Remove all bars, so that further output, even of other programs, begins on a new line."""
         for area in self._each_area:
             area.clear()
         self._erase()
@@ -109,19 +109,19 @@ class OutputSink:
             self._emit(area.stream, data)
 
     def typed(self, data: bytes) -> None:
-        """Record what the user typed, because the terminal has shown it behind the area."""
+        """Record what the user typed, because the terminal has echoed it behind the area."""
         if 2 in self._areas:
             self._areas[2].move_down(data.count(b"\n"))
 
     def _size(self, stream: int) -> tuple[int, int]:
-        """Return columns and lines of the terminal."""
+        """Return the size of the terminal in columns and lines."""
         return 80, 24
 
     def _emit(self, stream: int, data: bytes) -> None:
         raise NotImplementedError
 
     def waiting_for(self) -> int | None:
-        """Return the descriptor to poll for POLLOUT, or None when there is nothing to write."""
+        """Return the descriptor to poll for POLLOUT, or None if there is nothing to write."""
         return None
 
     def write(self) -> None:
@@ -132,25 +132,25 @@ class OutputSink:
         """Restore the terminal before the launcher is suspended."""
 
     def close(self) -> None:
-        """Release the terminal at the end of the job."""
+        """Release the terminal when the job has ended."""
 
 
 def _is_same(one: int, other: int) -> bool:
-    """Return True if two descriptors lead to the same terminal, file or pipe."""
+    """Return True if both descriptors refer to the same terminal, file or pipe."""
     if os.isatty(one) and os.isatty(other):
         return True  # even if their names differ
     return os.path.samestat(os.fstat(one), os.fstat(other))
 
 
 def _takes(fd: int) -> bool:
-    """Return True if the descriptor can be written to now."""
+    """Return True if the descriptor is writable now."""
     poll = select.poll()
     poll.register(fd, select.POLLOUT)
     return bool(poll.poll(0))
 
 
 def _opened_anew(terminal: int) -> int:
-    """Return a non-blocking descriptor of the terminal, or the given one where that is not allowed, as after `su`."""
+    """Open the terminal again as non-blocking. Returns the given descriptor if that is not allowed, as after `su`."""
     try:
         return os.open(f"/proc/self/fd/{terminal}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     except OSError:
@@ -158,11 +158,10 @@ def _opened_anew(terminal: int) -> int:
 
 
 class OutputQueue(OutputSink):
-    """Queue of bytes for the launcher's own stdout and stderr, in one order, written without blocking.
+    """Queue for the launcher's own stdout and stderr. It keeps the order of both and writes without blocking.
 
-    The descriptors are shared with other programs, so they are not made non-blocking. Instead, each piece is small
-    enough for a pipe that poll() reports as writable. This does not hold for a terminal, which is therefore opened
-    again.
+    Other programs share the descriptors, so they are not made non-blocking. Instead, each piece is small enough for a
+    pipe that poll() reports as writable. For a terminal, a small piece can still block, so a terminal is opened again.
     """
 
     def __init__(self, stdout: int = 1, stderr: int = 2) -> None:
@@ -172,11 +171,11 @@ class OutputQueue(OutputSink):
         self._queue: deque[tuple[int, bytearray]] = deque()
         self._pieces = {fd: self._piece(fd) for fd in self._fds.values()}
         self._broken_fds: set[int] = set()
-        self._own: dict[int, int] = {}  # descriptor to the one that is written to instead, until `close`
-        self._inside: int | None = None  # descriptor to which an incomplete line was written
+        self._own: dict[int, int] = {}  # For each descriptor, the one that is written to instead until `close`.
+        self._inside: int | None = None  # Descriptor to which an incomplete line was written.
 
     def _size(self, stream: int) -> tuple[int, int]:
-        """Return the current window size, 80 by 24 where it is unknown."""
+        """Return the current size of the window, or 80 by 24 if it is unknown."""
         try:
             size = os.get_terminal_size(self._fds[stream])
         except OSError:
@@ -198,11 +197,11 @@ class OutputQueue(OutputSink):
         self.pending += len(data)
 
     def waiting_for(self) -> int | None:
-        """Return the descriptor to poll for POLLOUT, or None when there is nothing to write."""
+        """Return the descriptor to poll for POLLOUT, or None if there is nothing to write."""
         return self._queue[0][0] if self._queue else None
 
     def write(self, budget: float = WRITE_SECONDS) -> None:
-        """Write as much as possible without blocking, for about `budget` seconds at most."""
+        """Write as much as possible without blocking, for at most about `budget` seconds."""
         super().write()
         self._write_some(time.monotonic() + budget)
 
@@ -213,7 +212,7 @@ class OutputQueue(OutputSink):
                 return
             try:
                 written = os.write(self._own_of(fd), memoryview(data)[: self._pieces[fd]])
-            except BlockingIOError:  # it has room for less than a character, or another program made it non-blocking
+            except BlockingIOError:  # too little room for a character, or another program made it non-blocking
                 time.sleep(FULL_SECONDS)
                 return
             except OSError as error:
@@ -232,7 +231,7 @@ class OutputQueue(OutputSink):
         return self._own[fd]
 
     def leave(self) -> None:
-        """Write the queue before the launcher is suspended."""
+        """Write the queued bytes before the launcher is suspended."""
         self._erase()
         end = time.monotonic() + LEAVE_SECONDS
         while self._queue and time.monotonic() < end:
@@ -240,7 +239,7 @@ class OutputQueue(OutputSink):
             time.sleep(0.01)
 
     def close(self) -> None:
-        """End an incomplete line and erase the bars; queued bytes are dropped."""
+        """End an incomplete line and erase the bars. Queued bytes are dropped."""
         if self._queue and self._inside in self._own and not any(area.stands for area in self._each_area):
             self._write_last(self._inside, b"\r\n")
         for area in self._each_area:
@@ -276,21 +275,21 @@ class OutputQueue(OutputSink):
         self.pending = sum(len(data) for _, data in self._queue)
 
 
-# Output of a job started by `horovod.run`, written to the current `sys.stdout` and `sys.stderr`.
+# Output of a job of `horovod.run`, written to the current `sys.stdout` and `sys.stderr`.
 #
-# In a notebook, under pytest or inside `contextlib.redirect_stdout`, these are Python objects and not the process's
-# descriptors. What is written to descriptor 1 would appear elsewhere or nowhere.
+# In a notebook, under pytest or inside `contextlib.redirect_stdout`, these are Python objects that are not connected to
+# the process's descriptors. What is written to descriptor 1 would then appear elsewhere or be lost.
 
 
 class StreamOutput(OutputSink):
-    """Output to text streams, written in the calling thread as by `print`, so that a slow stream blocks the job."""
+    """Output to text streams. The calling thread writes as `print` does, so a slow stream blocks the job."""
 
     def __init__(self, stdout: Any, stderr: Any) -> None:
-        """Store the text streams; None drops the output."""
+        """Store the text streams. The output for a stream that is None is dropped."""
         self._streams = {1: stdout, 2: stderr}
         terminals = {n for n, stream in self._streams.items() if stream is None or _moves_back(stream)}
         super().__init__(terminals, stdout is stderr or terminals == set(self._streams))
-        # A long line may have been split inside a character.
+        # A long line may have been split in the middle of a character.
         self._decoders = {number: codecs.getincrementaldecoder("utf-8")("replace") for number in self._streams}
         self._last = 0
 
@@ -303,7 +302,7 @@ class StreamOutput(OutputSink):
         if isinstance(encoding, str):
             text = text.encode(encoding, "backslashreplace").decode(encoding)
         try:
-            if self._last not in (0, stream):  # flush the other stream, whose buffer would change the order
+            if self._last not in (0, stream):  # flush the other stream first, because buffering would change the order
                 self._flush(self._last)
             self._last = stream
             target.write(text)
@@ -335,7 +334,7 @@ def _moves_back(stream: Any) -> bool:
 
 
 def standard_output() -> OutputSink:
-    """Return the destination for the current `sys.stdout` and `sys.stderr`, after flushing them."""
+    """Return a sink for the current `sys.stdout` and `sys.stderr`. Flushes both first."""
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             stream.flush()
@@ -345,9 +344,9 @@ def standard_output() -> OutputSink:
 
 
 def _is_descriptor(stream: Any, original: Any, fd: int) -> bool:
-    """Return True if the stream is Python's own for this descriptor.
+    """Return True if the stream is Python's original one for this descriptor.
 
-    A replacement may have a `fileno` as well, but of a file that no user sees.
+    A replacement can have a `fileno` too, but that can be of a file that no user sees.
     """
     if stream is None or stream is not original:
         return False

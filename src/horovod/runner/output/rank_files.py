@@ -1,4 +1,4 @@
-"""Files with the output of each rank."""
+"""Files that contain the output of each rank."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _TOP = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 class RankFileError(OSError):
-    """A file of a rank's output cannot be written; the message has its path and the reason."""
+    """Error of writing a rank's output file. The message contains the path and the reason."""
 
     def __init__(self, path: Path, error: OSError) -> None:
         super().__init__(error.errno, error.strerror, str(path))
@@ -25,12 +25,12 @@ class RankFileError(OSError):
 
 
 class RankFiles:
-    """Files DIR/rank.<zero-padded rank>/stdout and stderr, with each worker's bytes unchanged.
+    """Output files DIR/rank.<zero-padded rank>/stdout and stderr. They contain each worker's output unchanged.
 
-    In an elastic job these are the workers of the start; a worker that comes later (`join`) has DIR/worker.<number>.
+    In an elastic job, the ranks are the initial workers. A later worker (`join`) has DIR/worker.<number>.
 
-    DIR may be a symbolic link, but others may have prepared its contents: links inside are not followed, and only
-    regular files are written. Methods raise RankFileError, an OSError, when a folder or file cannot be created or
+    DIR can be a symbolic link. But other users could have created its contents, so links inside are not followed, and
+    only regular files are written. Methods raise RankFileError, an OSError, if a folder or file cannot be created or
     written.
     """
 
@@ -42,7 +42,7 @@ class RankFiles:
         self._make({rank: f"rank.{rank:0{width}}" for rank in range(size)})
 
     def join(self, worker: int) -> None:
-        """Create the files of a worker, unless it has some."""
+        """Create the files of a worker, unless they exist already."""
         if (worker, 1) not in self._files:
             self._make({worker: f"worker.{worker}"})
 
@@ -63,7 +63,7 @@ class RankFiles:
             raise RankFileError(path, error) from None
 
     def finish(self, worker: int) -> None:
-        """Close the files of a worker that has ended; a late write opens them again."""
+        """Close the files of a worker that has ended. A later write opens them again."""
         for stream in STREAMS:
             if (fd := self._files.pop((worker, stream), None)) is not None:
                 try:
@@ -72,7 +72,7 @@ class RankFiles:
                     raise RankFileError(self._paths[worker, stream], error) from None
 
     def write(self, rank: int, stream: int, data: bytes) -> None:
-        """Append to a file. After an error, it contains the bytes that could be written."""
+        """Append to a file. After an error, the file contains the bytes that could be written."""
         fd = self._files.get((rank, stream))
         path = self._paths[rank, stream]
         try:
@@ -89,7 +89,7 @@ class RankFiles:
             raise RankFileError(path, error) from None
 
     def close(self) -> None:
-        """Close all files, since some file systems report only then that they are full."""
+        """Close all files. Some file systems report only then that they are full."""
         files, self._files = self._files, {}
         failed: RankFileError | None = None
         for key, fd in files.items():
@@ -108,7 +108,7 @@ def _write(fd: int, data: bytes) -> None:
 
 
 def _create(at: int, name: str) -> int:
-    """Create or truncate a file of this name in the folder."""
+    """Create or truncate the file with this name in the folder."""
     fd = private_files.open_file(name, os.O_WRONLY, at)
     try:
         os.ftruncate(fd, 0)

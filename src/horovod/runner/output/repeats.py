@@ -1,4 +1,4 @@
-"""Merging of equal lines that many ranks write, and of equal tracebacks when a job fails."""
+"""Merging of equal lines that many ranks write, and of equal tracebacks if a job fails."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from dataclasses import dataclass, field
 from horovod.runner.attribution.first_failure import find_exception
 from horovod.runner.attribution.tracebacks import HEADER, shortened
 
-# Merging of equal lines written by many ranks.
+# Merging of equal lines that many ranks write.
 
-DELAY = 0.5  # s that a line is held for the same line of other ranks
-HELD_LIMIT = 1 << 20  # maximum bytes of held lines
-GROUP_LIMIT = 512  # maximum number of held lines
+DELAY = 0.5  # Seconds for which a line is held to merge it with the same line of other ranks.
+HELD_LIMIT = 1 << 20  # Maximum total bytes of held lines.
+GROUP_LIMIT = 512  # Maximum number of held lines.
 
 _Key = tuple[int, bytes]
 
 
 @dataclass(eq=False)
 class Group:
-    """A line and the ranks that have written it."""
+    """Line of output, and the ranks that have written it."""
 
     stream: int
     line: bytes
@@ -29,21 +29,21 @@ class Group:
 
 
 class Collapser:
-    """Holds lines briefly and merges equal ones of different ranks. Pure: the time is an argument.
+    """Buffer that holds lines for a short time and merges equal lines of different ranks.
 
-    The lines of each rank stay in order, over both streams. A line is held for at most DELAY s, and less when all ranks
-    have written it or the limits are exceeded.
+    The lines of each rank stay in order, across both streams. A line is held for at most DELAY seconds. It is released
+    earlier if all ranks have written it, or if the limits are exceeded.
     """
 
     def __init__(self, ranks: Iterable[int]) -> None:
         self._living = set(ranks)
-        self._groups: list[Group] = []  # in display order
+        self._groups: list[Group] = []  # In the order in which they will be shown.
         self._by_line: dict[_Key, list[Group]] = {}
-        self._last: dict[int, Group] = {}  # last held line of each rank
+        self._last: dict[int, Group] = {}  # Last held line of each rank.
         self._held = 0
 
     def add(self, rank: int, stream: int, line: bytes, now: float) -> None:
-        """Hold a line of a rank, merged with the same line of others if the order allows that."""
+        """Hold a line of a rank. Merges it with the same line of other ranks if the order of lines allows it."""
         same = self._by_line.setdefault((stream, line), [])
         group = next((group for group in same if rank not in group.ranks and self._place(group, rank)), None)
         if group is None:
@@ -55,7 +55,7 @@ class Collapser:
         self._last[rank] = group
 
     def _place(self, group: Group, rank: int) -> bool:
-        """Return True if the rank can join the group with its lines still in order; moves the group if needed."""
+        """Return True if the rank can join the group without reordering its lines. Moves the group if needed."""
         last = self._last.get(rank)
         if last is None:
             return True
@@ -68,21 +68,21 @@ class Collapser:
         return True
 
     def join(self, rank: int) -> None:
-        """Add a rank, for whose lines those of others are held."""
+        """Add a rank. From now on, lines of other ranks are held until it writes them too."""
         self._living.add(rank)
 
     def leave(self, rank: int) -> None:
-        """Remove a rank that has ended, so that lines are not held for it."""
+        """Remove a rank that has ended, so that lines are no longer held for it."""
         self._living.discard(rank)
 
     def next_due(self) -> float | None:
-        """Return when `take` must be called next, or None if no line is held."""
+        """Return the time at which `take` must be called next, or None if no line is held."""
         return min((group.due for group in self._groups), default=None)
 
     def take(self, now: float) -> list[Group]:
-        """Return the lines to be shown now, in order: those due or written by all ranks, and all before these.
+        """Return the lines to show now, in order: those that are due or complete, and all lines before them.
 
-        No rank can join a line that precedes one that all ranks have written.
+        A line is complete once all ranks have written it. No rank can join a line before such a line.
         """
         ready = (i for i, group in enumerate(self._groups, 1) if group.due <= now or self._living <= group.ranks)
         count = max(max(ready, default=0), len(self._groups) - GROUP_LIMIT)
@@ -111,19 +111,19 @@ class Collapser:
         return self.take(float("inf"))
 
 
-# Tracebacks on stderr: when a job fails, several ranks often write the same one, which is shown once.
+# Tracebacks on stderr. If a job fails, several ranks often write the same traceback; it is shown once.
 #
-# A traceback, and what the rank writes after it, is held for a moment. Pure: the time is an argument.
+# A traceback, and what the rank writes after it, is held for a short time.
 
-TRACEBACK_DELAY = 1.0  # s that a traceback is held for the same one of other ranks
-LONG_DELAY = 5.0  # s that it is held for the end of its process, if that decides what is shown
-TRACEBACK_LIMIT = 1 << 16  # maximum bytes held of one rank; more is shown at once
+TRACEBACK_DELAY = 1.0  # Seconds for which a traceback is held to merge it with equal ones of other ranks.
+LONG_DELAY = 5.0  # Seconds to wait for the end of the process, if that decides what is shown.
+TRACEBACK_LIMIT = 1 << 16  # Maximum bytes held of one rank. More output is shown at once.
 
 _HEADER = HEADER.encode()
-_NUMBERS = re.compile(rb"\d+")  # in messages: ranks, processes, addresses
+_NUMBERS = re.compile(rb"\d+")  # numbers in messages: ranks, processes, addresses
 
 Cut = Callable[[Sequence[bytes]], int]
-Shown = tuple[list[int], bytes]  # a line, and the ranks that have written it
+Shown = tuple[list[int], bytes]  # ranks that have written a line, and the line
 
 
 @dataclass
@@ -135,12 +135,12 @@ class _Held:
 
 
 class Farewells:
-    """Held tracebacks of all ranks.
+    """Buffer that holds the tracebacks of all ranks.
 
     Args:
         ranks: All ranks.
-        cut: Returns how many lines to leave out at the front of the lines with which a rank has ended, because they are
-            shown elsewhere; None leaves out nothing.
+        cut: Function that returns how many of the first lines to omit when a rank has ended, because they are shown
+            elsewhere. None omits no lines.
     """
 
     def __init__(self, ranks: Iterable[int], cut: Cut | None = None) -> None:
@@ -154,7 +154,7 @@ class Farewells:
         self._living.add(rank)
 
     def add(self, rank: int, lines: Sequence[bytes], now: float) -> list[bytes]:
-        """Take lines of the rank's stderr, in order, and return those to be shown at once."""
+        """Add lines of the rank's stderr, in order. Returns the lines to show at once."""
         held = self._held.get(rank)
         if held is not None:
             return self._hold(rank, held, lines)
@@ -178,11 +178,14 @@ class Farewells:
             self._held[rank].last = True
 
     def next_due(self) -> float | None:
-        """Return when `take` must be called next, or None; lines may be due earlier if a rank ends."""
+        """Return the time at which `take` must be called next, or None. An ended rank can make lines due earlier."""
         return min((held.due for held in self._held.values()), default=None)
 
     def take(self, now: float) -> list[Shown]:
-        """Return what to show now: tracebacks held long enough, and equal ones; all, once all ranks have ended."""
+        """Return the lines to show now: tracebacks that are due, and equal ones.
+
+        Once all ranks have ended, return all.
+        """
         shown: list[Shown] = []
         for rank, held in list(self._held.items()):
             if rank in self._held and (held.due <= now or not self._living):
@@ -192,7 +195,7 @@ class Farewells:
         return shown
 
     def _show(self, same: dict[int, _Held]) -> list[Shown]:
-        """Return the lines with all their ranks; a line that differs in a number is shown for each rank separately."""
+        """Return the lines with all their ranks. If a line contains different numbers, each version is shown."""
         first = next(iter(same.values())).lines
         ended = any(held.last for held in same.values())
         cut = self._cut(first) if self._cut is not None and ended else 0
@@ -207,7 +210,7 @@ class Farewells:
 
 
 def _without_frames(lines: list[bytes]) -> list[bytes]:
-    """Return the lines without library frames if the traceback is a victim's, which does not show the cause."""
+    """Return the lines without library frames if the traceback is a victim's, because it does not show the cause."""
     text = b"".join(lines).decode("utf-8", "surrogateescape")
     if not find_exception(text)[1]:
         return lines
@@ -218,5 +221,5 @@ def _without_frames(lines: list[bytes]) -> list[bytes]:
 
 
 def _alike(lines: Sequence[bytes]) -> tuple[bytes, ...]:
-    """Return a key that is equal for tracebacks that differ only in numbers in their messages."""
+    """Return a key that is equal for tracebacks whose messages differ only in numbers."""
     return tuple(line if line.startswith(b" ") else _NUMBERS.sub(b"#", line) for line in lines)

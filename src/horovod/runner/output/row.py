@@ -1,4 +1,4 @@
-"""Lines of an emulated terminal: contents, colours, and the columns that characters occupy."""
+"""Lines of an emulated terminal: contents, colors, and the columns that characters occupy."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import unicodedata
 from collections.abc import Iterator
 from functools import lru_cache
 
-# Columns that characters occupy on a terminal.
+# Number of columns that characters occupy on a terminal.
 
-# Latin letters and the characters of progress bars, which occupy one column each.
+# Latin letters and the characters of progress bars occupy one column each.
 _NARROW = re.compile("[ -~\u00a1-\u00ac\u00ae-\u02ff\u2500-\u259f]*")
-_NOTHING = {"Mn", "Me", "Cf", "Cc"}  # combining or invisible characters
+_NOTHING = {"Mn", "Me", "Cf", "Cc"}  # combining and invisible characters
 
 
 @lru_cache(maxsize=4096)
@@ -28,7 +28,7 @@ def columns_of(character: str) -> int:
 def cells_of(text: str) -> list[str]:
     """Return one entry per column: a character with its combining ones, or "" for the right half of a wide character.
 
-    Combining characters at the beginning are left out.
+    Combining characters at the beginning of the text are dropped.
     """
     if _NARROW.fullmatch(text):
         return list(text)
@@ -41,13 +41,13 @@ def cells_of(text: str) -> list[str]:
         at = len(cells) - 1
         if at > 0 and not cells[at]:
             at -= 1
-        if at >= 0 and len(cells[at]) < 16:  # bounds the size of a cell
+        if at >= 0 and len(cells[at]) < 16:  # limits the size of a cell
             cells[at] += character
     return cells
 
 
 def cut(cells: list[str], columns: int) -> list[str]:
-    """Return the cells that fit; half of a wide character becomes a space."""
+    """Return the cells that fit into `columns`. Half of a wide character becomes a space."""
     if len(cells) <= columns:
         return cells
     kept = cells[:columns]
@@ -56,12 +56,12 @@ def cut(cells: list[str], columns: int) -> list[str]:
     return kept
 
 
-# Containment of text colours: no line leaves a colour switched on.
+# Colors are contained: no line leaves a color switched on for the next one.
 
 # Select Graphic Rendition (ECMA-48, 8.3.117): ESC [ numbers m.
 _SGR = re.compile(rb"\x1b\[([0-9;:]{0,256})m")
 RESET = b"\x1b[0m"
-# What a number switches on, as (from, to, aspect): numbers of the same aspect replace each other.
+# Numbers that switch something on, as (from, to, aspect). Numbers of the same aspect replace each other.
 _ON = (
     (1, 1, "bold"),
     (2, 2, "faint"),
@@ -94,16 +94,16 @@ _EXTENDED = {38, 48, 58}  # followed by 5;index or 2;red;green;blue
 
 
 class Colours:
-    """Colours that one stream of one rank has left on; switched off at each line's end and on in its next line.
+    """Colors that a rank has left on in one stream: off at each line's end, and on again in its next line.
 
-    So no colour of one rank affects the prefix or the lines of another on a terminal.
+    So the colors of one rank never affect the prefixes or lines of another rank.
     """
 
     def __init__(self) -> None:
         self._on: dict[str, bytes] = {}
 
     def contain(self, line: bytes) -> bytes:
-        """Return the line with earlier lines' colours switched on at its start, and all switched off at its end."""
+        """Return the line with the colors of earlier lines switched on at its start, and all colors off at its end."""
         if not self._on and b"\x1b[" not in line:
             return line
         text = line.rstrip(b"\r\n")
@@ -113,15 +113,15 @@ class Colours:
         return before + text + (RESET if self._on else b"") + line[len(text) :]
 
     def __bool__(self) -> bool:
-        """Return True if a colour is on."""
+        """Return True if any color is on."""
         return bool(self._on)
 
     def sequence(self) -> bytes:
-        """Return the escape sequence that switches on the current colours."""
+        """Return the escape sequence that switches on the current colors."""
         return b"\x1b[" + b";".join(self._on.values()) + b"m" if self._on else b""
 
     def take(self, parameters: bytes) -> None:
-        """Apply the parameters of a sequence, the text between ESC [ and m."""
+        """Apply the parameters of an escape sequence, that is, the text between ESC [ and m."""
         for number, text in _codes(parameters):
             if number == 0:
                 self._on.clear()
@@ -133,7 +133,7 @@ class Colours:
 
 
 def _codes(parameters: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield (number, complete code) for each code of a sequence; an empty number means 0."""
+    """Yield (number, complete code) for each code of a sequence. An empty number means 0."""
     parts = parameters.split(b";")
     while parts:
         part = parts.pop(0)
@@ -142,7 +142,7 @@ def _codes(parameters: bytes) -> Iterator[tuple[int, bytes]]:
             count = {b"5": 2, b"2": 4}.get(parts[0], 1)
             part = b";".join([part, *parts[:count]])
             del parts[:count]
-        elif part == b"4:0":  # underline with style none, so off
+        elif part == b"4:0":  # underline style none, which means off
             number = 24
         yield number, part
 
@@ -152,25 +152,25 @@ _OFF = RESET.decode()
 
 
 class Row:
-    """Cells with their colours and, until they are overwritten, the original text of any length.
+    """Cells of a line with their colors. Until they are overwritten, the original text is also kept, with any length.
 
     Attributes:
-        live: True if the program moves the cursor on the line, as progress bars do.
-        left: When the cursor moved to the next line (s); None while it has not.
-        width: Columns in use.
-        size: Characters of the original text.
-        since: When the bar appeared or was last logged (s).
-        changed: True if it has changed since then.
+        live: True if the program moves the cursor within the line, as progress bars do.
+        left: Time at which the cursor moved to the next line (s); None before.
+        width: Number of columns in use.
+        size: Number of characters of the original text.
+        since: Time at which the bar appeared or was last logged (s).
+        changed: True if the bar has changed since then.
     """
 
     def __init__(self, style: str = "", live: bool = False) -> None:
-        """Create an empty line. `style` is the escape sequence of the colours that are on at its beginning."""
+        """Create an empty line. `style` is the escape sequence of the colors that are on at the start of the line."""
         self.live = live
         self.left: float | None = None
         self.width = 0
         self.size = 0
         self._cells: list[str] = []
-        self._styles: list[str] | None = None  # colours of each cell; None while no cell has any
+        self._styles: list[str] | None = None  # colors of each cell; None if no cell has any
         self._begin = style
         self._end = style
         self._text: list[str] | None = [] if not live else None
@@ -183,26 +183,26 @@ class Row:
 
     @property
     def blank(self) -> bool:
-        """True if nothing is visible."""
+        """True if nothing is visible on the line."""
         return not self._cells or not "".join(self._cells).strip()
 
     @property
     def plain(self) -> bool:
-        """True for a normal line, which has not been overwritten since it was last empty."""
+        """True for a normal line, that is, one that was not overwritten since it was last empty."""
         return self._text is not None and not (self._erased and self.blank)
 
     @property
     def empty(self) -> bool:
-        """True if nothing was ever written or erased on the line."""
+        """True if nothing has ever been written to the line or erased."""
         return not (self._text is None or self._text or self._returned or self._erased)
 
     @property
     def spent(self) -> bool:
-        """True if nothing is visible, and nothing is expected to be."""
+        """True if nothing is visible and the program is not expected to write to the line."""
         return self.blank and self.left is None and not self._returned and not self._text
 
     def write(self, x: int, text: str, cells: list[str], style: str) -> None:
-        """Write the text, which occupies these cells, at column `x`."""
+        """Write text that occupies `cells` at column `x`."""
         if self._text is not None and x == self.width and not self._returned:
             self._text.append(text)
             self.size += len(text)
@@ -224,21 +224,22 @@ class Row:
         if self._styles is not None:
             self._styles += [""] * (max(len(mine), end) - len(self._styles))
             self._styles[x:end] = [style] * len(cells)
-        if 0 < x < len(mine) and not mine[x]:  # overwrites the right half of a wide character: its left becomes a space
+        # If this overwrites the right half of a wide character, its left half becomes a space
+        if 0 < x < len(mine) and not mine[x]:
             mine[x - 1] = " "
         mine[x:end] = cells
         if end < len(mine) and not mine[end]:
             mine[end] = " "
 
     def keep(self, sequence: str, style: str) -> None:
-        """Keep an invisible sequence, such as a change of colours."""
+        """Store an invisible sequence, such as a change of colors."""
         self._end = style
         if self._text is not None and not self._returned:
             self._text.append(sequence)
             self.size += len(sequence)
 
     def go_back(self, style: str) -> None:
-        """Move the cursor to the first column. A line overwritten with spaces counts as new."""
+        """Move the cursor to the first column. A line that was overwritten with spaces counts as new."""
         self.live = True
         if self._text is None and self.blank:
             self.renew(style)
@@ -246,7 +247,7 @@ class Row:
             self._returned = True
 
     def erase(self, start: int, end: int | None, style: str) -> None:
-        """Erase from column `start` to column `end`, or to the last one."""
+        """Erase from column `start` to column `end`; None means the end of the line."""
         self.live = self.changed = True
         end = len(self._cells) if end is None else min(end, len(self._cells))
         if start < end:
@@ -256,23 +257,23 @@ class Row:
             self.renew(style)
 
     def renew(self, style: str) -> None:
-        """Reset the line; if nothing is written to it again, it is not shown."""
+        """Reset the line. If nothing is written to it again, it is not shown."""
         self._cells, self._styles, self.width = [], None, 0
         self._text, self.size, self._begin, self._end = [], 0, style, style
         self._returned, self._erased = False, True
 
     def end(self, returned: bool, now: float) -> None:
-        r"""Move the cursor to the next line, with \r\n if `returned`."""
+        r"""Move the cursor to the next line. `returned` is True if the line ended with \r\n."""
         self.left = now
         self._ending = "\r\n" if returned or self._returned else "\n"
 
     def logged(self, now: float) -> bytes:
-        """Return the current state as a log line."""
+        """Return the current state of the bar as a log line."""
         self._logged, self.since, self.changed = self.shown(), now, False
         return (self._logged + "\n").encode(errors="surrogateescape")
 
     def line(self) -> bytes | None:
-        """Return the final line, or None if nothing is visible or the log has it already."""
+        """Return the final line. None if nothing is visible, or if this state has already been logged."""
         if self._logged is not None and self._logged == self.shown():
             return None
         if self._text is not None:
@@ -286,7 +287,7 @@ class Row:
         return text.encode(errors="surrogateescape")
 
     def shown(self, prefix: str = "", columns: int | None = None) -> str:
-        """Return the visible text after a prefix, both cut to fit `columns`. No colour is left on."""
+        """Return the prefix and the visible text, cut to fit `columns`. No color is left on."""
         cells = self._cells
         if columns is not None:
             label = cut(cells_of(prefix), max(1, columns // 2))

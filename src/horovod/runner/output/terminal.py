@@ -1,4 +1,4 @@
-"""Text of one stream of one rank: lines, colours, and what a program draws by moving the cursor."""
+"""Text that one rank writes to one stream: lines, colors, and what a program draws by moving the cursor."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import re
 
 from horovod.runner.output.row import Colours, Row, cells_of
 
-# Splitting of bytes from a pipe into lines.
+# Splitting of data from a pipe into lines.
 
-LINE_LIMIT = 16 << 20  # maximum bytes held of an incomplete line; a longer one is split here
+LINE_LIMIT = 16 << 20  # maximum bytes held of an incomplete line; a longer line is split there
 
 
 class LineCutter:
-    r"""Splits one stream of one rank into lines that end with \n. Bytes are not changed."""
+    r"""Splitter of one stream of one rank into lines that end with \n. Bytes are not changed."""
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []
@@ -25,7 +25,7 @@ class LineCutter:
         return bool(self._parts)
 
     def feed(self, data: bytes) -> list[bytes]:
-        r"""Return the lines completed by `data`, in which every \r must precede a \n."""
+        r"""Return the lines that `data` completes. In `data`, \r may only occur before \n."""
         lines = data.splitlines(keepends=True)
         rest = lines.pop() if lines and not lines[-1].endswith(b"\n") else b""
         if lines and self._parts:
@@ -45,20 +45,19 @@ class LineCutter:
         return rest
 
 
-# Terminal emulation for one stream of one rank, limited to the lines that can still change.
+# Emulation of a terminal for one stream of one rank, limited to the lines that can still change.
 #
 # Programs that draw progress bars return to the beginning of a line (\r, \b), erase (ESC [ K) and move up (ESC [ A).
-# The canvas follows these movements and returns a line once it is final. Pure: takes text, returns lines; the time is
-# an argument.
+# The canvas follows these movements and returns each line once it is final. Callers pass the time.
 
-HOLD = 0.5  # s after which a program that has left a line of bars is assumed not to return to it
-ROWS_LIMIT = 64  # maximum lines kept; further ones are returned as final
+HOLD = 0.5  # Seconds after which a program that has left a line of bars is not expected to return to it.
+ROWS_LIMIT = 64  # Maximum number of lines kept; further lines are returned as final.
 TRACEBACK = "Traceback (most recent call last):"
 
 _TOKEN = re.compile(
     "([^\x00-\x1f\x7f]+)"  # text
     "|(\n)|(\r+\n)|(\r+)|(\b+)|(\t)"
-    "|\x1b\\[([0-?]*)[ -/]*([@-~])"  # a control sequence (ECMA-48, 5.4): parameters, final byte
+    "|\x1b\\[([0-?]*)[ -/]*([@-~])"  # control sequence (ECMA-48, 5.4): parameters, final byte
     "|(\x1b][^\x07\x1b]*(?:\x07|\x1b\\\\))"  # titles and links
     "|\x1b[ -/]*[0-~]|[\x00-\x1f\x7f]"  # other escape sequences and control characters
 )
@@ -69,14 +68,14 @@ _NUMBER = re.compile("[0-9]{1,4}")
 
 
 class Canvas:
-    """Lines that are not final; the cursor is on one of them."""
+    """Lines that are not final yet. The cursor is on one of them."""
 
     def __init__(self, colours: Colours) -> None:
-        self._colours = colours  # the stream's state, shared with its caller
+        self._colours = colours  # color state of the stream, shared with the caller
         self._style = colours.sequence().decode()
         self._rows = [Row(self._style)]
         self._x = self._y = 0
-        self._climbs = False  # True while the program moves up
+        self._climbs = False  # True while the program is moving up
         self.has_climbed = False
         self._torn = ""
         self._now = 0.0
@@ -84,11 +83,11 @@ class Canvas:
 
     @property
     def idle(self) -> bool:
-        """True if the canvas is empty and the cursor at the beginning."""
+        """True if the canvas is empty and the cursor is at column 0."""
         return len(self._rows) == 1 and self._rows[0].empty and self._x == 0 and not self._torn
 
     def feed(self, text: str, now: float) -> list[bytes]:
-        """Process text and return the lines that become final."""
+        """Process text and return the lines that it makes final."""
         self._now = now
         text, self._torn = self._torn + text, ""
         if "\x1b" in text[-_TORN_LIMIT:] and (torn := _TORN.search(text, max(0, len(text) - _TORN_LIMIT))):
@@ -98,7 +97,7 @@ class Canvas:
         return self._taken()
 
     def settle(self, now: float, at_once: bool = False) -> list[bytes]:
-        """Return lines that became final as the cursor has not returned in time, or, with `at_once`, at any time."""
+        """Return the lines to which the cursor has not returned in time. With `at_once`, do not wait for that time."""
         count = 0
         for row in self._rows[: self._y]:
             if row.left is None or (now < row.left + HOLD and not at_once):
@@ -108,7 +107,7 @@ class Canvas:
         return self._taken()
 
     def finish(self) -> list[bytes]:
-        """Return all remaining lines, at the end of the stream."""
+        """Return all remaining lines at the end of the stream."""
         if self._rows[-1].blank and self._rows[-1].left is None:
             self._rows.pop()
         self._give(len(self._rows))
@@ -116,12 +115,12 @@ class Canvas:
         return self._taken()
 
     def next_due(self) -> float | None:
-        """Return when `settle` may return lines without further input, or None."""
+        """Return the time at which `settle` may return lines without further input, or None."""
         left = self._rows[0].left if self._y else None
         return None if left is None else left + HOLD
 
     def seen(self) -> list[Row]:
-        """Return the visible lines that can still change: bars and the lines among them."""
+        """Return the visible lines that can still change: progress bars and the lines between them."""
         return [row for row in self._rows if (row.live or row.left is not None) and not row.blank]
 
     def _taken(self) -> list[bytes]:
@@ -133,7 +132,7 @@ class Canvas:
         return over
 
     def _give(self, count: int) -> None:
-        """Make the first `count` lines final."""
+        """Return the first `count` lines as final lines."""
         for row in self._rows[:count]:
             line = row.line()
             if line is not None:
@@ -164,7 +163,7 @@ class Canvas:
 
     def _write(self, text: str) -> None:
         row = self._rows[self._y]
-        if row.live and TRACEBACK in text:  # the bar was not ended by a newline
+        if row.live and TRACEBACK in text:  # the program did not end its progress bar with a newline
             bar, _, rest = text.partition(TRACEBACK)
             self._put(bar, cells_of(bar))
             if not row.blank:
@@ -188,10 +187,10 @@ class Canvas:
             self._end_row(returned=False)
 
     def _end_row(self, returned: bool) -> None:
-        """End the current line and move to the next one.
+        """End the current line and move the cursor to the next one.
 
-        A normal line is final at once, with the lines above it. A line of bars is not, because a program that moves the
-        cursor may return to it. Neither is an empty line, which may only skip another program's bar.
+        A normal line, and all lines above it, are final at once. A line of bars is not, because a program that moves
+        the cursor can return to it. An empty line is not final either, because it may only skip another program's bar.
         """
         row = self._rows[self._y]
         row.end(returned, self._now)
@@ -213,7 +212,7 @@ class Canvas:
     def _go_up(self, count: int) -> None:
         self._climbs = self.has_climbed = True
         missing = count - self._y
-        if missing > 0:  # those lines are final already, so what is drawn there becomes new lines
+        if missing > 0:  # those lines are already final, so drawing there creates new lines
             self._rows[:0] = [Row(live=True) for _ in range(missing)]
             self._y += missing
             del self._rows[ROWS_LIMIT:]
@@ -254,35 +253,35 @@ class Canvas:
             del self._rows[self._y + 1 :]
 
 
-# Text of one stream of one rank: plain lines, and what it draws if it moves the cursor.
+# Text of one stream of one rank: plain lines, and what the program draws by moving the cursor.
 
-# Sequences that move the cursor or erase, and incomplete ones that could become such.
+# Sequences that move the cursor or erase, and incomplete sequences that can become such ones.
 _MOVES = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*(?:[A-HJKf]|\Z)|\Z)")
 
 
 class StreamText:
-    """Lines of one stream, returned as they become final.
+    """Lines of one stream, which are returned as they become final.
 
-    Most output is plain lines, which are only split. From the first cursor movement until no drawn line can change any
-    more, a canvas processes the output.
+    Most output consists of plain lines, which are only split. From the first cursor movement until all drawn lines are
+    final, a canvas processes the output.
     """
 
     def __init__(self, contain: bool) -> None:
-        """Create an empty stream. With `contain`, colours do not reach the next line."""
+        """Create an empty stream. If `contain` is True, colors do not extend to the next line."""
         self._contain = contain
         self._cutter = LineCutter()
         self._colours = Colours()
         self._canvas: Canvas | None = None
-        self._climbs = False  # True if the program has ever moved up, as for several bars
+        self._climbs = False  # True if the program has ever moved up, as for several progress bars
         self._decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
 
     @property
     def drawing(self) -> bool:
-        """True if there are lines that may still change."""
+        """True if any line can still change."""
         return self._canvas is not None
 
     def feed(self, data: bytes, now: float) -> list[bytes]:
-        """Return the lines that become final, with their line ends."""
+        """Return the lines that `data` makes final, with their line ends."""
         if self._canvas is None:
             if self._is_plain(data):
                 coloured = self._cutter.inside or b"\x1b" in data
@@ -299,19 +298,19 @@ class StreamText:
             return False
         if b"\x08" in data or (b"\x1b" in data and _MOVES.search(data)):
             return False
-        # Line ends alone may only skip another program's bar.
+        # Data of line ends alone may only skip another program's progress bar.
         return data[:1] != b"\n" or self._cutter.inside or bool(data.strip(b"\n"))
 
     def _contained(self, lines: list[bytes], coloured: bool = True) -> list[bytes]:
-        """Contain the colours of lines. If `coloured` is False, the lines do not change them."""
+        """Contain the colors of lines. If `coloured` is False, the lines do not change the colors."""
         if self._contain and (coloured or self._colours):
             return [self._colours.contain(line) for line in lines]
         return lines
 
     def settle(self, now: float, at_once: bool = False) -> list[bytes]:
-        """Return lines that became final because the program has not returned to them; see `Canvas.settle`.
+        """Return the lines that are final because the program has not returned to them; see `Canvas.settle`.
 
-        With `at_once` they are final at any time, unless the program has moved up before.
+        With `at_once`, do not wait, unless the program has moved up before.
         """
         if self._canvas is None:
             return []
@@ -320,12 +319,12 @@ class StreamText:
         return lines
 
     def _put_away(self) -> None:
-        """Drop the canvas when it is empty."""
+        """Drop the canvas if it is empty."""
         if self._canvas is not None and self._canvas.idle and not self._decoder.getstate()[0]:
             self._canvas = None
 
     def finish(self) -> list[bytes]:
-        """Return what is left, with a line end added if it lacks one."""
+        """Return the remaining output, with a line end if it has none."""
         if self._canvas is not None:
             left = self._canvas.feed(self._decoder.decode(b"", final=True), 0.0) + self._canvas.finish()
             self._canvas = None
@@ -335,7 +334,7 @@ class StreamText:
         return self._contained([rest + b"\n"]) if rest else []
 
     def next_due(self) -> float | None:
-        """Return when `settle` may return lines without further input, or None."""
+        """Return the time at which `settle` may return lines without further input, or None."""
         return None if self._canvas is None else self._canvas.next_due()
 
     def seen(self) -> list[Row]:
