@@ -211,9 +211,7 @@ def _template(path: str) -> dict[str, Any]:
 
 
 def container_of(template: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the template's container for the ranks: the one named CONTAINER, else the first one, else {}.
-
-    """
+    """Return the template's container for the ranks: the one named CONTAINER, else the first one, else {}."""
     containers: list[dict[str, Any]] = template.get("spec", {}).get("containers", [])
     named = [each for each in containers if each.get("name") == CONTAINER]
     return (named or containers or [{}])[0]
