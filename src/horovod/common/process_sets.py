@@ -3,7 +3,7 @@
 Set 0 contains all ranks. Other sets are given to ``init(process_sets=[...])`` or, if sets are dynamic, to
 ``add_process_set``. Every rank registers all sets in the same order, including those of which it is not a member.
 
-Also checks the arguments of ``init``, as far as one rank can do that alone.
+This module also checks the arguments of ``init``, as far as a single rank can do that.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,12 +19,12 @@ _registered: "dict[int, list[ProcessSet]]" = {}
 
 
 class ProcessSet:
-    """Group of ranks. Pass the object to collectives once it is registered.
+    """Group of ranks. Once it is registered, pass it to collectives.
 
     Attributes:
         process_set_id: Id of the set; None until registered.
         ranks: Sorted ranks of the job. For a set made from a communicator, None until ``init`` has registered it.
-        mpi_comm: The mpi4py communicator that the set was made from, or None.
+        mpi_comm: mpi4py communicator from which the set was made, or None.
         world_ranks: World ranks of the communicator's members, in its order, or None.
     """
 
@@ -37,8 +37,8 @@ class ProcessSet:
         """Create an unregistered process set.
 
         Args:
-            ranks_or_comm: Distinct ranks, or an mpi4py communicator of processes of this job. A process that is in none
-                of a set's communicators passes COMM_NULL, because ``init`` gets each set on every rank.
+            ranks_or_comm: Distinct ranks, or an mpi4py communicator of processes of this job. A process that belongs to
+                none of a set's communicators passes COMM_NULL, because every rank must pass each set to ``init``.
 
         Raises:
             ValueError: If the argument is anything else, if a rank is negative or repeated, or if a communicator is
@@ -53,18 +53,18 @@ class ProcessSet:
             self.ranks = check_ranks(ranks_or_comm)
 
     def size(self) -> int | None:
-        """Return the number of members; None if not registered."""
+        """Return the number of members; None if the set is not registered."""
         return None if self.process_set_id is None or self.ranks is None else len(self.ranks)
 
     def rank(self) -> int | None:
-        """Return this process's index within the set; None if not registered or not a member."""
+        """Return this process's index within the set; None if the set is not registered or lacks this process."""
         job = state.job
         if self.process_set_id is None or self.ranks is None or job is None or job.rank not in self.ranks:
             return None
         return self.ranks.index(job.rank)
 
     def included(self) -> bool | None:
-        """Return True if this process is a member; None while the set's ranks or this process's rank are unknown."""
+        """Return True if this process is a member; None while the set's ranks or this process's rank is unknown."""
         return None if self.ranks is None or state.job is None else state.job.rank in self.ranks
 
     def _invalidate(self) -> None:
@@ -72,7 +72,7 @@ class ProcessSet:
         self.process_set_id = self.mpi_comm = self.world_ranks = None
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        # Functions pickled to another rank must refer to the global set of that rank, not to a copy.
+        # A function that is pickled and sent to another rank must refer to that rank's global set, not to a copy.
         return "global_process_set" if self is global_process_set else super().__reduce_ex__(protocol)
 
     def __str__(self) -> str:
@@ -82,7 +82,7 @@ class ProcessSet:
 
 
 def check_ranks(ranks: Any, what: str = "ranks of a ProcessSet") -> list[int]:
-    """Return the given world ranks as a sorted list.
+    """Check a collection of world ranks, and return it as a sorted list.
 
     Args:
         ranks: Any iterable of integers.
@@ -97,7 +97,7 @@ def check_ranks(ranks: Any, what: str = "ranks of a ProcessSet") -> list[int]:
         )
     members: list[int] = []
     for rank in ranks:
-        # NumPy integers also have ``__index__``. Booleans have it too, but are refused because they are surely a
+        # ``__index__`` includes NumPy integers. It would include booleans too, which are rejected as an obvious
         # mistake.
         if isinstance(rank, bool) or not hasattr(rank, "__index__"):
             raise ValueError(f"{what}: world ranks are integers, not {type(rank).__name__} {rank!r}")
@@ -124,7 +124,7 @@ global_process_set = _make_global()
 def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
     """Register a process set while the job runs.
 
-    All ranks must call it with the same ranks; it blocks until they do. Needs HOROVOD_DYNAMIC_PROCESS_SETS=1 or
+    All ranks must call this with the same ranks; it blocks until they do. It needs HOROVOD_DYNAMIC_PROCESS_SETS=1 or
     ``init(process_sets="dynamic")``.
 
     Args:
@@ -134,7 +134,7 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
         The registered set.
 
     Raises:
-        ValueError: If not initialized, if process sets are static, or if the set exists already, is empty or has
+        ValueError: If not initialized, if process sets are static, or if the set already exists, is empty or has
             unknown ranks.
         NotImplementedError: If the set was made from a communicator.
         HorovodInternalError: If ranks disagree.
@@ -159,8 +159,8 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
 def remove_process_set(process_set: ProcessSet) -> bool:
     """Unregister a process set.
 
-    All ranks must call it; it blocks until they do. The given object and all others for the same set lose their ids and
-    may be added again.
+    All ranks must call this; it blocks until they do. All ProcessSet objects for this set lose their ids and can be
+    added again.
 
     Returns:
         True if the set was removed; False for the global set and for sets that are not registered.
@@ -192,7 +192,7 @@ def remove_process_set(process_set: ProcessSet) -> bool:
 
 
 def check_new(process_set: ProcessSet, size: int) -> None:
-    """Raise ValueError, naming the set and the reason, if it cannot exist in a job of ``size`` ranks."""
+    """Raise ValueError if the set cannot exist in a job of ``size`` ranks; names the set and the reason."""
     ranks = process_set.ranks
     if not ranks:
         raise ValueError(f"{process_set} has no ranks")
@@ -201,7 +201,7 @@ def check_new(process_set: ProcessSet, size: int) -> None:
 
 
 def register(process_set: ProcessSet) -> None:
-    """Register the set on all ranks and store its id in the object.
+    """Register the set on all ranks, and store its id in the object.
 
     Raises:
         ValueError: If a set with these ranks exists.
@@ -215,7 +215,7 @@ def register(process_set: ProcessSet) -> None:
 
 
 def register_as(ranks: Sequence[int], number: int) -> int:
-    """Record and return the id of a set that the engine has created."""
+    """Store and return the id of a set that the engine has created."""
     made = ProcessSet(ranks)
     made.process_set_id = number
     _registered[number] = [made]
@@ -223,13 +223,13 @@ def register_as(ranks: Sequence[int], number: int) -> int:
 
 
 def find(sought: Sequence[int] | None) -> int | None:
-    """Return the id of the registered set with these sorted ranks, or None. The global set is not considered."""
+    """Return the id of the registered set with these sorted ranks, or None. Ignores the global set."""
     known = ((number, objects[0].ranks) for number, objects in _registered.items() if number != 0)
     return next((number for number, ranks in known if ranks == sought), None)
 
 
 def adopt(process_set: ProcessSet, number: int) -> None:
-    """Make the object refer to the registered set ``number``, which has the same ranks."""
+    """Give the object the id of the registered set ``number``, which has the same ranks."""
     if all(process_set is not one for one in known_as(number)):
         process_set.process_set_id = number
         process_set.ranks = known_as(number)[0].ranks
@@ -237,20 +237,20 @@ def adopt(process_set: ProcessSet, number: int) -> None:
 
 
 def known_as(number: int) -> list[ProcessSet]:
-    """Return the objects for the registered set with this id; empty if there is no such set."""
+    """Return all ProcessSet objects for the registered set with this id; empty if there is no such set."""
     return list(_registered.get(number, ()))
 
 
 def by_id(number: int) -> ProcessSet | None:
-    """Return the registered set with this id, or None."""
+    """Return a ProcessSet object for the registered set with this id, or None."""
     return next(iter(_registered.get(number, ())), None)
 
 
 def fill(job: Job, comm: Any, sets: Sequence[ProcessSet]) -> None:
-    """Fill the global set and register ``sets`` when a job begins.
+    """Initialize the global set and register ``sets`` when a job begins.
 
     Args:
-        job: The job, with the ranks agreed on for each set.
+        job: The job, with the ranks on which all ranks agree for each set.
         comm: The communicator given to ``init``, or None; becomes ``mpi_comm`` of the global set.
         sets: The sets given to ``init``.
 
@@ -271,7 +271,7 @@ def fill(job: Job, comm: Any, sets: Sequence[ProcessSet]) -> None:
 
 
 def _fill_by_communicators(entry: ProcessSet, agreed: Sets, rank: int) -> None:
-    """Register all sets at one index. ``entry`` becomes the one that contains this rank, or the only one."""
+    """Register all sets at one index. ``entry`` becomes the set that contains this rank, or the only set."""
     entry.ranks = []
     for ranks in agreed:
         one = entry if rank in ranks or len(agreed) == 1 else ProcessSet(ranks)
@@ -280,7 +280,7 @@ def _fill_by_communicators(entry: ProcessSet, agreed: Sets, rank: int) -> None:
 
 
 def fill_global(size: int) -> None:
-    """Give the global set all ranks of a job of ``size`` ranks."""
+    """Set the global set to all ranks of a job of ``size`` ranks."""
     global_process_set.process_set_id = 0
     global_process_set.ranks = list(range(size))
     _registered[0] = [global_process_set]
@@ -310,7 +310,7 @@ class InitArguments:
     dynamic: bool
 
     def given(self) -> list[GivenSet]:
-        """Return the process sets in the form in which ranks exchange them."""
+        """Return the process sets in the form that ranks exchange."""
         return [
             GivenSet(one.ranks or []) if one.world_ranks is None else GivenSet(one.world_ranks, by_communicator=True)
             for one in self.sets
@@ -318,7 +318,7 @@ class InitArguments:
 
 
 def check_init_arguments(comm: Any, process_sets: Any) -> InitArguments:
-    """Return the checked arguments.
+    """Check the arguments of ``init``, as far as a single rank can.
 
     Raises:
         ValueError: If an argument is invalid; names argument, value and what is accepted.
@@ -358,7 +358,7 @@ def _sets(process_sets: Any) -> tuple[list[ProcessSet], bool]:
         if not isinstance(entry, ProcessSet):
             raise ValueError(f"process_sets[{index}] must be a ProcessSet, got {entry!r}")
         if entry.world_ranks is not None:
-            continue  # other ranks have different sets here; repetitions are found when all ranks have exchanged theirs
+            continue  # sets differ between ranks here; ``init`` detects repetitions after their exchange
         ranks = tuple(entry.ranks or ())
         if ranks in seen:
             raise ValueError(f"process_sets[{index}] with ranks {list(ranks)} repeats process_sets[{seen[ranks]}]")

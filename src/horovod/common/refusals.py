@@ -1,4 +1,4 @@
-"""Addition of the rank to error messages of argument checks, which do not always know it."""
+"""Helpers that add this process's rank to error messages of argument checks."""
 
 import functools
 import re
@@ -11,7 +11,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def refusing(face: Access) -> Callable[[_F], _F]:
-    """Return a decorator that adds this process's rank, if known, to ValueErrors and NotImplementedErrors.
+    """Return a decorator that adds this process's rank, if known, to each ValueError and NotImplementedError.
 
     The error object keeps its type and traceback.
     """
@@ -37,11 +37,11 @@ def add_rank(face: Access, error: Exception) -> None:
 
 
 def with_rank(face: Access, text: str) -> str:
-    """Append this process's rank to ``text``, unless it contains the rank or there is none."""
+    """Append this process's rank to ``text``, unless the text names it already or the rank is unknown."""
     job = face.job
     return text if job is None or re.search(rf"\brank {job.rank}\b", text) else f"{text} (on rank {job.rank})"
 
 
 def operation_on_rank(face: Access, operation: str) -> str:
-    """Return the beginning of messages: ``allreduce on rank 1``, or ``allreduce`` if there is no rank."""
+    """Return the prefix of messages: ``allreduce on rank 1``, or ``allreduce`` if the rank is unknown."""
     return operation if face.job is None else f"{operation} on rank {face.job.rank}"

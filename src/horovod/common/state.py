@@ -15,7 +15,7 @@ __all__ = ["Job", "State", "state"]
 
 
 class State(Access):
-    """Access for code that belongs to no frontend. Only ``basics`` sets the fields."""
+    """The process's job, and access to it for code that belongs to no frontend. Only ``basics`` sets the fields."""
 
     __slots__ = ("faces", "left", "members")
 
@@ -29,7 +29,7 @@ class State(Access):
         """Names of frontends that were in the job and have shut down."""
 
     def start(self, job: Job, engine: "Engine", members: list[int] | None) -> None:
-        """Open the access and let native libraries use the engine."""
+        """Start the job: open the access, and let native libraries use the engine."""
         self.members = members
         self.open(job, engine, None, None)
         engine.serve_faces(job.rank, job.size, job.local_rank, job.local_size)
@@ -48,7 +48,7 @@ class State(Access):
         self.close()
 
     def leave_in_child(self) -> None:
-        """Refuse operations of all frontends in a forked child."""
+        """Reject the operations of all frontends in a forked child."""
         if self.engine is not None:
             self.engine.abandon()
             super().leave_in_child()

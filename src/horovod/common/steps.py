@@ -1,4 +1,4 @@
-"""Detection of the end of training steps: ``hvd.step()``, optimizer steps, and time spent waiting for data.
+"""Marks of training steps, from ``hvd.step()`` or optimizers, and the time spent waiting for data.
 
 A mark takes about a microsecond, and no time without a job. ``telemetry/account.py`` uses the marks.
 """
@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 
 class Marks:
-    """Step marks of this process. Only one source counts.
+    """Step marks of this process, of which only one source counts.
 
-    Once ``tell`` is called, only its marks count. Otherwise those of one optimizer count. Otherwise, if ``find`` was
-    called, the engine detects steps itself.
+    Once ``tell`` is called, only its marks count. Until then, those of one optimizer count. If there are none and
+    ``find`` was called, the engine detects steps itself.
     """
 
     __slots__ = (
@@ -52,14 +52,15 @@ class Marks:
         self._told = False
         self._leader = self._other = 0
         self._thread = 0
-        self._waits = 0  # ns since the last mark
+        self._waits = 0  # ns of waiting for data since the last mark
         self._waiting = False
 
     def open(self, step: Callable[[int], None], find: Callable[[], None]) -> None:
         """Begin to mark the steps of a job.
 
         Args:
-            step: Called at each mark that counts, with the ns that the program waited for data since the last mark.
+            step: Called at each mark that counts, with the time in ns that the program has waited for data since the
+                last mark.
             find: Makes the engine detect steps.
         """
         self._forget()
@@ -76,16 +77,16 @@ class Marks:
             find()
 
     def close(self) -> None:
-        """Stop marking steps at the job's end."""
+        """Stop marking steps because the job has ended."""
         self._step = self._find = None
 
     def tell(self) -> None:
-        """Mark the end of a step, as told by the program."""
+        """Mark the end of a step; called by the program (``hvd.step()``)."""
         self._told = True
         self._mark()
 
     def optimizer(self, who: object) -> None:
-        """Mark a step of an optimizer; if there are several, the one with the most steps counts."""
+        """Mark a step of an optimizer. If there are several optimizers, the one with the most steps counts."""
         if self._step is None or self._told:
             return
         number = id(who)
@@ -98,7 +99,7 @@ class Marks:
         self._mark()
 
     def find(self) -> None:
-        """Let the engine detect steps, because they run inside the framework and their end cannot be observed."""
+        """Let the engine detect steps that run inside the framework, where their end cannot be observed."""
         self._finding = True
         if self._find is not None:
             self._find()
@@ -106,7 +107,7 @@ class Marks:
     def begin_wait(self) -> bool:
         """Return True if the wait for data that begins now is to be measured.
 
-        Waits in threads other than the one that makes steps, and waits within another wait, are not measured.
+        Only waits in the thread that makes steps are measured, and no waits within another wait.
         """
         if self._step is None or self._waiting:
             return False
@@ -117,7 +118,7 @@ class Marks:
         return True
 
     def waited(self, ns: int) -> None:
-        """End the measured wait, which took ``ns``."""
+        """End the measured wait, which took ``ns`` nanoseconds."""
         self._waiting = False
         self._waits += ns
 

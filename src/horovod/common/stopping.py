@@ -1,7 +1,7 @@
-"""Signals that ask a job to stop, so that all ranks end at the same step.
+"""Signals that ask a job to stop, handled so that all ranks end at the same step.
 
-A cluster sends such a signal to some processes before it takes their machines away. What each rank has received is
-reduced like a tensor, so all ranks get the same answer, whatever launched the job.
+A cluster sends such a signal to some processes before it takes their machines away. The ranks exchange the received
+signals by an allreduce, so all ranks get the same answer under every launcher.
 """
 
 import os
@@ -24,7 +24,7 @@ Slurm signals all processes of a step, and launchers that receive the signal for
 
 
 def signals_named(text: str) -> list[signal.Signals]:
-    """Return the signals in a comma-separated list of names, with or without SIG, without repetitions.
+    """Parse a comma-separated list of signal names, with or without "SIG"; repetitions are dropped.
 
     Raises:
         ValueError: If a name is unknown or the signal cannot be caught.
@@ -42,24 +42,24 @@ def signals_named(text: str) -> list[signal.Signals]:
 
 
 class Stopping:
-    """Stop signals received by this process."""
+    """Stop signals that this process has received."""
 
     def __init__(self) -> None:
         self.heard = 0
         """Number of the last received signal; 0: none."""
-        self._since = 0.0  # when that signal first came
+        self._since = 0.0  # time at which that signal first came
         self._before: dict[int, Any] = {}  # previous handlers, by signal
         self.listens = False
         """True once handlers are installed, even if the list of signals is empty."""
         self._sees_forks = False
 
     def listen(self, signals: list[signal.Signals]) -> None:
-        """Handle these signals, so that they end this process only if they come twice.
+        """Handle these signals, so that a signal ends this process only if it comes twice.
 
         A handler that the program has installed is called too.
 
         Raises:
-            ValueError: Outside the main thread, which alone can install signal handlers.
+            ValueError: If not called in the main thread, because only that can install signal handlers.
         """
         if threading.current_thread() is not threading.main_thread():
             raise ValueError(
@@ -69,7 +69,7 @@ class Stopping:
         for number in signals:
             self._before[number] = signal.signal(number, self._hear)
         self.listens = True
-        if not self._sees_forks:  # forked processes inherit the registration
+        if not self._sees_forks:  # only once, because forked processes inherit the registration
             self._sees_forks = True
             os.register_at_fork(after_in_child=self._leave)
 
@@ -88,7 +88,7 @@ class Stopping:
         self.heard = number
         if callable(before):
             before(number, frame)
-        elif again and before == signal.SIG_DFL:  # a sender that signals twice does not want to wait
+        elif again and before == signal.SIG_DFL:  # two signals mean that the process is to end now
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
 

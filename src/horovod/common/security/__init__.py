@@ -1,1 +1,1 @@
-"""Authentication of connections, and their encryption."""
+"""Authentication and encryption of connections."""

@@ -1,4 +1,4 @@
-"""Mutual authentication of two ranks on a new stream connection (TCP or Unix), before it carries anything else.
+"""Mutual authentication of two ranks on a new stream connection (TCP or Unix), before any other data is sent.
 
 It is a challenge-response protocol with HMAC-SHA256 under the job's key. Every message has a fixed length and is
 received completely before it is examined:
@@ -11,7 +11,7 @@ received completely before it is examined:
 Both nonces are fresh, so recorded messages are not accepted again. The labels prevent one side's answer from serving as
 the other's. The MAC covers purpose, epoch and both ranks, so a connection made for one place cannot be used in another.
 It also covers the version of the handshake (in the magic) and the cipher of the connection, so an attacker in the
-middle cannot change them. The welcome tells the connector that the acceptor has not given up meanwhile.
+middle cannot change them. The welcome tells the connector that the acceptor has not given up in the meantime.
 
 Both sides then have the same ``Session``: one key per direction of this connection (HKDF over the job's key and all
 messages), with which the engine encrypts. With an ``Ephemeral`` on both sides, the nonces are public keys made for this
@@ -27,7 +27,7 @@ opens the connection and sends an invitation first; then the roles are as above:
 Byte by byte, with examples: docs/wire.md.
 
 ``Connector``, ``Acceptor`` and ``Inviter`` do no I/O, so that one thread can drive many of them: send ``outgoing``,
-feed received data, until ``done``. ``connect`` and ``accept`` drive one over a blocking socket.
+feed received data, and repeat until ``done``. ``connect`` and ``accept`` drive one over a blocking socket.
 """
 
 import hashlib
@@ -49,12 +49,12 @@ _INVITATION = 0x80
 
 
 class AuthError(Exception):
-    """The other side did not prove to be the expected member of this job."""
+    """The other side failed to prove that it is the expected member of this job."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Purpose (0 to 127) of a connection, and its ranks: ``source`` is the connector, ``target`` the acceptor."""
+    """Purpose (0 to 127), epoch and ranks of a connection: ``source`` is the connector, ``target`` the acceptor."""
 
     purpose: int
     epoch: int
@@ -64,7 +64,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Session:
-    """Keys of one connection, 32 bytes per direction."""
+    """Session keys of one connection, 32 bytes for each direction."""
 
     send: bytes = field(repr=False)
     receive: bytes = field(repr=False)
@@ -72,7 +72,7 @@ class Session:
 
 @dataclass(frozen=True)
 class Ephemeral:
-    """Key pair for one connection."""
+    """Ephemeral key pair (X25519), used for one connection only."""
 
     public: bytes
     """32 bytes."""
@@ -91,7 +91,7 @@ def _no_ephemeral(purpose: int) -> None:
 
 
 def derive_key(job_key: bytes, label: str) -> Secret:
-    """Return a 32-byte key for one use (HKDF, RFC 5869). It reveals neither the job key nor keys for other uses."""
+    """Derive a 32-byte key for one use (HKDF, RFC 5869). It reveals neither the job key nor keys for other uses."""
     secret = Secret(hmac.digest(b"horovod job key", job_key, "sha256"))
     return Secret(hmac.digest(secret, label.encode() + b"\x01", "sha256"))
 
@@ -113,19 +113,16 @@ class _Side:
 
     @property
     def wanted(self) -> int:
-        """Bytes missing from the awaited message.
-
-        Do not read more from the socket, because later bytes belong to the link.
-        """
+        """Number of bytes to read from the socket. Do not read more, because later bytes belong to the link."""
         return 0 if self.done else self._need - len(self._incoming)
 
     def _make_nonce(self, ephemeral: Ephemeral | None) -> tuple[int, bytes]:
-        """Return (number of the cipher, nonce)."""
+        """Return (number of the cipher, nonce) for this side's next message."""
         self._ephemeral = ephemeral
         return (0, secrets.token_bytes(_NONCE)) if ephemeral is None else (ephemeral.cipher, ephemeral.public)
 
     def _agree(self, said: bytes, their_nonce: bytes) -> None:
-        """Compute the keys, the connector's direction first. ``said``: all messages so far."""
+        """Derive the session keys, first the connector's. ``said``: all messages of the handshake so far."""
         secret = b""
         if self._ephemeral is not None:
             try:
@@ -137,7 +134,7 @@ class _Side:
         self._keys = there, back
 
     def feed(self, data: bytes) -> None:
-        """Process received bytes, at most ``wanted``. Raises AuthError if the other side is not the expected one."""
+        """Process at most ``wanted`` received bytes. Raises AuthError if the other side is not the expected one."""
         if len(data) > self.wanted:
             raise AuthError("more data than the handshake has")
         self._incoming += data
@@ -150,7 +147,7 @@ class _Side:
 
 
 class Connector(_Side):
-    """Side that opened the connection."""
+    """Handshake of the side that opened the connection."""
 
     def __init__(self, key: bytes, place: Place, ephemerals: Ephemerals = _no_ephemeral) -> None:
         super().__init__(key)
@@ -162,12 +159,12 @@ class Connector(_Side):
 
     @property
     def proven(self) -> bool:
-        """True once the acceptor has proved its identity; only its welcome is missing then."""
+        """True once the acceptor has proved its identity, so that only its welcome is missing."""
         return self._keys is not None
 
     @property
     def session(self) -> Session:
-        """Keys of the connection, once ``done``."""
+        """Session keys of the connection; available once ``done``."""
         if not self.done or self._keys is None:
             raise AuthError("the handshake is not complete")
         return Session(send=self._keys[0], receive=self._keys[1])
@@ -189,7 +186,7 @@ class Connector(_Side):
 
 
 class Acceptor(_Side):
-    """Side that listened; it learns from the hello which rank connects, and for which purpose."""
+    """Handshake of the side that listened. The hello tells it which rank connects, and for which purpose."""
 
     def __init__(self, key: bytes, epoch: int, rank: int, ephemerals: Ephemerals = _no_ephemeral) -> None:
         super().__init__(key)
@@ -210,19 +207,19 @@ class Acceptor(_Side):
 
     @property
     def greeted(self) -> bool:
-        """True once a message that looks like a hello has arrived; not authenticated."""
+        """True once a message in the form of a hello has arrived, which is not authenticated yet."""
         return self._claimed is not None or bool(self.invitation)
 
     @property
     def place(self) -> Place:
-        """Place that the connection is for; authenticated once ``done``."""
+        """Place of the connection according to the hello; authenticated once ``done``."""
         if not self.done or self._claimed is None:
             raise AuthError("the handshake is not complete")
         return self._claimed
 
     @property
     def session(self) -> Session:
-        """Keys of the connection, once ``done``."""
+        """Session keys of the connection; available once ``done``."""
         if not self.done or self._keys is None:
             raise AuthError("the handshake is not complete")
         return Session(send=self._keys[1], receive=self._keys[0])
@@ -275,13 +272,10 @@ class Acceptor(_Side):
 
 
 class Inviter(Acceptor):
-    """Acceptor that opened the connection itself."""
+    """Acceptor that has opened the connection itself and invites the connector."""
 
     def __init__(self, key: bytes, place: Place, ephemerals: Ephemerals = _no_ephemeral) -> None:
-        """Prepare an invitation to a connector.
-
-        ``place``: its target is this rank, its source the rank invited to be the connector.
-        """
+        """Prepare an invitation. ``place``: target is this rank, source is the rank invited to become the connector."""
         super().__init__(key, place.epoch, place.target, ephemerals)
         invitation = _HELLO.pack(
             _MAGIC,
@@ -301,7 +295,7 @@ def connect(sock: socket.socket, key: bytes, place: Place, timeout: float) -> No
 
 
 def accept(sock: socket.socket, key: bytes, epoch: int, rank: int, timeout: float) -> Place:
-    """Run the acceptor's side, and return the place of the connection. Raises AuthError or TimeoutError."""
+    """Run the acceptor's side, and return the connection's place. Raises AuthError or TimeoutError."""
     side = Acceptor(key, epoch, rank)
     _drive(sock, side, timeout)
     return side.place

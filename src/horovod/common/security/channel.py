@@ -1,13 +1,12 @@
 """Encrypted connection between two ends that share a secret, without certificates or host names.
 
 It uses TLS from Python's own library, with keys made for this connection only (Diffie-Hellman in the group ffdhe3072 of
-RFC 7919) and without certificates. So an attacker who learns the secret later cannot read recorded connections. TLS
-alone protects only against eavesdroppers here. ``binding`` identifies a connection: an attacker in the middle has a
-different one with each end. So if both ends prove that they know the secret with a key that includes the binding
-(``bound_key``, with the handshake of ``auth``), there is no attacker in the middle.
-
-It uses version 1.2, because later versions have no mode without certificates, and Python has no channel binding for
-them.
+RFC 7919) and without certificates. So an attacker who learns the secret later cannot read recorded connections. Without
+certificates, TLS only protects against eavesdroppers. Against an attacker in the middle, the channel has a ``binding``,
+which identifies the TLS connection: an attacker would have a different connection, and so a different binding, with
+each end. Both ends derive a key from the secret and the binding (``bound_key``) and prove with the handshake of
+``auth`` that their keys are equal. The TLS version is 1.2, because later versions have no mode without certificates,
+and Python has no channel binding for them.
 """
 
 import os
@@ -19,7 +18,7 @@ from socket import socket as Socket
 from horovod.common.contract.private_files import Secret
 from horovod.common.security.auth import AuthError, _Side, derive_key
 
-# Level 0, because higher levels forbid connections without certificates. Group and cipher are fixed.
+# OpenSSL's security level 0, because higher levels forbid connections without certificates. Group and cipher are fixed.
 _CIPHER = "ADH-AES256-GCM-SHA384:@SECLEVEL=0"
 _GROUP = os.path.join(os.path.dirname(__file__), "ffdhe3072.pem")
 _PIECE = 1 << 18
@@ -45,17 +44,17 @@ def _context(accepts: bool) -> ssl.SSLContext:
 
 
 class HungUp(AuthError):
-    """The other side closed the connection too early, possibly because it has reached its limit of connections."""
+    """The other side has closed the connection too early, maybe because it has too many connections."""
 
 
 class Channel:
-    """One end of a channel, without I/O: send ``take()`` over the connection, and feed received data."""
+    """One end of a channel, without I/O. The caller sends the result of ``take()`` and feeds received data."""
 
     def __init__(self, accepts: bool) -> None:
         """Prepare one end of the channel.
 
         Args:
-            accepts: True for the end that accepted the connection.
+            accepts: True for the end that has accepted the connection.
 
         Raises:
             AuthError: If Python's TLS library does not support it.
@@ -67,18 +66,18 @@ class Channel:
 
     @property
     def binding(self) -> bytes:
-        """Binding of this connection, equal at both ends once ``established``. Raises AuthError before that."""
+        """Binding of this connection, the same at both ends. Raises AuthError unless ``established``."""
         found = self._tls.get_channel_binding("tls-unique") if self.established else None
         if not found:
             raise AuthError("the connection is not established")
         return found
 
     def take(self) -> bytes:
-        """Return the data to send now."""
+        """Return the data that the caller must send now."""
         return self._out.read()
 
     def write(self, data: bytes) -> None:
-        """Encrypt data; only once ``established``."""
+        """Encrypt data to be returned by ``take``; call only once ``established``."""
         if data:
             self._tls.write(data)
 
@@ -110,12 +109,12 @@ class Channel:
 
 
 def bound_key(secret: bytes, binding: bytes) -> Secret:
-    """Return the key with which both ends of the connection with this ``binding`` prove that they know the secret."""
+    """Return the key with which the ends of the connection prove to each other that they know the secret."""
     return derive_key(secret, f"channel {binding.hex()}")
 
 
 class Talk:
-    """Channel over a blocking socket, with one deadline for the whole exchange."""
+    """Channel over a blocking socket, with one deadline for the whole conversation."""
 
     def __init__(self, sock: Socket, accepts: bool, seconds: float) -> None:
         """Establish the channel. Raises AuthError (including HungUp), TimeoutError or OSError."""
@@ -129,7 +128,7 @@ class Talk:
         self._send()
 
     def prove(self, make: Callable[[bytes], _Side], secret: bytes) -> None:
-        """Run one side of the handshake; ``make`` creates it from the key."""
+        """Run one side of the authentication over the channel. ``make`` creates this side from the bound key."""
         side = make(bound_key(secret, self.channel.binding))
         while side.outgoing or not side.done:
             if side.outgoing:
@@ -153,7 +152,7 @@ class Talk:
 
     @property
     def rest(self) -> bytes:
-        """Received data that was not read yet."""
+        """Data that was received and decrypted but not read yet."""
         return bytes(self._received)
 
     def _send(self) -> None:

@@ -1,8 +1,8 @@
-"""Encryption of connections between hosts: choice of the cipher and of its library.
+"""Choice of the cipher, and of the library that implements it, for connections between hosts.
 
-The package neither links nor contains a crypto library. OpenSSL's libcrypto is usually loaded by Python itself, and
-libsodium comes with pyzmq; the system or pip keeps them up to date. The engine loads one by its path and tests it with
-published examples (core/transport/crypto.h).
+This package neither links nor contains a crypto library. Python itself usually loads OpenSSL's libcrypto, and libsodium
+comes with pyzmq; the system or pip keeps them up to date. The engine loads one of them by its path and verifies it with
+published test vectors (core/transport/crypto.h).
 """
 
 import contextlib
@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from horovod.common.contract.private_files import Secret
 from horovod.common.security.auth import Ephemeral
 
-NAMES = ("aes-256-gcm", "chacha20-poly1305")  # the index of a name, from 1, is its number in the handshake
+NAMES = ("aes-256-gcm", "chacha20-poly1305")  # the handshake uses the index, counted from 1
 
-# Names that the system's loader may find if no library is loaded yet.
+# Library names for the system's loader, tried if this process has loaded no suitable library.
 _SONAMES = ("libcrypto.so.3", "libcrypto.so.1.1", "libsodium.so.26", "libsodium.so.23")
 _ADVICE = (
     "connections between hosts are encrypted; install OpenSSL's libcrypto 1.1.1 or later (Debian and Ubuntu: "
@@ -26,7 +26,7 @@ _ADVICE = (
 
 @dataclass(frozen=True)
 class Cipher:
-    """Cipher that a rank uses, and its library."""
+    """Cipher that a rank uses, and the path of the library that implements it."""
 
     name: str
     library: str
@@ -45,12 +45,12 @@ class Cipher:
 
 
 def available() -> dict[str, str]:
-    """Return the path of a library for each cipher that this process can use, fastest cipher first."""
+    """Return each cipher that this process can use, fastest first, with the path of its library."""
     from horovod import _core
 
     found: dict[str, str] = {}
     for path in [*_loaded(), *_SONAMES]:
-        with contextlib.suppress(ValueError):  # not found, or an unsuitable version
+        with contextlib.suppress(ValueError):  # not found, or its version is unsuitable
             for name in _core.ciphers(path):
                 found.setdefault(name, path)
         if len(found) == len(NAMES):
@@ -59,7 +59,7 @@ def available() -> dict[str, str]:
 
 
 def _loaded() -> list[str]:
-    """Return the suitable libraries in this process, OpenSSL's first."""
+    """Return the paths of suitable libraries that this process has loaded, OpenSSL's first."""
     # Importing these modules loads the libraries. Python may be built without OpenSSL, or with OpenSSL linked
     # statically.
     with contextlib.suppress(ImportError):
@@ -79,7 +79,7 @@ def _loaded() -> list[str]:
 
 
 def agree(labels: Sequence[str], offered: Sequence[Sequence[str]], wish: str) -> str:
-    """Return the cipher of a job: ``wish`` unless it is "auto", otherwise the first of rank 0's that all ranks have.
+    """Choose the job's cipher: ``wish``, or for "auto" the first of rank 0's ciphers that all ranks can use.
 
     Args:
         labels: Names of the ranks for messages.
@@ -87,7 +87,7 @@ def agree(labels: Sequence[str], offered: Sequence[Sequence[str]], wish: str) ->
         wish: Value of HOROVOD_CIPHER.
 
     Raises:
-        ValueError: On all ranks alike, if a rank cannot use the cipher; names the rank and what to do.
+        ValueError: If a rank cannot use the cipher; names the rank and what to do. All ranks raise it.
     """
     for label, names in zip(labels, offered, strict=True):
         if not names:

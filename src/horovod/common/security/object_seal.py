@@ -1,9 +1,9 @@
-"""Authentication of pickled objects between hosts: a member of the job has sent the object for this very call.
+"""Proof that a member of the job has sent a pickled object, and for this call of the operation.
 
 An object is sent with a MAC (HMAC-SHA256 under a key of this job) over the object, its sender, the operation with its
 name, and the number of the call, that is, how often the ranks of the set have called this operation before. The number
-is not sent, because all ranks count alike: calls with one name are sequential on each of them, and a call that fails,
-fails on all. So altered, repeated, missing and reordered objects are detected.
+is not sent, because all ranks count the same calls: calls with the same name are sequential on each rank, and a call
+that fails on one rank fails on all. So altered, repeated, missing and reordered objects are detected.
 """
 
 import hashlib
@@ -20,14 +20,14 @@ _NAMES = 65536  # maximum number of operations to remember per set
 
 
 class Numbers:
-    """Call numbers by operation. No operation ever gets the same number twice. Pure apart from its state."""
+    """Counter of calls for each operation. An operation never gets the same number twice."""
 
     def __init__(self) -> None:
         self._next: dict[str, int] = {}  # most recently called operation last
-        self._floor = 0  # greater than all numbers of forgotten operations
+        self._floor = 0  # start for operations not in `_next`: above all forgotten numbers
 
     def take(self, operation: str) -> int:
-        """Return the number of a new call."""
+        """Assign a number to a new call of the operation, and return it."""
         number = self._next.pop(operation, self._floor)
         self._next[operation] = number + 1
         if len(self._next) > _NAMES:
@@ -35,19 +35,19 @@ class Numbers:
         return number
 
     def give_back(self, operation: str, number: int) -> None:
-        """Return the number of a call that did not take place."""
+        """Make the number of a call that did not take place available again."""
         if operation in self._next:
             self._next[operation] = number
 
 
 class Seals:
-    """Calls of one rank in one job. Thread-safe."""
+    """Seals for the calls of one rank in one job. Thread-safe."""
 
     def __init__(self, key: bytes) -> None:
-        """Create the state of a job.
+        """Create the seals of a job.
 
         Args:
-            key: Key of this job only. Empty if objects do not leave the host; nothing is added to them then.
+            key: Key that only this job has. Empty if objects do not leave the host; then no MAC is added.
         """
         self._key = key
         self._numbers: dict[bytes, Numbers] = {}
@@ -60,18 +60,18 @@ class Seals:
         return _MAC if self._key else 0
 
     def begin(self, operation: str, ranks: Sequence[int], face: str = "") -> "Call":
-        """Begin a call of ``operation`` by these world ranks, which all begin it too.
+        """Begin a call of ``operation`` on these world ranks, all of which must begin it.
 
-        Use the result as context manager.
+        Use the result as a context manager.
 
         Args:
             operation: Operation as named in messages.
             ranks: World ranks of the set.
-            face: Name of the frontend; operations of different frontends are different.
+            face: Name of the frontend. Calls of different frontends are counted separately.
 
         Raises:
-            ValueError: While another thread runs the same operation. The engine would refuse one of the two calls, and
-                the other ranks could not tell which number is unused.
+            ValueError: If another thread is running the same operation. The engine would reject one of the two calls,
+                and the other ranks would not know whose number is unused.
         """
         group = hashlib.sha256(f"{face}/{','.join(map(str, ranks))}".encode()).digest()
         with self._lock:
@@ -82,7 +82,7 @@ class Seals:
             return Call(self._key, operation, group, numbers.take(operation), self)
 
     def end(self, operation: str, group: bytes, unused: int | None) -> None:
-        """End a call. ``unused``: its number if it did not take place."""
+        """End a call. ``unused`` is its number if the call did not take place, else None."""
         with self._lock:
             self._running.discard((group, operation))
             if unused is not None:
@@ -90,7 +90,7 @@ class Seals:
 
 
 class Call:
-    """Call of one operation on one rank. Leaving the context manager ends it."""
+    """One call of an operation on this rank, as a context manager that ends the call on exit."""
 
     def __init__(self, key: bytes, operation: str, group: bytes, number: int, seals: Seals) -> None:
         self._key = key
@@ -103,7 +103,7 @@ class Call:
         self._place = group + name + _NUMBER.pack(number)
 
     def cancel(self) -> None:
-        """Record that the call has failed, as on all ranks."""
+        """Record that the call has failed on all ranks, so that its number is used again."""
         self._unused = self._number
 
     def __enter__(self) -> "Call":
@@ -113,17 +113,17 @@ class Call:
         self._seals.end(self._operation, self._group, self._unused)
 
     def seal(self, data: bytes, rank: int, part: str) -> bytearray:
-        """Return ``data`` with its MAC, ``overhead`` bytes longer.
+        """Return ``data`` with its MAC appended, which makes it ``overhead`` bytes longer.
 
         Args:
             data: Data to send.
             rank: World rank of the sender.
-            part: Name of the part of this call's data.
+            part: Name of this piece of data, if the call sends several.
         """
         return bytearray(data) + self._mac(data, rank, part) if self._key else bytearray(data)
 
     def open(self, sealed: memoryview, rank: int, part: str) -> memoryview:
-        """Return the data of a sealed object. Raises HorovodInternalError naming the rank if the MAC is wrong."""
+        """Return the data of a sealed object. Raises HorovodInternalError, naming the rank, if the MAC is wrong."""
         if not self._key:
             return sealed
         data, mac = sealed[:-_MAC], sealed[-_MAC:]

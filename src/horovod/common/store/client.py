@@ -26,17 +26,17 @@ from horovod.common.store.messages import (
 )
 from horovod.common.store.sockets import dial
 
-# Interval in seconds at which a client that waits for the launcher's decision checks that the store exists.
+# Seconds between checks that the store still exists, while a client waits for the launcher's decision.
 _ASK_AGAIN = 60.0
-_GRACE = 2.0  # extra seconds for the server's own "timeout" answer, which names what is missing
+_GRACE = 2.0  # extra seconds for the server's timeout error, which lists what is missing
 
 
 class StoreError(RuntimeError):
-    """The server refused the request."""
+    """The server has rejected the request."""
 
 
 class StoreRefused(StoreError):
-    """An elastic job has no place for this worker any more."""
+    """The elastic job has no place for this worker any more."""
 
 
 class StoreTimeout(StoreError):
@@ -55,7 +55,7 @@ class StoreTimeout(StoreError):
 
 @dataclass(frozen=True)
 class Met:
-    """Result of an exchange between ranks."""
+    """Result of an exchange of values between ranks."""
 
     round: int
     values: list[bytes]
@@ -68,7 +68,7 @@ class StoreClient:
     """Connection to the store of one job. Close it, or use it in a ``with`` statement."""
 
     def __init__(self, key: bytes, host: str, port: int, timeout: float = 30.0) -> None:
-        """Connect in the background; a wrong address is noticed in the first call.
+        """Connect in the background. A wrong address only causes an error in the first call.
 
         Args:
             key: The job's key.
@@ -96,7 +96,7 @@ class StoreClient:
         self._call(Set(self._next_id(), name, value), self._seconds(timeout))
 
     def set_first(self, name: str, value: bytes, timeout: float | None = None) -> bytes:
-        """Store ``value`` unless ``name`` has one, and return the value that ``name`` has afterwards.
+        """Store ``value`` unless ``name`` already has a value, and return the value that ``name`` then has.
 
         All callers get the same value. Raises StoreError if the store is full.
         """
@@ -108,7 +108,7 @@ class StoreClient:
         return self.get_many([name], timeout)[0]
 
     def get_many(self, names: list[str], timeout: float | None = None) -> list[bytes]:
-        """Wait for the values of all ``names`` and return them. Raises StoreTimeout naming the missing ones."""
+        """Wait for the values of all ``names`` and return them. Raises StoreTimeout, which lists the missing ones."""
         seconds = self._seconds(timeout)
         return self._call(Get(self._next_id(), names, seconds), seconds).values
 
@@ -122,16 +122,16 @@ class StoreClient:
             raise
 
     def peek(self, name: str) -> bytes | None:
-        """Return the value of ``name`` if the store's answer has arrived, otherwise None. Never blocks.
+        """Return the value of ``name`` if the store's answer has arrived, else None. Never blocks.
 
-        The answer is returned by a later call, and the call after that asks again.
+        The first call sends a request, and a later call returns the answer. The call after that sends a new request.
         """
         if name not in self._peeks:
             self._peeks[name] = self._next_id()
             request = Get(self._peeks[name], [name], 0.0)
             try:
                 self._socket.send_multipart(frames(msgspec.msgpack.encode(request)), zmq.NOBLOCK)
-            except zmq.Again:  # as in _call
+            except zmq.Again:  # for the same reason as in _call
                 del self._peeks[name]
                 return None
         while self._peeks[name] not in self._peeked and self._socket.poll(0):
@@ -155,7 +155,7 @@ class StoreClient:
             timeout: Seconds to wait.
 
         Returns:
-            The number of the round, which is never repeated, and the values by rank.
+            (number of the round, which is never used again; values by rank).
 
         Raises:
             StoreTimeout: If ranks do not come; names them.
@@ -167,9 +167,9 @@ class StoreClient:
     def exchange_by_node(
         self, group: str, rank: int, size: int, value: bytes, node: str, timeout: float | None = None
     ) -> Met:
-        """Like ``exchange``, but only the first rank of each ``node`` gets all values, to pass them on.
+        """Exchange values like ``exchange``, but send all of them only to the first rank of each ``node``.
 
-        So network traffic is proportional to the number of nodes.
+        That rank passes them on, so network traffic is proportional to the number of nodes.
         """
         _check_value(group, value)
         seconds = self._seconds(timeout)
@@ -193,16 +193,16 @@ class StoreClient:
     ) -> bytes:
         """Wait for this worker's place in the next epoch of an elastic job.
 
-        Waits as long as the store exists, because the others may train for hours before they let the worker in.
+        Waits as long as the store exists, because the other workers may train for hours before this worker can join.
 
         Args:
             worker: Number of this worker.
-            epoch: Its previous epoch; 0: none.
+            epoch: Previous epoch of this worker; 0 if none.
             lost: Workers of that epoch that it has lost.
             facts: Encoded properties of the worker.
             in_sync: True if its state has missed nothing since the last sync.
-            holds: True if its state is that of the training; None: unknown.
-            timeout: Seconds without any answer from the store.
+            holds: True if its state contains the progress of training; None: unknown.
+            timeout: Maximum time in seconds without any answer from the store.
 
         Returns:
             The encoded place.
@@ -224,8 +224,8 @@ class StoreClient:
             except StoreTimeout:
                 if time.monotonic() >= heard + seconds:
                     raise
-                # Send the request again with the same id, so that either may be answered; the server may have been
-                # unreachable.
+                # The server may have been unreachable, so send the request again. It has the same id, so an answer to
+                # either will do.
                 asked = self._next_id()
                 self._send(Get(asked, ["is the store there?"], 0.0), heard + seconds, seconds)
                 self._send(request, heard + seconds, seconds)
@@ -237,13 +237,13 @@ class StoreClient:
     def heard(
         self, worker: int, epoch: int, lost: Sequence[int] = (), blame: str = "", timeout: float | None = None
     ) -> None:
-        """Report that this worker has noticed the end of the epoch but has not come back yet.
+        """Report that this worker has noticed the end of its epoch but has not called ``come`` again yet.
 
         Args:
             worker: Number of this worker.
             epoch: The epoch.
             lost: Workers that it has lost.
-            blame: Why it will never come back; empty if it will.
+            blame: Why it will never do so; empty if it will.
             timeout: Seconds to wait.
         """
         self._call(Heard(self._next_id(), worker, epoch, list(lost), blame), self._seconds(timeout))
@@ -251,18 +251,17 @@ class StoreClient:
     def news(
         self, worker: int, after: int, timeout: float | None = None, beside: Sequence[int] = ()
     ) -> tuple[int, list[bytes]]:
-        """Wait for news from the launcher.
-
-        May be repeated after a timeout; no news is lost in between.
+        """Wait for events from the launcher. After a timeout, call it again; no event is lost in between.
 
         Args:
             worker: Number of this worker.
-            after: Number of the last news received.
+            after: Number of the last event received.
             timeout: Seconds to wait.
-            beside: Descriptors that end the wait when one becomes readable.
+            beside: Descriptors to watch; the wait ends when one becomes readable.
 
         Returns:
-            (number of the last news, all news after ``after``); (``after``, []) if a descriptor became readable.
+            (number of the last event, all events after number ``after``); (``after``, []) if a descriptor became
+            readable.
 
         Raises:
             StoreTimeout: After ``timeout`` seconds.
@@ -279,7 +278,7 @@ class StoreClient:
             if self._socket not in dict(found):
                 return after, []
             reply = self._receive()
-            if reply.id == request.id:  # others answer earlier calls that timed out
+            if reply.id == request.id:  # others are answers to earlier calls that have timed out
                 return reply.round, reply.values
         raise StoreTimeout(f"no news within {seconds:g} s", [])
 
@@ -315,12 +314,12 @@ class StoreClient:
         message = msgspec.msgpack.encode(request)
         if len(message) > MAX_REQUEST_BYTES:
             raise ValueError(f"a request must have at most {MAX_REQUEST_BYTES} bytes, got {len(message)}")
-        # If another service answers, ZeroMQ has given up the connection and messages cannot be sent.
+        # If another service listens there, ZeroMQ gives up the connection, and no message can be sent.
         self._wait(zmq.POLLOUT, deadline, seconds)
         self._socket.send_multipart(frames(message))
 
     def _await(self, requests: Collection[int], deadline: float, seconds: float) -> Reply:
-        """Return the answer to one of the requests. Others answer earlier calls that timed out."""
+        """Return the answer to one of these requests. Skip answers to earlier calls that have timed out."""
         while True:
             self._wait(zmq.POLLIN, deadline, seconds)
             reply = self._receive()
