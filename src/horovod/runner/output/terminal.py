@@ -132,7 +132,7 @@ class Canvas:
         return over
 
     def _give(self, count: int) -> None:
-        """Return the first `count` lines as final lines."""
+        """Take the first `count` lines off the canvas, because they are final."""
         for row in self._rows[:count]:
             line = row.line()
             if line is not None:

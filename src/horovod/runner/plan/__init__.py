@@ -1,1 +1,1 @@
-"""Pure planning of a job: which workers run where, with which environment."""
+"""Plan of a job: which workers run on which hosts, with which environment. Its modules perform no I/O."""

@@ -1,4 +1,4 @@
-"""Hosts that Slurm, SageMaker or Vertex AI assigned to a job, from what these provide. Pure."""
+"""Hosts that Slurm, SageMaker or Vertex AI assigned to a job, parsed from the data that these provide."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from horovod.common import launchers
 from horovod.runner.base.errors import LaunchError
 from horovod.runner.plan.hosts import Host
 
-# Nodes of a Slurm allocation, from its variables and the output of Slurm's programs. Pure.
+# Nodes of a Slurm allocation, from its variables and the output of Slurm's programs.
 
-# States in the %T column of `sinfo`, without marks, of nodes that Slurm has removed or is about to.
+# Node states in the %T column of `sinfo`, without suffixes, for nodes that Slurm has removed or is about to remove.
 _UNUSABLE = ("drain", "down", "fail", "error", "unknown", "future", "power", "reboot", "no_resp")
 _MARKS = "*~#!%$@^-+&"
 
 
 @dataclass(frozen=True)
 class Allocation:
-    """A Slurm allocation: its job id, and the tasks of each node when it was made."""
+    """Slurm allocation: its job id, and the number of tasks of each node when the allocation was made."""
 
     job: str
     slots: Mapping[str, int]
 
 
 def allocation(environ: Mapping[str, str]) -> Allocation | None:
-    """Return the allocation of a batch script or a shell of `salloc`, or None outside of one.
+    """Return the allocation of the batch script or `salloc` shell that this process is in, or None if there is none.
 
     Raises:
         LaunchError: A variable cannot be parsed.
@@ -47,7 +47,7 @@ def allocation(environ: Mapping[str, str]) -> Allocation | None:
 
 
 def nodes_of(text: str, job: str) -> list[str]:
-    """Return the nodes of a job from the `state|nodes` output of squeue. Raises LaunchError when it has none."""
+    """Return the nodes of a job from squeue's `state|nodes` output. Raises LaunchError if the job has none."""
     state, _, names = text.strip().partition("|")
     try:
         nodes = launchers.expand_hosts(names)
@@ -59,9 +59,9 @@ def nodes_of(text: str, job: str) -> list[str]:
 
 
 def usable(text: str, nodes: Sequence[str]) -> list[str]:
-    """Return the nodes that are neither drained nor down, from the `node|state` lines of sinfo.
+    """Return the nodes that are neither drained nor down, from sinfo's `node|state` lines.
 
-    A node in several partitions has several lines. A node without any line is not usable.
+    A node in several partitions has several lines. A node without a line is not usable.
     """
     good: set[str] = set()
     bad: set[str] = set()
@@ -73,38 +73,38 @@ def usable(text: str, nodes: Sequence[str]) -> list[str]:
 
 
 def lines(nodes: Sequence[str], slots: Mapping[str, int], each: int | None) -> str:
-    """Return the nodes as a discovery script prints them.
+    """Return the nodes as lines of a discovery script's output.
 
     Args:
-        nodes: Nodes to print.
-        slots: Slots by node when the allocation was made; nodes added later get as many as the first one.
-        each: Slots of every node in place of these.
+        nodes: Nodes to list.
+        slots: Slots of each node when the allocation was made. Nodes added later get as many as the first node.
+        each: Slots of every node, to use instead of `slots`; None means to use `slots`.
     """
     first = next(iter(slots.values()), 1)
     return "".join(f"{node}:{slots.get(node, first) if each is None else each}\n" for node in nodes)
 
 
-# Machines that a training service assigned to a job, from what it writes into each container. Pure.
+# Machines that a training service assigned to a job, from what the service writes into each container.
 #
-# Reads SageMaker's resource configuration and Vertex AI's CLUSTER_SPEC. The formats follow the public documentation of
-# SageMaker's training toolkit and containers, and of Vertex AI's distributed training.
+# This code reads SageMaker's resource configuration and Vertex AI's CLUSTER_SPEC. Their formats follow the public
+# documentation of SageMaker's training toolkit and containers, and of Vertex AI's distributed training.
 
 SAGEMAKER_FILE = "/opt/ml/input/config/resourceconfig.json"
-"""File with SageMaker's resource configuration, written in every container whatever its image."""
-# Vertex AI's worker pools that train; the others are parameter servers or reduction servers, and evaluators.
+"""File with SageMaker's resource configuration. It exists in every container, whatever the image."""
+# Vertex AI's worker pools that train. The others are parameter servers, reduction servers and evaluators.
 _TRAINING_POOLS = ("workerpool0", "workerpool1")
 
 
 @dataclass(frozen=True)
 class Machines:
-    """Machines that a training service assigned to a job.
+    """Machines of a job, as assigned by a training service.
 
     Attributes:
         service: Name of the training service.
-        names: Names of the machines; the job is started on the first.
+        names: Names of the machines. The job is started on the first one.
         here: Name of this machine.
-        gpus: GPUs of each machine; 0 if none or unknown.
-        port: Port on which the machines can be reached; 0 for any.
+        gpus: Number of GPUs of each machine; 0 if none or unknown.
+        port: Port at which the machines can be reached; 0 means any.
     """
 
     service: str
@@ -114,10 +114,10 @@ class Machines:
     port: int = 0
 
     def hosts(self, size: int) -> list[Host]:
-        """Return the hosts for `size` processes: with a slot per GPU, else with equal slots.
+        """Return the hosts for `size` processes. Each host gets one slot per GPU, or else an equal share.
 
         Raises:
-            LaunchError: This machine is not the first.
+            LaunchError: This machine is not the first one.
         """
         if self.here != self.names[0]:
             raise LaunchError(
@@ -130,14 +130,14 @@ class Machines:
 
 
 def machines(environ: Mapping[str, str], resource_config: str | None = None) -> Machines | None:
-    """Return the job's machines, or None outside a training service or with a single machine.
+    """Return the machines of the job, or None outside a training service or if there is only one machine.
 
     Args:
         environ: Environment variables of the container.
-        resource_config: Text of SAGEMAKER_FILE, if it exists.
+        resource_config: Text of SAGEMAKER_FILE, or None if the file does not exist.
 
     Raises:
-        LaunchError: A variable or file cannot be parsed; the message names it.
+        LaunchError: A variable or file cannot be parsed. The message names it.
     """
     return _sagemaker(environ, resource_config) or _vertex(environ)
 
@@ -148,7 +148,7 @@ def _sagemaker(environ: Mapping[str, str], resource_config: str | None) -> Machi
         source, text = SAGEMAKER_FILE, resource_config
     if text:
         config = _object(source, text)
-    elif environ.get("SM_HOSTS"):  # set by the toolkit in addition
+    elif environ.get("SM_HOSTS"):  # the toolkit sets this variable in addition
         source = "SM_HOSTS"
         config = {"hosts": _json(source, environ[source])}
     else:
@@ -159,7 +159,10 @@ def _sagemaker(environ: Mapping[str, str], resource_config: str | None) -> Machi
 
 
 def _hosts_of_group(config: Mapping[str, Any]) -> Any:
-    """Return the hosts of this machine's group, since ranks run on equal machines only; without groups, all hosts."""
+    """Return the hosts of this machine's group, because all ranks need equal machines.
+
+    Without groups, return all hosts.
+    """
     groups = config.get("instance_groups")
     for group in groups if isinstance(groups, list) else []:
         if isinstance(group, dict) and group.get("instance_group_name") == config.get("current_group_name"):
@@ -171,7 +174,7 @@ def _vertex(environ: Mapping[str, str]) -> Machines | None:
     try:
         spec = json.loads(environ.get("CLUSTER_SPEC", ""))
     except ValueError:
-        return None  # not set, or another program's variable, as anything that does not look like Vertex AI's
+        return None  # not set, or a variable of another program, because it does not have Vertex AI's format
     cluster, task = (spec.get("cluster"), spec.get("task")) if isinstance(spec, dict) else (None, None)
     if not isinstance(cluster, dict) or not isinstance(task, dict) or not all(map(_are_names, cluster.values())):
         return None
@@ -192,7 +195,7 @@ def _are_names(value: Any) -> bool:
 
 
 def _made(service: str, source: str, names: Any, here: Any) -> Machines | None:
-    """Check the values and return the machines; None for one machine, whose own name may be missing."""
+    """Check the values and return the machines. Returns None for a single machine, which can lack a name."""
     if not names or not _are_names(names):
         raise LaunchError(f"the hosts in {source} must be a list of names, got {names!r}")
     if len(set(names)) == 1:

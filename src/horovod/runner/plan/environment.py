@@ -1,4 +1,4 @@
-"""Environment of the workers: which variables are passed from the launcher, and which are added. Pure."""
+"""Environment of the workers: which of the launcher's variables they get, and which are added."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Collection, Iterable, Mapping
 from horovod.common.contract.worker_env import WorkerEnv
 from horovod.runner.plan.hosts import Slot
 
-# Shell functions, state of the shell, a choice of devices that would differ per host, keys of other launchers and jobs,
-# descriptors of a job of which this launcher may be a worker, and the port of the dashboard, which launchers among the
-# workers could not use as well.
+# Shell functions, shell state, a device selection that would differ between hosts, keys of other launchers and jobs,
+# descriptors of a job of which this launcher is a worker, and the dashboard's port, which a launcher inside a worker
+# could not use as well.
 NOT_PASSED_ON = (
     "BASH_FUNC_*",
     "OLDPWD",
@@ -27,9 +27,9 @@ NOT_PASSED_ON = (
     "HOROVOD_WORKER",
 )
 
-# Variables that describe one machine, login or terminal, and are wrong or useless on another. A worker there gets the
-# values of that host's own login, if there are any. LD_PRELOAD is not among them: it loads allocators that are wanted
-# everywhere, and where the file is missing, the dynamic loader prints a message and continues.
+# Variables that describe one machine, login or terminal, and are wrong or useless on another machine. A worker there
+# gets the values of that host's own login, if there are any. LD_PRELOAD is not among them, because it loads allocators
+# that are wanted on all hosts. If the file is missing, the dynamic loader only prints a message.
 HOSTS_OWN = (
     # the machine and the user's account
     "HOSTNAME",
@@ -79,10 +79,10 @@ HOSTS_OWN = (
 )
 
 # Variables of an ssh login's first shell. With them, bash reads ~/.bashrc even for `bash -c`, and workers on other
-# hosts would print what that prints. Rank 0's host has none of them, so no host gets them.
+# hosts would print the output of that file. Rank 0's host does not have these variables, so no host gets them.
 OF_THE_SESSION = ("SSH_CLIENT", "SSH_CONNECTION", "SSH_TTY", "SHLVL")
 
-# Passed even with --env-allow, because programs do not start properly without them, and settings are not secrets.
+# Passed even with --env-allow, because programs do not start properly without them; and settings are not secret.
 NEEDED = (
     "HOROVOD_*",
     "PATH",
@@ -104,16 +104,17 @@ NEEDED = (
 def passed_on(
     environ: Mapping[str, str], allow: Collection[str] = (), deny: Collection[str] = (), remote: bool = False
 ) -> dict[str, str]:
-    """Return the part of the launcher's environment that is passed to the workers.
+    """Return the part of the launcher's environment that the workers get.
 
-    NOT_PASSED_ON is never passed, nor is Ray's debugger.
+    Variables of NOT_PASSED_ON and of Ray's debugger are never passed.
 
     Args:
         environ: Environment of the launcher.
-        allow: The user's patterns (`*`, `?` and `[...]` as in file names). If there are any, only variables that match
-            one of them or NEEDED are passed.
-        deny: The user's patterns of variables that are not passed.
-        remote: For another machine. HOSTS_OWN are then not passed, except those whose full names are in `allow`.
+        allow: Patterns given by the user (`*`, `?` and `[...]` as in file names). If there are any, only variables that
+            match one of them or NEEDED are passed.
+        deny: Patterns given by the user; variables that match are not passed.
+        remote: True for workers on another machine. They do not get HOSTS_OWN, except variables whose full names are in
+            `allow`.
     """
     barred = (*NOT_PASSED_ON, *deny)
     wanted = (*allow, *NEEDED) if allow else ("*",)
@@ -128,20 +129,20 @@ def passed_on(
 
 
 def _of_ray(name: str, value: str) -> bool:
-    """Return True for the debugger that `ray.init` sets for its own process; it fails in other processes."""
+    """Return True for the debugger that `ray.init` sets for its own process. It would fail in other processes."""
     return name == "PYTHONBREAKPOINT" and value.startswith("ray.util.")
 
 
 def of_host(environ: Mapping[str, str], deny: Iterable[str] = ()) -> dict[str, str]:
-    """Return the variables that a worker on another machine gets from its agent's environment `environ`."""
+    """Return the variables that a worker on another machine takes from its agent's environment, `environ`."""
     barred = (*OF_THE_SESSION, *deny)
     return {name: value for name, value in environ.items() if _matches(name, HOSTS_OWN) and not _matches(name, barred)}
 
 
 def of_agent(environ: Mapping[str, str], deny: Iterable[str] = ()) -> dict[str, str]:
-    """Return the variables that a worker gets from its agent, if that was started in an environment for the worker.
+    """Return the variables that a worker takes from its agent, if the agent's environment was made for the worker.
 
-    A choice of devices in it is meant for the worker, too.
+    A device selection in that environment is meant for the worker, too.
     """
     barred = (*(name for name in NOT_PASSED_ON if "CUDA" not in name), *deny)
     return {name: value for name, value in environ.items() if not _matches(name, barred)}
@@ -162,12 +163,12 @@ def job_environment(
 ) -> dict[str, str]:
     """Return the variables that all workers of a host share.
 
-    PYTHONUNBUFFERED is set unless the user sets it, so that output appears when it is written.
+    PYTHONUNBUFFERED is set unless the user has set it, so that output appears as soon as it is written.
 
     Args:
         environ: Environment of the launcher; see `passed_on`.
-        given: Variables that flags have set; they take precedence.
-        interface: Network interface to use if neither of these names one.
+        given: Variables set by flags. They take precedence.
+        interface: Network interface to use if neither `environ` nor `given` names one.
         allow: See `passed_on`.
         deny: See `passed_on`.
         remote: See `passed_on`.
@@ -179,12 +180,12 @@ def job_environment(
 
 
 def omp_threads(cores: int, local_size: int) -> int:
-    """Return the threads per worker with which the workers of a host do not compete for its cores."""
+    """Return the number of threads per worker at which the workers of a host do not compete for its cores."""
     return max(1, cores // local_size)
 
 
 def worker_environment(slot: Slot, address: str, port: int) -> dict[str, str]:
-    """Return the variables of one worker, as in `horovod.common.contract.worker_env`, without the key."""
+    """Return the variables of one worker, as `horovod.common.contract.worker_env` defines them, without the key."""
     return WorkerEnv(
         rank=slot.rank,
         size=slot.size,

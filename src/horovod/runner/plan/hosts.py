@@ -1,4 +1,4 @@
-"""Hosts, slots and ranks, and the networks that hosts share. Pure."""
+"""Hosts, slots and ranks, and the networks that hosts share. No I/O except in `is_local`."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _HOSTFILE_RULES = (
     "and lines that begin with # are skipped"
 )
 _NAME = r"(?:[\w.-]+|\[[0-9A-Fa-f:.%\w]+\])"
-_HOST = re.compile(rf"({_NAME}):([0-9]{{1,9}})", re.ASCII)  # bounded, as int() rejects very long numbers
+_HOST = re.compile(rf"({_NAME}):([0-9]{{1,9}})", re.ASCII)  # limits the digits, because int() rejects very long numbers
 _HOSTFILE_LINE = re.compile(rf"({_NAME})(?::([0-9]+))?((?:\s+[\w-]+\s*=\s*\S+)*)", re.ASCII)
 _HOSTFILE_OPTION = re.compile(r"\s+([\w-]+)\s*=\s*(\S+)", re.ASCII)
 
 
 @dataclass(frozen=True)
 class Host:
-    """A machine and its number of slots. `python` is the interpreter there, empty for the launcher's."""
+    """Machine with its number of slots. `python` is the interpreter on it; empty means the launcher's."""
 
     name: str
     slots: int
@@ -33,7 +33,7 @@ class Host:
 
 @dataclass(frozen=True)
 class Slot:
-    """Place of one worker: its rank in the job, among the workers of its host, and among the hosts."""
+    """Position of one worker: its rank in the job, among the workers of its host, and among the hosts."""
 
     rank: int
     size: int
@@ -46,7 +46,7 @@ class Slot:
 
 
 def _merge(given: Sequence[Host]) -> list[Host]:
-    """Merge repeated hosts: each gets the sum of its slots, at its first position."""
+    """Merge repeated hosts. Each host gets the sum of its slots and keeps its first position."""
     hosts: dict[str, Host] = {}
     for host in given:
         before = hosts.get(host.name, Host(host.name, 0))
@@ -55,7 +55,7 @@ def _merge(given: Sequence[Host]) -> list[Host]:
 
 
 def parse_hosts(text: str) -> list[Host]:
-    """Parse `name:slots[,...]`. Raises LaunchError, a ValueError, naming the wrong entry and the accepted form."""
+    """Parse `name:slots[,...]`. Raises LaunchError, a ValueError, with the invalid entry and the accepted form."""
     given = []
     for entry in text.split(","):
         match = _HOST.fullmatch(entry.strip())
@@ -68,9 +68,10 @@ def parse_hosts(text: str) -> list[Host]:
 
 
 def parse_hostfile(text: str, path: str) -> list[Host]:
-    """Parse the text of a host file; `path` is used in messages only. Raises LaunchError."""
+    """Parse the text of a host file. `path` appears only in messages. Raises LaunchError for an invalid line."""
     given = []
-    interpreters: dict[str, tuple[str, int]] = {}  # host to its interpreter and the line that gives it
+    # For each host, its interpreter and the number of the line that sets it
+    interpreters: dict[str, tuple[str, int]] = {}
     for number, line in enumerate(text.removeprefix("\ufeff").splitlines(), 1):
         content = line.split("#", 1)[0].strip()
         if not content:
@@ -80,7 +81,7 @@ def parse_hostfile(text: str, path: str) -> list[Host]:
             raise LaunchError(f"{path}, line {number} must be {_HOSTFILE_FORM}, got {content!r}; {_HOSTFILE_RULES}")
         name, python = host.name, host.python
         if python:
-            # A host has a single agent, which starts all its ranks.
+            # Each host has a single agent, which starts all its ranks.
             before, where = interpreters.setdefault(name, (python, number))
             if before != python:
                 raise LaunchError(
@@ -96,7 +97,7 @@ def parse_hostfile(text: str, path: str) -> list[Host]:
 
 
 def _host_of_line(content: str) -> Host | None:
-    """Return the host that a line of a host file describes, or None if the line is not accepted."""
+    """Return the host that a line of a host file describes, or None if the line is invalid."""
     match = _HOSTFILE_LINE.fullmatch(content)
     if match is None:
         return None
@@ -115,9 +116,9 @@ def _is_count(text: str) -> bool:
 
 
 def assign(hosts: Sequence[Host], size: int) -> list[Slot]:
-    """Assign ranks 0 to size - 1 to the hosts in their order, filling each before the next.
+    """Assign ranks 0 to size - 1 to the hosts in order. Each host is filled before the next one.
 
-    The cross group of a worker consists of the workers with the same local rank, one on each host that has as many.
+    The cross group of a worker contains the workers with the same local rank on all hosts that have one.
 
     Returns:
         The slots in rank order.
@@ -145,7 +146,10 @@ def assign(hosts: Sequence[Host], size: int) -> list[Slot]:
 
 
 def is_local(name: str) -> bool:
-    """Return True if the name refers to this machine; False if it cannot be resolved, as an alias known only to ssh."""
+    """Return True if the name refers to this machine.
+
+    Returns False if it cannot be resolved, such as an alias in ssh's configuration.
+    """
     if name.lower() in ("localhost", "127.0.0.1", "::1", socket.gethostname().lower()):
         return True
     try:
@@ -156,7 +160,7 @@ def is_local(name: str) -> bool:
 
 
 def _is_own_address(family: int, address: tuple[str | int, ...] | tuple[int, bytes]) -> bool:
-    """Return True if a socket can be bound to the address, as it can only to addresses of this machine."""
+    """Return True if a socket can be bound to the address, which is only possible on the machine that has it."""
     try:
         with socket.socket(family, socket.SOCK_STREAM) as probe:
             probe.bind(address)
@@ -165,20 +169,20 @@ def _is_own_address(family: int, address: tuple[str | int, ...] | tuple[int, byt
     return True
 
 
-# Assignment of ranks to processes that have connected, one rank each. Pure.
+# Assignment of ranks to processes that have connected, one rank each.
 #
-# Ranks of a machine are consecutive. Machines are ordered by their lowest process number, and so are the ranks on each.
-# Thus number 0 is rank 0.
+# The ranks of a machine are consecutive. Machines are ordered by their lowest process number, and so are the ranks
+# within a machine. So process number 0 gets rank 0.
 
 
 class Machines:
-    """Unique names for machines: the host name, with a number appended where several share it, as containers do."""
+    """Unique names for machines: the host name, with a number appended if several machines have the same."""
 
     def __init__(self) -> None:
-        self._names: dict[str, str] = {}  # by identity
+        self._names: dict[str, str] = {}  # keyed by machine identity
 
     def name(self, machine: str, hostname: str) -> str:
-        """Return the name of the machine of this identity, always the same one."""
+        """Return the name of the machine with this identity. It never changes."""
         if machine not in self._names:
             taken, name, count = set(self._names.values()), hostname, 1
             while name in taken:
@@ -189,7 +193,7 @@ class Machines:
 
 
 def place(machines: Mapping[int, str]) -> list[tuple[int, Slot]]:
-    """Return (number, slot) pairs in rank order. `machines` maps numbers to names of machines."""
+    """Return (process number, slot) pairs in rank order. `machines` maps process numbers to machine names."""
     numbers: dict[str, list[int]] = {}
     for number in sorted(machines):
         numbers.setdefault(machines[number], []).append(number)
@@ -198,26 +202,26 @@ def place(machines: Mapping[int, str]) -> list[tuple[int, Slot]]:
     return list(zip(ordered, slots, strict=True))
 
 
-# Network that the hosts of a job share. Pure function of the facts that their agents report.
+# Network that all hosts of a job share, computed from the facts that their agents report.
 
 Interfaces = Sequence[Interface]
 
 
 def common_interfaces(hosts: Mapping[str, Interfaces]) -> dict[str, str]:
-    """Return the interface of each host in the best network that all of them share; empty if they share none."""
+    """Return each host's interface in the best network that all hosts share; empty if they share none."""
     return {host: interface.name for host, (interface, _) in _common(hosts).items()}
 
 
 def common_addresses(hosts: Mapping[str, Interfaces]) -> dict[str, str]:
-    """Return the address of each host in that network; empty if they share none."""
+    """Return each host's address in the best network that all hosts share; empty if they share none."""
     return {host: address for host, (_, address) in _common(hosts).items()}
 
 
 def _common(hosts: Mapping[str, Interfaces]) -> dict[str, tuple[Interface, str]]:
-    """Return interface and address of each host in the best network that all of them share.
+    """Return each host's interface and address in the best network that all hosts share.
 
-    Physical devices are preferred to bridges and tunnels, then fast ones to slow ones, then IPv4 to IPv6. A network in
-    which two machines have the same address does not connect them, such as every host's docker0.
+    Physical devices take precedence over bridges and tunnels, then fast ones over slow ones, then IPv4 over IPv6. A
+    network in which two machines have the same address, such as docker0 of every host, does not connect them.
     """
     machines = {_identity(interfaces): interfaces for interfaces in hosts.values()}
     best: tuple[tuple[bool, int, bool], str] | None = None
@@ -250,5 +254,5 @@ def _entry(interfaces: Interfaces, network: str) -> tuple[Interface, str] | None
 
 
 def _identity(interfaces: Interfaces) -> frozenset[str]:
-    """Return a key that is equal for two names of one machine: the set of all its addresses."""
+    """Return the set of all addresses, which is equal for two names of the same machine."""
     return frozenset(address for _, address, _ in _places(interfaces))

@@ -1,4 +1,4 @@
-"""Settings of a job, from checked flags or arguments. Pure."""
+"""Settings of a job, made from checked flags or arguments."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MpiOptions:
-    """The user's options for mpirun. `binding` replaces the default binding arguments."""
+    """Options for mpirun that the user gave. `binding` replaces the default binding arguments."""
 
     extra: tuple[str, ...] = ()
     binding: tuple[str, ...] | None = None
@@ -25,7 +25,7 @@ class MpiOptions:
 
 
 def mpi_options(mpi_args: str | None, binding_args: str | None, tcp: bool) -> MpiOptions:
-    """Parse the flags' values. Raises LaunchError naming the flag if quotes do not match."""
+    """Parse the values of the flags. Raises LaunchError with the flag if quotes do not match."""
     return MpiOptions(
         _words("--mpi-args", mpi_args) if mpi_args else (),
         _words("--binding-args", binding_args) if binding_args else None,
@@ -44,21 +44,21 @@ def _words(flag: str, text: str) -> tuple[str, ...]:
 class ElasticSettings:
     """Settings of an elastic job.
 
-    The hosts come from `script`, from the Slurm allocation `slurm_job`, or are always `hosts`.
+    The hosts come from `script`, from the Slurm allocation `slurm_job`, or from the fixed list `hosts`.
 
     Attributes:
-        start: Workers at the start.
-        least: Fewest workers; see `elastic.limits.Limits` for this and the next three.
-        most: Most workers.
-        resets: How often the members may change.
-        timeout: Seconds without a running epoch.
-        script: Path of the discovery script.
-        slots: Slots of hosts for which the script prints none, or of the allocation's nodes in place of its tasks.
+        start: Initial number of workers.
+        least: Minimum number of workers. This and the next three are as in `elastic.limits.Limits`.
+        most: Maximum number of workers; None means no limit.
+        resets: Number of times the members may change; None means no limit.
+        timeout: Seconds without a running epoch after which the job ends.
+        script: Path of the discovery script, or None.
+        slots: Slots of each host for which the script prints none, or of each node instead of its number of tasks.
         hosts: Fixed hosts.
-        cooldown: Minimum and maximum seconds for which a host is barred after a failure; None means permanently.
-        chaos_report: Report the outcome of injected faults at the end.
-        faults: Injected faults that were listed one by one.
-        slurm_job: Id of the Slurm allocation.
+        cooldown: Minimum and maximum seconds for which a host is excluded after a failure; None means permanently.
+        chaos_report: True to report the outcome of injected faults at the end.
+        faults: Injected faults that the user listed.
+        slurm_job: Job id of the Slurm allocation; empty for none.
     """
 
     start: int
@@ -77,48 +77,50 @@ class ElasticSettings:
 
 @dataclass(frozen=True)
 class LaunchSettings:
-    """Settings of a job. All values have been checked."""
+    """Settings of a job, whose values have all been checked."""
 
     command: list[str]
-    slots: list[Slot]  # empty in an elastic job
-    variables: dict[str, str] = field(default_factory=dict)  # set by flags, for all workers
+    slots: list[Slot]  # Empty in an elastic job.
+    variables: dict[str, str] = field(default_factory=dict)  # Variables for all workers that flags have set.
     start_timeout: float = 30.0
     output_filename: str | None = None
     timestamp: bool = False
-    prefix: bool = True  # print the rank before each line of its output
-    prefix_host: bool = False  # print the host, too
-    collapse: bool = False  # show a line of several ranks once
+    prefix: bool = True  # True to print the rank before each line of its output.
+    prefix_host: bool = False  # True to print the host as well.
+    collapse: bool = False  # True to show a line once if several ranks write it.
     verbose: bool = False
     ssh_port: int | None = None
     ssh_identity_file: str | None = None
-    remote_python: str | None = None  # interpreter on other hosts; None: the path of the launcher's own
+    remote_python: str | None = None  # interpreter on other hosts; None means the same path as the launcher's own
     ssh_fanout: int = 32
     heartbeat_timeout: float = 10.0
-    grace: float = 30.0  # s for ranks to end by themselves when the user stops the job
-    env_allow: tuple[str, ...] = ()  # patterns, see `environment.passed_on`
+    grace: float = 30.0  # Seconds for ranks to end by themselves when the user stops the job.
+    env_allow: tuple[str, ...] = ()  # Patterns as in `environment.passed_on`.
     env_deny: tuple[str, ...] = ()
-    mpi: MpiOptions | None = None  # start the workers with mpirun
+    mpi: MpiOptions | None = None  # options for mpirun, which then starts the workers; None: not used
     jsrun: bool = False
     debug_rank: int | None = None
-    dashboard: int | None = None  # port of the dashboard, 0: any; None: no dashboard
-    names: Names = FLAGS  # names of the settings in messages
-    gpus_per_worker: int = 0  # GPUs for each worker alone; 0: all workers see all GPUs
-    gpu_affinity: bool = False  # run workers on the CPUs near their GPUs
-    torch_env: bool = True  # set the variables of torch.distributed in the workers
-    torch_port: int = 0  # MASTER_PORT; 0: a free one
-    own_python: bool = False  # the command is the arguments of the interpreter that runs the host's agent
-    at_home: bool = False  # workers get environment and directory of their agent's parent instead of the launcher's
-    elastic: ElasticSettings | None = None  # None: the job has the same ranks from start to end
+    dashboard: int | None = None  # Port of the dashboard (0: any); None for no dashboard.
+    names: Names = FLAGS  # Names of the settings in messages.
+    gpus_per_worker: int = 0  # Number of GPUs that each worker has alone; 0: every worker sees all GPUs.
+    gpu_affinity: bool = False  # True to run workers on the CPUs near their GPUs.
+    torch_env: bool = True  # True to set the variables of torch.distributed in the workers.
+    torch_port: int = 0  # Value for MASTER_PORT; 0 selects a free port.
+    # True if the command consists of arguments for the interpreter that runs the host's agent.
+    own_python: bool = False
+    # True if workers get environment and directory of their agent's parent instead of the launcher's.
+    at_home: bool = False
+    elastic: ElasticSettings | None = None  # None: the job has the same ranks from start to end.
 
     @property
     def size(self) -> int:
-        """Number of ranks at the start."""
+        """Initial number of ranks."""
         return len(self.slots) if self.elastic is None else self.elastic.start
 
     @property
     def in_this_directory(self) -> bool:
         """True if all ranks are known to run on this machine, in the launcher's current directory."""
-        if self.mpi is not None and self.mpi.extra:  # mpirun's own flags may name another directory
+        if self.mpi is not None and self.mpi.extra:  # mpirun's own flags can name another directory
             return False
         places = self.slots if self.elastic is None else self.elastic.hosts
         names = {place.hostname if isinstance(place, Slot) else place.name for place in places}
@@ -126,5 +128,5 @@ class LaunchSettings:
 
     @property
     def whole_command(self) -> list[str]:
-        """Command for other launchers and for messages, with an interpreter where an agent would add its own."""
+        """Command for other launchers and for messages. It includes the interpreter that an agent would add."""
         return [self.remote_python or sys.executable, *self.command] if self.own_python else self.command

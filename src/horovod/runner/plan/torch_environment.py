@@ -1,4 +1,4 @@
-"""Variables by which torch.distributed programs find their rank and rank 0. Pure."""
+"""Variables through which torch.distributed programs find their rank and the address of rank 0."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ LOOPBACK = "127.0.0.1"
 
 
 def master(address: str, port: int, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that say where rank 0 listens.
+    """Return the variables that contain the address at which rank 0 listens.
 
     Args:
         address: Address of rank 0's host that all hosts can reach.
-        port: Port there on which rank 0 may listen.
+        port: Port on that host on which rank 0 can listen.
         environ: Variables that the workers get from the user. MASTER_ADDR and MASTER_PORT in it take precedence, unless
             they belong to another job of which the launcher is a rank.
     """
@@ -29,7 +29,7 @@ def variables(slot: Slot, hosts: Sequence[str], master: Mapping[str, str]) -> di
     """Return the variables of one worker.
 
     Args:
-        slot: Place of the worker.
+        slot: Slot of the worker.
         hosts: Host of each rank.
         master: Result of ``master``.
     """

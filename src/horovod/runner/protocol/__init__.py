@@ -1,1 +1,1 @@
-"""Protocol between launcher and agent."""
+"""Messages between the launcher and the agents, and their encoding."""

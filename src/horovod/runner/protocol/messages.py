@@ -1,10 +1,10 @@
-"""Messages between launcher and agent, in both directions, and their framing.
+"""Messages between launcher and agent, in both directions, and how they are encoded as frames.
 
-The agent reads requests on its stdin and writes reports on its stdout. So the same protocol works through a pipe to a
-child, through ssh, and through another agent. A frame is a length (4 bytes, big-endian) and a msgpack body. Names,
-values and commands are bytes, because on POSIX they need not be text.
+The agent reads requests from its stdin and writes reports to its stdout. So the same protocol works through a pipe to a
+child process, through ssh, and through another agent. A frame is a length (4 bytes, big-endian) and a msgpack body.
+Names, values and commands are bytes, because on POSIX they need not be text.
 
-Reports begin with MAGIC. Everything before it, such as output of a shell on another host, is skipped.
+Reports begin with MAGIC. Everything before it is skipped, such as output of the shell on another host.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from horovod.common.network.connecting import free_port
 from horovod.common.network.interfaces import Interface, scan
 from horovod.runner.base.errors import AgentError
 
-# Facts about a host that its agent reports before it starts anything.
+# Facts about a host that its agent reports before it starts any process.
 
 
 class HostFacts(msgspec.Struct, frozen=True):
@@ -35,10 +35,11 @@ class HostFacts(msgspec.Struct, frozen=True):
     version: str
     python: str
     clock: float
-    cores: int  # number of cores that workers there can use
+    cores: int  # Number of cores that workers on the host can use.
     interfaces: list[Interface]
-    free_port: int = 0  # a TCP port on which nothing listened
-    visible_devices: str | None = None  # CUDA_VISIBLE_DEVICES: workers do not get it, but it limits the assigned GPUs
+    free_port: int = 0  # TCP port on which nothing listened; 0 if unknown.
+    # CUDA_VISIBLE_DEVICES of the agent. It limits the GPUs to assign, but workers do not get it.
+    visible_devices: str | None = None
 
 
 def gather() -> HostFacts:
@@ -62,30 +63,29 @@ def _interfaces() -> list[Interface]:
         return []
 
 
-FRAME_LIMIT = 8 << 20  # maximum size of a frame, so that a broken peer cannot make us allocate more
-CHUNK = 1 << 20  # large payloads (functions, results, streams) are sent in pieces of this many bytes
+FRAME_LIMIT = 8 << 20  # Maximum size of a frame in bytes, so that a broken peer cannot cause larger allocations.
+CHUNK = 1 << 20  # Size in bytes of the pieces in which large payloads (functions, results, streams) are sent.
 MAGIC = b"\0HOROVOD AGENT 1\n"
-BANNER_LIMIT = 1 << 16  # bytes before MAGIC that are accepted as output of a shell
+BANNER_LIMIT = 1 << 16  # maximum bytes before MAGIC, which are the output of a shell
 _HEADER = struct.Struct(">I")
 
 _Shown = list[tuple[str, Any]]
 
 
 def _repr_of_shown(message: Any) -> str:
-    """Return a repr that tracebacks and debuggers may show: no keys, and names of variables without values."""
+    """Return a repr that can appear in tracebacks and debuggers: no keys, and variables without their values."""
     return f"{type(message).__name__}({', '.join(f'{name}={value!r}' for name, value in message.__rich_repr__())})"
 
 
 class Worker(msgspec.Struct, frozen=True):
-    """One process to start: its rank, and the variables that only it gets.
+    """Process for an agent to start: its rank, and the variables that only this process gets.
 
-    In an elastic job, `rank`, here and in all messages, is the worker's number, which no other process of the job ever
-    gets.
+    In elastic jobs, `rank` is the worker's number in all messages. Numbers are never reused in a job.
     """
 
     rank: int
     environment: list[tuple[bytes, bytes]]
-    cpus: list[int] = []  # CPUs on which it runs; empty: those of the agent
+    cpus: list[int] = []  # CPUs on which the process runs; empty for those of the agent
 
     def __rich_repr__(self) -> _Shown:
         return [("rank", self.rank), ("environment", [name for name, _ in self.environment])]
@@ -93,35 +93,37 @@ class Worker(msgspec.Struct, frozen=True):
     __repr__ = _repr_of_shown
 
 
-# Requests: launcher -> agent
+# Requests from the launcher to an agent
 
 
 class Payload(msgspec.Struct, frozen=True, tag="payload"):
-    """A piece of the file that every worker of the next StartJob inherits (the function of `horovod.run`)."""
+    """Piece of the file (the function of `horovod.run`) that every worker of the next StartJob inherits."""
 
     data: bytes
 
 
 class StartJob(msgspec.Struct, frozen=True, tag="start"):
-    """Start the workers. `environment` is complete, not added to the agent's; `key` is the job's key."""
+    """Request to start the workers. `environment` replaces the agent's variables; `key` is the job's key."""
 
     command: list[bytes]
-    directory: bytes  # working directory; empty: the agent's own
+    directory: bytes  # working directory; empty for the agent's own
     environment: list[tuple[bytes, bytes]]
     workers: list[Worker]
     key: bytes
-    stdin_rank: int = -1  # rank that gets StdinData (-1: none); all others read /dev/null
-    results: bool = False  # give workers a result file, and send its contents as Result
-    relay: bool = False  # relay workers' connections to the store as streams, beginning with StreamOpen
-    own_environment: bool = False  # take variables that belong to a host (HOME, ...) from the agent's environment
-    whole_environment: bool = False  # take all variables that `environment` lacks from there
-    deny: list[str] = []  # patterns of variables that are not taken
-    terminal_rank: int = -1  # rank whose stdin and stdout are `terminal`; -1: none
+    stdin_rank: int = -1  # Rank that gets StdinData (-1: none). All others read /dev/null.
+    results: bool = False  # True to give workers a result file, whose contents are sent as Result.
+    relay: bool = False  # True to relay workers' connections to the store as streams, each beginning with StreamOpen.
+    # True to take host-specific variables (HOME and others) from the agent's environment.
+    own_environment: bool = False
+    whole_environment: bool = False  # True to take all variables that `environment` lacks from the agent's environment.
+    deny: list[str] = []  # Patterns of variables that are not taken from there.
+    terminal_rank: int = -1  # Rank whose stdin and stdout are `terminal`; -1 for none.
     terminal: bytes = b""
-    own_python: bool = False  # the command is the arguments of the agent's own interpreter
-    gpus_per_worker: int = 0  # of the agent's visible GPUs, for each worker alone; 0: all workers see all
-    gpu_affinity: bool = False  # run each worker on the CPUs near its GPUs
-    lasting: bool = False  # workers come and go by StartWorker and KillWorker; the job ends by Stop
+    own_python: bool = False  # True if `command` consists of arguments for the agent's own interpreter.
+    # GPUs for each worker alone, from those visible to the agent; 0: every worker sees all GPUs.
+    gpus_per_worker: int = 0
+    gpu_affinity: bool = False  # True to run each worker on the CPUs near its GPUs.
+    lasting: bool = False  # True if workers come and go by StartWorker and KillWorker until Stop ends the job.
 
     def __rich_repr__(self) -> _Shown:
         hidden = {"environment": [name for name, _ in self.environment], "key": Secret(self.key)}
@@ -131,34 +133,37 @@ class StartJob(msgspec.Struct, frozen=True, tag="start"):
 
 
 class StartWorker(msgspec.Struct, frozen=True, tag="start_worker"):
-    """Start one more worker of a lasting job. Answered with Started, or with Exited on failure."""
+    """Request to start one more worker of a lasting job. Answered with Started, or with Exited on failure."""
 
     worker: Worker
 
 
 class KillWorker(msgspec.Struct, frozen=True, tag="kill_worker"):
-    """Send SIGKILL to this worker and its descendants. It may have ended already."""
+    """Request to send SIGKILL to this worker and its descendants. The worker may have ended already."""
 
     rank: int
 
 
 class PassOn(msgspec.Struct, frozen=True, tag="pass_on"):
-    """Send a signal that warns of the end to all processes of the job that catch it; it would kill the others."""
+    """Request to send a signal that warns of the job's end to all processes that handle it.
+
+    It would kill the others.
+    """
 
     signal: int
 
 
 class StdinData(msgspec.Struct, frozen=True, tag="stdin"):
-    """Bytes for the rank that reads stdin; empty at the end of file. One piece is sent after each StdinReady."""
+    """Bytes for the rank that reads stdin; empty at end of file. One piece is sent after each StdinReady."""
 
     data: bytes
 
 
 class Stop(msgspec.Struct, frozen=True, tag="stop"):
-    """End everything: SIGTERM now, SIGKILL after `grace` seconds.
+    """Request to end all processes: SIGTERM now, and SIGKILL after `grace` seconds.
 
-    If `first` is not 0, only the ranks get this signal now and have `grace` seconds to end. When they have ended or the
-    time is over, SIGTERM to all processes follows, and SIGKILL some seconds later.
+    If `first` is not 0, only the ranks get this signal now, and they have `grace` seconds to end. Then all processes
+    get SIGTERM, and SIGKILL some seconds later.
     """
 
     grace: float
@@ -166,65 +171,71 @@ class Stop(msgspec.Struct, frozen=True, tag="stop"):
 
 
 class Watch(msgspec.Struct, frozen=True, tag="watch"):
-    """Expect heartbeats: end everything after `limit` seconds without a message from the launcher (0: never).
+    """Request to expect heartbeats. The agent ends the job after `limit` seconds without any message (0: never).
 
-    The agent also sends Alive regularly.
+    From then on, the agent also sends Alive regularly.
     """
 
     limit: float
 
 
 class Spawn(msgspec.Struct, frozen=True, tag="spawn"):
-    """Run a command (ssh to an agent on another host) whose stdin and stdout become the stream of this number."""
+    """Request to run a command (ssh to an agent on another host). Its stdin and stdout become the stream `stream`."""
 
     stream: int
     command: list[bytes]
 
 
-# Reports: agent -> launcher
+# Reports from an agent to the launcher
 
 
 class Hello(msgspec.Struct, frozen=True, tag="hello"):
-    """First message of the agent."""
+    """First message that the agent sends, with facts about its host."""
 
     facts: HostFacts
 
 
 class Started(msgspec.Struct, frozen=True, tag="started"):
-    """Workers have been started."""
+    """Report that workers have been started."""
 
-    pids: list[tuple[int, int]]  # (rank, pid)
+    pids: list[tuple[int, int]]  # (rank, pid) of each worker
 
 
 class Output(msgspec.Struct, frozen=True, tag="output"):
-    """A piece of a worker's output."""
+    """Piece of a worker's output."""
 
     rank: int
-    stream: int  # 1 stdout, 2 stderr
+    stream: int  # 1 for stdout, 2 for stderr
     data: bytes
 
 
 class StdinReady(msgspec.Struct, frozen=True, tag="stdin_ready"):
-    """The last piece of stdin was consumed; `open` is False if the rank does not read any more."""
+    """Report that the last piece of stdin was consumed. `open` is False if the rank no longer reads stdin."""
 
     open: bool
 
 
 class Result(msgspec.Struct, frozen=True, tag="result"):
-    """A piece of a worker's result file."""
+    """Piece of a worker's result file."""
 
     rank: int
-    data: bytes  # a piece; the pieces of a rank arrive in order, before its Exited
+    data: bytes  # pieces of a rank arrive in order, before its Exited
 
 
 class WorkerReport(msgspec.Struct, frozen=True, tag="said"):
-    """Report of a worker (`horovod.common.contract.reasons`); a rank's reports arrive in order, before its Exited."""
+    """Report that a worker sent (`horovod.common.contract.reasons`).
+
+    All arrive in order, before the worker's Exited.
+    """
 
     report: bytes
 
 
 class Exited(msgspec.Struct, frozen=True, tag="exited"):
-    """A worker has ended. `status` is the exit code, or minus the signal; `error` is why it could not be started."""
+    """Report that a worker has ended.
+
+    `status` is the exit code or negative signal; `error` says why it could not start.
+    """
 
     rank: int
     status: int
@@ -232,39 +243,39 @@ class Exited(msgspec.Struct, frozen=True, tag="exited"):
 
 
 class Stopped(msgspec.Struct, frozen=True, tag="stopped"):
-    """A worker of a lasting job was stopped by a signal (SIGSTOP), or, if `stopped` is False, continued."""
+    """Report that a signal (SIGSTOP) has stopped a worker of a lasting job or, if `stopped` is False, continued it."""
 
     rank: int
     stopped: bool
 
 
 class Notice(msgspec.Struct, frozen=True, tag="notice"):
-    """The agent ends the job on its own initiative, for this reason."""
+    """Report that the agent ends the job by itself. `reason` says why."""
 
     text: str
 
 
 class Finished(msgspec.Struct, frozen=True, tag="finished"):
-    """No process of the job runs on this host any more, except `survivors`, which even SIGKILL did not end."""
+    """Report that no process of the job runs on this host, except `survivors`, which even SIGKILL did not end."""
 
     survivors: list[int] = []
 
 
 class StreamOpen(msgspec.Struct, frozen=True, tag="open"):
-    """A worker has connected to the store's address at this agent."""
+    """Report that a worker has connected to the store's address at this agent."""
 
     stream: int
 
 
-# In both directions
+# Messages in both directions
 
 
 class Alive(msgspec.Struct, frozen=True, tag="alive"):
-    """Heartbeat, sent in both directions."""
+    """Heartbeat that both sides send."""
 
 
 class StreamData(msgspec.Struct, frozen=True, tag="data"):
-    """A piece of a stream. `error` is True for a spawned command's stderr."""
+    """Piece of a stream. `error` is True for data from a spawned command's stderr."""
 
     stream: int
     data: bytes
@@ -272,7 +283,10 @@ class StreamData(msgspec.Struct, frozen=True, tag="data"):
 
 
 class StreamEnd(msgspec.Struct, frozen=True, tag="end"):
-    """End of a stream, with the `status` of a spawned command; any other than 0 sent to a running one kills it."""
+    """End of a stream, with the exit `status` of a spawned command.
+
+    Sent to a running command, other than 0 kills it.
+    """
 
     stream: int
     status: int = 0
@@ -312,14 +326,14 @@ M = TypeVar("M")
 
 
 class FrameReader(Generic[M]):
-    """Decoder from a byte stream to messages of one union type."""
+    """Decoder that turns a byte stream into messages of one union type."""
 
     def __init__(self, kind: object) -> None:
         self._decoder: msgspec.msgpack.Decoder[M] = msgspec.msgpack.Decoder(kind)
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> list[M]:
-        """Return the messages completed by `data`. Raises AgentError on a frame that is too long or invalid."""
+        """Return the messages that `data` completes. Raises AgentError if a frame is too long or invalid."""
         self._buffer += data
         messages: list[M] = []
         while len(self._buffer) >= _HEADER.size:
@@ -339,7 +353,7 @@ class FrameReader(Generic[M]):
 
 
 def frame(message: Request | Report) -> bytes:
-    """Return the encoded message with its length. Raises AgentError when it exceeds the limit."""
+    """Return the encoded message with its length. Raises AgentError if it exceeds the limit."""
     body = msgspec.msgpack.encode(message)
     if len(body) > FRAME_LIMIT:
         raise AgentError(f"a {type(message).__name__} message must have at most {FRAME_LIMIT} bytes, got {len(body)}")
@@ -347,7 +361,7 @@ def frame(message: Request | Report) -> bytes:
 
 
 class ByteWriter:
-    """Queue of bytes for a non-blocking descriptor; `flush` writes as many as possible."""
+    """Queue of bytes for a non-blocking descriptor. `flush` writes as many bytes as possible."""
 
     def __init__(self, fd: int) -> None:
         os.set_blocking(fd, False)
@@ -384,6 +398,6 @@ class FrameWriter(ByteWriter):
     """Queue of messages for a non-blocking descriptor."""
 
     def send(self, message: Request | Report) -> None:
-        """Queue the message and write as much as possible. Raises AgentError when it exceeds the limit."""
+        """Queue the message and write as much as possible. Raises AgentError if the message exceeds the limit."""
         if not self.broken:
             self.write(frame(message))

@@ -1,1 +1,1 @@
-"""Connections to hosts: agents run as children, over ssh, or through another agent."""
+"""Connections to the agents on hosts: as child processes, over ssh, or through another agent."""

@@ -1,4 +1,4 @@
-"""Connections to agents (a child process, ssh, or a stream through another agent), and messages over them."""
+"""Connections to agents (through a child process, ssh or another agent), and the messages sent over them."""
 
 from __future__ import annotations
 
@@ -32,67 +32,70 @@ from horovod.runner.protocol.messages import (
 )
 
 READ_SIZE = 1 << 18
-SAID_LIMIT = 1 << 14  # bytes of stderr kept to explain an end
+SAID_LIMIT = 1 << 14  # bytes of stderr that are kept to explain how a connection ended
 
 
 class Connection(Protocol):
-    """Byte stream to and from an agent. Only `end` blocks."""
+    """Byte stream to and from an agent. Only `end` can block."""
 
-    ended: bool  # True if no more data will come
-    status: int | None  # exit status of the process at the other end, once known
+    ended: bool  # True if no more data will arrive.
+    status: int | None  # Exit status of the process at the other end, once known.
 
     def events(self, listening: bool) -> dict[int, int]:
-        """Return descriptors and their poll events. If `listening` is False, incoming data is not read."""
+        """Return each descriptor with its poll events. If `listening` is False, incoming data is not read."""
 
     def may_have(self, ready: set[int]) -> bool:
-        """Return True if there may be data to read when these descriptors are ready."""
+        """Return True if there can be data to read when these descriptors are ready."""
 
     def read(self) -> bytes:
-        """Return the received bytes; sets `ended` at the end of the stream."""
+        """Return the bytes received. Sets `ended` at the end of the stream."""
 
     def write(self, data: bytes) -> None:
-        """Queue bytes for the agent."""
+        """Queue bytes to be sent to the agent."""
 
     def flush(self) -> None:
         """Write as many queued bytes as possible without blocking."""
 
     def hang_up(self) -> None:
-        """Close the request pipe, which makes the agent end everything."""
+        """Close the request pipe, which makes the agent end the job on its host."""
 
     def kill(self) -> None:
         """Close the connection to a lost host without waiting."""
 
     def cut_off(self) -> None:
-        """Record that the agent in between has ended."""
+        """Record that the agent through which this connection runs has ended."""
 
     def end(self, deadline: float) -> int | None:
-        """Hang up, wait until `deadline` (monotonic, s), then kill. Returns the exit code, None if not known."""
+        """Hang up, wait until `deadline` (monotonic, s), then kill the process.
+
+        Returns the exit code, or None if unknown.
+        """
 
     @property
     def pending(self) -> int:
-        """Number of bytes that wait to be written."""
+        """Number of bytes that are queued to be written."""
 
     @property
     def stderr_tail(self) -> str:
-        """Last part of what came on stderr."""
+        """Last part of the data received on stderr."""
 
 
 class Carrier(Protocol):
-    """Agent through which other agents are reached."""
+    """Agent through which the launcher reaches other agents."""
 
     def send(self, message: Request) -> None:
         """Send a message to the agent."""
 
     def add_stream(self, connection: StreamConnection) -> int:
-        """Return the number of a new stream, whose data is delivered to `connection`."""
+        """Return the number of a new stream. Its data is passed to `connection`."""
 
 
 class ProcessConnection:
-    """Connection to a child process. If `remote`, its stderr is kept for messages, else it shares ours."""
+    """Connection to a child process. If `remote`, its stderr is kept for messages, else it shares the launcher's."""
 
     def __init__(self, command: Sequence[str], *, remote: bool) -> None:
-        """Start the command. Raises OSError when it cannot be run."""
-        # In a new session, so that Ctrl-C in the terminal reaches only the launcher, which decides what it means.
+        """Start the command. Raises OSError if it cannot be run."""
+        # Use a new session, so that Ctrl-C in the terminal reaches only the launcher, which decides what it means.
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -139,7 +142,7 @@ class ProcessConnection:
         return self._out in ready
 
     def read(self) -> bytes:
-        """Return the received bytes; sets `ended` at the end of the stream."""
+        """Return the bytes received. Sets `ended` at the end of the stream."""
         self._listen()
         try:
             data = os.read(self._out, READ_SIZE)
@@ -150,7 +153,7 @@ class ProcessConnection:
         return data
 
     def _listen(self) -> None:
-        """Read stderr, so that its pipe cannot fill."""
+        """Read stderr, so that its pipe cannot fill up."""
         if self._err < 0:
             return
         try:
@@ -161,16 +164,16 @@ class ProcessConnection:
             pass
 
     def hang_up(self) -> None:
-        """Close the request pipe, which makes the agent end everything."""
+        """Close the request pipe, which makes the agent end the job on its host."""
         self._writer.broken = True
         if self._process.stdin is not None:
             self._process.stdin.close()
 
     def cut_off(self) -> None:
-        """Do nothing: no agent is in between."""
+        """Do nothing, because there is no agent in between."""
 
     def kill(self) -> None:
-        """Kill the process, such as an ssh whose host is lost."""
+        """Kill the process, for example an ssh whose host is lost."""
         if self._process.returncode is not None:  # the pid may have been reused
             return
         try:
@@ -179,9 +182,9 @@ class ProcessConnection:
             pass
 
     def end(self, deadline: float) -> int | None:
-        """Wait for the process until `deadline` (monotonic), then kill it. Returns its exit code."""
+        """Wait for the process until `deadline` (monotonic, s), then kill it. Returns its exit code."""
         self.hang_up()
-        while not self.ended and time.monotonic() < deadline:  # read its reports, which could block it
+        while not self.ended and time.monotonic() < deadline:  # read its reports, because a full pipe could block it
             if not self.read() and not self.ended:
                 time.sleep(0.01)
         try:
@@ -200,7 +203,7 @@ class ProcessConnection:
 
 
 class StreamConnection:
-    """Connection through another agent, which runs the command. `deliver` is called with incoming data."""
+    """Connection through another agent, which runs the command. That agent's data arrives through `deliver`."""
 
     def __init__(self, carrier: Carrier, command: Sequence[bytes]) -> None:
         self._send = carrier.send
@@ -236,7 +239,7 @@ class StreamConnection:
         self.ended = True
 
     def deliver(self, message: StreamData | StreamEnd) -> None:
-        """Take data, or the end of the stream, from the agent in between."""
+        """Accept data, or the end of the stream, from the agent in between."""
         if isinstance(message, StreamEnd):
             self.ended, self.status = True, message.status
         elif message.error:
@@ -257,30 +260,30 @@ class StreamConnection:
         self._send(StreamEnd(self._stream, signal.SIGKILL))
 
     def end(self, deadline: float) -> int | None:
-        """Return the status. The agent in between ends the process, so there is nothing to wait for."""
+        """Return the exit status. The agent in between ends the process, so there is nothing to wait for."""
         return self.status
 
 
-# Launcher's end of one agent: messages in both directions over its connection.
+# The launcher's end of one agent: messages in both directions over a connection.
 
 
 class Agent:
-    """Agent of one host of the job.
+    """Launcher's view of the agent of one host.
 
     Attributes:
-        slots: Slots of the host's ranks; empty where workers come and go.
-        numbers: Ranks, in an elastic job worker numbers, that have ever run there.
+        slots: Slots of the ranks on the host; empty in elastic jobs.
+        numbers: Ranks that have ever run on the host; in elastic jobs, worker numbers.
         connection: Connection to the agent; None until the fleet opens one.
         facts: Facts about the host, from the agent's Hello.
-        clock_offset: Seconds by which the host's clock was ahead at the Hello.
+        clock_offset: Seconds by which the host's clock was ahead when the Hello arrived.
         finished: True once the agent has reported that no process of the job runs there.
-        gone: True if the connection has ended or could not be opened.
-        lost: True if the host was given up as unreachable or silent.
-        notice: Why the agent ends the job on its own initiative.
-        ended: (rank, status) of the workers that have ended.
-        heard: When the agent was last heard from (monotonic, s).
-        since: When the first connection was tried (monotonic, s).
-        streams: Connections to other agents through this one, by stream number.
+        gone: True once the connection has ended, or if it could not be opened.
+        lost: True if the host was given up because it was unreachable or silent.
+        notice: Why the agent ends the job by itself, or empty.
+        ended: (rank, status) of each worker that has ended.
+        heard: Time at which the last message arrived (monotonic, s).
+        since: Time of the first attempt to connect (monotonic, s).
+        streams: Connections to other agents that run through this one, by stream number.
     """
 
     def __init__(self, host: str, slots: Sequence[Slot], *, remote: bool, python: str = "") -> None:
@@ -300,28 +303,28 @@ class Agent:
         self.heard = time.monotonic()
         self.since = self.heard
         self.streams: dict[int, StreamConnection] = {}
-        self._next_stream = 2  # even numbers are the launcher's, odd ones the agent's
+        self._next_stream = 2  # the launcher uses even numbers, the agent odd ones
         self._reader: FrameReader[Report] = FrameReader(Report)
         self._banner: bytearray | None = bytearray()
 
     @property
     def ranks(self) -> str:
-        """Ranks of the host as text, such as `rank 3` or `ranks 4-7`."""
+        """Ranks on the host as text, such as `rank 3` or `ranks 4-7`."""
         numbers = [slot.rank for slot in self.slots]
         return f"rank {numbers[0]}" if len(numbers) == 1 else f"ranks {numbers[0]}-{numbers[-1]}"
 
     @property
     def name(self) -> str:
-        """Host and ranks as text, such as `host a (ranks 4-7)`, or `host a` where workers come and go."""
+        """Host and ranks as text, such as `host a (ranks 4-7)`; in elastic jobs only `host a`."""
         return f"host {self.host} ({self.ranks})" if self.slots else f"host {self.host}"
 
     @property
     def greeting(self) -> str:
-        """Output that preceded the agent's first message, which has not come yet."""
+        """Output received so far, while the agent's first message has not arrived."""
         return (self._banner or b"").decode(errors="replace")
 
     def attach(self, connection: Connection) -> None:
-        """Use a new connection; the message stream begins anew."""
+        """Use a new connection. The stream of messages starts again."""
         self.connection = connection
         self.gone = False
         self._reader = FrameReader(Report)
@@ -329,22 +332,22 @@ class Agent:
 
     @property
     def place(self) -> Host:
-        """Host as the argument of `Reach.open`."""
+        """Host in the form that `Reach.open` expects."""
         return Host(self.host, len(self.slots), self.python)
 
     def add_stream(self, connection: StreamConnection) -> int:
-        """Return the number of a new stream through this agent, whose data is delivered to `connection`."""
+        """Return the number of a new stream through this agent. Its data is passed to `connection`."""
         stream, self._next_stream = self._next_stream, self._next_stream + 2
         self.streams[stream] = connection
         return stream
 
     def send(self, message: Request) -> None:
-        """Send a message, unless the agent is gone."""
+        """Send a message. Does nothing if the agent is gone."""
         if self.connection is not None and not self.gone:
             self.connection.write(frame(message))
 
     def receive(self) -> list[Report]:
-        """Return the messages received. Sets `gone` at the end of the stream. Raises AgentError on invalid data."""
+        """Return the messages received. Sets `gone` at the end of the stream. Raises AgentError if data is invalid."""
         if self.connection is None:
             return []
         data = self.connection.read()
@@ -376,12 +379,15 @@ class Agent:
         return messages
 
     def hang_up(self) -> None:
-        """Close the request pipe, which makes the agent end everything."""
+        """Close the request pipe, which makes the agent end the job on its host."""
         if self.connection is not None:
             self.connection.hang_up()
 
     def end(self, deadline: float) -> int | None:
-        """Hang up, wait until `deadline` for the agent to end, then kill it. Returns its exit code, if known."""
+        """Hang up, wait until `deadline` for the agent to end, then kill it.
+
+        Returns the exit code, or None if unknown.
+        """
         if self.connection is None:
             return None
         return self.connection.end(deadline)

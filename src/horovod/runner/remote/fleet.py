@@ -1,7 +1,7 @@
-"""All agents of a job: started, connected and watched.
+"""All agents of a job: the launcher starts them, connects to them and watches them.
 
-`routes` decides from where a host is reached, `reach` opens the connection, and `heartbeats` decides when a host counts
-as lost.
+`routes` decides through which host another one is reached and opens the connection. `heartbeats` decides when a host
+counts as lost.
 
     an agent:  connecting --Hello--> connected --Finished--> finished
                     '-- unreachable --> lost <-- silent, or its connection broke --'
@@ -23,14 +23,14 @@ from horovod.runner.remote.connections import Agent
 from horovod.runner.remote.heartbeats import Heartbeats, silent
 from horovod.runner.remote.routes import BySrun, BySsh, Reach, Routes, ThisMachine, Through
 
-TRACEBACK_LINES = 12  # maximum lines shown of an agent that failed
-FLUSH_SECONDS = 1.0  # s for the agents to receive the news that the launcher will be silent
-LOST_GRACE = 0.5  # s for the ssh of a lost host to end
+TRACEBACK_LINES = 12  # Maximum number of lines shown of a failed agent's stderr.
+FLUSH_SECONDS = 1.0  # Seconds to tell the agents that the launcher will be silent.
+LOST_GRACE = 0.5  # Seconds for the ssh process of a lost host to end.
 
 
 @dataclass(frozen=True)
 class Trouble:
-    """A host that cannot be used, or no longer. `lost` is True if it was part of the job."""
+    """Host that cannot be used, or no longer. `lost` is True if it was already part of the job."""
 
     agent: Agent
     text: str
@@ -38,7 +38,10 @@ class Trouble:
 
 
 class Fleet:
-    """Agents in the order of their hosts. Only `end` and `watch` may block for longer than LOST_GRACE per host."""
+    """Agents in the order of their hosts.
+
+    Only `end` and `watch` can block for more than LOST_GRACE seconds per host.
+    """
 
     def __init__(
         self,
@@ -49,14 +52,14 @@ class Fleet:
         silence: float,
         way: Reach | None = None,
     ) -> None:
-        """Store the agents without starting any.
+        """Store the agents. None of them is started yet.
 
         Args:
             agents: Agents of the job's hosts.
-            remote: How other hosts are reached.
-            fanout: Maximum number of hosts reached from each host.
-            silence: Seconds without a message from another host after which it counts as lost.
-            way: How all hosts are reached, in place of the way chosen here.
+            remote: Options for reaching other hosts.
+            fanout: Maximum number of hosts that are reached from each host.
+            silence: Seconds without a message after which another host counts as lost.
+            way: Means of reaching all hosts, instead of the one chosen here.
         """
         self.agents = list(agents)
         self._by_host = {agent.host: agent for agent in agents}
@@ -72,7 +75,7 @@ class Fleet:
     # Connections
 
     def start(self) -> list[Trouble]:
-        """Connect to every host that is reached from this machine."""
+        """Connect to every host that is reached directly from this machine."""
         first = [agent for agent in self.agents if self._routes.parent(agent.host) is None]
         if not self.has_own_way:
             ssh.ask_rules([agent.host for agent in first if agent.remote])
@@ -81,9 +84,10 @@ class Fleet:
         return [trouble for agent in first for trouble in self._connect(agent)]
 
     def add(self, agent: Agent) -> list[Trouble]:
-        """Add a host to a job whose hosts come and go, and connect to it.
+        """Add a host to an elastic job, and connect to it.
 
-        It must not have an agent in the fleet. It is reached from here, so that losing one host does not lose others.
+        The host must not have an agent in the fleet. It is reached from this machine, so that its loss does not affect
+        others.
         """
         self.agents.append(agent)
         self._by_host[agent.host] = agent
@@ -93,7 +97,7 @@ class Fleet:
         return self._connect(agent)
 
     def drop(self, agent: Agent) -> None:
-        """Remove the agent of a host that has finished or was given up."""
+        """Remove the agent of a host. It must have finished or been given up."""
         if not agent.gone:
             self._give_up(agent)
         self._retry.pop(agent.host, None)
@@ -103,22 +107,22 @@ class Fleet:
 
     @property
     def has_own_way(self) -> bool:
-        """True if something other than ssh is used."""
+        """True if other hosts are reached by something other than ssh."""
         return self._way is not None or not self._remote.by_ssh
 
     @property
     def knows_places(self) -> bool:
-        """True if the given `way` knows where its agents are, so that hosts' names need not be looked up."""
+        """True if `way` knows where its agents are, so that host names need no lookup."""
         return self._way is not None
 
     @property
     def connected(self) -> bool:
-        """True if all agents have sent Hello."""
+        """True once all agents have sent Hello."""
         return all(agent.facts is not None for agent in self.agents)
 
     @property
     def waiting(self) -> list[Agent]:
-        """Agents that have not sent Hello."""
+        """Agents that have not sent Hello yet."""
         return [agent for agent in self.agents if agent.facts is None]
 
     def _reach(self, agent: Agent) -> Reach:
@@ -162,7 +166,7 @@ class Fleet:
     # Failures
 
     def _unusable(self, agent: Agent, failure: ssh.Failure) -> list[Trouble]:
-        """Give up a host that has not become part of the job."""
+        """Give up a host that has not joined the job yet."""
         agent.lost = True
         if not agent.remote:
             return [Trouble(agent, failure.what)]
@@ -174,14 +178,14 @@ class Fleet:
         return [Trouble(agent, f"{agent.name} is lost: {how}", lost=True)]
 
     def _explain_end(self, agent: Agent) -> list[Trouble]:
-        """Handle a connection that ended before the agent finished."""
+        """Handle a connection that ended before its agent had finished."""
         assert agent.connection is not None
         status = agent.end(time.monotonic() + LOST_GRACE)
         said = agent.connection.stderr_tail
         if agent.facts is not None and agent.lost:
             return []  # already reported
         if agent.facts is not None and agent.notice:
-            # In an elastic job, the notice has not ended the job.
+            # In an elastic job, the agent's notice does not end the job.
             return [] if agent.slots else self._lose(agent, f"its agent has ended: {agent.notice}")
         if agent.facts is not None:
             broke = routes.how_it_broke if agent.remote and self._remote.slurm_job else _how_it_broke
@@ -196,7 +200,7 @@ class Fleet:
         return []
 
     def failure_of(self, agent: Agent) -> str:
-        """Return why the last attempt to reach the host failed, empty if none has."""
+        """Return the reason why the last attempt to reach the host failed, or an empty string."""
         return self._last_failure.get(agent.host, "")
 
     def _give_up(self, agent: Agent) -> None:
@@ -210,7 +214,7 @@ class Fleet:
                 child.connection.cut_off()
 
     def abandon_waiting(self) -> None:
-        """Give up the agents that have not sent Hello."""
+        """Give up all agents that have not sent Hello yet."""
         self._retry.clear()
         for agent in self.agents:
             if agent.facts is None:
@@ -219,7 +223,7 @@ class Fleet:
     # Event loop
 
     def events(self, listening: bool) -> dict[int, int]:
-        """Return descriptors and their poll events. If `listening` is False, reports are not read."""
+        """Return each descriptor with its poll events. If `listening` is False, reports are not read."""
         wanted: dict[int, int] = {}
         for agent in self.agents:
             if agent.connection is not None and not agent.gone:
@@ -228,9 +232,9 @@ class Fleet:
         return wanted
 
     def receive(self, ready: set[int], take: Callable[[Agent, Report], None]) -> list[Trouble]:
-        """Call `take` with every received report, except those that concern connections, which are handled here."""
+        """Call `take` with every report received, except reports about connections, which are handled here."""
         troubles: list[Trouble] = []
-        for agent in list(self.agents):  # a copy, because `take` may add one
+        for agent in list(self.agents):  # a copy, because `take` can add an agent
             if agent.connection is not None and not agent.gone and agent.connection.may_have(ready):
                 troubles += self._receive_from(agent, take)
         return troubles
@@ -265,14 +269,14 @@ class Fleet:
     # Timers
 
     def next_time(self) -> float | None:
-        """Return when `look` must be called next (monotonic, s), or None."""
+        """Return the time at which `look` must be called next (monotonic, s), or None."""
         times = list(self._retry.values())
         if any(agent.remote and not agent.gone for agent in self.agents):
             times.append(self._heartbeats.next_word)
         return min(times, default=None)
 
     def look(self, now: float, listening: bool) -> list[Trouble]:
-        """Retry connections, send heartbeats, detect silent hosts. Without `listening`, silence does not count."""
+        """Retry connections, send heartbeats and detect silent hosts. Without `listening`, silence is ignored."""
         troubles: list[Trouble] = []
         for host in [host for host, at in self._retry.items() if at <= now]:
             del self._retry[host]
@@ -296,11 +300,11 @@ class Fleet:
         return {agent.host: agent.heard for agent in self._watched()}
 
     def suspects(self, now: float) -> list[Agent]:
-        """Return the agents of hosts that have been silent for so long that they may be lost."""
+        """Return the agents whose hosts have been silent for so long that they may be lost."""
         return [self._by_host[host] for host in self._heartbeats.suspects(now, self._heard())]
 
     def watch(self, active: bool) -> None:
-        """Resume watching, or, if not `active`, tell the agents that the launcher will be suspended and silent."""
+        """Resume watching if `active`. Otherwise, tell the agents that the launcher will be suspended and silent."""
         for agent in self.agents:
             if agent.remote and agent.facts is not None:
                 agent.send(Watch(self._silence if active else 0))
@@ -315,7 +319,7 @@ class Fleet:
     # Shutdown
 
     def end(self, seconds: float) -> dict[str, int | None]:
-        """End every agent, children before parents, within about `seconds`. Returns exit codes by host."""
+        """End all agents, children before parents, within about `seconds`. Returns the exit code for each host."""
         deadline = time.monotonic() + seconds
         order = sorted(self.agents, key=lambda agent: self._routes.depth(agent.host), reverse=True)
         for agent in order:

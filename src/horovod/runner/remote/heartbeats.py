@@ -1,6 +1,6 @@
-"""Heartbeats between the launcher and other hosts or processes: when one is due, and which peers are lost.
+"""Heartbeats between the launcher and other hosts or processes. Decides when one is due and which peers are lost.
 
-Pure: times are arguments (monotonic, s).
+Callers pass all times (monotonic, seconds).
 """
 
 from __future__ import annotations
@@ -10,39 +10,39 @@ from typing import TypeVar
 
 Who = TypeVar("Who", bound=Hashable)
 
-STUCK_SECONDS = 2.0  # a gap this long in our own loop means that we were stuck, not that the agents were silent
+STUCK_SECONDS = 2.0  # a gap of this many seconds means that our own loop was stuck, not that the agents were silent
 
 
 def silent(seconds: float) -> str:
-    """Return a message about a peer that is lost after `seconds` of silence."""
+    """Return the message about a peer that is lost after `seconds` of silence."""
     why = "it is stopped, its machine is down or hangs, or the network to it is broken"
     return f"no message from it for {seconds:.0f} s; {why}"
 
 
 class Heartbeats:
-    """Heartbeat timers. `silence` is the time in seconds after which a silent peer counts as lost; 0 means never."""
+    """Timers for heartbeats. A peer counts as lost after `silence` seconds without a message; 0 means never."""
 
     def __init__(self, silence: float, now: float) -> None:
         self._silence = silence
         self._looked = now
         self.next_word = 0.0
-        """When the next heartbeat to the agents is due (monotonic, s)."""
+        """Time at which the next heartbeat to the agents is due (monotonic, s)."""
 
     def is_due(self, now: float) -> bool:
-        """Return True if a heartbeat is due, and schedule the next after silence / 4."""
+        """Return True if a heartbeat is due, and schedule the next one after silence / 4."""
         if self._silence <= 0 or now < self.next_word:
             return False
         self.next_word = now + self._silence / 4
         return True
 
     def was_deaf(self, now: float, listening: bool) -> bool:
-        """Return True if nothing could be heard since the last call: our loop was stuck or did not listen."""
+        """Return True if no message could be read since the last call, because our loop was stuck or did not listen."""
         gap = now - self._looked
         self._looked = now
         return not listening or gap > max(STUCK_SECONDS, self._silence / 2)
 
     def lost(self, now: float, heard: Mapping[Who, float]) -> dict[Who, float]:
-        """Return the lost peers and their silence in seconds. `heard` is when each was last heard from."""
+        """Return the lost peers with their seconds of silence. `heard` is the time of each peer's last message."""
         return {host: now - at for host, at in heard.items() if 0 < self._silence <= now - at}
 
     def suspects(self, now: float, heard: Mapping[Who, float]) -> list[Who]:

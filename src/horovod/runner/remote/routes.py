@@ -1,8 +1,8 @@
-"""From where each other host is reached, and what is tried when that fails. Pure.
+"""Routes to the other hosts: through which host each one is reached, and what is tried after a failure.
 
-With more than `fanout` other hosts, the first `fanout` are reached from this machine, and each starts some of the
-others. This is a tree with the indices of a heap. If its parent cannot reach a host (it has no key, say), the host is
-reached from this machine. Where hosts come and go, all are.
+With more than `fanout` other hosts, the first `fanout` are reached from this machine, and each of them starts some of
+the others. This is a tree with the indices of a heap. If the parent of a host cannot reach it (for example, it has no
+key), the host is reached from this machine. In elastic jobs, all hosts are reached from this machine.
 
     through its parent --fails--> from here --fails temporarily--> again, until RETRY_UNTIL
                                      '--fails otherwise, or too late--> given up
@@ -24,15 +24,16 @@ from horovod.runner.remote import ssh
 from horovod.runner.remote.connections import Agent, Connection, ProcessConnection, StreamConnection
 
 RETRY_SECONDS = 1.0
-RETRY_UNTIL = 7.0  # s after the first attempt in which another may begin, so that a failure is reported within 10 s
+# Seconds after the first attempt in which another may begin, so that a failure is reported within 10 s
+RETRY_UNTIL = 7.0
 
 
 class Routes:
-    """Tree of the other hosts, given in their order."""
+    """Tree that determines through which host each other host is reached."""
 
     def __init__(self, hosts: Sequence[str], fanout: int) -> None:
         self._fanout = fanout
-        # Host i >= fanout is started by host i // fanout - 1, so each starts at most `fanout`.
+        # Host i >= fanout is started by host i // fanout - 1, so each host starts at most `fanout` others.
         self._parents = {hosts[i]: hosts[i // fanout - 1] for i in range(fanout, len(hosts))}
 
     def parent(self, host: str) -> str | None:
@@ -40,25 +41,25 @@ class Routes:
         return self._parents.get(host)
 
     def children(self, host: str) -> list[str]:
-        """Return the hosts that are reached from this one."""
+        """Return the hosts that are reached from this host."""
         return [child for child, parent in self._parents.items() if parent == host]
 
     def depth(self, host: str) -> int:
-        """Return the number of hosts on the way to this one."""
+        """Return the number of hosts between this machine and the host."""
         parent = self.parent(host)
         return 0 if parent is None else 1 + self.depth(parent)
 
     def after_failure(self, host: str, again: bool, tried: float, now: float) -> float | None:
-        """Return when to try the host again, perhaps on another way.
+        """Return the time at which to try the host again, possibly on another route.
 
         Args:
             host: Host that could not be reached.
-            again: True if the failure may be temporary.
+            again: True if the failure can be temporary.
             tried: Time of the first attempt (monotonic, s).
             now: Current time (monotonic, s).
 
         Returns:
-            The time of the next attempt; None to give up.
+            The time of the next attempt, or None to give up.
         """
         late = now - tried >= RETRY_UNTIL
         if host in self._parents and not (again and late):
@@ -67,28 +68,28 @@ class Routes:
         return now + RETRY_SECONDS if again and not late else None
 
 
-# Slurm job steps in place of ssh: the command that starts an agent on another node, and its failures. Pure.
+# Slurm job steps, used instead of ssh: the command that starts an agent on another node, and its failures.
 
 # Variables that describe the allocation, or the user's options for their own steps. They are unset, because an agent's
-# step has one task, which gets everything that the allocation has on its node.
+# step has a single task, which gets all resources that the allocation has on its node.
 _OPTIONS = re.compile(r"SLURM_(?!CONF$|CLUSTERS$|JWT$)|SRUN_|PMI_|PMIX_")
 
 
 def srun_command(host: str, job: str, python: str, environ: Mapping[str, str]) -> list[str]:
-    """Return the command that runs an agent on `host`. `environ` is the environment in which it is run."""
+    """Return the command that runs an agent on `host`. `environ` is the environment of the command."""
     unset = [word for name in sorted(environ) if _OPTIONS.match(name) for word in ("-u", name)]
     options = [
         f"--jobid={job}", f"--nodelist={host}", "--nodes=1", "--ntasks=1",
-        "--no-kill",  # a lost node ends this step only, not the other steps of the allocation
-        "--overlap",  # share resources with the step that the launcher may run in
+        "--no-kill",  # a lost node ends only this step, not the other steps of the allocation
+        "--overlap",  # share resources with the step in which the launcher may run
         "--mpi=none", "--cpu-bind=none", "--unbuffered", "--quiet",
     ]  # fmt: skip
     return ["env", *unset, "srun", *options, "--", *ssh.agent_command(python)]
 
 
-# A cluster without CPU binding prints this for every step that asks for none.
+# A cluster without CPU binding prints this for every step that requests no binding.
 _ODD = "lacks support for cpu binding"
-_SHOWN = 12  # maximum lines shown of an agent that failed
+_SHOWN = 12  # maximum number of lines shown of a failed agent's output
 
 _KNOWN: tuple[tuple[str, ssh.Failure], ...] = (
     (
@@ -107,7 +108,7 @@ _KNOWN: tuple[tuple[str, ssh.Failure], ...] = (
 
 
 def explain(status: int, said: str, host: str, job: str, python: str, greeting: str = "") -> ssh.Failure:
-    """Return why the command of `srun_command` ended with this status and output; like `ssh.explain`."""
+    """Return the reason why the command of `srun_command` ended with this status and output. Same as `ssh.explain`."""
     lines = _telling((greeting + "\n" + said).splitlines())
     last = lines[-1] if lines else f"exit code {status}"
     if not lines and status == 127:
@@ -122,7 +123,7 @@ def explain(status: int, said: str, host: str, job: str, python: str, greeting: 
 
 
 def how_it_broke(_remote: bool, status: int | None, said: Sequence[str]) -> str:
-    """Return why an agent that was connected has ended."""
+    """Return the reason why a connected agent has ended."""
     lines = _telling(said)
     return "\n".join([f"its step has ended: {describe_status(status or 0)}", *lines[-_SHOWN:]])
 
@@ -131,28 +132,28 @@ def _telling(lines: Sequence[str]) -> list[str]:
     return [line.strip() for line in lines if line.strip() and _ODD not in line]
 
 
-# Ways to reach a host: a child on this machine, the user's ssh, the ssh of a connected agent, or a Slurm step.
+# Means of reaching a host: a child process, the user's ssh, ssh on the host of a connected agent, or a Slurm step.
 
 
 class Reach(Protocol):
-    """How an agent is started on a host and connected to."""
+    """Means of starting an agent on a host and connecting to it."""
 
     def open(self, host: Host) -> Connection:
-        """Start to connect, without blocking. Raises OSError when this machine lacks a program or resource."""
+        """Begin to connect, without blocking. Raises OSError if this machine lacks a program or resource."""
 
     def explain(self, host: Host, status: int | None, said: str, greeting: str) -> ssh.Failure:
-        """Return why the connection ended before the agent's first message.
+        """Return the reason why the connection ended before the agent's first message.
 
         Args:
             host: Host of the agent.
-            status: Exit status of the process, if known.
-            said: Its stderr.
-            greeting: Its other output.
+            status: Exit status of the process, or None if unknown.
+            said: Data from its stderr.
+            greeting: Data from its stdout.
         """
 
 
 class ThisMachine:
-    """Reach of this machine: the agent is a child process."""
+    """Means of reaching this machine: the agent is a child process."""
 
     def open(self, host: Host) -> Connection:
         return ProcessConnection(ssh.agent_command(), remote=False)
@@ -162,7 +163,7 @@ class ThisMachine:
 
 
 class BySsh:
-    """Reach over a direct ssh connection of the user's."""
+    """Means of reaching a host over a direct ssh connection."""
 
     def __init__(self, remote: ssh.Remote) -> None:
         self._remote = remote
@@ -175,7 +176,7 @@ class BySsh:
 
 
 class Through(BySsh):
-    """Reach over the ssh of another host, run by that host's agent."""
+    """Means of reaching a host over ssh from another host, whose agent runs the command."""
 
     def __init__(self, parent: Agent, remote: ssh.Remote) -> None:
         super().__init__(remote)
@@ -187,7 +188,10 @@ class Through(BySsh):
 
 
 class BySrun:
-    """Reach by a step of a Slurm allocation. All nodes are reached from here, since Slurm has its own fan-out tree."""
+    """Means of reaching nodes by steps of a Slurm allocation.
+
+    All start here, because Slurm has its own fan-out tree.
+    """
 
     def __init__(self, remote: ssh.Remote) -> None:
         self._job = remote.slurm_job
@@ -202,18 +206,18 @@ class BySrun:
         return explain(status or 0, said, host.name, self._job, python, greeting)
 
 
-# Asynchronous check whether hosts are this machine; looking up a name can take long.
+# Asynchronous check whether hosts are this machine. Looking up a name can take seconds.
 
 
 class Locality:
-    """Lookups in threads. `fd` is readable when an answer is available."""
+    """Lookup of hosts in threads. `fd` is readable when an answer is available."""
 
     def __init__(self, asks_ssh: bool, looks: bool = True) -> None:
         """Create the event descriptor.
 
         Args:
-            asks_ssh: True if other hosts are reached by ssh, whose rules for each host are then looked up as well.
-            looks: If False, no host is taken for this machine.
+            asks_ssh: True if ssh reaches other hosts. Its rules for each host are then looked up, too.
+            looks: True to look up hosts. If False, no host counts as this machine.
         """
         self._looks = looks
         self._asks_ssh = asks_ssh
@@ -223,7 +227,7 @@ class Locality:
         self._answers: dict[str, bool] = {}
 
     def ask(self, host: str) -> None:
-        """Start to look up whether the host is this machine."""
+        """Begin to look up whether the host is this machine."""
         if not self._looks:
             self._answer(host, False)
             return
@@ -242,7 +246,7 @@ class Locality:
                 os.eventfd_write(self.fd, 1)
 
     def answers(self) -> dict[str, bool]:
-        """Return the answers since the last call: for each host, True if it is this machine."""
+        """Return the answers since the last call. The value is True if the host is this machine."""
         with self._lock:
             try:
                 os.eventfd_read(self.fd)
@@ -252,7 +256,7 @@ class Locality:
         return answers
 
     def close(self) -> None:
-        """Close the event descriptor without waiting for running lookups."""
+        """Close the event descriptor. Lookups that still run are not waited for."""
         with self._lock:
             if not self._closed:
                 self._closed = True

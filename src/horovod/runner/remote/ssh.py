@@ -1,6 +1,6 @@
-"""The user's ssh: the command that starts an agent on another host, and the meaning of its failures.
+"""Starting agents over the user's ssh: the command, and the meaning of its failures.
 
-Pure, except that ssh is asked about its configuration.
+The module performs no I/O, except that it asks ssh about its configuration.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from dataclasses import dataclass
 from horovod.common.contract import boot
 from horovod.runner.protocol.messages import MAGIC
 
-CONNECT_SECONDS = 8  # s until ssh gives up an address
-# Ends an ssh whose host is unreachable even if the launcher, whose heartbeat is faster, has died.
+CONNECT_SECONDS = 8  # seconds after which ssh gives up connecting to an address
+# Ends an ssh whose host is unreachable, even if the launcher has died. The launcher's own heartbeat is faster.
 _KEEPALIVE = ("-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3")
-# The user's shared connection is used, but ours is not shared, since it ends with the job. Commands and forwardings in
-# the user's configuration are meant for interactive use.
+# A shared connection of the user is used, but ours is not shared, because it ends with the job. Remote commands and
+# port forwardings in the user's configuration are meant for interactive use.
 _PLAIN = ("-o", "ControlMaster=no", "-o", "RemoteCommand=none", "-o", "ClearAllForwardings=yes")
 _UNANSWERED = ("BatchMode=yes", "PasswordAuthentication=no", f"ConnectTimeout={CONNECT_SECONDS}")
-# Kubernetes' MPI operator sets this to its program for reaching a pod, which is called like ssh without options.
+# Kubernetes' MPI operator sets this to its program for reaching a pod. It is called like ssh without options.
 AGENT_VARIABLE = "OMPI_MCA_plm_rsh_agent"
 
 
 @dataclass(frozen=True)
 class Remote:
-    """How other hosts are reached. `python` is the interpreter there, unless a host has its own."""
+    """Options for reaching other hosts. `python` is the interpreter on them, unless a host has its own setting."""
 
     port: int | None = None
     identity_file: str | None = None
     python: str = ""
-    agent: str = ""  # program that replaces ssh
-    slurm_job: str = ""  # allocation whose steps replace ssh
+    agent: str = ""  # Program that replaces ssh.
+    slurm_job: str = ""  # Job id of the Slurm allocation whose steps replace ssh.
 
     @classmethod
     def of(
@@ -50,29 +50,29 @@ class Remote:
         python: str = "",
         slurm_job: str = "",
     ) -> Remote:
-        """Return the options, with the program that the environment names in place of ssh."""
+        """Return the options, including a program that the environment names to replace ssh."""
         return cls(port, identity_file, python, environ.get(AGENT_VARIABLE, ""), slurm_job)
 
     @property
     def by_ssh(self) -> bool:
-        """True if ssh itself is used."""
+        """True if ssh itself reaches the other hosts."""
         return not self.agent and not self.slurm_job
 
 
 def agent_command(python: str = "") -> list[str]:
-    """Return the command that starts an agent on its host; it contains nothing about the job."""
-    # Prints a first line that marks where the messages begin, after anything that the shell printed.
+    """Return the command that starts an agent on its host. It contains no data of the job."""
+    # Print a first line that marks the beginning of the messages, after any output of the shell.
     return [python or sys.executable, *boot.arguments("horovod.runner.agent.agent", f"os.write(1, {MAGIC!r})")]
 
 
 def ssh_command(host: str, remote: Remote, python: str = "", *, ask: bool = True) -> list[str]:
-    """Return the command that runs an agent on `host`.
+    """Return the ssh command that runs an agent on `host`.
 
     Args:
         host: Host to connect to.
         remote: Options for ssh.
         python: Interpreter on that host.
-        ask: Take the user's ssh configuration into account; False if the command runs on another machine.
+        ask: True to apply the user's ssh configuration; False if the command runs on another machine.
     """
     there = "exec " + shlex.join(agent_command(python or remote.python))
     if remote.agent:
@@ -90,14 +90,14 @@ def ssh_command(host: str, remote: Remote, python: str = "", *, ask: bool = True
 
 
 def ask_rules(hosts: Sequence[str]) -> None:
-    """Look up the configuration for all hosts in parallel, since some configurations resolve names, which is slow."""
+    """Look up the configuration for all hosts in parallel. Some configurations resolve names, which is slow."""
     with ThreadPoolExecutor(max_workers=16) as threads:
         list(threads.map(_has_own_rule, hosts))
 
 
 @functools.cache
 def _has_own_rule(host: str) -> bool:
-    """Return True if the user's configuration has a rule for unknown host keys, which our option would override."""
+    """Return True if the user's configuration has a rule for unknown host keys. Our option would override it."""
     try:
         asked = subprocess.run(["ssh", "-G", "--", host], capture_output=True, text=True, timeout=2, check=False)
     except (OSError, subprocess.SubprocessError):
@@ -108,14 +108,14 @@ def _has_own_rule(host: str) -> bool:
 
 @dataclass(frozen=True)
 class Failure:
-    """Why an agent did not start. `again` is True if the failure may be temporary."""
+    """Reason why an agent did not start. `again` is True if the failure can be temporary."""
 
     what: str
     advice: str
     again: bool = False
 
 
-# Messages of ssh and shells, in the order in which they are tried; ssh does not translate its messages.
+# Messages of ssh and shells, in the order in which they are checked. ssh does not translate its messages.
 _KNOWN: tuple[tuple[str, Failure], ...] = (
     (
         r"host key is known for",
@@ -176,15 +176,15 @@ _KNOWN: tuple[tuple[str, Failure], ...] = (
 
 
 def explain(status: int, said: str, host: str, remote: Remote, python: str = "", greeting: str = "") -> Failure:
-    """Return why the command of `ssh_command` failed.
+    """Return the reason why the command of `ssh_command` failed.
 
     Args:
         status: Exit status of the command.
-        said: Its stderr.
-        host: Host that was to be reached.
+        said: Data from its stderr.
+        host: Host to which the command connected.
         remote: Options for ssh.
         python: Interpreter on that host.
-        greeting: Its stdout; the agent's first message never came.
+        greeting: Data from its stdout, which does not contain the agent's first message.
     """
     lines = [line.strip() for line in (greeting + "\n" + said).splitlines() if line.strip()]
     last = lines[-1] if lines else f"exit code {status}"
@@ -209,7 +209,7 @@ def explain(status: int, said: str, host: str, remote: Remote, python: str = "",
 
 
 def missing_ssh(error: OSError, host: str) -> Failure:
-    """Return why the command itself cannot be run on this machine."""
+    """Return the reason why the ssh command itself cannot be run on this machine."""
     if error.errno in (errno.EMFILE, errno.ENFILE):
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         return Failure(
@@ -223,5 +223,5 @@ def missing_ssh(error: OSError, host: str) -> Failure:
 
 
 def encode_command(command: Sequence[str]) -> list[bytes]:
-    """Return the command as bytes."""
+    """Return the words of the command as bytes."""
     return [os.fsencode(word) for word in command]

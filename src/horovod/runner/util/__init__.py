@@ -1,1 +1,1 @@
-"""Modules of Horovod's documented import paths. Horovod itself does not use them."""
+"""Modules under import paths that Horovod documents. Horovod itself does not use them."""

@@ -1,4 +1,4 @@
-"""Helper for starting threads."""
+"""Helper that starts a function in a new thread."""
 
 from __future__ import annotations
 
