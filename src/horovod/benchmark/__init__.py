@@ -1,4 +1,4 @@
-"""Benchmark of the collectives of the job that it runs in: `python -m horovod.benchmark`, `horovodrun --benchmark`.
+"""Benchmark of a job's collectives: `python -m horovod.benchmark` or `horovodrun --benchmark`.
 
 options     command-line options
 session     one rank's part: sets up engines and peers and measures them in turn; rank 0 writes the results

@@ -1,4 +1,4 @@
-"""`python -m horovod.benchmark`: one rank of the benchmark inside a job; otherwise starts a job."""
+"""`python -m horovod.benchmark`: runs one rank of the benchmark inside a job, or else starts a job."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from horovod.common import launchers
 def _in_job() -> bool:
     """Return True if this process is one rank of the benchmark.
 
-    A scheduler's allocation looks like a job of one process.
+    A scheduler's job of one process does not count, because a bare allocation looks the same.
     """
     if "HOROVOD_SIZE" in os.environ:
         return True

@@ -1,11 +1,11 @@
-"""Calibration of the sizes at which collectives change their algorithm (core/plan/tuning.h).
+"""Calibration of the message sizes at which collectives switch algorithms (core/plan/tuning.h).
 
-The values are stored for later jobs of this shape on this host (horovod.common.bootstrap.calibration). All ranks run
-this together; rank 0 decides.
+The resulting sizes are stored for later jobs with the same layout of ranks on this host
+(horovod.common.bootstrap.calibration). All ranks run the calibration together, and rank 0 decides.
 
-For each size, two or more engines that differ only in that size take turns. A default is replaced only by a value that
-is faster in nearly all turns by more than a few percent. At the end, all values together must be faster than the
-defaults. So a disturbed measurement changes nothing.
+For each size, two or more engines that differ only in that size take turns. A new value replaces the default only if it
+is faster by more than a few percent, in nearly all turns. At the end, all new values together must be faster than the
+defaults. So noise in a measurement does not change any value.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _ALWAYS = 1 << 40
 
 @dataclass(frozen=True)
 class Sweep:
-    """Measurement of one tuned size.
+    """Plan for measuring one tuned size.
 
     With two ``values``, the first means "never" and the second "always below the size". The tuned size is then the
     largest size in ``cases`` up to which the second value is faster. With more values, these are candidates, and the
@@ -50,7 +50,7 @@ class Sweep:
 
 
 def sweeps(node_of: Sequence[int]) -> list[Sweep]:
-    """Return the measurements for a job in which ranks with equal ``node_of`` share memory."""
+    """Return the sweeps to measure in a job in which ranks with equal ``node_of`` share memory."""
     nodes, size = len(set(node_of)), len(node_of)
     shared = nodes < size
     found = []
@@ -63,7 +63,8 @@ def sweeps(node_of: Sequence[int]) -> list[Sweep]:
         apart = tuple(("allreduce", n * MIB, False) for n in (1, 2, 4, 8, 16))
         found.append(Sweep("stream_bytes", (_ALWAYS, 0), apart, above=True))
     if nodes == size:
-        # For two ranks, recursive doubling is used up to the larger of both sizes, which is pair_bytes by default.
+        # With two ranks, recursive doubling is used up to the larger of pair_bytes and doubling_bytes. By default this
+        # is pair_bytes.
         name, sizes = ("pair_bytes", (128, 256, 512, 1024, 2048)) if size == 2 else ("doubling_bytes", (4, 16, 64, 256))
         found.append(Sweep(name, (0, _ALWAYS), tuple(("allreduce", n * KIB, True) for n in sizes)))
     if nodes > 1 and size > 2:
@@ -87,7 +88,7 @@ def better(new: Sequence[float], old: Sequence[float]) -> bool:
 
 
 def threshold(sweep: Sweep, times: Times, default: int, scale: Callable[[int], int] = int) -> int:
-    """Return the size up to which (``above``: from which on) the second value is used.
+    """Return the size up to which the second value is faster; with ``above``, the size from which it is faster.
 
     The default is kept unless the measurements next to it contradict it.
     """
@@ -115,7 +116,7 @@ def threshold(sweep: Sweep, times: Times, default: int, scale: Callable[[int], i
     for i in inside:
         if not first_wins(i):
             break
-        # Just below the size at which the first value is faster; with ``above``, just above it.
+        # Choose a size just below the one at which the first value is faster; with ``above``, just above it.
         grown = scale(sizes[i]) + 1 if sweep.above else max(scale(sizes[i]) - 1, 0)
     return grown
 
@@ -144,17 +145,18 @@ def candidate(sweep: Sweep, times: Times, default: int) -> int:
 
 
 def decide(sweep: Sweep, times: Times, default: int, node_of: Sequence[int]) -> int:
-    """Return the tuned size that a sweep's times lead to."""
+    """Return the tuned size that follows from a sweep's times."""
     if len(sweep.values) > 2:
         return candidate(sweep, times, default)
-    if sweep.name == "direct_bytes":  # counted for two ranks (allreduce_shm); the sweep's "always" is the limit
+    # The size counts the bytes of two ranks (allreduce_shm). The sweep's "always" is the limit.
+    if sweep.name == "direct_bytes":
         return threshold(sweep, times, default, lambda size: min(size * len(node_of) // 2, sweep.values[1]))
     return threshold(sweep, times, default)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """Result of the calibration. ``gains``: (seconds with defaults, seconds when tuned), by case that differs."""
+    """Result of the calibration. ``gains`` has (default seconds, tuned seconds) for each case that changed."""
 
     tuning: dict[str, int]
     gains: dict[str, tuple[float, float]]
@@ -164,14 +166,14 @@ class Outcome:
 
 
 class Calibration:
-    """Calibration, run by every rank. ``node_of``: node of each rank."""
+    """Calibration, which every rank runs. ``node_of`` is the node of each rank."""
 
     def __init__(self, node_of: Sequence[int]) -> None:
         self._node_of = list(node_of)
         self._engines: dict[str, EngineColumn] = {}
 
     def run(self, after_setup: Callable[[], None] = lambda: None) -> Outcome:
-        """Run the calibration. ``after_setup``: called once the engines' threads exist, to pin them."""
+        """Run the calibration. ``after_setup`` is called once the engines' threads exist, to pin them."""
         start = time.perf_counter()
         plan = sweeps(self._node_of)
         try:
@@ -197,7 +199,7 @@ class Calibration:
         return self._engines[text]
 
     def _measure(self, tunings: Sequence[dict[str, int]], cases: Sequence[tuple[str, int, bool]]) -> Times:
-        """Return the slowest rank's seconds of each turn; equal on all ranks."""
+        """Return the slowest rank's time of each turn in seconds. The result is equal on all ranks."""
         local: Times = {}
         engines = [self._engine(tuning) for tuning in tunings]
         for i, (collective, nbytes, in_place) in enumerate(cases):
@@ -209,7 +211,8 @@ class Calibration:
                 for index in order:
                     warm_up = 2 * inner if turn == 0 else 1
                     samples = timed(operations[index], engines[index].barrier, warm_up, case.samples, inner)
-                    local.setdefault((index, i), []).append(min(samples))  # disturbances only ever add time
+                    # take the minimum, because disturbances only add time
+                    local.setdefault((index, i), []).append(min(samples))
         by_rank: list[Times] = allgather_object(local, "calibrate.times")
         return {key: slowest([times[key] for times in by_rank]) for key in local}
 

@@ -1,4 +1,4 @@
-"""The engine under test: without a framework, on plain memory, one engine per configuration.
+"""Engines under test, one per configuration, which work on plain memory without a framework.
 
 Engines of one process exist in parallel; those that are not being measured sleep.
 """
@@ -34,7 +34,8 @@ class Memory:
 
     def __init__(self, nbytes: int) -> None:
         self._map = mmap.mmap(-1, max(nbytes, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        self._map.write(bytes(max(nbytes, 1)))  # unwritten pages would all map to the same zero page
+        # write to the memory, because unwritten pages would all map to the same zero page
+        self._map.write(bytes(max(nbytes, 1)))
         self._view = (ctypes.c_char * max(nbytes, 1)).from_buffer(self._map)
         self.address = ctypes.addressof(self._view)
 
@@ -55,7 +56,7 @@ def environment(changes: Mapping[str, str]) -> Iterator[None]:
 
 
 class EngineColumn:
-    """Engine of the job with its own settings, as a column of the results.
+    """Engine with given settings, whose measurements become a column of the results.
 
     All ranks create the same columns in the same order. Raises the errors of ``bootstrap.start``.
 
@@ -76,16 +77,13 @@ class EngineColumn:
         if self.job.rank == 0 and not self._tuning and chosen.flag("HOROVOD_CALIBRATE"):
             transport = chosen.text("HOROVOD_TRANSPORT")
             world = World.here(self.job.size, self.job.local_size, self.job.cross_size, transport)
-            self._tuning = load(world)[0]  # as bootstrap does
+            self._tuning = load(world)[0]  # the same as in bootstrap
         self._barrier = self._call("barrier", "barrier.benchmark", 0, 0, ())
 
     def _call(
         self, collective: str, name: str, source: int, target: int, shape: tuple[int, ...]
     ) -> Callable[[], object]:
-        """Return a blocking call of a collective with root 0.
-
-        An allreduce is repeated with its Work, as frontends do.
-        """
+        """Return a function that runs a collective with root 0 and waits; an allreduce reuses its Work object."""
         run, kind = self._engine.run, _KINDS[collective]
 
         def call() -> _core.Work:
@@ -108,7 +106,7 @@ class EngineColumn:
         return again
 
     def shared_memory(self, nbytes: int) -> _core.Buffer | None:
-        """Return memory for tensors that the ranks of a host share; None if there is none left, or none at all."""
+        """Return memory that the ranks of a host share, for tensors. Return None if none is available."""
         return self._engine.allocate(nbytes)
 
     def barrier(self) -> object:
@@ -116,15 +114,15 @@ class EngineColumn:
         return self._barrier()
 
     def prepare(self, case: Case, in_place: bool = True, shared: bool = False) -> Callable[[], object]:
-        """Return the blocking operation of a case.
+        """Return a function that runs the operation of a case and waits for its end.
 
-        Broadcast, and allreduce with ``in_place``, work in place. The others have separate input and output; the engine
-        allocates the output of allgather and alltoall, as for every user.
+        Broadcast works in place, and so does allreduce with ``in_place``. Other operations have separate input and
+        output. As always, the engine allocates the output of allgather and alltoall.
 
         Args:
             case: The case.
-            in_place: For allreduce: if False, use separate input and output.
-            shared: For allreduce: use memory that the ranks share.
+            in_place: False to use separate input and output in an allreduce.
+            shared: True to use memory that the ranks share in an allreduce.
 
         Raises:
             MemoryError: If there is not enough shared memory left.
@@ -148,7 +146,7 @@ class EngineColumn:
         else:
             target = Memory(4 * (count if case.collective == "allreduce" else count // ranks))
         call = self._call(case.collective, name, source.address, target.address, shape)
-        call.__dict__["memory"] = (source, target)  # keeps the memory alive as long as the operation may be called
+        call.__dict__["memory"] = (source, target)  # keeps the memory alive as long as the returned function exists
         return call
 
     def submitter(self, name: str, memory: Memory, count: int) -> Callable[[], _core.Work]:
@@ -170,7 +168,7 @@ class EngineColumn:
         return start
 
     def algorithm(self, case: Case) -> str:
-        """Return the algorithm that is used for this case."""
+        """Return the name of the algorithm that the engine uses for this case."""
         return _core.choose_algorithm(
             case.collective, dtypes.FLOAT32, case.bytes, self.node_of, self._override, self._tuning
         )

@@ -1,9 +1,10 @@
-"""Fit of the cost model's parameters (core/plan/cost.h) to measured times.
+"""Least-squares fit of the cost model's parameters (core/plan/cost.h) to measured times.
 
 The formulas are linear in alpha, beta, gamma and their local counterparts, so this is a linear least-squares problem.
-Residuals are relative to the measured times; otherwise the largest messages alone would decide. Parameters are times
-and thus not negative (C. Lawson, R. Hanson, Solving Least Squares Problems, 1974; for few unknowns by trying all
-subsets). The measurements are other collectives than the allreduce that the model is to predict.
+Residuals are relative to the measured times, because otherwise the largest messages would dominate. Parameters are
+times and therefore not negative (C. Lawson, R. Hanson, Solving Least Squares Problems, 1974). With so few unknowns, the
+solver tries all subsets of them. It uses measurements of collectives other than allreduce, whose time the model then
+predicts.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ Row = tuple[list[float], float]
 
 
 def _solve(matrix: list[list[float]], right: list[float]) -> list[float] | None:
-    """Solve by Gaussian elimination with pivoting; return None if the matrix is singular."""
+    """Solve a linear system by Gaussian elimination with pivoting; return None if the matrix is singular."""
     n = len(right)
     rows = [[*matrix[i], right[i]] for i in range(n)]
     for i in range(n):
@@ -48,8 +49,8 @@ def least_squares(rows: Sequence[Row]) -> list[float]:
     if not rows or any(seconds <= 0 for _, seconds in rows):
         raise ValueError("rows are needed, with measured times above 0")
     scaled = [[value / seconds for value in features] for features, seconds in rows]
-    # Bytes are in the millions and messages are few. Scaling all columns to the same magnitude keeps the solver
-    # accurate.
+    # The column of bytes has values in the millions, the column of messages has small ones. Scaling all columns to the
+    # same magnitude keeps the solver accurate.
     count = len(scaled[0])
     units = [max(max(abs(row[j]) for row in scaled), 1e-300) for j in range(count)]
     scaled = [[value / unit for value, unit in zip(row, units, strict=True)] for row in scaled]
@@ -81,7 +82,7 @@ def fit(
 ) -> dict[str, float]:
     """Return fitted values of ``parameters`` (names of the cost model).
 
-    The other parameters count as zero, so measure algorithms that do not depend on them.
+    The fit assumes that all other parameters are zero, so measure algorithms that do not depend on them.
     """
     zeros = dict.fromkeys(_core.cost_model(), 0.0)
     rows: list[Row] = []
@@ -97,10 +98,10 @@ _TURNS = 3
 
 
 def fit_model(engines: Sequence[EngineColumn], rank: int, size: int) -> dict[str, float]:
-    """Return the parameters of the cost model; equal on all ranks.
+    """Return the parameters of the cost model. The result is equal on all ranks.
 
-    Parameters of shared memory come from an engine whose ranks all share it, those of links from one whose ranks share
-    nothing. Parameters that no engine can measure keep their defaults.
+    Parameters of shared memory come from an engine whose ranks all share memory. Parameters of links come from an
+    engine whose ranks share no memory. Parameters that no engine can measure keep their defaults.
     """
     parameters = dict(_core.cost_model())
     kinds = {len(set(engine.node_of)): engine for engine in engines}

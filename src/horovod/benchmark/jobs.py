@@ -1,7 +1,4 @@
-"""Jobs of peers in separate processes: started once, idle between measurements, used in turns.
-
-Every wait has a deadline.
-"""
+"""Jobs of peers in separate processes. A job starts once and sleeps between its turns."""
 
 from __future__ import annotations
 
@@ -30,13 +27,13 @@ _TAIL = 2000  # maximum characters of a job's output in an error message
 
 
 class JobError(Exception):
-    """A job did not start, failed, or did not answer in time; the message says which and why."""
+    """Error raised if a job did not start, failed, or did not answer in time; the message says why."""
 
 
 def mpi_tools(prefix: str = "", modules: Sequence[str] = ("mpi4py",)) -> tuple[str, str] | None:
     """Return the paths of mpiexec and of a Python with mpi4py.
 
-    Looks in the environment ``prefix``, otherwise in this one. Returns None if there is no such pair.
+    It looks in the environment ``prefix`` if given, otherwise in this one. It returns None if either is missing.
     """
     found = Path(prefix, "bin", "mpiexec")
     if prefix and found.exists():
@@ -55,7 +52,7 @@ def mpi_command(mpiexec: str, np: int, words: Sequence[str]) -> Command:
         flags += ["--bind-to", "none", "--map-by", ":OVERSUBSCRIBE"]
         extra |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
         if np > len(os.sched_getaffinity(0)):
-            # With more ranks than cores, Open MPI must be told to yield; otherwise it is slower by orders of magnitude.
+            # With more ranks than cores, tell Open MPI to yield. Otherwise it is slower by orders of magnitude.
             extra["OMPI_MCA_mpi_yield_when_idle"] = "1"
     return [mpiexec, *flags, *words], extra
 
@@ -71,12 +68,13 @@ def _version(mpiexec: str) -> str:
 class Job:
     """Running job of ``np`` ranks, each of which runs ``serve`` (standalone/serving.py).
 
-    A context manager; leaving it ends the processes.
+    The job is a context manager. Leaving it ends the processes.
 
     Args:
         name: Name for messages.
         np: Number of ranks.
-        commands: Returns the commands to start, given the Unix socket to which ranks must connect.
+        commands: Function that takes the path of a Unix socket, to which ranks must connect, and returns the commands
+            to start.
         start_timeout: Seconds within which they must connect.
 
     Raises:
@@ -163,7 +161,8 @@ class Job:
         return [answers[rank] for rank in sorted(answers)]
 
     def _receive(self, rank: int) -> list[float]:
-        line = self._streams[rank][1].readline()  # an answer is one line, written at once, so one read is enough
+        # A rank writes its answer as one line in a single write, so one read is enough.
+        line = self._streams[rank][1].readline()
         reply: dict[str, Any] = json.loads(line) if line else {"error": f"the connection ended\n{self._tail()}"}
         if "error" in reply:
             raise JobError(f"{self.name}, rank {rank}: {reply['error']}")
@@ -202,7 +201,7 @@ _SCRIPT = Path(__file__).resolve().parent / "standalone" / "mpi_peer.py"
 
 
 class Gloo:
-    """torch.distributed with gloo, in the processes of the job. All ranks create it together."""
+    """Peer that runs torch.distributed with gloo in the job's processes. All ranks create it together."""
 
     name = "gloo"
 
@@ -222,10 +221,10 @@ class Gloo:
         self.stop = dist.destroy_process_group
 
     def prepare(self, case: Case) -> Callable[[], object] | None:
-        """Return the operation of a case; None if gloo does not have it."""
+        """Return a function that runs the operation of a case, or None if gloo does not support it."""
         dist, torch = self._dist, self._torch
         count = case.bytes // 4
-        # PyTorch's new name of the same operation, if available, because the old one emits a warning.
+        # Prefer PyTorch's new name of the same operation, because the old name emits a warning.
         gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
         tensor = torch.ones(count).zero_()
         part = torch.ones(count // self._size).zero_()
@@ -241,15 +240,15 @@ class Gloo:
 
 
 def gloo_missing() -> str:
-    """Return why gloo cannot be measured here; empty if it can."""
+    """Return the reason why gloo cannot be measured here, or an empty string."""
     return "" if find_spec("torch") else "torch is not installed"
 
 
 class Mpi:
-    """MPI in separate processes, which rank 0 starts and controls."""
+    """Peer that runs MPI in separate processes, which rank 0 starts and controls."""
 
     def __init__(self, np: int, prefix: str, pinned: bool, timeout: float) -> None:
-        """Start the job. Raises JobError if that fails."""
+        """Start the MPI job. Raises JobError if it does not start."""
         mpiexec, python = mpi_tools(prefix) or ("mpiexec", sys.executable)
         pin = [] if pinned else ["--no-pin"]
         self._timeout = timeout
@@ -260,7 +259,7 @@ class Mpi:
         self.about = self._job.about
 
     def measure(self, case: Case, warm_up: int) -> list[list[float]]:
-        """Return samples by rank. Raises JobError."""
+        """Measure a case and return the samples by rank. Raises JobError."""
         request = {"case": dict(vars(case)), "mode": "blocking", "warm_up": warm_up}
         return self._job.ask(request, self._timeout)
 
@@ -274,5 +273,5 @@ class Mpi:
 
 
 def mpi_missing(prefix: str) -> str:
-    """Return why MPI cannot be measured here; empty if it can."""
+    """Return the reason why MPI cannot be measured here, or an empty string."""
     return "" if mpi_tools(prefix) else "no mpiexec with mpi4py was found"

@@ -60,7 +60,7 @@ def repeats(nbytes: int) -> tuple[int, int]:
 def make_cases(collective: str, sizes: tuple[int, ...], ranks: int) -> list[Case]:
     """Return the cases of one collective.
 
-    If each rank has a part of the tensor, sizes are rounded up so that every part is a multiple of 4 bytes.
+    If the collective splits the tensor among ranks, sizes are rounded up so that every part is a multiple of 4 bytes.
     """
     if collective == "barrier":
         return [Case("barrier", 0, *repeats(0))]
@@ -72,7 +72,7 @@ def make_cases(collective: str, sizes: tuple[int, ...], ranks: int) -> list[Case
 def bus_factor(collective: str, ranks: int) -> float:
     """Return the ratio of bus bandwidth to bytes / time.
 
-    It is the number of bytes that a rank must send at least, divided by ``Case.bytes``. With this factor, all
+    This ratio is the minimum number of bytes that a rank must send, divided by ``Case.bytes``. With this factor, all
     collectives and numbers of ranks show the same bandwidth on equally fast links.
     """
     if collective == "barrier" or ranks < 2:
@@ -86,7 +86,7 @@ PEERS = ("gloo", "mpi")
 
 @dataclass(frozen=True)
 class Options:
-    """Options of one benchmark; the same on all ranks."""
+    """Options of one benchmark, which are the same on all ranks."""
 
     collectives: tuple[str, ...]
     sizes: tuple[int, ...]
@@ -108,7 +108,7 @@ class Options:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """Return the parser of all options. -np applies to `python -m horovod.benchmark` outside a job."""
+    """Return the parser of all options. -np has an effect only outside a job."""
     parser = argparse.ArgumentParser(
         prog="python -m horovod.benchmark",
         description="Measure collectives of this installation, beside gloo and MPI where these are installed.",
@@ -157,7 +157,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def parse(words: Sequence[str]) -> tuple[Options, int | None]:
-    """Return the options, and -np if given. Exits with a message for invalid arguments."""
+    """Parse the arguments and return the options, and -np if given. Invalid arguments exit with a message."""
     args = make_parser().parse_args(words)
     peers = tuple(peer for peer in args.peers if peer != "none")
     options = Options(

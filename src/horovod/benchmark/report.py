@@ -1,4 +1,4 @@
-"""Conversion of samples to numbers, tables, JSON and plots."""
+"""Conversion of samples to statistics, tables, JSON and plots."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ def quantile(values: Sequence[float], q: float) -> float:
 
 
 def slowest(by_rank: Sequence[Sequence[float]]) -> list[float]:
-    """Return the maximum over ranks of each sample, because a collective is complete when its last rank is."""
+    """Return each sample's maximum over ranks, because a collective ends when its last rank is done."""
     return [max(sample) for sample in zip(*by_rank, strict=True)]
 
 
 def microseconds(seconds: float) -> str:
-    """Return microseconds with about three digits, for tables."""
+    """Return a time in microseconds as text with about three digits, for tables."""
     us = seconds * 1e6
     return f"{us:,.0f}" if us >= 100 else f"{us:.1f}"
 
 
 @dataclass(frozen=True)
 class Result:
-    """Result of one column and case. Times in seconds."""
+    """Result of one case in one column, with times in seconds."""
 
     collective: str
     bytes: int
@@ -50,7 +50,7 @@ class Result:
 def result(
     collective: str, nbytes: int, column: str, samples: Sequence[float], bus_factor: float, **about: Any
 ) -> Result:
-    """Return the result of the samples of all turns."""
+    """Summarize the samples of all turns in a result."""
     median = quantile(samples, 0.5)
     bus = nbytes * bus_factor / median
     return Result(
@@ -87,10 +87,10 @@ def _cell(value: Result | None, ours: Result | None) -> str:
 
 
 def comparison(results: Sequence[Result], labels: dict[int, str]) -> str:
-    """Return a table of our times, bus bandwidth and algorithm, then the peers, each also as a multiple of our median.
+    """Return a table of Horovod's times, bus bandwidth and algorithm, then of peers relative to Horovod.
 
     Args:
-        results: Results of one collective; the first column is ours.
+        results: Results of one collective. The first column is Horovod's.
         labels: Names of the sizes.
     """
     columns = list(dict.fromkeys(r.column for r in results))
@@ -107,7 +107,7 @@ def comparison(results: Sequence[Result], labels: dict[int, str]) -> str:
 def algorithms_table(results: Sequence[Result], labels: dict[int, str]) -> str:
     """Return a table with measured and predicted time for each size and column, followed by the formulas.
 
-    ``results``: results of one collective.
+    ``results`` are those of one collective.
     """
     rows = [["", "", "measured, us", "predicted, us", "measured / predicted"]]
     for nbytes, label in labels.items():
@@ -132,15 +132,15 @@ def to_json(machine: dict[str, Any], results: Sequence[Result], model: dict[str,
 
 # -- plots, with matplotlib (the extra horovod[benchmark]) -----------------------------------------------------------
 
-_BANDS = 4  # with more columns, the bands would hide each other
+_BANDS = 4  # With more columns, the bands would cover each other.
 MISSING = "no picture: matplotlib is not installed (pip install 'horovod[benchmark]')"
 
 
 def draw(results: Sequence[Result], labels: dict[int, str], name: Path) -> str:
     """Write ``name``.png and ``name``.svg, with one panel per collective and one line per column.
 
-    Both axes are logarithmic; predictions are dotted. Returns a sentence that names the files, or says why there are
-    none.
+    Both axes are logarithmic, and predictions are dotted. The function returns a sentence that names the files, or says
+    why there are none.
     """
     if not find_spec("matplotlib"):
         return MISSING
@@ -151,7 +151,7 @@ def draw(results: Sequence[Result], labels: dict[int, str], name: Path) -> str:
 
     import matplotlib
 
-    matplotlib.use("Agg")  # works without a display, whatever the environment says
+    matplotlib.use("Agg")  # This backend needs no display, even if the environment selects another one.
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(1, len(collectives), figsize=(7.5 * len(collectives), 5.5), squeeze=False)
@@ -175,7 +175,7 @@ def _panel(axis: object, results: Sequence[Result], labels: dict[int, str]) -> N
     for number, column in enumerate(columns):
         points = sorted((r for r in results if r.column == column), key=lambda r: r.bytes)
         sizes, medians = [r.bytes for r in points], [r.median * 1e6 for r in points]
-        color = f"C{number % 10}"  # Matplotlib has ten colors; beyond them, markers distinguish the lines
+        color = f"C{number % 10}"  # Matplotlib has ten colors. With more lines, markers tell them apart.
         marker = "osv^DPX"[number // 10 * 3 + number % 3]
         axis.plot(sizes, medians, marker=marker, markersize=4, label=column, color=color)
         if len(columns) <= _BANDS:

@@ -1,7 +1,7 @@
-"""One rank's part of a benchmark.
+"""Benchmark session of one rank.
 
-All ranks run the same program. What is measured takes turns (A B C A B C), so that a change of the machine's speed
-affects everything. Rank 0 writes the results.
+All ranks run the same program. Engines and peers are measured in turns (A B C A B C), so that a change in the machine's
+speed affects all of them. Rank 0 writes the results.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Session:
         self._basics = HorovodBasics("benchmark")
         self._basics.init()
         self.rank, self.size = self._basics.rank(), self._basics.size()
-        self._cores = sorted(os.sched_getaffinity(0))  # read before any thread is pinned
+        self._cores = sorted(os.sched_getaffinity(0))  # read this before any thread is pinned
         self._notes: list[str] = []
         self._node_of, self._one_host = self._nodes()
         self._ours = EngineColumn(OURS, {}, self._node_of)
@@ -51,7 +51,7 @@ class Session:
         self._with_mpi = False
 
     def _nodes(self) -> tuple[list[int], bool]:
-        """Return the node of each rank, and whether all ranks are on one host."""
+        """Return the node of each rank, and True if all ranks are on one host."""
         shared = os.environ.get("HOROVOD_TRANSPORT", "").lower() != "tcp"
         records = allgather_object((machine_identity(shared), socket.gethostname()), "benchmark.nodes")
         machines = list(dict.fromkeys(machine for machine, _ in records))
@@ -71,7 +71,7 @@ class Session:
     # -- set-up -------------------------------------------------------------------------------------------------------
 
     def set_up(self) -> None:
-        """Start everything that is compared. Raises ValueError for unknown algorithms."""
+        """Start all engines and peers. Raises ValueError for unknown algorithms."""
         for name in self._algorithms():
             self._add_algorithm(name)
         self._start_peers()
@@ -86,7 +86,7 @@ class Session:
         return names
 
     def _add_algorithm(self, name: str) -> None:
-        """Add a column over shared memory if the algorithm can use it, otherwise over TCP between all ranks."""
+        """Add a column. Ranks use shared memory if the algorithm supports it, otherwise TCP."""
         choice = {"HOROVOD_ALGORITHM": f"allreduce={name}"}
         alone = list(range(self.size))
         if _core.runs_in("allreduce", name, self._node_of):
@@ -129,10 +129,7 @@ class Session:
     # -- measuring ----------------------------------------------------------------------------------------------------
 
     def measure(self) -> tuple[list[report.Result], dict[int, str]]:
-        """Return the results (rank 0 only) and the names of the sizes.
-
-        Prints each collective's table when it is complete.
-        """
+        """Measure all cases; return the results (rank 0 only) and size names. Prints a table per collective."""
         everything: list[report.Result] = []
         labels: dict[int, str] = {}
         parameters = fit_model(list(self._links.values()), self.rank, self.size) if self._links else {}
@@ -157,7 +154,7 @@ class Session:
             self.say(report.algorithms_table(compared, labels))
 
     def _columns(self, case: Case) -> list[tuple[str, EngineColumn | None, Callable[[], object], Callable[[], object]]]:
-        """Return name, engine, operation and barrier of each column that runs in these processes."""
+        """Return (name, engine, operation, barrier) of each column that runs in the job's own processes."""
         engines = [self._ours, *(self._links.values() if case.collective == "allreduce" else ())]
         columns: list[Any] = [(e.name, e, e.prepare(case), e.barrier) for e in engines]
         if case.collective == "allreduce" and self._shares(case.bytes):
@@ -168,7 +165,7 @@ class Session:
         return columns
 
     def _shares(self, nbytes: int) -> bool:
-        """Return True if all ranks have room for such a tensor in memory that they share."""
+        """Return True if the ranks' shared memory has space for a tensor of this size on every rank."""
         return all(allgather_object(self._ours.shared_memory(nbytes) is not None, "benchmark.shared"))
 
     def _measure_case(self, case: Case, parameters: dict[str, float]) -> list[report.Result]:
@@ -208,7 +205,7 @@ class Session:
         return about
 
     def _turn_of_mpi(self, case: Case, warm_up: int) -> list[list[float]]:
-        """Return samples by rank; empty except on rank 0, for which the other ranks wait."""
+        """Return samples by rank on rank 0, while other ranks wait and return nothing."""
         if self._mpi is None:
             return []
         try:
@@ -224,7 +221,7 @@ class Session:
     # -- the end ------------------------------------------------------------------------------------------------------
 
     def finish(self, results: Sequence[report.Result], labels: dict[int, str]) -> None:
-        """Print the machine, and write JSON and pictures, on rank 0."""
+        """Print a description of the machine, and write JSON and plots. Only rank 0 does this."""
         if self.rank != 0:
             return
         machine = self._machine()
@@ -253,7 +250,7 @@ class Session:
         }
 
     def calibrate(self) -> None:
-        """Measure the tuned sizes, and store them if they are faster than the defaults."""
+        """Calibrate the tuned sizes, and store them if they are faster than the defaults."""
         outcome = calibrate.Calibration(self._node_of).run(self.pin)
         parameters = fit_model([self._ours], self.rank, self.size)
         if self.rank != 0:
@@ -293,7 +290,7 @@ class Session:
 
 
 def run(options: Options) -> None:
-    """Run the benchmark. Raises ValueError if that is not possible, HorovodInternalError if a rank is lost."""
+    """Run the benchmark. Raises ValueError if it cannot run, HorovodInternalError if a rank is lost."""
     session = Session(options)
     try:
         if options.calibrate:

@@ -1,7 +1,7 @@
 """Fault injection: which faults to inject into a job, when and where (``plan``), and the results (``report``).
 
-Everything here is pure. The same text gives the same events each time, even if it contains a random seed. Nothing here
-injects faults.
+This package only computes events; other modules inject them. The same text always gives the same events, even if it
+requests random faults with a seed.
 """
 
 from horovod.chaos.events import Event, Kind

@@ -1,4 +1,4 @@
-"""Faults that can be injected into a job: their description, their target and the report on them. Pure."""
+"""Faults that can be injected into a job, with their targets, and the report about them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Kind(Enum):
     STOP = "stop"  # SIGSTOP, later SIGCONT
     RAISE = "raise"  # an exception in the program
     EXIT = "exit"  # the program exits
-    PREEMPT = "preempt"  # SIGTERM, as sent by clouds
+    PREEMPT = "preempt"  # SIGTERM, which clouds send before they stop a machine
     SLOW = "slow"  # packets between two ranks' hosts are delayed
     CUT = "cut"  # a host is disconnected from the network
 
@@ -34,10 +34,10 @@ class Event:
         rank: Target rank.
         host: Target host.
         link: Two ranks whose connection is the target.
-        pick: Number from 0 to 1 that selects one of the ranks (or hosts) that exist when it happens.
-        step: Step at whose beginning it happens.
+        pick: Number from 0 to 1 that selects one of the ranks (or hosts) that exist when the fault happens.
+        step: The fault happens at the beginning of this step.
         after: Seconds since the first epoch.
-        lasts: Duration in seconds; None: forever.
+        lasts: Duration in seconds. None means until the job ends.
         by: Seconds by which packets are delayed.
         code: Exit code.
     """
@@ -54,7 +54,7 @@ class Event:
     code: int | None = None
 
     def __str__(self) -> str:
-        """Return the event in the form in which it is written in a plan; a picked target as its number from 0 to 1."""
+        """Return the event as it is written in a plan. A picked target is written as its number from 0 to 1."""
         said = {
             "rank": self.rank,
             "host": self.host,
@@ -69,13 +69,13 @@ class Event:
         return " ".join([self.kind.value, *(f"{name}={text}" for name, text in said.items() if text is not None)])
 
     def meets(self, there: int) -> int:
-        """Return the index of the picked target among ``there`` ranks or hosts."""
+        """Return the index of the picked target; ``there`` is the number of ranks or hosts to pick from."""
         assert self.pick is not None
         return min(there - 1, int(self.pick * there))
 
 
 def duration(seconds: float) -> str:
-    """Return a time in the form in which it is written in a plan, with the largest suitable unit."""
+    """Format a time as in a plan, with the largest suitable unit."""
     for unit, size in (("h", 3600.0), ("m", 60.0), ("s", 1.0), ("ms", 0.001)):
         if seconds >= size:
             return f"{seconds / size:.6g}{unit}"
@@ -90,13 +90,13 @@ AGAIN = "steps that are done again: {}"
 
 @dataclass(frozen=True)
 class Outcome:
-    """Result of one event. Times in seconds on one clock.
+    """Result of one event. All times are in seconds on the same clock.
 
     Attributes:
         event: The event.
         at: When it was injected.
-        detected: When the launcher or a rank noticed it; None: not yet.
-        recovered: When the next epoch ran; None: not yet.
+        detected: When the launcher or a rank noticed it; None if not yet.
+        recovered: When the next epoch started to run; None if not yet.
     """
 
     event: Event
@@ -106,7 +106,7 @@ class Outcome:
 
 
 def percentile(values: Sequence[float], part: float) -> float:
-    """Return the smallest of ``values`` that at least the fraction ``part`` (0 to 1) of them do not exceed."""
+    """Return the smallest value such that at least a fraction ``part`` (0 to 1) of ``values`` do not exceed it."""
     ordered = sorted(values)
     return ordered[max(0, min(len(ordered) - 1, -int(-part * len(ordered) // 1) - 1))]
 
@@ -114,7 +114,7 @@ def percentile(values: Sequence[float], part: float) -> float:
 def lines(outcomes: Sequence[Outcome], again: int | None = None) -> list[str]:
     """Return lines about the number of events and the times of detection and recovery.
 
-    ``again``: number of repeated steps; None if unknown.
+    ``again`` is the number of repeated steps, or None if unknown.
     """
     if not outcomes:
         return ["chaos: no event"]
@@ -145,7 +145,7 @@ ON_NETWORKS = frozenset((Kind.SLOW, Kind.CUT))
 class Member:
     """Host and network of a rank.
 
-    ``network``: equal for ranks that share interfaces; ``addresses``: those of the interfaces.
+    ``network`` is equal for ranks that share network interfaces. ``addresses`` are the addresses of these interfaces.
     """
 
     host: str
@@ -155,14 +155,14 @@ class Member:
 
 @dataclass(frozen=True)
 class Ranks:
-    """Ranks of an epoch, as seen by rank ``own``."""
+    """All ranks of an epoch. ``own`` is the rank of this process."""
 
     own: int
     members: tuple[Member, ...]
 
 
 def concerns(event: Event, ranks: Ranks) -> bool:
-    """Return True if this rank must act. Rank 0 reports events that no rank can carry out."""
+    """Return True if this rank must handle the event. Rank 0 handles, and reports, impossible events."""
     if event.kind in ON_NETWORKS:
         return ranks.own in (acting(event, ranks) or (0,))
     size = len(ranks.members)
@@ -170,9 +170,9 @@ def concerns(event: Event, ranks: Ranks) -> bool:
 
 
 def acting(event: Event, ranks: Ranks) -> tuple[int, ...]:
-    """Return the ranks that act on a network: the first rank of the host to cut, or both ends of the link.
+    """Return the ranks that inject a network fault: the first rank of the host to cut, or both ends of the link.
 
-    Empty if ``why_not`` has a reason.
+    The result is empty if ``why_not`` returns a reason.
     """
     if why_not(event, ranks):
         return ()
@@ -180,7 +180,7 @@ def acting(event: Event, ranks: Ranks) -> tuple[int, ...]:
 
 
 def why_not(event: Event, ranks: Ranks) -> str:
-    """Return why no rank can inject this network fault; empty if one may be able to."""
+    """Return the reason why no rank can inject this network fault, or an empty string if a rank may be able to."""
     if event.kind is Kind.CUT:
         if event.pick is not None and event.lasts is None:
             return "random faults cut hosts off only where kinds= names it"
@@ -202,12 +202,12 @@ def why_not(event: Event, ranks: Ranks) -> str:
 
 
 def hosts(ranks: Ranks) -> list[str]:
-    """Return the host of each rank."""
+    """Return a list with the host of each rank."""
     return [member.host for member in ranks.members]
 
 
 def host(event: Event, ranks: Ranks) -> str:
-    """Return the host that is cut off."""
+    """Return the host that the event cuts off from the network."""
     if event.pick is None:
         return event.host or ""
     there = list(dict.fromkeys(hosts(ranks)))
@@ -215,7 +215,7 @@ def host(event: Event, ranks: Ranks) -> str:
 
 
 def link(event: Event, ranks: Ranks) -> tuple[int, ...]:
-    """Return the two ranks of the link; empty if one was to be picked and there is no link over a network."""
+    """Return the two ranks of the link. Return () if a link must be picked and no two ranks have a network."""
     if event.pick is None:
         return event.link or ()
     there = list(enumerate(member.network for member in ranks.members))

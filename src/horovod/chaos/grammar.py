@@ -26,10 +26,11 @@ from horovod.chaos.events import Event, Kind
 RANDOM_KINDS = (Kind.KILL, Kind.STOP, Kind.RAISE, Kind.EXIT, Kind.PREEMPT, Kind.CUT)
 CHOICE = (*RANDOM_KINDS, Kind.SLOW)
 """Kinds that kinds= may contain."""
-# Range of seconds for which a rank is stopped or its host cut off: shorter and longer than heartbeat timeouts.
+# Range of seconds for which a rank is stopped or its host is cut off. It includes times shorter and longer than
+# heartbeat timeouts.
 STOPPED = (0.5, 30.0)
 DELAYS = (0.001, 0.1)  # range of packet delays in seconds
-_DIGITS = 6  # digits of times and picks, so that the written form of an event is exact
+_DIGITS = 6  # decimal places of times and picks, so that the written form of an event is exact
 
 
 @dataclass(frozen=True)
@@ -39,9 +40,8 @@ class Seeded:
     Attributes:
         seed: Seed of the generator.
         mtbf: Mean seconds between two events.
-        kinds: Kinds to inject. If empty, any of RANDOM_KINDS; hosts that would be cut off then get no duration and are
-            left alone.
-        until: Seconds after which there are no more events; None: endless.
+        kinds: Kinds to inject. If empty, any of RANDOM_KINDS. A CUT event then has no duration and has no effect.
+        until: Seconds after which there are no more events. None means no end.
     """
 
     seed: int
@@ -56,7 +56,7 @@ class Seeded:
         timed = {Kind.STOP, *self.kinds} & {Kind.STOP, Kind.CUT, Kind.SLOW}
         at = 0.0
         while True:
-            # The same draws for all kinds, so that another choice of kinds does not shift events.
+            # Draw the same numbers for every kind, so that other kinds do not change the times of events.
             wait, kind, pick, length = (drawn.random() for _ in range(4))
             at += -math.log(1.0 - wait) * self.mtbf
             if self.until is not None and at > self.until:
@@ -85,7 +85,7 @@ _LARGEST = 10**12
 
 @dataclass(frozen=True)
 class _Form:
-    """Required and optional names of an entry. If ``when`` is True, step= or after= is also required."""
+    """Names that an entry must have, and names that it may have. If ``when``, step= or after= is required."""
 
     must: tuple[str, ...]
     may: tuple[str, ...] = ()
@@ -106,7 +106,7 @@ _FORMS = {
 
 @dataclass(frozen=True)
 class Plan:
-    """Faults to inject. ``seeded``: sources of random faults, drawn by ``Seeded.events``."""
+    """Faults to inject. ``seeded`` are sources of random faults; see ``Seeded.events``."""
 
     events: tuple[Event, ...] = ()
     seeded: tuple[Seeded, ...] = ()
@@ -116,12 +116,12 @@ class Plan:
         return bool(self.events or self.seeded)
 
     def of_rank(self, rank: int) -> list[Event]:
-        """Return the faults that a rank injects into itself at steps, in order."""
+        """Return the faults that a rank injects into itself at given steps, in order of steps."""
         own = [event for event in self.events if event.rank == rank and event.step is not None]
         return sorted(own, key=lambda event: event.step or 0)
 
     def by_time(self) -> Iterator[Event]:
-        """Yield the faults that happen after a time, in order; endless with a seed without an end."""
+        """Yield the timed faults in order. The sequence is endless if a random source has no end."""
         streams = [iter(sorted((e for e in self.events if e.after is not None), key=lambda e: e.after or 0.0))]
         streams += [one.events() for one in self.seeded]
         waiting = [(event.after or 0.0, number, event) for number, s in enumerate(streams) if (event := next(s, None))]
@@ -134,10 +134,10 @@ class Plan:
 
 
 def plan(text: str) -> Plan:
-    """Return the plan described by the text; empty for an empty text.
+    """Parse the text of a plan. An empty text gives an empty plan.
 
     Raises:
-        ValueError: If an entry is invalid; names the entry and what is accepted.
+        ValueError: If an entry is invalid. The message names the entry and what is accepted.
     """
     events, seeded = [], []
     for entry in filter(None, (part.strip() for part in text.split(";"))):
@@ -190,7 +190,7 @@ def _event(entry: str, kind: Kind, given: dict[str, str]) -> Event:
         after=_time(entry, "after", given),
         lasts=_time(entry, "for", given),
         by=_time(entry, "by", given),
-        code=_number(entry, "code", given, 1, 255),  # 0 would mean success
+        code=_number(entry, "code", given, 1, 255),  # exit code 0 would mean success
     )
 
 
@@ -224,7 +224,7 @@ def _time(entry: str, name: str, given: dict[str, str]) -> float | None:
 
 
 def parse_time(text: str) -> float:
-    """Return the time in seconds; 0 for an invalid text."""
+    """Parse a time and return it in seconds, or 0 if the text is invalid."""
     match = _TIME.fullmatch(text)
     return float(match[1]) * _UNITS[match[2]] if match else 0.0
 

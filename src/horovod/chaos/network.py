@@ -1,8 +1,8 @@
-"""Input for nft(8) and tc(8) that cuts a host off or slows down a link. Pure: nothing is run here.
+"""Input for nft(8) and tc(8) that cuts a host off or slows down a link. Other modules run these tools.
 
-To cut a host off, the kernel drops all packets, in both directions, of a set of interfaces. An element of such a set
-expires after a time. So no process must stay alive to remove it, and none could, because the agent of a host that is
-cut off ends all processes that it has started. Interfaces, addresses and routes stay unchanged.
+To cut a host off, the kernel drops all packets, in both directions, of a set of interfaces. Each element of the set has
+a timeout, after which the kernel removes it. No process could stay alive to remove it, because the agent of a host that
+is cut off ends all processes that it has started. Interfaces, addresses and routes stay unchanged.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ add rule inet {TABLE} out oifname @down drop
 _NAME = re.compile(r"[\w.@:-]+", re.ASCII)
 
 _ROOT, _SLOW = "c4a0:", "c4a1:"
-_FOURTH = f"{_ROOT}4"  # in addition to the three default bands
-_ROOM = "100000"  # packets in flight; with a lower limit some would be lost
+_FOURTH = f"{_ROOT}4"  # fourth band, in addition to the three default bands
+_ROOM = "100000"  # maximum packets in flight; with a lower limit, packets would be lost
 
 
 def prepare() -> str:
     """Return input for `nft -f -` with everything except the interfaces, to test for missing rights or tools.
 
-    Repeatable.
+    It is safe to apply this input more than once.
     """
     return _DROPS
 
@@ -41,10 +41,10 @@ def cut(interfaces: Iterable[str], lasts: float | None) -> str:
 
     Args:
         interfaces: Names of the interfaces.
-        lasts: Duration in seconds; None: no limit.
+        lasts: Duration in seconds. None means no limit.
 
     Raises:
-        ValueError: If the name of an interface cannot be used in nft; names it.
+        ValueError: If the name of an interface cannot be used in nft. The message contains the name.
     """
     until = "" if lasts is None else f" timeout {max(1, round(lasts * 1000))}ms"
     names = list(interfaces)
@@ -56,10 +56,10 @@ def cut(interfaces: Iterable[str], lasts: float | None) -> str:
 
 
 def slow(interface: str, addresses: Sequence[str], by: float) -> list[list[str]]:
-    """Return commands that delay packets leaving by this interface towards these addresses by ``by`` seconds.
+    """Return commands that delay outgoing packets of an interface to these addresses by ``by`` seconds.
 
-    Other packets are not delayed. The first command fails if the interface already has a queueing discipline set by a
-    user.
+    Other packets are not delayed. The first command fails if the interface already has a queueing discipline that was
+    set by hand.
     """
     device = ["dev", interface]
     filters = []

@@ -1,6 +1,6 @@
 """Command line of the flight recorder: ``python -m horovod.recorder diff DIR``.
 
-The exit code is 0 if the ranks did the same, 1 if they diverged, and 2 if the files cannot be read.
+The exit code is 0 if all ranks ran the same operations, 1 if they diverged, and 2 if the files cannot be read.
 """
 
 import argparse

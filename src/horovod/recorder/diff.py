@@ -1,8 +1,8 @@
-"""Flight recorders' files, and the first divergence between ranks in them.
+"""Reader of flight recorder files that finds the first divergence between ranks.
 
-All ranks of a process set execute the same operations in the same order, so positions in this order match. Most often,
-ranks diverge in what they request after the last operation that all of them executed. Other cases are ranks that
-stopped earlier, and different operations at one position, which would be a bug in Horovod.
+All ranks of a process set execute the same operations in the same order, so an operation has the same position on each
+rank. Most often, ranks diverge in their requests after the last operation that all of them executed. In other cases,
+some ranks stopped earlier. If ranks executed different operations at the same position, there is a bug in Horovod.
 """
 
 import os
@@ -22,7 +22,7 @@ _Natural = Annotated[int, msgspec.Meta(ge=0)]
 
 @dataclass(frozen=True)
 class Dump:
-    """Flight recorder of one rank."""
+    """Contents of one rank's flight recorder file."""
 
     rank: int
     size: int
@@ -38,7 +38,7 @@ class Dump:
     """The same time in ns of the host's monotonic clock, which the entries use; see ``ago``."""
 
     def ago(self, entry: dict[str, Any]) -> float:
-        """Return the seconds from the entry's end to the writing of the file."""
+        """Return the seconds between the end of the entry and the writing of the file."""
         return max(0.0, (self.monotonic - entry["end"]) * 1e-9)
 
 
@@ -77,13 +77,13 @@ _entry = msgspec.json.Decoder(_Entry)
 
 
 def read(path: Path) -> Dump:
-    """Read a rank's file. Its content is not trusted.
+    """Read a rank's file, without trusting its contents.
 
     Raises:
-        ValueError: If it is not a flight recorder's file. The message names it.
+        ValueError: If the file is not from a flight recorder. The message names the file.
         OSError: If it cannot be read.
     """
-    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as lines:  # do not block on a pipe
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as lines:  # avoid blocking on a pipe
         try:
             if not stat.S_ISREG(os.fstat(lines.fileno()).st_mode):
                 raise ValueError
@@ -150,7 +150,7 @@ def _about(dump: Dump) -> str:
 
 
 def _first(dumps: Sequence[Dump], number: int) -> list[str]:
-    """Return the lines about the first divergence within a process set; empty if there is none."""
+    """Return report lines about the first divergence within a process set, or [] if there is none."""
     executed = {dump.rank: _executed(dump, number) for dump in dumps}
     members = [dump for dump in dumps if executed[dump.rank] or _announced(dump, number, -1)]
     if len(members) < 2:
@@ -178,7 +178,7 @@ def _other_operation(dumps: Sequence[Dump], executed: dict[int, dict[int, dict[s
 
 
 def _failed(dumps: Sequence[Dump], number: int) -> list[str]:
-    """Return lines about an operation that failed on all ranks because they requested it differently."""
+    """Return report lines about an operation that failed because ranks requested it differently."""
     for entry in (entry for dump in dumps for entry in dump.entries if entry["what"] == "failed"):
         if entry["set"] != number:
             continue
@@ -193,7 +193,7 @@ def _failed(dumps: Sequence[Dump], number: int) -> list[str]:
 
 
 def _before_it_failed(dump: Dump, failed: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the rank's last request of the failed operation's name before it failed."""
+    """Return the rank's last request, before the failure, with the name of the failed operation."""
     found = None
     for entry in dump.entries:
         if (entry["name"], entry["set"], entry["face"]) != (failed["name"], failed["set"], failed["face"]):
@@ -221,7 +221,7 @@ def _announced(dump: Dump, number: int, after: int) -> list[dict[str, Any]]:
 def _other_announcement(
     dumps: Sequence[Dump], executed: dict[int, dict[int, dict[str, Any]]], number: int
 ) -> list[str]:
-    """Return lines about the first different request after the last operation that all ranks executed."""
+    """Return report lines about the first request that differs after the last common operation."""
     last = min((max(executed[dump.rank], default=-1) for dump in dumps), default=-1)
     after = {dump.rank: _announced(dump, number, last) for dump in dumps}
     for index in range(max(map(len, after.values()))):
@@ -257,7 +257,7 @@ def _signature(entry: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def _listed(entries: dict[int, dict[str, Any]]) -> list[str]:
-    """Return a line for each different entry, with the ranks that have it."""
+    """Return one line per distinct entry, with the ranks that have it."""
     by: dict[str, list[int]] = {}
     for rank, entry in entries.items():
         by.setdefault(_text(entry), []).append(rank)

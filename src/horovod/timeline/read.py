@@ -41,9 +41,9 @@ class _Event(msgspec.Struct):
 
 @dataclass(frozen=True)
 class Reading:
-    """Relation of this rank's clock to rank 0's at time ``at`` (us in the file).
+    """Offset between this rank's clock and rank 0's at time ``at`` (us in the file).
 
-    Rank 0's clock is this rank's plus ``offset``, within ``error`` (ns).
+    Rank 0's time is this rank's time plus ``offset`` (ns), accurate to within ``error`` (ns).
     """
 
     at: float
@@ -71,10 +71,10 @@ class Trace:
 
 
 def find(paths: Sequence[str]) -> list[str]:
-    """Return the files of all ranks in order, without repetitions.
+    """Return the paths of all ranks' files in order, without duplicates.
 
-    For each path these are earlier parts (``--timeline-last``), the path itself and, for rank 0's file, the files of
-    other ranks beside it.
+    For each path, the result contains the file's earlier part (``--timeline-last``) and the path itself. If the path is
+    rank 0's file, it also contains the other ranks' files in the same folder.
 
     Raises:
         FileNotFoundError: If a path does not exist.
@@ -92,7 +92,7 @@ def find(paths: Sequence[str]) -> list[str]:
 
 
 def read(path: str) -> Trace:
-    """Read a file. Raises ValueError with path and reason if it is not a timeline, OSError if it cannot be read."""
+    """Read a file. Raises ValueError if it is not a timeline, and OSError if it cannot be read."""
     events, cut = _events(path)
     checked = _checked(path, events)
     metadata = [event for event in checked if event.ph == "M"]
@@ -116,7 +116,7 @@ def read(path: str) -> Trace:
 
 
 def _checked(path: str, events: Sequence[Event]) -> "list[_Event]":
-    """Return the events after checking the types of all fields used here. Raises ValueError."""
+    """Check the types of all fields that this package uses, and return the events. Raises ValueError."""
     try:
         checked = msgspec.convert(events, list[_Event])
     except ValueError as error:
@@ -128,9 +128,9 @@ def _checked(path: str, events: Sequence[Event]) -> "list[_Event]":
 
 
 def _events(path: str) -> tuple[list[Event], bool]:
-    # A running job may be writing the file at this moment, so try twice.
+    # A running job may be writing to the file, so try twice.
     for _ in range(2):
-        # A pipe would block.
+        # Reading from a pipe would block.
         with open(
             os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), encoding="utf-8", errors="replace"
         ) as file:
@@ -152,7 +152,7 @@ def _events(path: str) -> tuple[list[Event], bool]:
 
 
 def _whole_lines(path: str, text: str) -> list[Event]:
-    """Return the complete events of a file whose end is missing; each event is on a separate line."""
+    """Return all complete events of a file whose end is missing. Each event is on a separate line."""
     events = []
     lines = text.split("\n")
     if lines[0].strip() != "[":

@@ -1,4 +1,4 @@
-"""Summary of waiting and of the time of operations: per rank, and per tensor and rank. Pure."""
+"""Summary of waiting times and operation times, per rank, and per tensor and rank."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
@@ -12,7 +12,7 @@ from horovod.timeline.read import Trace
 
 @dataclass
 class Times:
-    """Sums over operations, in us."""
+    """Total times of several operations, in us."""
 
     operations: int = 0
     waited: float = 0.0
@@ -34,7 +34,7 @@ class Times:
         Args:
             mine: The operation on this rank.
             last: The same operation on the rank that was ready last.
-            apart: True if the ranks' readiness differs by more than the clocks' error.
+            apart: True if the times at which ranks were ready differ by more than the clocks' error.
         """
         self.operations += 1
         if apart and mine is not last:
@@ -130,7 +130,7 @@ def _error(traces: Sequence[Trace]) -> float | None:
 
 
 def _most(times: Iterable[Times]) -> tuple[float, float]:
-    """Return the sort key of tensors: the time that ranks waited for each other, then all other time."""
+    """Return the sort key of a tensor: first the time that ranks waited for each other, then all other time."""
     known = list(times)
     return sum(t.waited for t in known), sum(t.negotiated + t.queued + t.packed + t.carried for t in known)
 
@@ -145,7 +145,7 @@ TENSORS = 10
 def render(summary: Summary, most: int = TENSORS) -> str:
     """Return two tables: ranks, and the ``most`` tensors with the longest waiting times, longest first.
 
-    Times are mean ms per operation.
+    Times are means per operation, in ms.
     """
     lines = ["Mean ms of an operation; waited: until the last rank was ready; for: whom, most of the time.", ""]
     lines += _table(("rank",), [((str(rank),), times) for rank, times in sorted(summary.ranks.items())])

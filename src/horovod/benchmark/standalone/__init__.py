@@ -1,1 +1,1 @@
-"""Scripts that also run in environments without horovod, such as MPI's: standard library only, started by path."""
+"""Scripts that need only the standard library, so that they run without horovod, as in MPI's environment."""

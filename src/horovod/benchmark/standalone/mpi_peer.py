@@ -17,8 +17,8 @@ from serving import serve
 class Peer:
     """MPI peer that ``serve`` measures.
 
-    A case has collective, bytes, samples and inner. Numbers are float32, and reductions work in place if MPI supports
-    that.
+    A case has the attributes ``collective``, ``bytes``, ``samples`` and ``inner``. Elements are float32, and reductions
+    work in place if MPI supports that.
     """
 
     def __init__(self) -> None:
@@ -30,7 +30,8 @@ class Peer:
     def prepare(self, case: SimpleNamespace, mode: str) -> Callable[[], object]:
         world, part = self._world, case.bytes // self._world.size
         whole, other = (memoryview(mmap.mmap(-1, max(case.bytes, 1)))[: case.bytes] for _ in range(2))
-        whole[:] = other[:] = bytes(case.bytes)  # unwritten pages would all map to the same zero page
+        # write to the memory, because unwritten pages would all map to the same zero page
+        whole[:] = other[:] = bytes(case.bytes)
         numbers, place = [whole, MPI.FLOAT], [other, MPI.FLOAT]
         slices = [other[:part], MPI.FLOAT]
         operations: dict[str, Callable[[], object]] = {

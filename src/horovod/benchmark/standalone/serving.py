@@ -1,4 +1,4 @@
-"""One measured rank. Uses only the standard library, because peers run in other environments.
+"""Measurement loop of one rank, with only the standard library because peers run in other environments.
 
 A process in ``serve`` connects to a driver's Unix socket and executes its requests; it sleeps in between. Messages are
 lines of JSON:
@@ -26,13 +26,13 @@ def pin(cpu: int) -> None:
         try:
             os.sched_setaffinity(int(thread), {cpu})
         except ProcessLookupError:
-            pass  # has ended in the meantime
+            pass  # the thread has ended meanwhile
 
 
 def timed(
     operation: Callable[[], object], barrier: Callable[[], object], warm_up: int, samples: int, inner: int
 ) -> list[float]:
-    """Return the seconds per operation for each sample, which is the mean of ``inner`` consecutive operations.
+    """Return each sample's seconds per operation, as the mean of ``inner`` consecutive operations.
 
     A barrier before each sample keeps the ranks together.
     """
@@ -72,7 +72,7 @@ def serve(peer: Any, path: str, make_case: Callable[..., Any], pinned: bool) -> 
     Args:
         peer: Object with rank, about (text), barrier(), stop() and prepare(case, mode), which returns the operation.
         path: Path of the socket.
-        make_case: Converts a request's case to an object with the attributes samples and inner.
+        make_case: Function that converts a request's case to an object with the attributes samples and inner.
         pinned: True to pin this process to a core.
     """
     if pinned:
@@ -91,7 +91,8 @@ def serve(peer: Any, path: str, make_case: Callable[..., Any], pinned: bool) -> 
             try:
                 print(json.dumps(reply), file=stream, flush=True)
             except BrokenPipeError:
-                # The driver is gone, and possibly other ranks, so an orderly end might wait forever for them.
+                # The driver has gone, and other ranks may have gone as well. Exit at once, because an orderly end could
+                # wait for them forever.
                 os._exit(1)
     last_resort = threading.Timer(10, os._exit, [1])
     last_resort.daemon = True
