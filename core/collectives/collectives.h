@@ -30,6 +30,7 @@ Function* implementation(const Implementation<Function> (&table)[kCount], Algori
 }
 
 // ---- allreduce ------------------------------------------------------------------------------------------------------------
+
 // Over shared memory (comm.node), directly on segments without packing. allreduce_shm picks one of its algorithms by
 // size.
 Status allreduce_shm(Comm&, const Segments&, DType, ReduceOp, const Scale&);
@@ -74,6 +75,7 @@ Status allreduce_compressed(Comm&, const Segments&, std::span<float* const> resi
 Status allreduce_compressed_hierarchical(Comm&, const Segments&, std::span<float* const> residuals, WireFormat, const Scale&);
 
 // ---- other collectives ----------------------------------------------------------------------------------------------
+
 // Broadcast `bytes` bytes at `data` from set rank `root`.
 using Broadcast = Status(Comm&, std::byte* data, size_t bytes, int root);
 Broadcast broadcast_shm;

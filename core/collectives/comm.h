@@ -66,6 +66,7 @@ struct Comm {
 };
 
 // ---- moving bytes over links --------------------------------------------------------------------------------------------
+
 // Block until all bytes are moved, an error occurs, or comm.timeout passes without progress. Errors name the global
 // rank of the peer.
 Status send_to(Comm& comm, int peer, ConstBytes data);
@@ -84,6 +85,7 @@ struct Transfer {
 Status exchange_all(Comm& comm, std::span<Transfer> transfers);
 
 // ---- concatenated tensors -------------------------------------------------------------------------------------------
+
 // The concatenation of several tensors of one dtype. A fused operation works on it without packing the tensors first.
 struct Segments {
   struct Piece {

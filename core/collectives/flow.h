@@ -93,6 +93,7 @@ Status ring_pass_halves(Comm& comm, const std::byte* data, DType d, std::byte* b
 Status relay(Comm& comm, int from, int to, Bytes data);
 
 // ---- 16-bit floats ----------------------------------------------------------------------------------------------------------
+
 // Return the values in their accumulation type: either `data` itself or a float32 copy in scratch slot `slot`.
 std::byte* widened(Comm& comm, int slot, std::byte* data, size_t count, DType d);
 // Convert elements [first, first + count) of `wide` back to `data`. This does nothing if both are the same memory.

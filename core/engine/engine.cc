@@ -185,6 +185,7 @@ void Engine::run(int cpu) {
 }
 
 // ---- shutdown -------------------------------------------------------------------------------------------------------
+
 // A forked child inherits the descriptors but not the thread. While it holds the sockets open, peers cannot detect the
 // death of the parent. So the child closes its copies and touches nothing else.
 void Engine::abandon_in_child() {

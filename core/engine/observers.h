@@ -22,6 +22,7 @@ class Observers {
   void remove(const Observer* observer);
 
   // ---- called by the driver (holder of the progress lock) -----------------------------------------------------------
+
   // Apply changes; called at the beginning of a turn.
   void refresh() {
     if (changed_.load(std::memory_order_acquire)) follow();

@@ -24,6 +24,7 @@ namespace hvd {
 class ShutdownState {
  public:
   // ---- other ranks --------------------------------------------------------------------------------------------------
+
   // Record that `rank` has left. Its links may then close without counting as a loss.
   void parted(int rank) { parted_.insert(rank); }
   bool has_parted(int rank) const { return parted_.count(rank) != 0; }
@@ -42,6 +43,7 @@ class ShutdownState {
   bool past(uint64_t executed, bool has_no_part) const { return goodbye_ && (executed >= goodbye_->executed || has_no_part); }
 
   // ---- this rank ----------------------------------------------------------------------------------------------------
+
   // Return the number of operations that this rank's goodbye promises. This is the number executed so far, because an
   // earlier goodbye may have promised more. A rank without entries in the schedule keeps the earlier promise.
   uint64_t promise(uint64_t executed, bool has_no_part) const {

@@ -42,6 +42,7 @@ class Waits {
   }
 
   // ---- callable from any thread -------------------------------------------------------------------------------------
+
   // Return the ticks spent in waits up to `now`, including the current wait.
   uint64_t blocked(uint64_t now) const {
     const uint64_t over = ticks_.get(), since = this->since();

@@ -130,6 +130,7 @@ class Timeline final : public Observer {
   std::atomic<bool> taking_, told_steps_{false}, told_end_{false};
 
   // ---- used by the driver -------------------------------------------------------------------------------------------
+
   // Responses that were executed. Those of a schedule keep their addresses until it ends, but the addresses of others
   // may be reused.
   struct Seen {

@@ -38,11 +38,11 @@ std::shared_ptr<Arena::Block> Arena::allocate(size_t bytes) {
 }
 
 void Arena::release(size_t offset, size_t bytes) {
-  // A forked child has copies of the blocks but shares the memory, so it must not free it.
+  // A forked child has copies of the blocks but shares the memory with its parent, so it must not free it.
   if (::getpid() != owner_) return;
   size_t length = pages(bytes);
-  // Return the memory to the system, zeroed for the next owner. Memory not backed by a file (threads in tests) cannot
-  // have holes.
+  // Return the memory to the system; it is zero for the next owner. Memory without a file behind it (threads in tests)
+  // cannot have holes.
   if (::madvise(base_ + offset, length, MADV_REMOVE) != 0) std::memset(base_ + offset, 0, length);
   std::lock_guard lock(mutex_);
   used_ -= length;

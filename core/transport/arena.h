@@ -1,9 +1,9 @@
-// Arena: this rank's region of the node's shared memory, divided into blocks for tensors that its neighbours read and
-// write without a copy. First-fit allocation over a map of free ranges; blocks are few and large (gradient buckets), so
-// simple suffices.
+// Arena: this rank's region of the node's shared memory. It is divided into blocks for tensors that the neighbours read
+// and write without a copy. Allocation is first-fit over a map of free ranges, which suffices because blocks are few
+// and large (gradient buckets).
 //
-// A block may outlive its engine, because it holds the segment's mapping. Freed memory is returned to the system (a
-// hole is punched into the file) and is zero when allocated again.
+// A block may outlive its engine, because it keeps the mapping of the segment alive. Freed memory is returned to the
+// system by punching a hole into the file, and is zero when it is allocated again.
 #pragma once
 #include <sys/types.h>
 
@@ -33,9 +33,9 @@ class Arena : public std::enable_shared_from_this<Arena> {
     size_t offset_, bytes_;
   };
 
-  // Allocate zeroed, page-aligned memory; null if no free range is long enough. bytes > 0.
+  // Allocate zeroed, page-aligned memory, or return null if no free range is long enough. `bytes` must be positive.
   std::shared_ptr<Block> allocate(size_t bytes);
-  size_t used() const;  // bytes in blocks, rounded up to pages
+  size_t used() const;  // bytes of all blocks, rounded up to pages
 
  private:
   void release(size_t offset, size_t bytes);
@@ -44,7 +44,7 @@ class Arena : public std::enable_shared_from_this<Arena> {
   std::byte* base_;
   pid_t owner_;
   mutable std::mutex mutex_;
-  std::map<size_t, size_t> free_;  // offset -> bytes; adjacent ranges are merged
+  std::map<size_t, size_t> free_;  // maps the offset of each free range to its bytes; adjacent ranges are merged
   size_t used_ = 0;
 };
 

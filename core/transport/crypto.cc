@@ -35,7 +35,7 @@ struct Example {
   std::string_view key, nonce, extra, text, sealed, tag;
 };
 
-// McGrew and Viega, "The Galois/Counter Mode of Operation", test case 16; RFC 8439, 2.8.2.
+// Test vectors: McGrew and Viega, "The Galois/Counter Mode of Operation", test case 16; RFC 8439, section 2.8.2.
 constexpr Example kExamples[] = {
     {"feffe9928665731c6d6a8f9467308308feffe9928665731c6d6a8f9467308308", "cafebabefacedbaddecaf888",
      "feedfacedeadbeeffeedfacedeadbeefabaddad2",
@@ -58,7 +58,7 @@ bool keeps(const CryptoLibrary& library, Cipher cipher) {
   const auto sealer = library.make(cipher, key, true), opener = library.make(cipher, key, false);
   if (!sealer || !opener) return false;
   std::vector<std::byte> out(text.size()), back(text.size()), mark(kCipherTag);
-  for (int round = 0; round < 2; ++round) {  // two rounds, because a key is set once and used often
+  for (int round = 0; round < 2; ++round) {  // two rounds, because a key is set once and then used often
     if (!sealer->seal(nonce, extra, text, out.data(), mark.data()) || out != sealed || mark != tag) return false;
     if (!opener->open(nonce, extra, out, mark.data(), back.data()) || back != text) return false;
     mark[0] ^= std::byte{1};
@@ -85,7 +85,7 @@ bool processor_has_aes() {
 void wipe(void* data, size_t bytes) { explicit_bzero(data, bytes); }
 
 Status CryptoLibrary::load(const std::string& path, std::shared_ptr<const CryptoLibrary>* out) {
-  // Never unloaded: OpenSSL has exit handlers.
+  // Never unloaded, because OpenSSL has exit handlers.
   void* handle = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
   if (!handle) {
     const char* why = ::dlerror();
@@ -110,7 +110,7 @@ std::vector<Cipher> CryptoLibrary::ciphers() const {
   return out;
 }
 
-bool CryptoLibrary::exchanges_keys() const {  // RFC 7748, 6.1
+bool CryptoLibrary::exchanges_keys() const {  // test vectors from RFC 7748, section 6.1
   const auto alice = array_from_hex<32>("77076d0a7318a57d3c16c17251b26645df4c2f87ebc0992ab177fba51db92c2a");
   const auto bob_public = array_from_hex<32>("de9edb7d7b7dc1b4d35b61c2ece435373f8343c85b78674dadfc7e146f882b4f");
   CipherKey made{}, shared{};

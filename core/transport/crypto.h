@@ -1,6 +1,6 @@
 // Encryption by a library that the system or a Python package keeps up to date: OpenSSL's libcrypto (1.1.1 or later) or
-// libsodium, loaded at run time from the path that Python found. Nothing is linked, and no cipher is implemented here.
-// Each library is checked against published test vectors before use.
+// libsodium. It is loaded at run time from the path that Python found. Nothing is linked, and no cipher is implemented
+// here. Each library is checked against published test vectors before use.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -14,55 +14,55 @@
 namespace hvd {
 
 enum class Cipher : unsigned char {
-  aes_256_gcm,        // NIST SP 800-38D.
-  chacha20_poly1305,  // RFC 8439.
+  aes_256_gcm,        // Defined in NIST SP 800-38D.
+  chacha20_poly1305,  // Defined in RFC 8439.
 };
 const char* name_of(Cipher cipher);
-// True if the processor has AES instructions. AES-256-GCM is then several times as fast as ChaCha20-Poly1305, otherwise
-// the reverse.
+// True if the processor has AES instructions. AES-256-GCM is then several times as fast as ChaCha20-Poly1305; without
+// them it is several times slower.
 bool processor_has_aes();
 
 using CipherKey = std::array<unsigned char, 32>;
 using CipherNonce = std::array<unsigned char, 12>;
-inline constexpr size_t kCipherTag = 16;  // bytes of a tag
+inline constexpr size_t kCipherTag = 16;  // bytes of an authentication tag
 
-// Overwrite keys that are no longer needed.
+// Overwrite a key that is no longer needed.
 void wipe(void* data, size_t bytes);
 
-// Authenticated encryption with one key in one direction. A nonce must never be used twice with the same key. Not
+// Authenticated encryption with one key, in one direction. A nonce must never be used twice with the same key. Not
 // thread-safe.
 class Aead {
  public:
   virtual ~Aead() = default;
-  // Encrypt `text` to text.size() bytes at `out`, which may be text.data(), and write the tag of `extra` and text to
-  // `tag`.
+  // Encrypt `text` and write text.size() bytes to `out`, which may be text.data(). Write the tag of `extra` and the
+  // text to `tag`.
   virtual bool seal(const CipherNonce& nonce, ConstBytes extra, ConstBytes text, std::byte* out, std::byte* tag) = 0;
-  // Decrypt. Return false if the data were altered; the content of `out` is then meaningless.
+  // Decrypt. Return false if the data were altered; `out` then contains no meaningful data.
   virtual bool open(const CipherNonce& nonce, ConstBytes extra, ConstBytes sealed, const std::byte* tag, std::byte* out) = 0;
 };
 
 class CryptoLibrary {
  public:
-  // Load a library. `path`: as for dlopen(3). The library stays loaded until the process ends.
+  // Load a library. `path` is a path or name for dlopen(3). The library stays loaded until the process ends.
   static Status load(const std::string& path, std::shared_ptr<const CryptoLibrary>* out);
   virtual ~CryptoLibrary() = default;
 
-  // The ciphers that passed the check, fastest on this processor first.
+  // Return the ciphers that passed the check, starting with the fastest on this processor.
   std::vector<Cipher> ciphers() const;
-  // Create a cipher for sealing or opening. Null if the library lacks it.
+  // Create a cipher for encrypting (sealing) or for decrypting. Return null if the library lacks it.
   virtual std::unique_ptr<Aead> make(Cipher cipher, const CipherKey& key, bool sealing) const = 0;
-  // Diffie-Hellman on Curve25519 (RFC 7748): compute the public key of `secret`, and the shared key from one's own
-  // secret and the peer's public key. False if the library cannot, or if `theirs` is not a point that an honest peer
-  // sends.
+  // Diffie-Hellman on Curve25519 (RFC 7748). public_key() computes the public key of `secret`; shared_key() computes
+  // the shared key from this side's secret and the peer's public key. Both return false if the library cannot do it, or
+  // if `theirs` is not a point that an honest peer sends.
   virtual bool public_key(const CipherKey& secret, CipherKey* out) const = 0;
   virtual bool shared_key(const CipherKey& secret, const CipherKey& theirs, CipherKey* out) const = 0;
-  bool exchanges_keys() const;  // true if key exchange passed the check
+  bool exchanges_keys() const;  // true if the key exchange passed the check
 
  protected:
   CryptoLibrary() = default;
 };
 
-// Null if `handle`, from dlopen(3), is another library or too old.
+// Return null if `handle`, from dlopen(3), is another library or too old.
 std::unique_ptr<CryptoLibrary> openssl_library(void* handle);
 std::unique_ptr<CryptoLibrary> sodium_library(void* handle);
 

@@ -1,4 +1,4 @@
-// OpenSSL's libcrypto. The prototypes are those of its manual pages: EVP_EncryptInit(3), EVP_PKEY_new(3),
+// Wrapper of OpenSSL's libcrypto. The prototypes are those of its manual pages: EVP_EncryptInit(3), EVP_PKEY_new(3),
 // EVP_PKEY_derive(3).
 #include "transport/crypto.h"
 #include "transport/crypto_symbols.h"
@@ -6,8 +6,8 @@
 namespace hvd {
 namespace {
 
-constexpr int kGetTag = 0x10, kSetTag = 0x11;  // EVP_CTRL_AEAD_GET_TAG, EVP_CTRL_AEAD_SET_TAG.
-constexpr int kX25519 = 1034;                  // EVP_PKEY_X25519.
+constexpr int kGetTag = 0x10, kSetTag = 0x11;  // Values of EVP_CTRL_AEAD_GET_TAG and EVP_CTRL_AEAD_SET_TAG.
+constexpr int kX25519 = 1034;                  // Value of EVP_PKEY_X25519.
 
 struct OpensslFunctions {
   using Opaque = void;
@@ -28,7 +28,7 @@ struct OpensslFunctions {
   int (*derive_init)(Opaque* ctx) = nullptr;
   int (*derive_set_peer)(Opaque* ctx, Opaque* pkey) = nullptr;
   int (*derive)(Opaque* ctx, unsigned char* out, size_t* bytes) = nullptr;
-  const Opaque* (*cipher[2])() = {nullptr, nullptr};  // cipher constructors by Cipher; may be null
+  const Opaque* (*cipher[2])() = {nullptr, nullptr};  // constructor functions, indexed by Cipher; some may be null
 
   bool load(void* handle);
 };
@@ -70,8 +70,8 @@ class OpensslAead final : public Aead {
     if (f_.cipher_update(ctx_, raw(out), &done, raw(in.data()), static_cast<int>(in.size())) != 1) return false;
     return f_.cipher_final(ctx_, raw(out) + done, &rest) == 1;
   }
-  // Clear errors: OpenSSL's error queue belongs to the thread, and other users of OpenSSL on it would mistake these for
-  // theirs.
+  // Clear the errors. OpenSSL's error queue belongs to the thread, so other users of OpenSSL on this thread would
+  // mistake them for their own.
   bool said(bool good) {
     if (!good) f_.clear_error();
     return good;

@@ -1,4 +1,4 @@
-// libsodium. The prototypes are those of its documentation: aead/aes-256-gcm, aead/chacha20-poly1305,
+// Wrapper of libsodium. The prototypes are those of its documentation: aead/aes-256-gcm, aead/chacha20-poly1305,
 // advanced/scalar_multiplication.
 #include <algorithm>
 #include <new>
@@ -11,7 +11,7 @@ namespace {
 
 using U8 = unsigned char;
 using Length = unsigned long long;
-// `k`: the key, or for AES the state that beforenm() derived from it.
+// `k` is the key. For AES it is the state that beforenm() derived from the key.
 using Seal = int (*)(U8* c, U8* mac, Length* mac_bytes, const U8* m, Length m_bytes, const U8* ad, Length ad_bytes, const U8* nsec,
                      const U8* nonce, const U8* k);
 using Open = int (*)(U8* m, U8* nsec, const U8* c, Length c_bytes, const U8* mac, const U8* ad, Length ad_bytes, const U8* nonce,
@@ -45,7 +45,7 @@ class SodiumAead final : public Aead {
  public:
   static constexpr std::align_val_t kAlign{64};
 
-  // `state`: allocated with kAlign, `bytes` long; takes ownership.
+  // Takes ownership of `state`, which has `bytes` bytes and was allocated with the alignment kAlign.
   SodiumAead(Seal seal, Open open, U8* state, size_t bytes) : seal_(seal), open_(open), state_(state), bytes_(bytes) {}
   ~SodiumAead() override {
     wipe(state_, bytes_);
@@ -76,7 +76,7 @@ class Sodium final : public CryptoLibrary {
 
   std::unique_ptr<Aead> make(Cipher cipher, const CipherKey& key, bool) const override {
     const bool aes = cipher == Cipher::aes_256_gcm;
-    if (aes && f_.aes_is_there() == 0) return nullptr;  // libsodium has AES only with hardware instructions
+    if (aes && f_.aes_is_there() == 0) return nullptr;  // libsodium has AES only if the processor has AES instructions
     const size_t bytes = aes ? f_.aes_state_bytes() : key.size();
     auto* state = static_cast<U8*>(::operator new(bytes, SodiumAead::kAlign));
     if (!aes) std::copy(key.begin(), key.end(), state);

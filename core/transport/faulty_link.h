@@ -1,4 +1,4 @@
-// Link decorator that injects faults by a script (for tests); the code under test is unaware of it.
+// Link decorator for tests that injects faults according to a script. The code under test does not know about it.
 #pragma once
 #include <cstdint>
 #include <limits>
@@ -12,19 +12,20 @@ namespace hvd {
 // Faults to inject, at byte counts or call counts.
 struct FaultScript {
   static constexpr uint64_t kNever = std::numeric_limits<uint64_t>::max();
-  uint64_t cut_after_sent = kNever;                   // bytes after which the connection closes, as if the process died
-  uint64_t cut_after_received = kNever;               // bytes received after which the connection closes
-  // Bytes after which the caller sleeps once, as if the system suspended the process.
+  uint64_t cut_after_sent = kNever;                   // Bytes sent after which the connection closes, as if the process had died.
+  uint64_t cut_after_received = kNever;               // Bytes received after which the connection closes.
+  // Bytes received after which the caller sleeps once for nap_ms, as if the system had suspended the process.
   uint64_t nap_after_received = kNever;
   int nap_ms = 0;
-  size_t piece = std::numeric_limits<size_t>::max();  // maximum bytes moved by one call
-  int stall_calls = 0;                                // number of consecutive calls that move nothing ...
-  int stall_every = 1;                                // ... before each n-th call that may
+  size_t piece = std::numeric_limits<size_t>::max();  // Maximum number of bytes that one call moves.
+  int stall_calls = 0;                                // Number of consecutive calls that move nothing, in each stall.
+  int stall_every = 1;                                // A stall comes before every n-th call that may move bytes.
 };
 
 class FaultyLink final : public Link {
  public:
-  // `own_wakeup`: wakeup event of the link's user, triggered when a call stalls because no peer would wake it then.
+  // `own_wakeup` is the wakeup event of the link's user. A call that stalls triggers it, because no peer would wake the
+  // user then.
   FaultyLink(std::unique_ptr<Link> inner, FaultScript script, WakeupEvent own_wakeup);
 
   int64_t try_send(ConstBytes data) override;
@@ -48,7 +49,7 @@ class FaultyLink final : public Link {
   int64_t cut(const char* after);
   size_t limit(size_t bytes, uint64_t moved, uint64_t cut_after) const;
 
-  std::unique_ptr<Link> inner_;  // null once cut; the peer's connection is then closed too
+  std::unique_ptr<Link> inner_;  // null once the connection is cut, which also closes the peer's side
   FaultScript script_;
   WakeupEvent own_wakeup_;
   uint64_t sent_ = 0, received_ = 0;

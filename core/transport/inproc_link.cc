@@ -43,7 +43,7 @@ class ByteQueue {
 struct InprocLink::Pipe {
   explicit Pipe(size_t capacity) : from{ByteQueue(capacity), ByteQueue(capacity)} {}
   std::mutex mutex;
-  ByteQueue from[2];  // queue by sending side
+  ByteQueue from[2];  // one queue per sending side
   bool closed[2] = {false, false};
 };
 

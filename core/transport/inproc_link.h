@@ -1,6 +1,6 @@
-// Link between two threads of one process, for tests that run ranks as threads and for single-process jobs. One bounded
-// byte queue per direction behind one mutex. The mutex also orders the queue against the wakeup event's sleep state, so no
-// wakeup is lost.
+// Link between two threads of one process, for tests that run ranks as threads and for jobs in a single process. There
+// is one bounded byte queue per direction, and one mutex for both. The mutex also orders changes of a queue and of the
+// wakeup event's sleep state, so no wakeup is lost.
 #pragma once
 #include <memory>
 #include <utility>
@@ -13,8 +13,8 @@ namespace hvd {
 class InprocLink final : public Link {
  public:
   using Pair = std::pair<std::unique_ptr<InprocLink>, std::unique_ptr<InprocLink>>;
-  // Create both ends; `first` and `second` are their users' wakeup events. `capacity`: maximum bytes queued per
-  // direction, at least 1.
+  // Create both ends. `first` and `second` are the wakeup events of their users. `capacity` is the maximum number of
+  // bytes queued per direction, at least 1.
   static Pair make_pair(WakeupEvent first, WakeupEvent second, size_t capacity = 64 << 10);
   ~InprocLink() override { close(); }
 
@@ -22,7 +22,7 @@ class InprocLink final : public Link {
   int64_t try_recv(Bytes data) override;
   const Status& error() const override { return error_; }
   void hang_up() override { close(); }
-  // Close as the exit of a process would. The peer still receives what was sent before.
+  // Close the link as the exit of a process would. The peer still receives what was sent before.
   void close();
 
  private:

@@ -1,6 +1,6 @@
 // Control link between two ranks of one host. Messages go through rings in shared memory, without system calls while
-// both sides are awake, so negotiation takes a few microseconds. The socket used for bootstrap stays open to detect the
-// death of the peer, which shared memory does not show.
+// both sides are awake, so negotiation takes a few microseconds. The bootstrap socket stays open to detect the death of
+// the peer, which shared memory does not show.
 #pragma once
 #include <memory>
 
@@ -11,14 +11,14 @@ namespace hvd {
 
 class NodeControlLink final : public Link {
  public:
-  // `me`, `peer`: local ranks; `peer_wakeup`: wakeup event of the peer's engine.
+  // `me` and `peer` are local ranks. `peer_wakeup` is the wakeup event of the peer's engine.
   NodeControlLink(std::unique_ptr<Link> socket, std::shared_ptr<Segment> segment, int me, int peer, WakeupEvent peer_wakeup)
       : socket_(std::move(socket)), ring_(std::move(segment), me, peer, peer_wakeup, RingChannel::control) {}
 
   int64_t try_send(ConstBytes data) override { return ring_.try_send(data); }
   int64_t try_recv(Bytes data) override {
     const int64_t n = ring_.try_recv(data);
-    // Everything the peer wrote before it closed the socket is already in the ring, so an empty ring is the end.
+    // Everything that the peer wrote before it closed the socket is already in the ring, so an empty ring is the end.
     return n == 0 && closed_ ? -1 : n;
   }
   const Status& error() const override { return socket_->error(); }

@@ -1,15 +1,15 @@
 // NodeGroup: the members of one process set on one host, synchronized through shared memory.
 //
-// Each member counts its finished stages in a counter on its own cache line; the others wait for that counter. All
+// Each member counts its finished stages in a counter on its own cache line, and the others wait for that counter. All
 // members run the same collectives in the same order, and the number of stages of a collective depends only on its
-// arguments, so `base + k` means the same stage on every member.
+// arguments. So `base + k` means the same stage on every member.
 //
 //   Each collective: begin() -> half of the staging area; publish() after each stage; await(member, stage); finish().
 //
-// Staging: every rank has an area that the others read, split into two halves that successive operations of a group use
-// in turn. begin() waits until all members have finished the operation that used the half before (two operations ago,
-// or in another process set), which in steady state is long past. finish() publishes the last stage: "this rank no
-// longer accesses other ranks' memory for this operation".
+// Staging: every rank has an area that the others read. It is split into two halves, which successive operations of a
+// group use in turn. begin() waits until all members have finished the operation that used the half before. That was
+// two operations ago or in another process set, so normally begin() does not wait. finish() publishes the last stage,
+// which means that this rank no longer accesses other ranks' memory for this operation.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -22,51 +22,51 @@
 
 namespace hvd {
 
-// The members' counters, in set order. They are in the segment and so outlive the group.
+// The members' counters, in set order. They are in the segment, so they outlive the group.
 using ProgressCounters = std::vector<std::atomic<uint64_t>*>;
 
 // State shared by all groups of one rank and engine: the last use of each half of this rank's staging area, and the
-// bytes reduced without staging.
+// number of bytes reduced without staging.
 struct StagingLedger {
-  std::atomic<uint64_t> unstaged{0};  // bytes reduced in place in the arenas
+  std::atomic<uint64_t> unstaged{0};  // number of bytes that were reduced in place in the arenas
   struct Use {
-    std::shared_ptr<const ProgressCounters> counters;  // Counters of the group that used it; null: unused.
-    uint64_t done = 0;                                 // Counter values once all members have finished that use.
+    std::shared_ptr<const ProgressCounters> counters;  // Counters of the group that used the half; null if it is unused.
+    uint64_t done = 0;                                 // Value of these counters once all members have finished that use.
   };
   Use half[2];
 };
 
 class NodeGroup {
  public:
-  // `locals`: local ranks of the members, in set order; `me`: my index in it; `wakeups`: wakeup events in the same order.
-  // `generation`: equal on all members and larger than that of any earlier group in this slot. Counters start from it,
-  // so values left by an earlier group count as "not yet".
+  // `locals` lists the local ranks of the members in set order, `me` is this rank's index in it, and `wakeups` holds
+  // their wakeup events in the same order. `generation` is equal on all members and larger than that of any earlier
+  // group in this slot. Counters start from it, so values left by an earlier group count as "not reached".
   NodeGroup(std::shared_ptr<Segment> segment, int set_slot, uint32_t generation, std::vector<int> locals, int me,
             std::vector<WakeupEvent> wakeups, StagingLedger* ledger, Waiter* waiter, double timeout_seconds);
   int size() const { return static_cast<int>(locals_.size()); }
   int me() const { return me_; }
 
   struct Stage {
-    std::byte* const* staging;  // [member] -> its staging half for this operation.
-    size_t bytes;               // Size of a half.
+    std::byte* const* staging;  // Staging half of each member for this operation.
+    size_t bytes;               // Bytes of a half.
   };
-  // Start a collective.
+  // Start a collective and get the staging halves for it.
   Status begin(Stage* stage);
-  // Publish a finished stage: all my earlier stores become visible to members that see the counter. Wakes members that
-  // sleep for it.
+  // Publish a finished stage. All earlier stores of this rank become visible to members that see the counter. Members
+  // that sleep while they wait for it are woken.
   void publish();
-  // Wait until `member` (or all members) has published `stage` stages (1-based) of this collective.
+  // Wait until `member` (or each member) has published `stage` stages of this collective, counted from 1.
   Status await(int member, uint64_t stage);
   Status await_all(uint64_t stage);
-  // True if the member has published that stage. Never waits.
+  // True if the member has published that stage. Does not wait.
   bool reached(int member, uint64_t stage) const { return progress(member).load(std::memory_order_seq_cst) >= base_ + stage; }
-  // End the collective; publishes one more stage.
+  // End the collective, which publishes one more stage.
   void finish();
-  // End it as if I had published `stages` stages (at least as many as I have). For collectives that members abandon
-  // after different numbers of stages.
+  // End the collective as if this rank had published `stages` stages, which must be at least as many as it has. For
+  // collectives that members abandon after different numbers of stages.
   void finish_at(uint64_t stages);
 
-  // Return a member's arena (Segment::arena); null if there is none.
+  // Return a member's arena (see Segment::arena), or null if there is none.
   std::byte* arena(int member) const { return segment_->arena(locals_[member]); }
   size_t arena_bytes() const { return segment_->spec().arena_bytes; }
   void count_unstaged(size_t bytes) { ledger_->unstaged.fetch_add(bytes, std::memory_order_relaxed); }
@@ -84,8 +84,8 @@ class NodeGroup {
   StagingLedger* ledger_;
   Waiter* waiter_;
   double timeout_;
-  uint64_t base_ = 0;   // This member's counter at the start of the collective.
-  uint64_t mine_ = 0;   // This member's counter.
+  uint64_t base_ = 0;   // Value of this member's counter at the start of the collective.
+  uint64_t mine_ = 0;   // Current value of this member's counter.
   uint64_t operations_ = 0;
   int half_ = 0;
   std::vector<std::byte*> staging_;

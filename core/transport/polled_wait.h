@@ -1,6 +1,6 @@
-// Variant of Wait (waiter.h) for a condition without wakeup, which may need polling to make progress, such as the
-// completion of an MPI operation. Polls often at first; later it rests for a fraction of the time waited so far, which
-// adds little latency but keeps the operation progressing.
+// Variant of Wait (waiter.h) for a condition without a wakeup that may need polling to make progress, such as the
+// completion of an MPI operation. It polls often at first. Later it rests for a fraction of the time waited so far,
+// which adds little latency and keeps the operation progressing.
 //
 //   PolledWait wait(waiter, 30, "MPI_Iallreduce with ranks 0, 1");
 //   while (!done()) HVD_RETURN_IF_ERROR(wait.pause());
@@ -15,12 +15,13 @@ namespace hvd {
 
 class PolledWait {
  public:
-  // `what` completes the sentence "no progress for 30 s while waiting for ..."; both must outlive this.
+  // `what` completes the sentence "no progress for 30 s while waiting for ...". It and the waiter must outlive this
+  // object.
   PolledWait(Waiter& waiter, double timeout_seconds, const std::function<std::string()>& what)
       : waiter_(waiter), timeout_(timeout_seconds), what_(what) {}
   PolledWait(const PolledWait&) = delete;
 
-  // Return when the condition should be checked again. An error means that the job was aborted or time is up.
+  // Return when the condition should be checked again. An error means that the job was aborted or the time is up.
   Status pause();
 
  private:

@@ -34,7 +34,7 @@ Status SecureLink::make(std::unique_ptr<Link> inner, std::shared_ptr<const Crypt
   return {};
 }
 
-// The next key is the encryption of zeros with this key, under a nonce that no record uses.
+// The next key is the encryption of zeros with the current key, under a nonce that no record uses.
 bool SecureLink::begin_key(Direction* direction, const CipherKey& key, bool sealing) const {
   direction->aead = library_->make(cipher_, key, sealing);
   const auto sealer = library_->make(cipher_, key, true);
@@ -104,8 +104,8 @@ size_t SecureLink::hand_out(Bytes data) {
   return n;
 }
 
-// True if a whole record is buffered. Its length is not authenticated yet, so it decides only which bytes are taken as
-// the record.
+// True if a whole record is buffered. Its length is not authenticated yet, so the length only decides which bytes are
+// taken as the record.
 bool SecureLink::whole_record(size_t* text) {
   const size_t held = in_end_ - in_begin_;
   *text = 0;
@@ -120,7 +120,7 @@ bool SecureLink::whole_record(size_t* text) {
   return held >= *text + kAround;
 }
 
-// Decrypt to `data` if it holds the whole record; otherwise in place, to be returned in parts.
+// Decrypt to `data` if the whole record fits. Otherwise decrypt in place and return the text in parts.
 bool SecureLink::open_record(size_t text, Bytes data) {
   CipherNonce nonce;
   std::byte* record = in_.get() + in_begin_;
@@ -140,9 +140,9 @@ bool SecureLink::open_record(size_t text, Bytes data) {
   return true;
 }
 
-// Request no more than is certain to arrive, because a sleeper may be woken only once all of it is there
-// (Link::before_sleep): the rest of the current record, and `wanted` bytes, which the peer sends without waiting for an
-// answer, in at least one record.
+// Request only bytes that are certain to arrive, because a sleeper may be woken only once all of them are there
+// (Link::before_sleep). These are the rest of the current record, and `wanted` bytes in at least one record, which the
+// peer sends without waiting for an answer.
 int64_t SecureLink::receive_more(size_t wanted) {
   if (in_begin_ > 0) {
     std::memmove(in_.get(), in_.get() + in_begin_, in_end_ - in_begin_);
@@ -169,7 +169,8 @@ int64_t SecureLink::try_recv(Bytes data) {
       if (!open_record(text, rest)) break;
       if (text_.empty()) given += text;
     } else {
-      // Missing bytes may be requested by the next call. No complete record stays behind, so a sleeper misses nothing.
+      // Bytes that are still missing are requested by the next call. No complete record stays in the buffer, so a
+      // sleeper misses nothing.
       if (!error_.ok() || given > 0) break;
       const int64_t n = receive_more(rest.size());
       if (n <= 0) return n;

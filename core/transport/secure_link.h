@@ -1,13 +1,13 @@
-// Link decorator that encrypts. Bytes travel in records:
+// Link decorator that encrypts. Bytes are sent in records of this form:
 //
 //     length of the text (uint32, little-endian)   encrypted text   tag of both (16 bytes)
 //
-// The nonce of a direction's n-th record is n, and each direction of each connection has its own key. So altered,
-// repeated, dropped, foreign or reflected records fail. After kRecordsPerKey records a direction continues with the key
-// derived from its last one (REKEY of the Noise protocol, section 4.2): no key encrypts too much, and a leaked key does
-// not decrypt earlier records. An eavesdropper sees lengths and times of records.
+// The n-th record of a direction has the nonce n, and each direction of each connection has its own key. So altered,
+// repeated, dropped, foreign or reflected records are detected. After kRecordsPerKey records a direction continues with
+// a key derived from its last one (REKEY of the Noise protocol, section 4.2). So no key encrypts too much, and a leaked
+// key does not decrypt earlier records. An eavesdropper still sees the lengths and times of records.
 //
-// No byte of a record is returned before its tag was verified. On failure the link is permanently broken and the
+// No byte of a record is returned before its tag is verified. On failure the link is permanently broken and the
 // connection closes, so that the peer does not wait for answers.
 #pragma once
 #include <memory>
@@ -19,18 +19,18 @@ namespace hvd {
 
 class SecureLink final : public Link {
  public:
-  static constexpr size_t kMaxText = 64 << 10;  // bytes of text in a record
+  static constexpr size_t kMaxText = 64 << 10;  // maximum bytes of text in a record
   static constexpr uint64_t kRecordsPerKey = uint64_t{1} << 20;
 
   struct Keys {
     CipherKey send, receive;
   };
-  // `records_per_key`: other than the default in tests only.
+  // Only tests pass another value of `records_per_key` than the default.
   static Status make(std::unique_ptr<Link> inner, std::shared_ptr<const CryptoLibrary> library, Cipher cipher, const Keys& keys,
                      std::unique_ptr<Link>* out, uint64_t records_per_key = kRecordsPerKey);
 
-  // Reports a record's bytes as taken only once the whole record was sent. Until then the caller must offer the same
-  // bytes again, possibly with more behind them, as all users of links do.
+  // Reports the bytes of a record as taken only once the whole record is sent. Until then the caller must offer the
+  // same bytes again, possibly with more behind them, as all users of links do.
   int64_t try_send(ConstBytes data) override;
   int64_t try_recv(Bytes data) override;
   const Status& error() const override { return error_.ok() ? inner_->error() : error_; }
@@ -46,7 +46,7 @@ class SecureLink final : public Link {
   static constexpr size_t kAround = sizeof(Length) + kCipherTag;
   static constexpr size_t kRoom = 2 * (kMaxText + kAround);  // capacity for bytes received but not decrypted
 
-  // One direction: its current key and the next one.
+  // One direction of the link, with its current key and the next one.
   struct Direction {
     std::unique_ptr<Aead> aead;
     CipherKey next{};
@@ -71,12 +71,12 @@ class SecureLink final : public Link {
   Status error_;
 
   std::unique_ptr<std::byte[]> out_;  // The record being sent.
-  ConstBytes unsent_;                 // Its unsent part.
-  size_t under_way_ = 0;              // Bytes of text in it.
+  ConstBytes unsent_;                 // The part of it that is not sent yet.
+  size_t under_way_ = 0;              // Number of text bytes in it.
 
   std::unique_ptr<std::byte[]> in_;
-  size_t in_begin_ = 0, in_end_ = 0;  // Range of bytes received but not decrypted.
-  Bytes text_;                        // Text decrypted in place but not yet returned; precedes in_begin_.
+  size_t in_begin_ = 0, in_end_ = 0;  // Range of the bytes that are received but not decrypted.
+  Bytes text_;                        // Text that was decrypted in place but is not returned yet; it is before in_begin_.
 };
 
 }  // namespace hvd

@@ -48,7 +48,7 @@ Status Segment::map(int fd, const SegmentSpec& wanted, std::shared_ptr<Segment>*
     bytes = all;
   }
   if (p == MAP_FAILED) return Status(Code::internal, std::string("mmap of the node's shared memory: ") + strerror(errno));
-  // Excluded from core dumps, which would fill the holes of the arenas.
+  // Exclude the segment from core dumps, which would fill the holes of the arenas.
   if (spec.arena_bytes > 0) ::madvise(static_cast<std::byte*>(p) + arenas_at(spec), bytes - arenas_at(spec), MADV_DONTDUMP);
   auto* header = static_cast<SegmentHeader*>(p);
   header->magic = kMagic;

@@ -1,5 +1,5 @@
-// Shared memory of the ranks of one host: one anonymous file (memfd), created in Python by the host's first rank and
-// passed to the others as a descriptor. It has no name and disappears with its last user, even after kill -9.
+// Shared memory of the ranks of one host. It is one anonymous file (memfd) that the host's first rank creates in Python
+// and passes to the others as a descriptor. It has no name and disappears with its last user, even after kill -9.
 //
 //   header      abort flag
 //   wakeups       one WakeupWord per local rank
@@ -9,8 +9,7 @@
 //   staging     per local rank: the fusion buffer that the others read
 //   arenas      per local rank: memory for its tensors that the others can read and write (arena.h)
 //
-// Untouched pages cost nothing, so the layout is generous. It is a pure function of the number of local ranks and the
-// sizes.
+// Untouched pages cost nothing, so the layout is generous. It depends only on the number of local ranks and the sizes.
 #pragma once
 #include <atomic>
 #include <cstddef>
@@ -26,22 +25,22 @@ namespace hvd {
 // Sizes that determine the layout of a segment.
 struct SegmentSpec {
   int local_size = 1;
-  size_t ring_bytes = 64 << 10;     // Capacity of one ring, a power of two.
+  size_t ring_bytes = 64 << 10;     // Bytes of one ring, a power of two.
   size_t staging_bytes = 8 << 20;   // Bytes of a rank's staging area, a multiple of 4096.
-  size_t arena_bytes = 0;           // Bytes of a rank's arena, a multiple of 4096; 0: none.
+  size_t arena_bytes = 0;           // Bytes of a rank's arena, a multiple of 4096; 0 for no arenas.
 };
 
 struct SegmentHeader {
   uint64_t magic;
   uint32_t local_size;
-  alignas(64) std::atomic<uint32_t> abort;  // Not 0: the job is over, so every wait in shared memory ends.
-  // One bit for each of the first 64 local ranks: set once it no longer uses other ranks' device memory.
+  alignas(64) std::atomic<uint32_t> abort;  // If not 0, the job is over, and every wait in shared memory ends.
+  // One bit for each of the first 64 local ranks, set once the rank no longer uses other ranks' device memory.
   std::atomic<uint64_t> let_go;
 };
 
-struct SetLine {  // One line per process set and local rank.
-  alignas(64) std::atomic<uint64_t> progress{0};  // Stages of collectives that this rank has finished (NodeGroup).
-  // Position in the running schedule that this rank is ready for (engine).
+struct SetLine {  // There is one line per process set and local rank.
+  alignas(64) std::atomic<uint64_t> progress{0};  // Number of collective stages that this rank has finished (NodeGroup).
+  // Position in the running schedule for which this rank is ready (used by the engine).
   alignas(64) std::atomic<uint64_t> schedule{0};
 };
 
@@ -49,26 +48,26 @@ enum class RingChannel : uint8_t { data = 0, control = 1 };
 inline constexpr int kRingChannels = 2;
 
 struct RingHeader {
-  alignas(64) std::atomic<uint64_t> head{0};    // Total bytes written.
-  alignas(64) std::atomic<uint64_t> tail{0};    // Total bytes read.
+  alignas(64) std::atomic<uint64_t> head{0};    // Total number of bytes written.
+  alignas(64) std::atomic<uint64_t> tail{0};    // Total number of bytes read.
 };
 
 class Segment {
  public:
   static constexpr size_t kWordsBytes = 4096;
   static size_t bytes_needed(const SegmentSpec& spec);
-  // Map `fd` (at least bytes_needed() long, zero-filled when new), which the caller keeps. Space beyond the fixed parts
-  // forms the arenas, so the creator of the file decides their size and spec.arena_bytes is ignored. If the process may
-  // not map that much (address-space limit), the arenas are left out and arena() is null.
+  // Map `fd`, which stays owned by the caller. The file has at least bytes_needed() bytes and is zero-filled when new.
+  // Space beyond the fixed parts forms the arenas, so the creator of the file decides their size and spec.arena_bytes
+  // is ignored. If the process cannot map that much (address-space limit), the arenas are left out and arena() is null.
   static Status map(int fd, const SegmentSpec& spec, std::shared_ptr<Segment>* out);
-  // Private memory for ranks that are threads of one process (tests).
+  // Create private memory, for ranks that are threads of one process (tests).
   static std::shared_ptr<Segment> in_process(const SegmentSpec& spec);
   ~Segment();
 
   const SegmentSpec& spec() const { return spec_; }
   SegmentHeader& header() const { return *reinterpret_cast<SegmentHeader*>(base_); }
   WakeupWord& wakeup(int local_rank) const;
-  std::byte* words(int local_rank) const;  // kWordsBytes per rank; the pages of all ranks are contiguous
+  std::byte* words(int local_rank) const;  // kWordsBytes bytes per rank; the pages of all ranks are contiguous
   SetLine& set_line(int set_slot, int local_rank) const;
   RingHeader& ring(int from, int to, RingChannel channel) const;
   std::byte* ring_data(int from, int to, RingChannel channel) const;

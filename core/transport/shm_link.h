@@ -1,9 +1,9 @@
 // Link to a rank of the same host through two rings of the Segment, one per direction. A ring has one writer and one
-// reader with separate counters, so there are no locks. A side that moves bytes wakes the other if it sleeps: the
-// reader waits for data, the writer for space.
+// reader with separate counters, so there are no locks. A side that moves bytes wakes the other side if that sleeps,
+// because the reader waits for data and the writer for space.
 //
-// Shared memory does not show that a peer has died. The engine detects that (closed control connection, abort flag) and
-// ends the wait through the Waiter's hook; abort() then makes the link refuse further use.
+// Shared memory does not show that a peer has died. The engine detects it by a closed control connection or the abort
+// flag, and ends the wait through the Waiter's hook. abort() then makes the link refuse further use.
 #pragma once
 #include <memory>
 
@@ -14,8 +14,8 @@ namespace hvd {
 
 class ShmLink final : public Link {
  public:
-  // `me`, `peer`: local ranks; `peer_wakeup`: wakeup event of the peer's engine. The control channel wakes the peer from
-  // any sleep, the data channel only if it waits for progress.
+  // `me` and `peer` are local ranks, and `peer_wakeup` is the wakeup event of the peer's engine. The control channel
+  // wakes the peer from any sleep. The data channel wakes it only if it waits for progress.
   ShmLink(std::shared_ptr<Segment> segment, int me, int peer, WakeupEvent peer_wakeup, RingChannel channel = RingChannel::data);
 
   int64_t try_send(ConstBytes data) override;
@@ -23,7 +23,7 @@ class ShmLink final : public Link {
   const Status& error() const override { return error_; }
   bool writable() const override { return written_ - out_.tail.load(std::memory_order_seq_cst) < capacity_; }
   bool readable() const override { return in_.head.load(std::memory_order_seq_cst) != read_; }
-  // Make every later call fail with `why`. Only on the thread that uses the link.
+  // Make every later call fail with `why`. Call this only on the thread that uses the link.
   void abort(Status why) { error_ = std::move(why); }
 
  private:
@@ -35,8 +35,8 @@ class ShmLink final : public Link {
   RingHeader& in_;
   std::byte* out_data_;
   std::byte* in_data_;
-  // This side's counters, and the last values seen of the peer's. The peer's cache line is read only when those do not
-  // suffice.
+  // This side's counters, and the last values seen of the peer's counters. The peer's cache line is read only when
+  // those values do not suffice.
   uint64_t written_, read_, peer_read_, peer_written_;
   Status error_;
 };

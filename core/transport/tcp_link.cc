@@ -17,7 +17,7 @@ namespace hvd {
 namespace {
 
 constexpr const char* kClosed = "the peer closed its connection";
-constexpr size_t kLeastMark = 8 << 10, kMaxMark = 64 << 10;  // bounds in bytes of the receive low-water mark
+constexpr size_t kLeastMark = 8 << 10, kMaxMark = 64 << 10;  // minimum and maximum bytes of the receive low-water mark
 
 Status refuse(int fd, const char* what) {
   return Status(Code::invalid_argument, "descriptor " + std::to_string(fd) + " cannot be used as a link (" + what +
@@ -58,15 +58,16 @@ int64_t TcpLink::failed(int error) {
   return -1;
 }
 
-// Set the receive low-water mark: waking for every packet of a large transfer costs more than the transfer. Powers of
-// two, so that the option changes rarely; the kernel wakes us earlier if its buffer cannot hold that much.
+// Set the receive low-water mark, because waking up for every packet of a large transfer costs more than the transfer.
+// Marks are powers of two, so that the option changes rarely. The kernel wakes this thread earlier if its buffer cannot
+// hold that much.
 void TcpLink::before_sleep() {
   if (!inet_ || !(wanted_ & POLLIN)) return;
   const int mark = asked_ < kLeastMark ? 1 : static_cast<int>(std::bit_floor(std::min(asked_, kMaxMark)));
   if (mark != low_water_) wake_at(mark);
 }
 
-// TCP_USER_TIMEOUT is no alternative: it would also end a connection to a live peer that does not read for a while.
+// TCP_USER_TIMEOUT would not do: it would also end a connection to a live peer that does not read for some time.
 double TcpLink::unanswered() {
   tcp_info info{};
   socklen_t length = sizeof info;
@@ -116,7 +117,7 @@ int64_t TcpLink::try_recv(Bytes data) {
   if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
     wanted_ |= POLLIN;
     asked_ = data.size();
-    // Some sleepers on this socket do not call before_sleep(), so the mark must not exceed the last request.
+    // Some sleepers on this socket do not call before_sleep(), so the low-water mark must not exceed the last request.
     if (asked_ < static_cast<size_t>(low_water_)) wake_at(1);
     return 0;
   }

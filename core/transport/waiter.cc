@@ -21,7 +21,7 @@ inline void cpu_relax() {
 #endif
 }
 
-constexpr int kHookEvery = 256;  // spins between checks of the abort flag
+constexpr int kHookEvery = 256;  // number of spins between two checks of the abort flag
 
 }  // namespace
 
@@ -56,7 +56,7 @@ Status Waiter::sleep(SleepState sleep_state, Deadline deadline, const std::funct
     }
     int longest = deadline.remaining_ms();
     if (longest_sleep_ > 0) longest = std::min(longest, static_cast<int>(longest_sleep_ * 1000));
-    ::poll(polls_.data(), polls_.size(), longest);  // EINTR counts as a wakeup
+    ::poll(polls_.data(), polls_.size(), longest);  // an interrupted poll (EINTR) counts as a wakeup
   }
   word.store(static_cast<uint32_t>(SleepState::awake), std::memory_order_seq_cst);
   uint64_t drained;
@@ -95,7 +95,8 @@ Status Waiter::rest(Clock::duration longest) {
 Status Waiter::glance() { return abort_flag_ && abort_flag_->load(std::memory_order_relaxed) != 0 ? run_hook() : Status::Ok(); }
 
 Wait::~Wait() {
-  // Armed but not asleep: the condition came true in time, so peers need not wake us any more.
+  // The sleep was announced but did not happen, because the condition became true in time. Peers need not wake this
+  // thread any more.
   if (armed_) waiter_.wakeup_.word()->sleep_state.store(static_cast<uint32_t>(SleepState::awake), std::memory_order_seq_cst);
 }
 
@@ -105,7 +106,8 @@ Status Wait::pause() {
   if (!started_) {
     started_ = true;
     begin_ = Clock::now();
-    // Armed by the wait before progress(); below, links report again what they wait for, so do not sleep before that.
+    // The wait before progress() had announced a sleep. Do not sleep now: the links below must first report again what
+    // they wait for.
     if (armed_) {
       armed_ = false;
       waiter_.wakeup_.word()->sleep_state.store(static_cast<uint32_t>(SleepState::awake), std::memory_order_seq_cst);
@@ -125,8 +127,8 @@ Status Wait::pause() {
     ::sched_yield();
     return {};
   }
-  // Only the caller can check the condition, so a sleep takes two rounds: this one announces the sleep and lets the
-  // caller check again; the next one sleeps if the condition still does not hold.
+  // Only the caller can check the condition, so a sleep takes two rounds. This round announces the sleep and lets the
+  // caller check again. The next one sleeps if the condition still does not hold.
   auto& word = waiter_.wakeup_.word()->sleep_state;
   if (!armed_) {
     armed_ = true;
@@ -143,7 +145,7 @@ Status Wait::pause() {
     return Status(Code::timeout, "no progress for " + std::string(seconds) + " s while waiting for " + what);
   }
   slept_ = true;
-  rounds_ = policy.spins;  // after a sleep yield only briefly, then sleep again
+  rounds_ = policy.spins;  // after a sleep, do not spin again; yield a few times, then sleep
   return {};
 }
 

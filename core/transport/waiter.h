@@ -1,12 +1,13 @@
-// Waiter: the only way in which the thread that drives an engine waits: for a byte from a link, a peer's counter in
-// shared memory, a submission. It spins briefly (cheap when the peer runs on another core), then yields, then sleeps in
-// poll(2) on the engine's wakeup event, the relevant sockets and the control plane. So a dead peer, a shutdown or a
-// deadline ends every wait.
+// Waiter: the only way in which the thread that drives an engine waits, whether for a byte from a link, a peer's
+// counter in shared memory, or a submission. It spins briefly (cheap when the peer runs on another core), then yields,
+// then sleeps in poll(2) on the engine's wakeup event, the relevant sockets and the control plane. So a dead peer, a
+// shutdown or a deadline ends every wait.
 //
 //   Wait wait(waiter, 30, "data from rank 3");
 //   while (!arrived()) HVD_RETURN_IF_ERROR(wait.pause());
 //
-// Wait::pause() returns ok when the caller should check again, and an error when the job was aborted or time is up.
+// Wait::pause() returns ok when the caller should check again. It returns an error when the job was aborted or the time
+// is up.
 #pragma once
 #include <poll.h>
 
@@ -21,42 +22,44 @@
 
 namespace hvd {
 
-// How long to spin and yield before sleeping.
+// How long to spin and to yield before sleeping.
 struct SpinPolicy {
-  int spins = 2000;   // cpu_relax() rounds before the first yield; 0 if ranks outnumber cores.
-  int yields = 20;    // sched_yield() rounds before the first sleep.
+  int spins = 2000;   // Number of cpu_relax() rounds before the first yield; 0 if there are more ranks than cores.
+  int yields = 20;    // Number of sched_yield() rounds before the first sleep.
 };
 
 class Waiter {
  public:
-  // `wakeup`: wakeup event of this engine. The wakeup and the links must outlive the waiter.
+  // `wakeup` is the wakeup event of this engine. It and the links must outlive the waiter.
   Waiter(WakeupEvent wakeup, SpinPolicy policy);
 
-  // Add a link to watch while sleeping, for its wanted() events.
+  // Watch a link's wanted() events in every sleep.
   void watch(Link* link);
   void unwatch_all();
 
-  // Sleep until the wakeup event, the control plane or `deadline`, whichever comes first. Does not run the hook.
+  // Sleep until the wakeup event, an event of the control plane, or `deadline`, whichever comes first. Does not run the
+  // hook.
   void nap(Deadline deadline);
 
-  // Sleep for a condition without wakeup (transport/polled_wait.h): until the time is over, the wakeup event or the
-  // control plane; then run the hook.
+  // Sleep for a condition without a wakeup (transport/polled_wait.h). The sleep ends after `longest`, at the wakeup
+  // event, or at an event of the control plane. Then the hook runs.
   Status rest(Clock::duration longest);
   // Run the hook if the abort flag is set.
   Status glance();
 
-  // Hook called between spins (rarely) and after every sleep; it advances the control plane. An error ends the
-  // current wait and every later one. `hook_fds` adds descriptors (fd, events) to watch before each sleep.
+  // The hook is called between spins (rarely) and after every sleep, and advances the control plane. Its error ends the
+  // current wait and every later one. `fds` adds descriptors, with their poll(2) events, to those watched in each
+  // sleep.
   using Hook = std::function<Status()>;
   // `pending` returns true if the hook already has work that no descriptor and no later wakeup would signal.
   using HookFds = std::function<void(std::vector<std::pair<int, short>>&)>;
   using HookPending = std::function<bool()>;
   void set_hook(Hook hook, HookFds fds, HookPending pending = nullptr);
 
-  // Set an abort flag in memory (may be null) that is checked cheaply while spinning.
+  // Set a flag in memory that is checked cheaply while spinning; null for none.
   void set_abort_flag(const std::atomic<uint32_t>* flag) { abort_flag_ = flag; }
 
-  // Limit a sleep to this many seconds, after which the hook runs even if nothing happened.
+  // Limit each sleep to this many seconds. After that the hook runs even if nothing has happened.
   void set_longest_sleep(double seconds) { longest_sleep_ = seconds; }
 
   void set_wakeup(WakeupEvent wakeup) { wakeup_ = wakeup; }
@@ -64,8 +67,9 @@ class Waiter {
   const SpinPolicy& policy() const { return policy_; }
   void set_policy(SpinPolicy p) { policy_ = p; }
 
-  // Sleep once: set the sleep_state, check `still` once more (true: keep sleeping), poll until the wakeup event, a descriptor
-  // or `deadline`, clear the sleep_state, drain the event, run the hook. Used by Wait and by the engine's idle loop.
+  // Sleep once: set the sleep state, check `still` once more (true means to keep sleeping), poll until the wakeup
+  // event, a descriptor or `deadline`, clear the sleep state, drain the event, and run the hook. Used by Wait and by
+  // the engine's idle loop.
   Status sleep(SleepState sleep_state, Deadline deadline, const std::function<bool()>& still);
 
  private:
@@ -79,14 +83,14 @@ class Waiter {
   HookFds hook_fds_;
   HookPending hook_pending_;
   const std::atomic<uint32_t>* abort_flag_ = nullptr;
-  double longest_sleep_ = 0;  // seconds; 0: unlimited
+  double longest_sleep_ = 0;  // seconds; 0 means no limit
   std::vector<::pollfd> polls_;
   std::vector<std::pair<int, short>> extra_;
 };
 
 class Wait {
  public:
-  // `what` completes the sentence "no progress for 30 s while waiting for ..."; it must outlive the Wait.
+  // `what` completes the sentence "no progress for 30 s while waiting for ...". It must outlive the Wait.
   Wait(Waiter& waiter, double timeout_seconds, const char* what) : waiter_(waiter), timeout_(timeout_seconds), what_(what) {}
   Wait(Waiter& waiter, double timeout_seconds, std::function<std::string()> what)
       : waiter_(waiter), timeout_(timeout_seconds), describe_(std::move(what)) {}
@@ -96,11 +100,11 @@ class Wait {
   // Spin, yield or sleep once. Return ok if the condition should be checked again.
   Status pause();
   // Declare that checking the condition takes system calls, each about as long as kExpensivePoll rounds of cpu_relax().
-  // The wait then spins correspondingly less and sleeps without yielding: a yield would give whole time slices to other
-  // threads, while a sleeper is woken as soon as bytes arrive. Once it has slept, it sleeps again almost at once,
+  // The wait then spins for fewer rounds and sleeps without yielding: a yield would give whole time slices to other
+  // threads, while a sleeper is woken as soon as bytes arrive. After its first sleep it sleeps again almost at once,
   // because the link has proved slower than this side.
   void polling_is_expensive() { expensive_ = true; }
-  // Restart spinning and the deadline after progress.
+  // Report progress, which restarts the spinning and the deadline.
   void progress() {
     rounds_ = 0;
     started_ = false;
