@@ -14,7 +14,7 @@ namespace {
 
 Failure invalid(std::string message) { return {xla::kInvalidArgument, std::move(message)}; }
 
-// Reads attributes by name and type; a missing one, or one of another type, invalidates the whole call.
+// Reads attributes by name and type. If one is missing or has another type, the whole call is invalid.
 class Reader {
  public:
   explicit Reader(const xla::Attributes& attributes) : attributes_(attributes) {}
@@ -55,7 +55,7 @@ class Reader {
   std::string missing_;
 };
 
-// Return the engine's dtype, or -1 if it has none.
+// Return the engine's code of a dtype, or -1 if it has none.
 int32_t engine_dtype(int32_t dtype) {
   switch (dtype) {
     case xla::kU8: return static_cast<int32_t>(DType::uint8);
@@ -139,12 +139,12 @@ Failure Call::read(const xla::CallFrame& frame) {
                    std::to_string(numbers.size()) + " numbers, " + std::to_string(frame.arguments.size) + " arguments and " +
                    std::to_string(frame.results.size) + " results");
   }
-  // The token carries the count of the enclosing branch; 0 outside of branches.
+  // The token carries the count of the enclosing branch, or 0 outside of branches.
   int32_t token = 0;
   if (static_cast<size_t>(frame.arguments.size) > count) std::memcpy(&token, frame.arguments.buffers[count]->data, sizeof token);
   std::memcpy(frame.results.buffers[count]->data, &token, sizeof token);
   count_ = {token, -int64_t{token}};
-  std::map<std::pair<int32_t, std::string_view>, int32_t> members;  // a merged call may have groups of several frontends
+  std::map<std::pair<int32_t, std::string_view>, int32_t> members;  // a merged call may contain groups of several frontends
   for (size_t i = 0; i < count; ++i) ++members[{numbers[i * kNumbers + 1], groups_[i]}];
   requests_.reserve(count);
   for (size_t i = 0; i < count; ++i) {
@@ -227,7 +227,7 @@ Failure Call::take(size_t i, const HvdResult& result) const {
   const HvdRequest& r = requests_[i];
   if (r.kind != HVD_KIND_ALLGATHER && r.kind != HVD_KIND_ALLTOALL) return {};
   const xla::Buffer& out = *places_[i];
-  // The result shape was fixed at compilation from this rank's input, so all ranks' shapes must be equal.
+  // The shape of the result was fixed at compilation from this rank's input, so the shapes of all ranks must be equal.
   bool alike = result.output_bytes == bytes_of(out);
   for (size_t k = 1; k < result.sizes_count && r.root >= 0; ++k) alike = alike && result.sizes[k] == result.sizes[0];
   if (!alike) {

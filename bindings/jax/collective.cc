@@ -1,7 +1,7 @@
-// src/horovod/_jax/_jax.so: collectives as a foreign function of XLA on the CPU (docs/adr/0012-jax.md). A call takes any
-// number of tensors, submits all of them and then waits, driving the engine on XLA's thread. It declares XLA's
-// interface itself (xla_ffi.h) and reaches the engine through a function table (frontend/api.h), so it is built without
-// jaxlib and Python.
+// src/horovod/_jax/_jax.so: collectives as a foreign function of XLA on the CPU (docs/adr/0012-jax.md). A call takes
+// any number of tensors, submits all of them, and then waits, driving the engine on XLA's thread. This library declares
+// XLA's interface itself (xla_ffi.h) and reaches the engine through a function table (frontend/api.h), so it is built
+// without jaxlib and Python.
 #include <array>
 #include <atomic>
 #include <string>
@@ -14,10 +14,10 @@
 namespace hvd::jax {
 namespace {
 
-// Set once, before the first call; the table is never removed.
+// Set once, before the first call. The table is never removed.
 std::atomic<const HvdFrontendApi*> engine{nullptr};
 
-constexpr double kSlice = 1.0;  // seconds per wait; the total time is limited by the engine
+constexpr double kSlice = 1.0;  // seconds of one wait; the engine limits the total time
 
 int32_t error_code(int32_t code) {
   switch (code) {
@@ -25,7 +25,7 @@ int32_t error_code(int32_t code) {
     case HVD_MISMATCH:
     case HVD_NOT_INITIALIZED: return xla::kFailedPrecondition;
     case HVD_INTERNAL: return xla::kInternal;
-    default: return xla::kUnknown;  // HVD_SHUTDOWN, HVD_PEER_LOST, HVD_TIMEOUT
+    default: return xla::kUnknown;  // used for HVD_SHUTDOWN, HVD_PEER_LOST and HVD_TIMEOUT
   }
 }
 
@@ -36,7 +36,7 @@ Failure failure_of(int32_t code, const HvdRequest& request, const char* message)
   return {error_code(code), "horovod: " + text};
 }
 
-// Operations in flight. Their memory is lent by XLA for the call only, so every one must be done before the call ends.
+// Operations in flight. XLA lends their memory only for the call, so every operation must be done before the call ends.
 class Operations {
  public:
   Operations(const HvdFrontendApi& api, const Call& call) : api_(api), call_(call) {}
@@ -45,7 +45,7 @@ class Operations {
   }
   Operations(const Operations&) = delete;
 
-  // A refused tensor does not hold back the others, because other ranks wait for those.
+  // Submit the other tensors even if one is refused, because other ranks wait for them.
   void start() {
     const std::vector<HvdRequest>& requests = call_.requests();
     started_.reserve(requests.size());
@@ -85,7 +85,7 @@ class Operations {
   Failure failure_;
 };
 
-// With several devices in one process XLA runs a program once per device, but the process is one rank.
+// If a process has several devices, XLA runs a program once per device, but the process is only one rank.
 Failure check_device(const xla::CallFrame& frame, int32_t devices) {
   if (devices == 1) return {};
   std::string which = "unknown to this jaxlib, one of " + std::to_string(devices);
@@ -93,7 +93,7 @@ Failure check_device(const xla::CallFrame& frame, int32_t devices) {
     xla::DeviceOrdinalArgs args{};
     args.struct_size = xla::size_up_to(args, args.device_ordinal);
     args.context = frame.context;
-    // The caller would own an error, but there is none, because the context is that of this call.
+    // The caller would own an error, but none occurs, because the context belongs to this call.
     frame.api->device_ordinal_get(&args);
     if (args.device_ordinal == 0) return {};
     which = std::to_string(args.device_ordinal);
@@ -113,7 +113,8 @@ Failure run(const xla::CallFrame& frame) {
   return operations.wait();
 }
 
-// At registration XLA asks for the interface version of a function. 0.1 is the first one; nothing newer is needed.
+// XLA asks for the interface version of a function when it is registered. Version 0.1 is the first one, and nothing
+// newer is needed.
 bool answered_metadata(xla::CallFrame* frame) {
   xla::Extension* extension = frame->extensions;
   if (!extension || extension->type != xla::kMetadataExtension) return false;
@@ -129,7 +130,8 @@ bool answered_metadata(xla::CallFrame* frame) {
 
 #define HVD_EXPORT extern "C" __attribute__((visibility("default")))
 
-// `address`: from horovod._core.frontend_api(). Return 0 if attached, 1 if the table has another version or is smaller.
+// `address` is the result of horovod._core.frontend_api(). Return 0 if attached, or 1 if the table has another version
+// or is smaller.
 HVD_EXPORT int hvd_jax_attach(uintptr_t address) {
   const auto* api = reinterpret_cast<const HvdFrontendApi*>(address);
   if (!api || api->version != HVD_FRONTEND_API_VERSION || api->bytes < sizeof(HvdFrontendApi)) return 1;

@@ -1,6 +1,7 @@
-// The part of XLA's C interface for foreign functions (FFI) that is used here, declared by hand, so that one library
-// works with every jaxlib and is built without any. Layouts have not changed from jaxlib 0.4.38 (interface 0.1) to 0.10
-// (0.3). XLA guarantees that fields are only added at ends, which `struct_size` tells.
+// The part of XLA's C interface for foreign functions (FFI) that is used here. It is declared by hand, so that one
+// library works with every jaxlib and is built without any. The layouts have not changed from jaxlib 0.4.38 (interface
+// 0.1) to 0.10 (0.3). XLA guarantees that fields are only added at the end of a struct; `struct_size` shows which ones
+// exist.
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
@@ -59,7 +60,7 @@ struct Buffer {
   int64_t* dims;
 };
 
-// Used for arguments and results: `size` pointers to Buffer.
+// Used for arguments and for results; holds `size` pointers to Buffer.
 struct Buffers {
   size_t struct_size;
   Extension* extensions;
@@ -92,13 +93,13 @@ struct Attributes {
   int64_t size;
   int32_t* types;
   Span** names;
-  void** values;  // Array*, Scalar* or Span*
+  void** values;  // pointer to an Array, a Scalar or a Span, by type
 };
 
-struct Error;  // an error returned from a handler is destroyed by XLA
+struct Error;  // XLA destroys an error that a handler returns
 struct Context;
 
-// Same codes as absl::StatusCode.
+// The codes are those of absl::StatusCode.
 enum ErrorCode : int32_t { kUnknown = 2, kInvalidArgument = 3, kFailedPrecondition = 9, kUnimplemented = 12, kInternal = 13 };
 
 struct ErrorArgs {
@@ -122,7 +123,7 @@ struct Api {
   const void* internal;
   Error* (*error_create)(ErrorArgs*);
   void* not_used[16];
-  Error* (*device_ordinal_get)(DeviceOrdinalArgs*);  // since 0.3; check has_device_ordinal()
+  Error* (*device_ordinal_get)(DeviceOrdinalArgs*);  // exists since interface 0.3; check has_device_ordinal() first
 };
 
 inline bool has_device_ordinal(const Api* api) {
@@ -142,7 +143,7 @@ struct CallFrame {
   Attributes attributes;
 };
 
-// Return the size up to `last`, because `sizeof` includes padding at the end, which `struct_size` must not.
+// Return the size up to the end of `last`. `sizeof` includes padding at the end, which `struct_size` must not include.
 template <class T, class M>
 size_t size_up_to(const T& object, const M& last) {
   return static_cast<size_t>(reinterpret_cast<const char*>(&last) - reinterpret_cast<const char*>(&object)) + sizeof(M);

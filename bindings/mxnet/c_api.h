@@ -1,5 +1,5 @@
-// The part of MXNet 1.9's C API that is used here, declared by hand and looked up in the MXNet that this process has
-// loaded, with three functions of its C++ library for arrays that oneDNN keeps in a special layout.
+// The part of MXNet 1.9's C API that is used here. It is declared by hand and looked up in the MXNet that this process
+// has loaded, together with three functions of its C++ library for arrays that oneDNN keeps in a special layout.
 #pragma once
 #include <cstdint>
 #include <stdexcept>
@@ -9,9 +9,9 @@ namespace hvd::mxnet {
 
 using Handle = void*;  // an array (NDArrayHandle)
 
-// Callback by which an operation tells MXNet's engine that it has finished. The engine's object is on the caller's
-// stack, so copy it and call the copy later. `error` is a dmlc::Error*, a plain std::runtime_error; the engine throws a
-// copy of it in whichever call next waits for an array that the operation was to write.
+// Callback with which an operation tells MXNet's engine that it has finished. The engine's object is on the caller's
+// stack, so copy it and call the copy later. `error` is a dmlc::Error*, used as a plain std::runtime_error. The engine
+// throws a copy of it in the next call that waits for an array that the operation should have written.
 struct OnComplete {
   void (*function)(void* engine, void* parameter, const std::runtime_error* error) = nullptr;
   void* engine = nullptr;
@@ -30,7 +30,7 @@ constexpr int kPrioritized = 3;
 using Run = void (*)(void* run_context, void* on_complete, void* parameter);
 using Delete = void (*)(void* parameter);
 
-// X(name without MX, arguments); all return 0, or -1 with a reason in last_error().
+// X(name without MX, arguments). All functions return 0, or -1 with a reason in last_error().
 #define HVD_MXNET_FUNCTIONS(X)                                                                                                      \
   X(EnginePushAsyncND, (Run, void* parameter, Delete, Device*, Handle* read, int reads, Handle* written, int writes, int* property, \
                         int priority, const char* name, bool wait))                                                                 \
@@ -44,25 +44,27 @@ struct CApi {
   HVD_MXNET_FUNCTIONS(HVD_MXNET_DECLARE)
 #undef HVD_MXNET_DECLARE
   const char* (*GetLastError)() = nullptr;
-  // Null in builds without oneDNN, which have no such arrays. The first asks the engine to convert an array to the
-  // default layout later; the others check and convert the memory of one (its chunk) at once.
+  // Null in builds without oneDNN, which have no such arrays. reorder_later() asks the engine to convert an array to
+  // the default layout later. is_reordered() and reorder() check and convert the memory of an array (its chunk) at
+  // once.
   void (*reorder_later)(Handle) = nullptr;
   bool (*is_reordered)(const void* chunk) = nullptr;
   void (*reorder)(void* chunk) = nullptr;
 };
 
-// The functions of the loaded MXNet; null until find_c_api() has succeeded.
+// Return the functions of the loaded MXNet, which are null until find_c_api() has succeeded.
 const CApi& mx();
-// Look up the functions in `library`, a handle from dlopen. Return "" or the name of the first missing one.
+// Look up the functions in `library`, a handle from dlopen. Return "" or the name of the first function that is
+// missing.
 std::string find_c_api(void* library);
 
 inline std::string last_error() { return mx().GetLastError(); }
 
-// Return an array's memory with the variable that orders its users: the target of an NDArray's first member, a shared
-// pointer. Views of one array share it.
+// Return the chunk of an array: its memory together with the variable that orders its users. The first member of an
+// NDArray is a shared pointer to it, and views of one array share it.
 inline void* chunk_of(Handle array) { return *static_cast<void**>(array); }
 
-// An additional reference to an array, because Python may release its own before the operation runs.
+// An additional reference to an array, needed because Python may release its own reference before the operation runs.
 class Array {
  public:
   Array() = default;

@@ -13,8 +13,8 @@ constexpr const char* kNames[] = {"allreduce", "allgather", "broadcast", "alltoa
 
 std::atomic<const HvdFrontendApi*> attached{nullptr};
 
-// Return the name of the Python exception (src/horovod/mxnet/_library.py), which MXNet recognizes by the word before the
-// first colon.
+// Return the name of the Python exception (src/horovod/mxnet/_library.py). MXNet recognizes the exception by the word
+// before the first colon of a message.
 const char* error_class(int32_t code) {
   switch (code) {
     case HVD_INVALID_ARGUMENT:
@@ -34,7 +34,7 @@ std::vector<int64_t> shape_of(Handle array) {
   return std::vector<int64_t>(shape, shape + std::max(dimensions, 0));
 }
 
-// MXNet's engine requires each variable only once.
+// List each variable only once, as MXNet's engine requires.
 void add(std::vector<Handle>* arrays, Handle array) {
   for (Handle other : *arrays) {
     if (chunk_of(other) == chunk_of(array)) return;
@@ -93,8 +93,8 @@ void Call::push(std::unique_ptr<Call> call, int32_t priority) {
   for (const Member& m : call->members) {
     const auto same = [&m](Handle other) { return chunk_of(other) == chunk_of(m.in.handle()); };
     if (std::any_of(written.begin(), written.end(), same)) continue;
-    // An array that is written can be converted to the default layout when it is ready; one that others read as well
-    // needs a separate operation.
+    // An array that is written can be converted to the default layout when it is ready. An array that others read as
+    // well needs a separate operation for that.
     if (mx().reorder_later) mx().reorder_later(m.in.handle());
     add(&read, m.in.handle());
   }
@@ -103,13 +103,13 @@ void Call::push(std::unique_ptr<Call> call, int32_t priority) {
   turns().enter(call->turn, call.get());
   Call* given = call.release();
   const std::string title = std::string("horovod_") + kNames[given->common.kind];
-  // On failure the engine has already called delete_call().
+  // On failure the engine has already called delete_call(), so the call must not be deleted again.
   check(mx().EnginePushAsyncND(run_call, given, delete_call, &cpu, read.data(), static_cast<int>(read.size()), written.data(),
                                static_cast<int>(written.size()), &property, priority, title.c_str(), false));
 }
 
 Call::~Call() {
-  // If an array carries an error, MXNet does not run the operations that use it.
+  // If an array carries an error, MXNet skips the operations that use it.
   if (Call* next = turns().leave(turn, this)) next->start();
 }
 
@@ -135,7 +135,7 @@ bool Call::fill(Member* m, HvdRequest* q) {
     q->group_size = static_cast<int32_t>(members.size());
   }
   void* const chunk = chunk_of(m->in.handle());
-  // When asked for data in another layout, MXNet would wait for an operation that comes after this one.
+  // If asked for data in another layout, MXNet would wait for an operation that comes after this one.
   if (mx().is_reordered && mx().is_reordered(chunk)) {
     if (!m->out && !result) {
       mx().reorder(chunk);
@@ -156,7 +156,7 @@ bool Call::fill(Member* m, HvdRequest* q) {
 
 void Call::start() {
   const HvdFrontendApi* api = engine();
-  // One more than the members, because the last member may be done before all are submitted.
+  // Count one more than the members, because the last member may be done before all are submitted.
   left_ = static_cast<int>(members.size()) + 1;
   for (size_t i = 0; i < members.size(); ++i) {
     char message[2048] = "";
@@ -188,7 +188,7 @@ void Call::fail(int32_t code, const std::string& why) {
   failure_ = std::string(error_class(code)) + ": Horovod " + (named ? "" : std::string(kNames[common.kind]) + " '" + name + "': ") + why;
 }
 
-// MXNet owns the call and deletes it as soon as it is notified.
+// MXNet owns the call and deletes it as soon as it is notified, so do not use it afterwards.
 void Call::finish() {
   const OnComplete done = done_;
   const std::string failure = failure_;

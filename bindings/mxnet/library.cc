@@ -1,4 +1,4 @@
-// Functions that horovod.mxnet calls by ctypes.
+// Functions that horovod.mxnet calls through ctypes.
 #include <cstring>
 #include <exception>
 #include <memory>
@@ -11,7 +11,7 @@
 namespace hvd::mxnet {
 namespace {
 
-// Copy as much of the text as fits.
+// Copy as much of the text as fits into the buffer.
 int say(const std::string& text, char* to, size_t bytes) {
   if (bytes == 0) return 1;
   const size_t n = text.copy(to, bytes - 1);
@@ -26,8 +26,8 @@ int say(const std::string& text, char* to, size_t bytes) {
 
 using hvd::mxnet::Gathered;
 
-// `address`: of the HvdFrontendApi from horovod._core.frontend_api(). `library`: MXNet's handle from dlopen. Return 0 if ready;
-// otherwise `message` has the reason.
+// `address` is the HvdFrontendApi from horovod._core.frontend_api(), and `library` is MXNet's handle from dlopen.
+// Return 0 if ready; otherwise `message` receives the reason.
 HVD_EXPORT int hvd_mxnet_attach(uintptr_t address, void* library, char* message, size_t bytes) {
   const auto* api = reinterpret_cast<const HvdFrontendApi*>(address);
   if (!api || api->version != HVD_FRONTEND_API_VERSION || api->bytes < sizeof(HvdFrontendApi)) {
@@ -42,9 +42,9 @@ HVD_EXPORT int hvd_mxnet_attach(uintptr_t address, void* library, char* message,
   return 0;
 }
 
-// Pass an operation to MXNet's engine and return. `gathered`: for allgather and alltoall, the data that will have
-// arrived once the array that stands for them is ready; release with hvd_mxnet_release(). Return 0 on success;
-// otherwise `message` has the reason.
+// Pass an operation to MXNet's engine and return. For allgather and alltoall, `gathered` receives an object for the
+// data. They have arrived once the array that stands for them is ready; release the object with hvd_mxnet_release().
+// Return 0 on success; otherwise `message` receives the reason.
 HVD_EXPORT int hvd_mxnet_push(const hvd::mxnet::Order* order, void** gathered, char* message, size_t bytes) {
   try {
     auto call = std::make_unique<hvd::mxnet::Call>(*order);
@@ -57,7 +57,7 @@ HVD_EXPORT int hvd_mxnet_push(const hvd::mxnet::Order* order, void** gathered, c
   }
 }
 
-// Return the number of row counts by set rank, and write as many as fit into `sizes`.
+// Return the number of row counts, one per set rank, and write as many of them to `sizes` as fit.
 HVD_EXPORT int hvd_mxnet_sizes(void* gathered, int member, int64_t* sizes, int room) {
   const auto& piece = (*static_cast<std::shared_ptr<Gathered>*>(gathered))->pieces[static_cast<size_t>(member)];
   const int count = static_cast<int>(piece.sizes.size());
@@ -65,7 +65,7 @@ HVD_EXPORT int hvd_mxnet_sizes(void* gathered, int member, int64_t* sizes, int r
   return count;
 }
 
-// Move a member's received data to the memory of a new array of that size, which is not in use yet.
+// Move a member's received data to the memory of a new array of the same size, which must not be in use yet.
 HVD_EXPORT int hvd_mxnet_take(void* gathered, int member, void* array, char* message, size_t bytes) {
   auto& piece = (*static_cast<std::shared_ptr<Gathered>*>(gathered))->pieces[static_cast<size_t>(member)];
   if (piece.bytes.empty()) return 0;

@@ -1,5 +1,5 @@
 // Order of operations with the same name. MXNet's engine runs operations when they are ready, in an order that may
-// differ between ranks, but operations of one name are matched between ranks by the order in which the program
+// differ between ranks. But operations with one name are matched between ranks by the order in which the program
 // requested them. So they run one after another, in that order.
 #pragma once
 #include <cstddef>
@@ -14,12 +14,13 @@ struct Call;
 
 class Turns {
  public:
-  // The program requests an operation.
+  // Record that the program requests an operation.
   void enter(const std::string& name, Call* call);
-  // Its arrays are ready. Return true if it is its turn; otherwise the leave() of another call will return it.
+  // Record that the operation's arrays are ready. Return true if it is its turn. Otherwise the leave() of an earlier
+  // operation returns it later.
   bool ready(const std::string& name, Call* call);
-  // It has finished, or will never be ready. Return the next one if that is ready, otherwise null. No effect if it has
-  // left already.
+  // Record that the operation has finished, or will never be ready. Return the next operation if that is ready,
+  // otherwise null. Does nothing if the operation has already left.
   Call* leave(const std::string& name, Call* call);
 
  private:
@@ -31,7 +32,7 @@ class Turns {
   std::unordered_map<std::string, std::deque<Place>> waiting_;
 };
 
-// The process's instance; never destroyed, because MXNet threads may use it at exit.
+// Return the instance of the process. It is never destroyed, because MXNet threads may use it at exit.
 Turns& turns();
 
 }  // namespace hvd::mxnet

@@ -1,5 +1,5 @@
 // Buffer: engine memory (an output, or a block of the arena) as a Python object with the buffer protocol, so that
-// frameworks can wrap it without a copy.
+// frameworks can use it without a copy.
 #include "buffer.h"
 
 #include <memory>

@@ -15,7 +15,7 @@
 namespace hvd::python {
 namespace {
 
-// Python callable that receives messages of the engine's thread.
+// Python callable that receives log messages of the engine's thread.
 std::mutex sink_mutex;
 PyObject* sink_object = nullptr;
 
@@ -32,7 +32,7 @@ void log_to_python(LogLevel level, const std::string& message) {
     sink(static_cast<int>(level), message);
   } catch (nb::python_error& e) {
     e.discard_as_unraisable("horovod log sink");
-  } catch (...) {  // a failed message must not end the engine's thread
+  } catch (...) {  // a message that cannot be logged must not end the engine's thread
   }
 }
 
@@ -42,7 +42,7 @@ std::unique_ptr<Link> link_over(int fd) {
   return link;
 }
 
-// Encrypts the links that have keys.
+// Encrypt the links that have keys.
 class Encryption {
  public:
   explicit Encryption(const Config& c) : keys_(c.link_keys) {
@@ -64,7 +64,7 @@ class Encryption {
   Cipher cipher_{};
 };
 
-// Descriptors without an owner yet: closed if creating the engine fails halfway.
+// Descriptors that have no owner yet. They are closed if creating the engine fails halfway.
 class Unclaimed {
  public:
   explicit Unclaimed(const Config& c) : fds_(c.event_fds.begin(), c.event_fds.end()) {
@@ -140,7 +140,7 @@ EngineOptions make_options(const Config& c) {
   if (const std::string wrong = hvd::check(o); !wrong.empty())
     throw nb::value_error(("inconsistent engine configuration: " + wrong).c_str());
   unclaimed.claim_all();
-  if (c.segment_fd >= 0) ::close(c.segment_fd);  // the mapping stays valid
+  if (c.segment_fd >= 0) ::close(c.segment_fd);  // the mapping stays valid without the descriptor
   return o;
 }
 

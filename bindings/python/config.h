@@ -1,4 +1,4 @@
-// EngineConfig: the engine configuration from Python, and what is created from it.
+// EngineConfig: the configuration of an engine as set from Python, and the functions that create its options from it.
 #pragma once
 #include <map>
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace hvd::python {
 
-// Fields set from Python, see EngineConfig in src/horovod/_core.pyi.
+// Fields that Python sets; see EngineConfig in src/horovod/_core.pyi.
 struct Config {
   int rank = 0, size = 1;
   std::vector<int> node_of{0};
@@ -26,18 +26,18 @@ struct Config {
   bool groups_apart = false;
   double timeout = 30, heartbeat = 0, stall_warning = 60, stall_shutdown = 0;
   std::string algorithm, tuning;
-  bool cuda_ipc = true;  // Ranks of one host may access each other's GPU memory.
-  std::string cuda_library;  // Path of the CUDA driver library; empty: the loader's default.
+  bool cuda_ipc = true;  // True if ranks of one host may access each other's GPU memory.
+  std::string cuda_library;  // Path of the CUDA driver library; empty for the loader's default.
   std::vector<int> nccl_kinds;  // Operations that NCCL may execute.
   bool nccl_by_hosts = false;
-  bool shared_gpu = false;  // do not warn when ranks share GPUs
+  bool shared_gpu = false;  // true to log no warning when ranks share GPUs
   std::string nccl_library;
   std::vector<std::string> nccl_candidates;
-  std::vector<int> mpi_ranks;  // Rank in MPI_COMM_WORLD of each rank; empty: MPI is not used.
-  bool mpi_reduces = false;     // Let MPI reduce, in its own order, where it can.
+  std::vector<int> mpi_ranks;  // Rank in MPI_COMM_WORLD of each rank; empty if MPI is not used.
+  bool mpi_reduces = false;     // True to let MPI reduce where it can, in an order of its choice.
   int spins = 2000, cpu = -1, log_level = 3;
-  size_t recorder_entries = 1000;  // Size of the flight recorder; 0: off.
-  std::string report_dir;          // Folder of the job's reports and dumps; empty: none are written automatically.
+  size_t recorder_entries = 1000;  // Number of entries in the flight recorder; 0 disables it.
+  std::string report_dir;          // Folder of the job's reports and dumps; if empty, none are written automatically.
   std::string cipher_library, cipher;
   std::map<int, SecureLink::Keys> link_keys;  // key: descriptor
 
@@ -47,12 +47,12 @@ struct Config {
   void encrypt(int fd, const nb::bytes& send_key, const nb::bytes& receive_key);
 };
 
-// Create the options. Takes the descriptors: they are moved to the options or closed. Raises ValueError for an
+// Create the options. This takes the descriptors: they are moved to the options or closed. Raises ValueError for an
 // inconsistent configuration.
 EngineOptions make_options(const Config& config);
 
-// Return a sink that passes messages of this severity (LogLevel) and above to Python's sink, from any thread that may
-// take the GIL.
+// Return a sink that passes messages of this severity (LogLevel) or above to Python's sink. Callable from any thread
+// that may take the GIL.
 LogSink log_from(int least);
 
 }  // namespace hvd::python

@@ -1,4 +1,4 @@
-// Python classes Engine and Work. Waiting releases the GIL and handles signals (Ctrl-C).
+// The Python classes Engine and Work. Waiting releases the GIL and handles signals (Ctrl-C).
 #include "engine.h"
 
 #include <nanobind/stl/map.h>
@@ -13,24 +13,24 @@
 namespace hvd::python {
 namespace {
 
-constexpr double kSignalSlice = 0.2;  // seconds between checks for Ctrl-C
+constexpr double kSignalSlice = 0.2;  // seconds between two checks for Ctrl-C
 
 struct Work {
   std::shared_ptr<Engine> engine;
   OperationPtr op;
-  std::string name;  // name as submitted; the engine's copy may change during negotiation
+  std::string name;  // name as submitted; the name in the engine's copy may change during negotiation
 
   Work(std::shared_ptr<Engine> e, OperationPtr o, std::string n) : engine(std::move(e)), op(std::move(o)), name(std::move(n)) {}
   Work(Work&&) = default;
   ~Work() {
-    // Destroying the last reference ends the engine, whose thread may need the GIL for a message.
+    // Destroying the last reference ends the engine, whose thread may need the GIL for a message. So release the GIL.
     if (engine.use_count() != 1) return;
     nb::gil_scoped_release nogil;
     engine.reset();
   }
 
   bool wait(double timeout) {
-    const OperationPtr mine = op;  // without the GIL, another thread may submit the work again
+    const OperationPtr mine = op;  // while this thread does not hold the GIL, another thread may submit the work again
     if (!mine->done() && !wait_for(mine, timeout)) return false;
     check(mine->status());
     return true;
@@ -50,7 +50,7 @@ struct Work {
     }
   }
 
-  // True if the device has also finished the operation's work.
+  // Return true if the device has also finished the operation's work.
   bool reached() const {
     if (!op->on_device || !op->on_device->completion) return true;
     bool there = false;
@@ -97,7 +97,7 @@ std::vector<int64_t> integers(nb::handle sequence) {
   return out;
 }
 
-// Strings without a UTF-8 form (lone surrogates) raise UnicodeEncodeError, a ValueError.
+// Strings that have no UTF-8 form (lone surrogates) raise UnicodeEncodeError, which is a ValueError.
 const char* text(const nb::str& s) {
   const char* utf8 = PyUnicode_AsUTF8AndSize(s.ptr(), nullptr);
   if (!utf8) throw nb::python_error();
@@ -166,7 +166,7 @@ nb::dict stats(PyEngine& self) {
   Engine& engine = self.live();
   Engine::Stats s;
   {
-    // shutdown() on another thread may hold the engine's lock until a log message was written.
+    // shutdown() on another thread may hold the engine's lock until a log message is written. So release the GIL.
     nb::gil_scoped_release nogil;
     s = engine.stats();
   }
@@ -195,14 +195,14 @@ PyEngine::PyEngine(const Config& config)
   recorder = std::make_shared<FlightRecorder>(config.recorder_entries);
   engine->observers().add(recorder);
   dumper = std::make_shared<Dumper>(recorder, config.rank, config.size, config.labels.at(static_cast<size_t>(config.rank)), report_dir);
-  engine->observers().add(dumper);  // after the recorder, so that the end is already recorded
+  engine->observers().add(dumper);  // add it after the recorder, so that the recorder already has the end of the job
 }
 
 PyEngine::~PyEngine() {
   if (!engine) return;
   nb::gil_scoped_release nogil;
   signal_watch.reset();
-  timeline.reset();  // waits for its thread, which may need to log
+  timeline.reset();  // closing waits for the timeline's thread, which may need to log
   engine.reset();
 }
 

@@ -26,7 +26,7 @@ static_assert(HVD_INTERNAL == static_cast<int>(Code::internal) && HVD_SHUTDOWN =
 struct Current {
   std::mutex mutex;
   std::shared_ptr<Engine> engine;
-  std::array<int, 4> places{};  // index: HvdQuestion.
+  std::array<int, 4> places{};  // Answers, indexed by HvdQuestion.
   int32_t jobs = 0;             // Number of engines created in this process.
   enum class Membership : uint8_t { never, in, left };
   std::array<Membership, 256> frontends{};
@@ -36,14 +36,14 @@ Current& current() {
   static Current* const it = new Current;
   return *it;
 }
-// Return the engine; null unless the frontend is in the job.
+// Return the engine, or null if the frontend is not in the job.
 std::shared_ptr<Engine> running(int32_t frontend) {
   std::lock_guard lock(current().mutex);
   const bool in = frontend >= 0 && frontend <= UINT8_MAX && current().frontends[static_cast<size_t>(frontend)] == Current::Membership::in;
   return in ? current().engine : nullptr;
 }
 
-// Copy as much of the text as fits.
+// Copy as much of the text as fits into the buffer.
 void copy(const std::string& text, char* to, size_t bytes) {
   if (bytes == 0) return;
   const size_t n = std::min(bytes - 1, text.size());
@@ -197,11 +197,12 @@ void set_current(std::shared_ptr<Engine> engine, int rank, int size, int local_r
     current().places = {rank, size, local_rank, local_size};
     ++current().jobs;
   }
-  // `engine` is the previous one; if this was its last owner it is destroyed here, outside the lock.
+  // `engine` now holds the previous engine. If this was its last owner, it is destroyed here, outside the lock.
 }
 
 void abandon_current() {
-  // In a forked child another thread of the parent may have held the lock, and nothing of the engine may be destroyed.
+  // In a forked child, another thread of the parent may have held the lock, and no part of the engine may be destroyed.
+  // So leak both.
   Current& c = current();
   new (&c.mutex) std::mutex;
   new std::shared_ptr<Engine>(std::move(c.engine));

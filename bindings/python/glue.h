@@ -9,13 +9,13 @@ namespace hvd::python {
 
 namespace nb = nanobind;
 
-// Raise ValueError for a caller's mistake, otherwise horovod.common.exceptions.HorovodInternalError.
+// Raise ValueError for a caller's mistake, and horovod.common.exceptions.HorovodInternalError for all other errors.
 [[noreturn]] void raise(const Status& status);
 inline void check(const Status& status) {
   if (!status.ok()) raise(status);
 }
 
-// Raise ValueError naming the argument unless it has 32 bytes.
+// Raise ValueError that names the argument unless it has 32 bytes.
 CipherKey cipher_key(const char* argument, const nb::bytes& value);
 Status cipher_of(const std::string& name, Cipher* out);
 

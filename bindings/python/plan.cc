@@ -1,5 +1,5 @@
-// The planning part of the core for Python: the algorithms, the table's choice, predicted costs, and fusion. Used by
-// horovod.benchmark and horovod.planner; needs no engine.
+// The planning part of the core for Python: the algorithms, the choices of the table, predicted costs, and fusion.
+// horovod.benchmark and horovod.planner use it; it needs no engine.
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -55,7 +55,7 @@ CostModel model_of(const std::map<std::string, double>& values) {
       model.*member = value;
     }
     if (!known) refuse("names in model must be alpha, beta, gamma, local_alpha or local_beta, got '" + name + "'");
-    // Also rejects NaN.
+    // This condition also rejects NaN.
     if (!(value >= 0)) refuse("model: " + name + " must be 0 or more seconds, got " + std::to_string(value));
   }
   return model;

@@ -34,7 +34,7 @@ nb::object taken(Mailbox& self, double timeout) {
   throw nb::python_error();
 }
 
-// Write to stderr directly, for when Python does not run.
+// Write to stderr directly, because Python may not be running.
 void tell(int rank, const std::string& text) {
   const std::string line = "[horovod, rank " + std::to_string(rank) + "] WARNING: " + text + "\n";
   [[maybe_unused]] const ssize_t n = ::write(2, line.data(), line.size());
@@ -140,12 +140,12 @@ void listen(PyEngine& self, const std::string& part, bool on) {
   }
   for (const auto& observer : observers) {
     if (!observer) continue;
-    self.live().observers().remove(observer.get());  // each is registered only once
+    self.live().observers().remove(observer.get());  // so that each observer is registered at most once
     if (on) self.live().observers().add(observer);
   }
 }
 
-// Return a function that sends a message. It is used by observers, which receive no events after the engine is
+// Return a function that sends a message. Only observers use it, and they receive no events after the engine is
 // destroyed.
 std::function<void(ObserverMessage)> speaker(PyEngine& self) {
   return [engine = &self.live()](ObserverMessage note) { (void)engine->post_message(std::move(note)); };
@@ -187,7 +187,7 @@ std::shared_ptr<Timeline> start_timeline(PyEngine& self, const std::string& path
 void stop_timeline(PyEngine& self, const std::shared_ptr<Timeline>& timeline) {
   if (self.engine) {
     self.engine->observers().remove(timeline.get());
-    // Callers learn of the end before observers do, so the timeline may have missed it.
+    // Callers learn of the end before observers do, so the timeline may have missed it. Tell it here.
     if (const Status end = self.engine->ended(); !end.ok()) timeline->ended(end);
   }
   if (self.timeline == timeline) {
@@ -255,7 +255,7 @@ void define_trace(nb::module_& m, nb::class_<PyEngine>& engine) {
     auto signal = std::make_shared<EndSignal>(self.live().failures());
     if (signal->fd() < 0) raise_os_error(Status(Code::internal, "an eventfd for the end of the job cannot be created"));
     self.live().observers().add(signal);
-    if (!self.live().ended().ok()) signal->give();  // the job may have ended before the signal was added
+    if (!self.live().ended().ok()) signal->give();  // call it here as well, because the job may have ended before the signal was added
     return signal;
   })
       .def("answerer", &make_answerer, "rank"_a, "mailbox"_a, "signal"_a, "stacks_fd"_a)

@@ -7,7 +7,7 @@ namespace {
 
 CApi functions;
 
-// Search only loaded libraries, so that this library never loads a second TensorFlow.
+// Search only libraries that are already loaded, so that this library never loads a second TensorFlow.
 void* find(const char* symbol) {
   static void* const handles[] = {
       dlopen("libtensorflow_framework.so.2", RTLD_NOLOAD | RTLD_LAZY),

@@ -1,5 +1,6 @@
-// The part of TensorFlow's C API that is used here, declared by hand and looked up at run time in the TensorFlow that
-// this process has loaded. So one library serves every TensorFlow from 2.13 on, and nothing is compiled against any.
+// The part of TensorFlow's C API that is used here. It is declared by hand and looked up at run time in the TensorFlow
+// that this process has loaded. So one library serves every TensorFlow from 2.13 on, and nothing is compiled against
+// any version.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -42,7 +43,7 @@ enum : TF_DataType {
 };
 enum : TF_Code { kOk = 0, kUnknown = 2, kInvalidArgument = 3, kFailedPrecondition = 9, kAborted = 10, kInternal = 13 };
 
-// X(result, name without TF_, arguments)
+// X(result, name without TF_, arguments) for each function.
 #define HVD_TF_FUNCTIONS(X)                                                                                                            \
   X(TF_Status*, NewStatus, ())                                                                                                         \
   X(void, DeleteStatus, (TF_Status*))                                                                                                  \
@@ -92,7 +93,7 @@ enum : TF_Code { kOk = 0, kUnknown = 2, kInvalidArgument = 3, kFailedPreconditio
   X(void*, TensorData, (const TF_Tensor*))                                                                                             \
   X(void, DeleteTensor, (TF_Tensor*))
 
-// Optional functions: asynchronous kernels, and distinguishing iterations of a loop.
+// Optional functions, which serve asynchronous kernels and distinguish the iterations of a loop.
 #define HVD_TF_OPTIONAL_FUNCTIONS(X)                                                                   \
   X(TF_KernelBuilder*, NewAsyncKernelBuilder,                                                          \
     (const char*, const char*, void* (*)(TF_OpKernelConstruction*), TF_ComputeAsync, void (*)(void*))) \
@@ -107,12 +108,12 @@ struct CApi {
 #undef HVD_TF_DECLARE
 };
 
-// The functions of the loaded TensorFlow; null until find_c_api() has succeeded.
+// Return the functions of the loaded TensorFlow, which are null until find_c_api() has succeeded.
 const CApi& tf();
-// Look up the functions. Return "" or the name of the first missing one.
+// Look up the functions. Return "" or the name of the first function that is missing.
 const char* find_c_api();
 
-// A TF_Status for one call.
+// A TF_Status that lives for one call.
 class TfStatus {
  public:
   TfStatus() : it_(tf().NewStatus()) {}

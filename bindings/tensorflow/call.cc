@@ -13,7 +13,7 @@ constexpr const char* kNames[] = {"allreduce", "allgather", "broadcast", "alltoa
 
 std::atomic<const HvdFrontendApi*> attached{nullptr};
 
-// Return the engine's dtype, or -1 if it has none.
+// Return the engine's code of a dtype, or -1 if it has none.
 int dtype_code(TF_DataType type) {
   switch (type) {
     case kUint8: return static_cast<int>(DType::uint8);
@@ -77,7 +77,7 @@ bool take_input(Call* call, Member* m) {
   const int n = tf().NumDims(m->in);
   m->shape.resize(static_cast<size_t>(n));
   for (int d = 0; d < n; ++d) m->shape[static_cast<size_t>(d)] = tf().Dim(m->in, d);
-  // For other kinds the engine refuses scalars on all ranks, because only one rank may have passed a scalar.
+  // For other kinds, let the engine refuse scalars on all ranks, because possibly only one rank has passed a scalar.
   if (m->shape.empty() && call->kernel->kind == kReducescatter) {
     call->fail(kInvalidArgument, "the tensor must have at least one dimension, got a scalar");
     return false;
@@ -85,8 +85,8 @@ bool take_input(Call* call, Member* m) {
   return true;
 }
 
-// TensorFlow keeps the engine's input alive until the kernel is done, so this reference can be dropped. If it was the
-// only other one, the input's memory becomes the output's and nothing is copied.
+// TensorFlow keeps the engine's input alive until the kernel is done, so this reference can be dropped. If only one
+// other reference existed, the input's memory becomes the output's memory and nothing is copied.
 bool forward(Call* call, Member* m, const void** in) {
   *in = tf().TensorData(m->in);
   tf().DeleteTensor(std::exchange(m->in, nullptr));
@@ -108,13 +108,13 @@ static TF_Tensor* allocate(Call* call, int index, TF_DataType type, size_t item,
   return status.ok() ? out : nullptr;
 }
 
-// Allocate this rank's rows: the first (rows mod n) ranks get one more.
+// Allocate this rank's rows. The first (rows mod n) ranks get one row more.
 bool allocate_scattered(Call* call, Member* m) {
   const HvdFrontendApi* api = engine();
   const int32_t set = call->kernel->process_set;
   const int32_t n = api->ask(kFrontend, HVD_SET_SIZE, set), place = api->ask(kFrontend, HVD_SET_RANK, set);
   std::vector<int64_t> shape = m->shape;
-  // Otherwise the engine will refuse the operation.
+  // Otherwise keep the shape, because the engine will refuse the operation.
   if (n > 0 && place >= 0) shape[0] = shape[0] / n + (place < shape[0] % n ? 1 : 0);
   m->out = allocate(call, m->index, tf().TensorType(m->in), item_size(m->dtype), shape);
   return m->out != nullptr;
@@ -135,7 +135,7 @@ bool read_splits(Call* call) {
   return !call->failed;
 }
 
-// Copy an output of the engine to TensorFlow.
+// Copy an output of the engine to a TensorFlow tensor.
 static void keep_output(Member* m, const HvdResult& result) {
   Call* call = m->call;
   std::vector<int64_t> shape = m->shape;

@@ -1,4 +1,4 @@
-// One execution of a node: its tensors on the way to the engine and back.
+// One execution of a node, with its tensors on the way to the engine and back.
 #pragma once
 #include <atomic>
 #include <string>
@@ -11,7 +11,7 @@ namespace hvd::tensorflow {
 
 constexpr int32_t kFrontend = 1;  // src/horovod/common/frontends.py
 
-// The engine's functions; null before hvd_tf_attach().
+// Return the engine's functions, or null before hvd_tf_attach().
 const HvdFrontendApi* engine();
 
 TF_Code tf_code(int32_t code);
@@ -22,10 +22,10 @@ struct Member {
   Call* call = nullptr;
   int index = 0;
   TF_Tensor* in = nullptr;
-  TF_Tensor* out = nullptr;  // null if the output's size is not known beforehand
+  TF_Tensor* out = nullptr;  // null if the size of the output is not known before
   std::vector<int64_t> shape;
   int dtype = 0;
-  HvdWork* work = nullptr;  // set by blocking kernels only
+  HvdWork* work = nullptr;  // set only by blocking kernels
 };
 
 // State of one execution of a node, shared by its members.
@@ -40,7 +40,7 @@ struct Call {
   std::atomic<bool> failed{false};
 
   ~Call();
-  // Record a failure; TensorFlow gets the first one.
+  // Record a failure. TensorFlow gets the first one.
   void fail(TF_Code code, const std::string& why);
   void fail(const TfStatus& status);
 };

@@ -15,7 +15,7 @@ bool is_tensorflows(void* code) {
 
 }  // namespace
 
-// Layout of libstdc++'s std::function: two words of storage, then the functions that manage and invoke the stored
+// Layout of std::function in libstdc++: two words of storage, then the functions that manage and invoke the stored
 // object.
 bool Done::readable(TF_AsyncOpKernelDoneCallback* done) {
   static_assert(sizeof(std::function<void()>) == 4 * sizeof(void*), "another standard library: look at its std::function first");

@@ -7,10 +7,10 @@
 namespace hvd::tensorflow {
 
 // TensorFlow passes the address of a std::function<void()> on the caller's stack, so a kernel that finishes later needs
-// a copy. The C API does not guarantee this type; readable() checks before the first copy.
+// a copy. The C API does not guarantee this type, so readable() checks it before the first copy.
 class Done {
  public:
-  // True if it looks like a std::function whose code belongs to TensorFlow.
+  // True if the memory looks like a std::function whose code belongs to TensorFlow.
   static bool readable(TF_AsyncOpKernelDoneCallback* done);
 
   Done() = default;

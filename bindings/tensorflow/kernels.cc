@@ -1,6 +1,6 @@
-// The kernels that TensorFlow calls for collectives. A kernel submits its tensors to the engine and returns; the
-// engine's callback sets the outputs and tells TensorFlow to continue. So any number of collectives are in flight at
-// once, in whatever order each rank runs them.
+// The kernels that TensorFlow calls for collectives. A kernel submits its tensors to the engine and returns. The
+// engine's callback sets the outputs and tells TensorFlow to continue. So any number of collectives can be in flight at
+// once, and each rank may start them in a different order.
 #include "kernels.h"
 
 #include <atomic>
@@ -17,7 +17,8 @@ namespace {
 std::atomic<int> blocking_mode{static_cast<int>(Blocking::unknown)};
 
 // ---- submission -----------------------------------------------------------------------------------------------------
-// Count down; `call` may be deleted afterwards.
+
+// Count down the open members. `call` may be deleted afterwards.
 void one_less(Call* call) {
   if (call->left.fetch_sub(1, std::memory_order_acq_rel) > 1) return;
   Done done = std::move(call->done);
@@ -59,8 +60,8 @@ bool prepare(Call* call, Member* m, HvdRequest* q) {
   return true;
 }
 
-// Do all checks that do not need the engine, for all members, before the first is submitted; otherwise half a group
-// would wait for the other half forever.
+// Do all checks that do not need the engine, for all members, before the first member is submitted. Otherwise half a
+// group would wait for the other half forever.
 bool prepare_all(Call* call, std::vector<HvdRequest>* requests) {
   const Kernel& k = *call->kernel;
   const int n = k.kind == kJoin ? 1 : k.grouped ? tf().NumInputs(call->ctx) : 1;
@@ -88,7 +89,8 @@ std::string member_name(const Call& call, size_t i) {
   return call.name + "_" + std::to_string(i + 1) + "of" + std::to_string(call.members.size());
 }
 
-// Group members are matched by name or else by order, but the group itself needs a name that is equal on all ranks.
+// Group members are matched by name, or by order if they have none. The group itself needs a name that is equal on all
+// ranks.
 std::string group_name(const Call& call) {
   if (!call.kernel->grouped) return "";
   if (!call.name.empty()) return call.name;
@@ -97,7 +99,7 @@ std::string group_name(const Call& call) {
   return name;
 }
 
-// Submit the members; `submit` is one of the engine's two functions. A refused member fails the call.
+// Submit the members. `submit` is one of the engine's two functions for this. A refused member fails the call.
 template <class Submit>
 void submit_all(Call* call, std::vector<HvdRequest>& requests, Submit submit) {
   const std::string group = group_name(*call);
@@ -139,10 +141,10 @@ void warn_once(const char* why) {
                why);
 }
 
-// `done` null: a synchronous kernel.
+// `done` is null for a synchronous kernel.
 void compute(const Kernel& k, TF_OpKernelContext* ctx, TF_AsyncOpKernelDoneCallback* done) {
   const bool must_block = blocking() == Blocking::yes || !done || !Done::readable(done);
-  const bool block = must_block || k.awaited;  // a waiting caller drives the engine itself, which saves two wakeups
+  const bool block = must_block || k.awaited;  // a caller that waits drives the engine itself, which saves two wakeups
   if (must_block) {
     set_blocking(Blocking::yes);
     warn_once(done ? "this TensorFlow signals the end of asynchronous kernels in an unknown way"
@@ -156,11 +158,11 @@ void compute(const Kernel& k, TF_OpKernelContext* ctx, TF_AsyncOpKernelDoneCallb
   call->name = name_in_loop(k, ctx);
   std::vector<HvdRequest> requests;
   if (!prepare_all(call.get(), &requests)) {
-    call.reset();  // release tensors while the context exists
+    call.reset();  // release the tensors while the context exists
     if (done) tf().RunAsyncOpKernelDoneCallback(done);
     return;
   }
-  // One more than the members, because the last member may be done before all are submitted.
+  // Count one more than the members, because the last member may be done before all are submitted.
   call->left = static_cast<int>(requests.size()) + 1;
   if (block) {
     run_blocking(call.get(), requests);
@@ -190,7 +192,7 @@ void answer(void* kernel, TF_OpKernelContext* ctx) {
   const HvdFrontendApi* api = engine();
   const int32_t set = call.kernel->process_set;
   const int32_t value = api ? api->ask(kFrontend, kAsked, set) : -1;
-  if (value == -1 && kAsked != HVD_SET_INCLUDED) {  // for HVD_SET_INCLUDED, -1 is a valid answer
+  if (value == -1 && kAsked != HVD_SET_INCLUDED) {  // -1 is a valid answer to HVD_SET_INCLUDED
     call.fail(kFailedPrecondition, "Horovod has not been initialized in this process; call hvd.init() first");
   } else if (kAsked == HVD_SET_SIZE && value < 0) {
     call.fail(kInvalidArgument, "process set " + std::to_string(set) + " is unknown or was removed");
@@ -199,7 +201,7 @@ void answer(void* kernel, TF_OpKernelContext* ctx) {
   }
 }
 
-// Run an asynchronous kernel once to decide blocking().
+// Run an asynchronous kernel once, to find out whether kernels must block (see blocking()).
 void probe(void* kernel, TF_OpKernelContext* ctx, TF_AsyncOpKernelDoneCallback* done) {
   Call call;
   call.kernel = static_cast<Kernel*>(kernel);
@@ -220,7 +222,7 @@ void* create(TF_OpKernelConstruction* c) {
 
 void destroy(void* kernel) { delete static_cast<Kernel*>(kernel); }
 
-// On a GPU the kernels take tensors in host memory; TensorFlow does the copies.
+// The kernels for GPUs also take tensors in host memory; TensorFlow does the copies.
 std::string add(const char* op, const char* device, TF_KernelBuilder* builder, const std::vector<const char*>& arguments) {
   if (std::strcmp(device, "GPU") == 0) {
     for (const char* argument : arguments) tf().KernelBuilder_HostMemory(builder, argument);

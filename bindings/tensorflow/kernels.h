@@ -5,13 +5,13 @@
 
 namespace hvd::tensorflow {
 
-// Register the kernels of all ops. Return "" or TensorFlow's error.
+// Register the kernels of all ops. Return "" or the error text of TensorFlow.
 std::string register_kernels();
 
 // Set the engine's functions; called by hvd_tf_attach().
 void attach(const HvdFrontendApi* api);
 
-// Whether kernels block the TensorFlow threads that run them. Decided when the first one runs.
+// Return whether kernels block the TensorFlow threads that run them. This is decided when the first kernel runs.
 enum class Blocking : int { unknown = -1, no = 0, yes = 1 };
 Blocking blocking();
 void set_blocking(Blocking blocking);

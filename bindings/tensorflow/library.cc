@@ -1,4 +1,4 @@
-// Entry points of the library: loading it with tf.load_op_library defines ops and kernels; then Python attaches the
+// Entry points of the library. Loading it with tf.load_op_library defines the ops and kernels; then Python attaches the
 // engine.
 #include <cstdio>
 #include <string>
@@ -9,7 +9,7 @@
 namespace hvd::tensorflow {
 namespace {
 
-// Leaked, because another thread may read it at exit.
+// leaked on purpose, because another thread may read it at exit
 std::string& trouble() {
   static std::string* const it = new std::string;
   return *it;
@@ -30,7 +30,7 @@ __attribute__((constructor)) void load() {
 
 extern "C" {
 
-// `address`: of the HvdFrontendApi from horovod._core.frontend_api(). Return 0 if ready.
+// `address` is the HvdFrontendApi from horovod._core.frontend_api(). Return 0 if ready.
 __attribute__((visibility("default"))) int hvd_tf_attach(uintptr_t address) {
   const auto* api = reinterpret_cast<const HvdFrontendApi*>(address);
   if (!hvd::tensorflow::trouble().empty()) return 1;
@@ -44,13 +44,13 @@ __attribute__((visibility("default"))) int hvd_tf_attach(uintptr_t address) {
   return 0;
 }
 
-// Return why hvd_tf_attach() failed; "" if it did not.
+// Return why hvd_tf_attach() failed, or "" if it did not.
 __attribute__((visibility("default"))) const char* hvd_tf_trouble() { return hvd::tensorflow::trouble().c_str(); }
 
-// Return -1: unknown, because no collective has run; 0: collectives run asynchronously; 1: they block TensorFlow's
+// Return -1 if no collective has run yet, 0 if collectives run asynchronously, and 1 if they block TensorFlow's
 // threads.
 __attribute__((visibility("default"))) int hvd_tf_blocking() { return static_cast<int>(hvd::tensorflow::blocking()); }
-// Override the decision of the first kernel.
+// Override what the first kernel decided about blocking.
 __attribute__((visibility("default"))) void hvd_tf_set_blocking(int blocking) {
   hvd::tensorflow::set_blocking(blocking ? hvd::tensorflow::Blocking::yes : hvd::tensorflow::Blocking::no);
 }

@@ -1,4 +1,4 @@
-// One node of a graph, as used by its kernel.
+// One node of a graph, with what its kernel needs of it.
 #pragma once
 #include <memory>
 #include <string>
@@ -14,18 +14,18 @@ enum Kind : int32_t { kAllreduce = 0, kAllgather = 1, kBroadcast = 2, kAlltoall 
 struct Kernel {
   Kind kind = kAllreduce;
   std::string node;  // Name of the node.
-  std::string name;  // Name of the operation; "": matched by order.
+  std::string name;  // Name of the operation; if empty, the operation is matched by order.
   bool grouped = false;
-  bool nested = false;  // May be in a nested loop.
-  bool awaited = false;  // Run eagerly: the caller's thread waits for it.
+  bool nested = false;  // True if the node may be in a nested loop.
+  bool awaited = false;  // True if it runs eagerly, so that the caller's thread waits for it.
   int32_t process_set = 0, op = 1, root = 0, wire = 0;
   double prescale = 1, postscale = 1;
 };
 
-// Read the node's attributes. Errors are reported to TensorFlow.
+// Read the attributes of the node. Errors are reported to TensorFlow.
 std::unique_ptr<Kernel> make_kernel(Kind kind, bool grouped, TF_OpKernelConstruction* c);
 
-// Return the operation's name in this execution of the node.
+// Return the name of the operation in this execution of the node.
 std::string name_in_loop(const Kernel& kernel, TF_OpKernelContext* ctx);
 
 }  // namespace hvd::tensorflow

@@ -1,4 +1,4 @@
-// Op definitions for TensorFlow: attributes, inputs, outputs, and shape inference. All are stateful; otherwise
+// Op definitions for TensorFlow, with attributes, inputs, outputs and shape inference. All ops are stateful; otherwise
 // TensorFlow would fold, merge or drop them.
 #include "ops.h"
 
@@ -31,7 +31,7 @@ void same_shapes(TF_ShapeInferenceContext* c, TF_Status* status) {
   }
 }
 
-// The first dimension depends on the other ranks; the rest is the input's.
+// The first dimension depends on the other ranks. The other dimensions are those of the input.
 void other_rows_of(TF_ShapeInferenceContext* c, int i, TF_Status* status) {
   Shape in, rest, out;
   tf().ShapeInferenceContextGetInput(c, i, in, status);
@@ -92,7 +92,7 @@ std::string define(const Definition& d, bool named) {
 std::string define_ops() {
   constexpr const char *pre = "prescale_factor: float = 1.0", *post = "postscale_factor: float = 1.0",
                        *op = "reduce_op: int",
-                       // The factors again, as the bits of a double; 0: the float is exact.
+                       // The same factors as the bits of a double; 0 means that the float is exact.
                            *pre_bits = "prescale_bits: int = 0", *post_bits = "postscale_bits: int = 0", *many = "num_tensors: int >= 1",
                        *wire = "wire: int = 0", *root = "root_rank: int", *set = "process_set_id: int = 0";
   const std::vector<const char*> one_in{"tensor: T"}, one_out{"output: T"}, many_in{"tensors: num_tensors * T"},

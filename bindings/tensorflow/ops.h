@@ -5,7 +5,7 @@
 
 namespace hvd::tensorflow {
 
-// Define all ops. Return "" or TensorFlow's error.
+// Define all ops. Return "" or the error text of TensorFlow.
 std::string define_ops();
 
 }  // namespace hvd::tensorflow
