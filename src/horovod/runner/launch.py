@@ -69,7 +69,7 @@ def _say(text: str, seconds: float | None = None) -> None:
 
 
 def _tell(namespace: argparse.Namespace, take_signals: Callable[[], SignalQueue | None]) -> JobResult | None:
-    """Perform an action that flags request instead of a job and return its result, or None if there is none.
+    """Perform the action that flags request instead of a job. Returns its result, or None if there is none.
 
     Modules that only these actions need are imported here, so that jobs do not load them.
     """
@@ -103,7 +103,7 @@ def parse_args(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """Parse a command line of `horovodrun`.
 
     Args:
-        arguments: Words after the program's name; default those of this process.
+        arguments: Words after the program's name; by default those of this process.
 
     Returns:
         A namespace for `_run`: the value of each flag, None where it is not given, and the command as `command`.
@@ -120,7 +120,7 @@ def parse_args(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 def _run(args: argparse.Namespace) -> None:
     """Run the job described by the result of `parse_args`, for programs that are launchers themselves.
 
-    When called from the main thread, signals end the job as they end that of `horovodrun`.
+    In the main thread, signals end the job as they end a job of `horovodrun`.
 
     Raises:
         ValueError: The job cannot be started as described.
@@ -192,7 +192,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line and return the exit code.
 
     Args:
-        arguments: Words after the program's name; default those of this process.
+        arguments: Words after the program's name; by default those of this process.
 
     Returns:
         0 on success, or the exit code of the rank that failed first (128 + n for signal n); 130 after Ctrl-C, 143 after
@@ -202,7 +202,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         if given[:1] == [KUBERNETES]:
-            # Loaded here because only jobs on Kubernetes need it.
+            # Import here, because only jobs on Kubernetes need it.
             from horovod.runner.kubernetes import command
 
             return command.main(given[1:])

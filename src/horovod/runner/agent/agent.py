@@ -117,7 +117,7 @@ class Agent:
         self._relays = False  # True if workers that start later reach the store through this agent.
         self._limit = 0.0  # Seconds of silence after which the launcher counts as lost; 0: no limit.
         self._heard = self._looked = time.monotonic()
-        self._next_word = 0.0  # time at which the next heartbeat is due
+        self._next_word = 0.0  # Time at which the next heartbeat is due.
         self._signals: list[int] = []
         os.set_blocking(requests, False)
         self._wake, wake_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -146,7 +146,7 @@ class Agent:
                 self._workers.read_output(READ_SIZE)
             self._streams.serve(listening)
             self._workers.reap(self._streams.reaped)
-            if not self._state.stopping:  # a stop ends all processes by itself, the ranks last
+            if not self._state.stopping:  # a stop ends all processes, the ranks last
                 self._workers.clear(time.monotonic())
             self._writer.flush()
             if self._over():
@@ -198,7 +198,7 @@ class Agent:
     def _watch(self) -> None:
         """Send heartbeats, and stop if the launcher is silent.
 
-        Time in which this loop itself was stalled does not count.
+        Time during which this loop itself was stuck does not count.
         """
         now = time.monotonic()
         if now - self._looked > max(1.0, self._limit / 2):
@@ -313,7 +313,7 @@ class Agent:
     # Shutdown
 
     def _over(self) -> bool:
-        """Advance a stop or a normal end. Returns True once no process runs and the launcher knows it."""
+        """Continue the end of the job, if it has begun. Returns True once no process runs and the launcher knows it."""
         now = time.monotonic()
         step = self._state.advance(now, self._workers.running, self._alive)
         if step.first:

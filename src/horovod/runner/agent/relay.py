@@ -20,7 +20,7 @@ from horovod.runner.protocol.messages import CHUNK, ByteWriter, Report, Spawn, S
 
 READ_SIZE = 1 << 16
 EACH = 2  # Maximum connections of one worker to the store.
-# The same for a worker that can rejoin: one more for notifications, and old ones that are not closed yet.
+# The same for a worker that can rejoin: it also needs one for notifications, and old ones may still be open.
 EACH_LASTING = 4
 STRANGERS = 64  # Additional connections allowed, because only the store can tell which peers belong to the job.
 ACCEPTS = 128  # Maximum connections accepted per call, so that a flood of them does not delay heartbeats.

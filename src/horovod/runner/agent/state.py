@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 TERM_GRACE = 5.0  # Seconds between SIGTERM and SIGKILL, unless the launcher requests another time.
-# Seconds after SIGKILL until processes that cannot be killed (a dead network disk) are reported and left.
+# Seconds after SIGKILL until processes that cannot be killed (on a dead network disk) are reported and left.
 GIVE_UP = 5.0
 LINGER = 0.2  # Seconds for children of ended workers, such as multiprocessing helpers, to end by themselves.
 
@@ -77,7 +77,7 @@ class HostState:
         return self.phase is HostPhase.STOPPING
 
     def start(self, lasting: bool = False) -> bool:
-        """Record that the orders have come; return False if they came before.
+        """Record the arrival of the orders; return False if it is not the first.
 
         A `lasting` job continues without workers.
         """

@@ -61,7 +61,7 @@ def why_left(exception: Sequence[str]) -> str:
 
 
 def describe(accusation: Ending, reason: str, status: int, stopped: bool) -> str:
-    """Return a description of how a rank ended that other ranks blame.
+    """Describe the end of a rank that other ranks blame for their failure.
 
     Args:
         accusation: Report in which another rank blames this one.
@@ -93,7 +93,7 @@ _CHAINED = (
 )
 # Printed for an error in a destructor, often at interpreter exit. Does not end the process.
 _IGNORED = "Exception ignored"
-_THREAD = "Exception in thread"  # Ends only that thread.
+_THREAD = "Exception in thread"  # Printed for an error in a thread. Ends only that thread.
 _VICTIM = re.compile(r"(?:[\w.]+\.)?HorovodInternalError\b")
 # TensorFlow raises this error when an operation loses a peer. It has other uses, so the message must be Horovod's too.
 _TENSORFLOW_VICTIM = re.compile(r"(?:[\w.]+\.)?UnknownError\b")
@@ -104,7 +104,7 @@ _MORE_LINES = 8  # Maximum lines that are kept of a message after a blank line.
 
 @dataclass(frozen=True)
 class RankEnd:
-    """How one worker ended, and its reasons.
+    """End of one worker: how it ended, and why.
 
     Attributes:
         rank: Rank of the worker.
@@ -173,7 +173,7 @@ def find_exception(tail: str) -> tuple[list[str], bool]:
 
 
 def exception_in_brackets(tail: str) -> str:
-    """Return the line that names the last exception as ` (line)`, or an empty string if there is none."""
+    """Return the line that names the last exception, in parentheses; empty if there is no exception."""
     lines, _ = find_exception(tail)
     named = [line for line in lines[1:] if line[:1].strip()]
     return f" ({named[0][:200]})" if named else ""
@@ -296,7 +296,7 @@ def _suffers(end: RankEnd) -> bool:
 
 
 def _accused(victims: Sequence[RankEnd], ends: Sequence[RankEnd]) -> FirstFailure | None:
-    """Return an attribution to a rank that victims name and that ended or was absent without an error, or None."""
+    """Attribute the failure to a rank that victims name and that did not fail itself. Returns None without one."""
     for victim in victims:
         reason = _reason(victim)
         if reason is None or not reason.ranks:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from horovod.common.contract.log import library_of
 
 HEADER = "Traceback (most recent call last):"
-MOST = 12  # Maximum user frames that are shown. Of a longer recursion, only the first and the last are shown.
+MOST = 12  # Maximum user frames that are shown. If there are more, the first and the last ones are shown.
 _KEPT_LIBRARY = 2  # Library frames that are shown if there are no user frames.
 
 # In an exception group, each line begins with a margin of `|`.
@@ -116,6 +116,6 @@ def last_lines(text: str, count: int) -> list[str]:
             continue
         if again:
             lines.pop()
-        again = line.endswith(_UP)  # progress bars one below the other
+        again = line.endswith(_UP)  # a program with several progress bars moves up before it draws again
         lines.append(_CONTROL.sub("", states[-1]).rstrip())
     return lines[-count:]

@@ -11,14 +11,14 @@ from horovod.common.contract.log import warn_user
 
 
 def integer(name: str, value: Any, least: int) -> int:
-    """Return `value` if it is an integer of at least `least`. Otherwise raises a ValueError that contains `name`."""
+    """Return `value` if it is an integer of at least `least`. Otherwise raise a ValueError about `name`."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}")
     return value
 
 
 def seconds(name: str, value: Any, most: float = sys.float_info.max) -> float:
-    """Return `value` as a float if it is above 0 and at most `most`. Otherwise raises a ValueError with `name`."""
+    """Return `value` as a float if it is above 0 and at most `most`. Otherwise raise a ValueError about `name`."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= most:
         finite, limit = ("finite ", "") if most == sys.float_info.max else ("", f" and at most {most:.0f}")
         raise ValueError(f"{name} must be a {finite}number of seconds above 0{limit}, got {value!r}")

@@ -12,4 +12,4 @@ class AgentError(RuntimeError):
 
 
 class OutcomeError(RuntimeError):
-    """Error of `horovod.run` when a function's result or exception cannot be sent to the caller."""
+    """Error that `horovod.run` raises if a function's result or exception cannot be sent to the caller."""

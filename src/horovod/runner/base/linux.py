@@ -63,7 +63,7 @@ def _process_table() -> list[tuple[int, int, str, int]]:
             with open(f"/proc/{name}/stat", "rb") as file:
                 content = file.read()
         except OSError:
-            continue  # the process has ended since the listing
+            continue  # The process has ended since the listing.
         # The second field is the command in parentheses, which may contain any character, so split after the last one.
         state, parent, _, session = content[content.rindex(b")") + 2 :].split(b" ", 4)[:4]
         table.append((int(name), int(parent), state.decode("ascii"), int(session)))

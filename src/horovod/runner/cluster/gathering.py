@@ -97,7 +97,7 @@ class Gathering:
 
     @property
     def closed(self) -> bool:
-        """True once no further process is admitted. Thread-safe."""
+        """True once no more processes are admitted. Thread-safe."""
         with self._lock:
             return self._closed
 
@@ -194,7 +194,7 @@ class Gathering:
         poll.poll(_LOOK_AGAIN)
 
     def _has_room(self) -> bool:
-        """Return True if another connection can be accepted. Closes the oldest one if its minimum time is over.
+        """Return True if another connection can be accepted. Closes the oldest one if it has had its minimum time.
 
         If very many processes connect at once, most of them are legitimate, so each gets a minimum time.
         """
@@ -255,7 +255,7 @@ class Gathering:
                 self._tell()
             elif sock not in self._visits:
                 return False
-            else:  # authenticated connections are closed after those that are not
+            else:  # if room is needed, unauthenticated connections are closed before this one
                 self._visits[sock] = _Visit(self._visits.pop(sock).thread, time.monotonic())
                 self._used.add(number)
         kept = False

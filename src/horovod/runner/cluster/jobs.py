@@ -263,7 +263,7 @@ def _run(
 def _settings(
     wishes: Wishes, slots: list[Slot], elastic: ElasticSettings | None
 ) -> tuple[LaunchSettings, dict[str, str]]:
-    """Return settings and environment of the job. Of this process's variables, only Horovod's own are used."""
+    """Return the job's settings and environment. Only Horovod's own variables are taken from this process."""
     environ = {name: value for name, value in os.environ.items() if name.startswith("HOROVOD_")}
     settings = LaunchSettings(
         command=[*filter(None, [wishes.executable]), *boot.arguments("horovod.runner.function.worker")],

@@ -157,8 +157,8 @@ def _pass_on(connection: ArrivedConnection, agent: subprocess.Popen[bytes]) -> N
     assert agent.stdout is not None
     requests, reports = ByteWriter(agent.stdin.fileno()), agent.stdout.fileno()
     os.set_blocking(reports, False)
-    until: float | None = None  # time at which relaying stops
-    says = True  # False once the agent has closed its messages
+    until: float | None = None  # Time at which relaying stops.
+    says = True  # False once the agent has sent its last message.
     while says or (connection.pending and not connection.ended):
         if until is None and (connection.ended or not says):
             until = time.monotonic() + END_SECONDS

@@ -344,7 +344,7 @@ def hosts_of_service(size: int, environ: Mapping[str, str], tell: bool = True) -
 
 
 def read_hostfile(path: str) -> list[hosts.Host]:
-    """Read a host file. Raises LaunchError with the path and, for an invalid line, its number."""
+    """Read a host file. Raises LaunchError that shows the path and the invalid line's number."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

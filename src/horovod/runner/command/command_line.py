@@ -1,4 +1,4 @@
-"""Separation of a command line into flags, which can be abbreviated, and the command.
+"""Parser that splits a command line into flags, which can be abbreviated, and the command.
 
 argparse alone would read words of the command as flags of horovodrun.
 """
@@ -104,7 +104,7 @@ def assigned(command: Sequence[str]) -> list[str]:
 
 
 def moved_number(command: Sequence[str]) -> str:
-    """Return -np and its value if they stand behind the command's first word, else an empty string."""
+    """Return -np and its value if they come after the command's first word, else an empty string."""
     for index, word in enumerate(command[1:], 1):
         if word in ("-np", "-n", "--num-proc") and "".join(command[index + 1 : index + 2]).isdecimal():
             return f"{word} {command[index + 1]}"

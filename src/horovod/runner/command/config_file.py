@@ -33,7 +33,7 @@ class Config:
 
 
 def read(path: str) -> Config:
-    """Read a file. Raises LaunchError with file, line, key, value and accepted values."""
+    """Read a config file. A LaunchError shows file, line, key, value and accepted values."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

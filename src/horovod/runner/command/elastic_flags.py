@@ -48,7 +48,7 @@ def of_flags(
         environ: Environment variables. Without `given` or a discovery script, they can describe a Slurm allocation.
 
     Raises:
-        LaunchError: A flag has an unaccepted value or contradicts another one.
+        LaunchError: The value of a flag is not accepted, or flags contradict each other.
     """
     script = namespace.host_discovery_script
     if script is None and namespace.min_num_proc is None:

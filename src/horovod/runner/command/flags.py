@@ -87,7 +87,7 @@ def _choice(metavar: str, *choices: str) -> Value:
 
 
 def _value(setting: Setting) -> Value:
-    """Return the type of a setting's value. The variable gets the text as the user wrote it, if it can be parsed."""
+    """Return the type of a setting's value. The variable gets the user's text, provided that it can be parsed."""
 
     def parse(text: str) -> str:
         if not text.strip():  # an empty variable would mean the default

@@ -7,7 +7,7 @@ from horovod.runner.plan.settings import LaunchSettings
 
 
 def open_sink(settings: LaunchSettings) -> DashboardSink:
-    """Return the dashboard that the settings request. Raises LaunchError with the port if it cannot be used."""
+    """Return the dashboard that the settings request. Raises LaunchError if its port cannot be used."""
     if settings.dashboard is None:
         return DashboardSink()
     from horovod.runner.dashboard.server import Dashboard

@@ -20,7 +20,7 @@ class Series:
         self.width = 1.0
         """Seconds per point."""
         self._columns = columns
-        self._rows: dict[int, _Point] = {}  # for each interval's number, its point; in order of time
+        self._rows: dict[int, _Point] = {}  # points by interval number, in order of time
 
     def add(self, version: int, at: float, values: Sequence[float | None]) -> None:
         """Add values that were measured at time `at`, in seconds since the start."""
@@ -92,7 +92,7 @@ class Line(NamedTuple):
 
 
 def shown(data: bytes, length: int) -> str:
-    """Return a line of which only `data` was kept as text without colors and control characters."""
+    """Return the kept part of a line, `data`, as text without colors and control characters."""
     text = _ESCAPES.sub("", data.decode(errors="replace")).translate(_CONTROLS)
     if len(text) <= CUT and length <= len(data):
         return text

@@ -185,7 +185,7 @@ class Dashboard(DashboardSink):
     """Dashboard of one job, served from start to end."""
 
     def __init__(self, settings: LaunchSettings) -> None:
-        """Start to serve. Raises LaunchError with the port if it cannot be used."""
+        """Start to serve. Raises LaunchError if the port cannot be used."""
         self._began = time.monotonic()
         self._lock = threading.Lock()  # protects the state
         self._phase = ""

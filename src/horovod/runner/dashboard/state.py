@@ -18,7 +18,7 @@ from horovod.runner.plan.hosts import Slot
 LINES = 100  # lines kept of each rank; fewer if there are many ranks
 _ALL_LINES = 20_000
 _LEAST_LINES = 20
-# Maximum lines sent to a page at once: of all ranks together, and at least of each rank.
+# Maximum lines sent to a page at once for all ranks together, and minimum for each rank.
 _AT_ONCE, _LEAST_AT_ONCE = 2000, 5
 NAMES = 100  # Maximum number of reported values.
 _CHARTED = 8  # Number of reported values whose history is kept.
@@ -38,7 +38,7 @@ _PHASES = {
 class _Rank:
     host: str
     tail: Tail
-    state: str = "starting"  # or "running", "training" (after hvd.init()), "ended", "failed"
+    state: str = "starting"  # also "running", "training" (after hvd.init()), "ended" or "failed"
     pid: int = 0
     end: str = ""
     row: live.Row | None = None
@@ -89,7 +89,7 @@ class State:
         return self.version
 
     def phase(self, name: str) -> None:
-        """Set the phase from the launcher's `JobPolicy` phase name."""
+        """Set the phase to show, given the phase name of the launcher's policy."""
         phase = _PHASES.get(name, "running")
         if phase != self._job.phase and not self.ended:
             self._job.phase, self._job.version = phase, self._next()

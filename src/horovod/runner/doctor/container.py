@@ -103,7 +103,7 @@ def is_scarce(answer: HostAnswer, report: HostReport) -> bool:
 
 
 def shared_memory(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
-    """Check /dev/shm for other programs. Horovod's own shared memory is unnamed, so it does not count there."""
+    """Check that /dev/shm is large enough for data loaders. Horovod itself uses unnamed memory outside of it."""
     for answer, report in _reports(answers):
         size = f"{max(1, -(-answer.slots * SHM_GOOD // _GIB))}g"
         if report.container.shm_error:

@@ -118,7 +118,7 @@ def diagnose(settings: LaunchSettings, environ: Mapping[str, str], signals: Sign
 
 def reach(settings: LaunchSettings, environ: Mapping[str, str], signals: SignalQueue | None = None) -> list[HostAnswer]:
     """Start an agent on every host within the start timeout, then end it. Returns one answer per host."""
-    # Start no agents through other hosts, because an unusable host must not hide those behind it.
+    # Start each agent directly, because an unusable host must not hide the hosts that depend on it.
     fleet = make_fleet(dataclasses.replace(settings, ssh_fanout=len(settings.slots)), environ)
     failures: dict[str, str] = {}
     seconds: dict[str, float] = {}
@@ -173,7 +173,7 @@ def _ignore(agent: Agent, report: Report) -> None:
 
 
 def _without_ranks(text: str, agent: Agent) -> str:
-    """Return the text without ranks, as in `host a (ranks 0-3)`, because the table shows them."""
+    """Return the text without its prefix `host a (ranks 0-3)`, because the table shows that."""
     return text.removeprefix(f"host {agent.host} ({agent.ranks})").removeprefix(":").strip()
 
 

@@ -56,7 +56,7 @@ def examine() -> HostReport:
 
 
 def _engine() -> tuple[str, list[str]]:
-    """Return the error of loading the engine, and the ciphers it offers for connections between hosts."""
+    """Return why the engine cannot be loaded (empty if it can), and its ciphers for connections."""
     try:
         from horovod.common.security import cipher
 

@@ -260,7 +260,7 @@ def _try(peers: list[_Meeting], key: bytes, rank: int) -> list[Tried]:
 def _measure(
     pair: tuple[int, int], rank: int, peers: list[_Meeting], tried: list[list[Tried]], key: bytes
 ) -> list[Measured]:
-    """Measure the connection of a pair if this rank has to. The lower rank does, unless only the other can connect."""
+    """Measure the connection of two ranks if it is this rank's turn: the lower rank, unless it cannot connect."""
     wanted = parse_names(os.environ.get("HOROVOD_GLOO_IFACE", ""))
     for source, target in (pair, pair[::-1]):
         good = [each for each in tried[source] if each.peer == target and not each.outcome]

@@ -88,7 +88,7 @@ class ContainerReport(msgspec.Struct, frozen=True):
     """Limits of a container or another limited group of processes. -1 means no limit or unknown."""
 
     kind: _Text = ""  # "docker", "podman", ...; empty if no container is detected.
-    memory_limit: int = -1  # Bytes.
+    memory_limit: int = -1  # Memory limit in bytes.
     tasks_limit: int = -1  # Maximum number of processes and threads.
     tasks_free: int = -1
     shm: int = -1  # Size in bytes of the file system at /dev/shm.
@@ -113,11 +113,11 @@ class HostReport(msgspec.Struct, frozen=True):
     all_cores: int
     quota: float | None  # Number of cores that the container may use.
     load: float  # Load average of the last minute.
-    memory: int  # Bytes of the machine, or of the container's share.
+    memory: int  # Total memory in bytes, of the machine or of the container.
     memory_available: int
     memfd_error: _Text
     shm_free: int  # Bytes free in /dev/shm; -1 if it does not exist.
-    limits: dict[_Text, tuple[int, int]]  # (soft, hard) limit by name.
+    limits: dict[_Text, tuple[int, int]]  # (soft, hard) resource limits by name.
     devices: DeviceReport
     mpi: MpiReport = MpiReport()
     container: ContainerReport = ContainerReport()

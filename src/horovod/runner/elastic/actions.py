@@ -13,7 +13,7 @@ from horovod.runner.plan.hosts import Slot
 
 @dataclass(frozen=True)
 class Spawn:
-    """Start a process on the host. `worker` is its number, which is never reused in this job."""
+    """Action that starts a process on the host. `worker` is its number, which is never reused in this job."""
 
     worker: int
     host: str
@@ -21,7 +21,7 @@ class Spawn:
 
 @dataclass(frozen=True)
 class Form:
-    """Tell these workers, all of which are waiting, that they form a new epoch. `places` maps workers to slots."""
+    """Action that tells waiting workers that they form a new epoch. `places` maps these workers to slots."""
 
     epoch: int
     places: Mapping[int, Slot]
@@ -29,7 +29,7 @@ class Form:
 
 @dataclass(frozen=True)
 class Break:
-    """Tell the members of an epoch that it is over, in case they have not noticed.
+    """Action that tells the members of an epoch that it is over, in case they have not noticed.
 
     Members that are still connecting give up; members that train let their operations fail. `lost` lists the workers
     whose processes are gone or about to be.
@@ -42,7 +42,7 @@ class Break:
 
 @dataclass(frozen=True)
 class Notify:
-    """Tell the members of the epoch that workers can join or must leave, so that they return at their next commit."""
+    """Action that tells the members that workers can join or must leave. They return at their next commit."""
 
     epoch: int
     update: HostUpdateResult
@@ -50,7 +50,7 @@ class Notify:
 
 @dataclass(frozen=True)
 class Dismiss:
-    """Tell a waiting worker that it no longer has a slot, so that it ends by itself."""
+    """Action that tells a waiting worker that it no longer has a slot, so that it ends by itself."""
 
     worker: int
     why: str
@@ -58,7 +58,7 @@ class Dismiss:
 
 @dataclass(frozen=True)
 class Kill:
-    """Kill the worker with SIGKILL, because it must not run in the next epoch."""
+    """Action that kills a worker with SIGKILL, because it must not run in the next epoch."""
 
     worker: int
     why: str
@@ -66,21 +66,21 @@ class Kill:
 
 @dataclass(frozen=True)
 class Abandon:
-    """Stop waiting for this worker and its output, although its process could not be killed yet."""
+    """Action that stops waiting for a worker and its output, although its process has not ended yet."""
 
     worker: int
 
 
 @dataclass(frozen=True)
 class Say:
-    """Show a message to the user of the job."""
+    """Action that shows a message to the user."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class End:
-    """End the job and stop all remaining processes. `text` is the reason; empty after a normal end."""
+    """Action that ends the job and its processes. `text` is the reason; it is empty after a normal end."""
 
     success: bool
     text: str = ""
@@ -121,9 +121,9 @@ class Phase(Enum):
 
 
 class Standstill:
-    """Detection of times in which the launcher itself was stopped (`kill -STOP`, a sleeping machine).
+    """Detector of periods in which the launcher itself was stopped (`kill -STOP`, a sleeping machine).
 
-    Workers do not count as late because of such a time. The caller passes all times (monotonic, seconds).
+    Workers do not count as late because of such a period. The caller passes all times (monotonic, seconds).
     """
 
     def __init__(self, now: float) -> None:
@@ -131,7 +131,7 @@ class Standstill:
         self._due = math.inf
 
     def waits(self, until: float | None) -> None:
-        """Record the latest time at which the launcher's wait ends; None if only an event ends it.
+        """Record how long the launcher's loop waits at most (monotonic, s); None if only an event ends the wait.
 
         A time in the past counts as the time of the last call of `look`: the loop may have been stopped since then.
         """

@@ -106,7 +106,7 @@ class Newcomers:
 
     @classmethod
     def wanted(cls, environ: Mapping[str, str]) -> Newcomers:
-        """Return the check that these variables request. Raises ValueError with the accepted values."""
+        """Return the check that these variables request. Raises ValueError if a value is not accepted."""
         return cls(BY_NAME[_CODE].parse(environ.get(_CODE, "")) != "any")
 
     def judge(self, told: bytes) -> AdmissionResult:

@@ -21,7 +21,7 @@ _ONE = "host"
 
 
 class HostState:
-    """State of one host, which is excluded for a time after a worker failed there. Thread-safe."""
+    """State of one host. After a worker has failed there, the host is excluded for the cooldown time. Thread-safe."""
 
     def __init__(self, cooldown_range: tuple[float, float] | None = None) -> None:
         """Create the state of a host that is not excluded.

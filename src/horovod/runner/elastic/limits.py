@@ -61,7 +61,7 @@ class Limits:
 
 @dataclass
 class Resets:
-    """Count of changes of a job's members. `most` is the maximum; None means no limit."""
+    """Counter for changes of a job's members. `most` is the maximum; None means no limit."""
 
     most: int | None
     done: int = 0
@@ -72,7 +72,7 @@ class Resets:
         return self.most is not None and self.done >= self.most
 
 
-# Hosts that get no new workers for some time, because a worker failed there. The caller passes all times (monotonic,
+# Hosts that get no new workers during a cooldown, after a worker failed there. The caller passes all times (monotonic,
 # s).
 #
 # The first failure excludes a host for the minimum of the range plus a random jitter of at most the same length. Each

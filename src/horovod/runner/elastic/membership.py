@@ -9,7 +9,7 @@ identified by their numbers. `actions` lists the states. The rules:
 2. A survivor is a member of the next epoch if its host has a slot for it and the job does not end.
 3. New workers are started while the others continue. Members are told when a new worker is ready to be admitted.
 4. While no epoch runs, there is always a deadline for the next decision, so no wait is unlimited.
-5. A host on which a worker fails gets no new workers for some time (`limits`). Survivors on that host stay.
+5. A host on which a worker fails gets no new workers during a cooldown (`limits`). Survivors on that host stay.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ def build(program: str, path: str, names: Sequence[str], extra: Sequence[str], c
 
 
 def run_job(settings: LaunchSettings, environ: Mapping[str, str], signals: SignalQueue | None = None) -> JobResult:
-    """Run the job through jsrun to its end. Raises OSError, and LaunchError with what is missing."""
+    """Run the job through jsrun to its end. Raises OSError, or LaunchError if anything is missing."""
     program = check(environ)
     variables = mpi.job_variables(settings, environ)
     cores = {host.name: host.slots for host in lsf_hosts(environ)}
@@ -84,7 +84,7 @@ def run_job(settings: LaunchSettings, environ: Mapping[str, str], signals: Signa
 
 
 def check(environ: Mapping[str, str]) -> str:
-    """Return the path of jsrun. Raises LaunchError with what is missing."""
+    """Return the path of jsrun. Raises LaunchError if it is missing."""
     if not launchers.in_lsf_job(environ):
         raise LaunchError("--jsrun works only inside an LSF job, and this is not one: LSB_JOBID is not set")
     program = shutil.which("jsrun")

@@ -165,7 +165,7 @@ _OUTER = re.compile(r"OMPI_COMM_WORLD_|PMIX_|PMI_|JSM_NAMESPACE_")
 
 
 def find_launcher() -> tuple[str, Flavour]:
-    """Return the path and the family of mpirun or mpiexec. Raises LaunchError with what is missing."""
+    """Return the path and the family of mpirun or mpiexec. Raises LaunchError if neither can be used."""
     program = shutil.which("mpirun") or shutil.which("mpiexec")
     if program is None:
         raise LaunchError(
@@ -189,7 +189,7 @@ def find_launcher() -> tuple[str, Flavour]:
 
 
 def prepare(settings: LaunchSettings, environ: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
-    """Return mpirun's command and environment for a job. Raises LaunchError with what is missing."""
+    """Return mpirun's command and environment for a job. Raises LaunchError if anything is missing."""
     program, flavour = find_launcher()
     given = settings.mpi or MpiOptions()
     shared = job_variables(settings, environ)

@@ -1,4 +1,4 @@
-"""Joining a job: a worker describes itself, gets the job's key, and sets the variables of a rank.
+"""Steps by which a worker joins a job: it describes itself, gets the job's key, and sets a rank's variables.
 
 The key is not sent through the cluster manager. Driver and worker each create a key pair and exchange the public keys
 through the manager. The job's key is then sent over a connection that only these two can decrypt
@@ -170,7 +170,7 @@ def leave() -> None:
         os.close(taken.fd)
 
 
-# Host names of external workers, and a check that the workers fit together. Ranks: ``runner.cluster.placement``.
+# Host names of external workers, and a check that the workers fit together. See also ``runner.plan.hosts``.
 
 
 def hosts(workers: Sequence[ExternalWorker]) -> list[str]:

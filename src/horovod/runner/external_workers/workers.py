@@ -114,7 +114,7 @@ class ExternalWorkers:
 
 
 def passed_on(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the driver's variables that workers get: settings, but nothing of a job of which the driver is a rank."""
+    """Return the driver's variables that workers get: settings, but not those of a job of which it is a rank."""
     own = {name: value for name, value in environ.items() if name.startswith(OWN)}
     return environment.passed_on(without_place(own))
 

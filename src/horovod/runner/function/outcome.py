@@ -42,7 +42,7 @@ class Description(msgspec.Struct, frozen=True):
 
 
 def write_value(fd: int, value: object, rank: int) -> None:
-    """Write a result. Raises OutcomeError with rank and type if it cannot be pickled or is too large."""
+    """Write a result. Raises OutcomeError if it cannot be pickled or is too large."""
     try:
         _write(fd, value, lambda body: Description("value", type_name(value), body))
     except Exception as error:
@@ -89,7 +89,7 @@ def describe(data: bytes | bytearray) -> Description | None:
 
 
 def load(data: bytes | bytearray, description: Description, rank: int) -> Any:
-    """Return the value or exception. Raises OutcomeError with rank and type if it cannot be unpickled."""
+    """Return the value or exception. Raises OutcomeError if it cannot be unpickled."""
     try:
         return pickle.loads(memoryview(data)[: description.body])
     except Exception as error:

@@ -111,7 +111,7 @@ class Attempt:
         self._take_troubles(self._fleet.start())
 
     def launch(self) -> None:
-        """Send its orders to every agent, once all hosts are connected."""
+        """Send the orders to all agents, once all hosts are connected."""
         agents = self._fleet.agents
         orders = Orders(self._settings, self._environ, agents, self._key, self._store.address, self._payload)
         if orders.gives_terminal:  # a rank uses the terminal, so do not read from it or draw on it

@@ -33,8 +33,8 @@ class ChaosLog:
         `planned` are the faults that the user listed. The report names those that no rank announced.
         """
         self._silent = [str(event) for event in planned]
-        self._outcomes: list[tuple[int, Outcome]] = []  # each fault with the number of the worker that it concerns
-        self._again: int | None = None  # total number of steps that ranks report as repeated; None without a report
+        self._outcomes: list[tuple[int, Outcome]] = []  # Each fault, with the number of the worker that it concerns.
+        self._again: int | None = None  # Number of steps that ranks report as repeated; None without a report.
         self._rests: dict[int, bytes] = {}
         self._epoch = 0  # Number of the current epoch; 0 if none runs.
         self._members: frozenset[int] = frozenset()  # Workers of the last epoch.
@@ -65,7 +65,7 @@ class ChaosLog:
         self._silent = [event for event in self._silent if said != event and not said.startswith(event + " (")]
 
     def _speaks(self, worker: int) -> None:
-        """Detach stop faults from a worker that writes. It runs again, so if it ends later, there is another cause."""
+        """Forget stop faults of a worker that writes: it runs again, so these cannot be the cause if it ends later."""
         for place, (whose, outcome) in enumerate(self._outcomes):
             if whose == worker and outcome.event.kind is Kind.STOP:
                 self._outcomes[place] = _NOBODY, outcome

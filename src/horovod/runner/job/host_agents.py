@@ -31,7 +31,7 @@ STRANGERS = 64  # connections to the store from other hosts, in addition to thos
 
 @dataclass(frozen=True)
 class HostLost:
-    """Event: the host can no longer be used. Its `workers` are lost, which no other event reports."""
+    """Event for a host that can no longer be used. Its `workers` are lost; no other event reports them."""
 
     host: str
     why: str
@@ -40,7 +40,7 @@ class HostLost:
 
 @dataclass(frozen=True)
 class NeverStarted:
-    """Event: a worker that should be killed had not been started, because its host had no agent yet."""
+    """Event for a worker that was to be killed but had not started, because its host had no agent yet."""
 
     worker: int
 
@@ -241,7 +241,7 @@ class HostAgents:
             self._lose(agent, f"{agent.name} is lost: {why}")
             return
         self._forget(agent)
-        if queued := self._queued.pop(agent.host, []):  # the host is used again since
+        if queued := self._queued.pop(agent.host, []):  # the host has come into use again
             for number in queued:
                 self.start(number, agent.host)
 

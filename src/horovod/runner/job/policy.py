@@ -37,12 +37,12 @@ class Phase(Enum):
 
 @dataclass(frozen=True)
 class Launch:
-    """Action: send its orders to every host."""
+    """Action that sends the orders to all hosts."""
 
 
 @dataclass(frozen=True)
 class Stop:
-    """Action: end all processes. A later `Stop` can only shorten the time.
+    """Action that ends all processes. A later `Stop` can only shorten the time.
 
     Attributes:
         grace: Seconds between SIGTERM and SIGKILL.
@@ -55,7 +55,7 @@ class Stop:
 
 @dataclass(frozen=True)
 class Late:
-    """Action: report that the start timeout has expired. This counts as trouble, so a `Stop` follows."""
+    """Action that reports that the start timeout has expired. A `Stop` then follows."""
 
 
 Action = Launch | Stop | Late

@@ -38,7 +38,7 @@ class State:
 
 @dataclass(frozen=True)
 class Shown:
-    """Progress to show: `status` is the line on a terminal (empty: none), `line` is to be appended to a log."""
+    """Progress to show: `status` is the line to show on a terminal, `line` the one to append to a log."""
 
     status: str = ""
     line: str = ""
@@ -136,7 +136,7 @@ def late(waiting: Sequence[tuple[str, str, str, bool]], seconds: float, names: N
     """Return the message for a job that did not start in time.
 
     Args:
-        waiting: For each agent that has not answered: host, its ranks, reason if known, True if remote.
+        waiting: (host, its ranks, reason if known, True if remote) for each agent that has not answered.
         seconds: Start timeout in seconds.
         names: Names of the settings in messages.
     """
@@ -158,10 +158,10 @@ def late(waiting: Sequence[tuple[str, str, str, bool]], seconds: float, names: N
 # The warning is limited to Python programs. Commands such as `horovodrun -np 4 hostname` or `python -c` with a line of
 # Python are not mistakes, and it is unknown what a shell script runs.
 
-FIRST_LOOK = 60.0  # seconds after the start
+FIRST_LOOK = 60.0  # seconds after the start of the ranks
 _PYTHON = re.compile(r"(?:i?python|pypy)[\d.]*t?")
 _SHELL = re.compile(r"(?:ba|da|k|z)?sh")
-_ASSIGNMENT = re.compile(r"\w+=")  # argument of env
+_ASSIGNMENT = re.compile(r"\w+=")  # `NAME=value` argument of the program env
 _HELP = "see the first lines of Horovod's README"
 
 

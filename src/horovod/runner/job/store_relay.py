@@ -12,7 +12,7 @@ from horovod.runner.protocol.messages import ByteWriter, StreamData, StreamEnd, 
 from horovod.runner.remote.connections import Agent
 
 READ_SIZE = 1 << 18
-QUEUE_LIMIT = 4 << 20  # maximum bytes queued for an agent; above this, the store's answers are not read
+QUEUE_LIMIT = 4 << 20  # Maximum bytes queued for an agent; above this, the store's answers are not read.
 # Maximum bytes queued for the store; above this, the connection is closed. A member sends one request at a time and
 # waits for the answer, so only an unauthenticated peer can exceed this.
 REQUEST_LIMIT = 2 * MAX_REQUEST_BYTES

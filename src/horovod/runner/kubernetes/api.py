@@ -233,7 +233,7 @@ class Api:
             raise self._unreachable(error) from None
         finally:
             with contextlib.suppress(Exception):
-                answer.close()  # prevents that the connection is reused with unread data in it
+                answer.close()  # the connection must not be reused with unread data in it
                 answer.release_conn()
 
     def _refusal(self, status: int, body: bytes, verb: str, kind: str, name: str) -> ApiError:

@@ -205,7 +205,7 @@ def offered() -> list[str]:
 
 
 def take(given: dict[str, Any], flag: Flag, text: str) -> None:
-    """Store the value of a flag. Raises LaunchError with the flag, the value and what is accepted."""
+    """Store the value of a flag. Raises LaunchError if the value is not accepted."""
     assert flag.value is not None
     try:
         value = flag.value.parse(text)

@@ -49,7 +49,7 @@ class Watcher(threading.Thread):
         self._objects: dict[str, dict[str, Any]] = {}
 
     def run(self) -> None:
-        """Watch until the process ends or the API refuses."""
+        """Watch until the process ends or the API refuses a request."""
         since = time.monotonic()
         while True:
             try:
@@ -138,7 +138,7 @@ class LogReader(threading.Thread):
                     if error.status in (401, 403):
                         self._say(f"the job's output cannot be shown: {error}")
                         return
-                    # The node of the launcher may not answer. If the pod has no log, other messages explain that.
+                    # For example, the launcher's node does not answer. Other messages cover a pod without a log.
                     if failed == LAST_TRIES and (isinstance(error, Unreachable) or error.status >= 500):
                         self._say(f"the job's output cannot be shown, or not yet: {error}")
                     tries -= over

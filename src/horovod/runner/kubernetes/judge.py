@@ -67,7 +67,7 @@ class Judge:
 
         Args:
             views: Pods of the job.
-            jobs: Jobs of the job by component (launcher, worker).
+            jobs: Kubernetes Jobs by component (launcher, worker).
             events: Events about pods that could not be created.
             now: Current time (monotonic, s).
             log_read: True if all of the launcher's output has been read.

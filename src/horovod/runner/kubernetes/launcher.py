@@ -70,7 +70,7 @@ def orders(words: Sequence[str]) -> Orders:
 
 
 def settings(given: Orders, environ: Mapping[str, str]) -> tuple[LaunchSettings, Wishes]:
-    """Return the options of the job and its settings, in which the ranks are not placed yet. Raises LaunchError."""
+    """Return the job's settings and options. The ranks are not assigned to hosts yet. Raises LaunchError."""
     if given.version and given.version != __version__:
         raise LaunchError(
             f"the image has horovod {__version__}, the horovodrun that has created this job {given.version}; install "

@@ -196,7 +196,7 @@ def _spec(request: Request, component: str, spec: Manifest) -> Manifest:
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": request.grace,
         "automountServiceAccountToken": spec.get("automountServiceAccountToken", False),
-        "enableServiceLinks": False,  # do not create variables for all Services of the namespace
+        "enableServiceLinks": False,  # Do not create variables for all Services of the namespace.
         # Other containers of the template, such as a proxy, would keep the launcher's Job from ending.
         "containers": [_container(request, component, ours, mounts), *(others if worker else [])],
     }

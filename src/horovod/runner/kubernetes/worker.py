@@ -34,8 +34,8 @@ from horovod.runner.kubernetes.manifests import (
 )
 from horovod.runner.kubernetes.values import token_key
 
-INDEX_VARIABLE = "JOB_COMPLETION_INDEX"  # Kubernetes sets this variable in pods of an Indexed Job
-EVERY = 0.5  # seconds between attempts to resolve a launcher that does not exist yet
+INDEX_VARIABLE = "JOB_COMPLETION_INDEX"  # Kubernetes sets this variable in pods of an Indexed Job.
+EVERY = 0.5  # Seconds between attempts to resolve a launcher that does not exist yet.
 ANOTHER_NAME = 1.2
 """Seconds before the second name is tried.
 

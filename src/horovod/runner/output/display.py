@@ -1,4 +1,4 @@
-"""Display and record of the workers' output and the launcher's messages, with prefixes and progress bars."""
+"""Classes that show and record the workers' output and the launcher's messages, with prefixes and bars."""
 
 from __future__ import annotations
 
@@ -240,7 +240,7 @@ class Display:
 
 
 class FirstException:
-    """Function `cut` for `Farewells` if the caller of `horovod.run` gets the exception of the first rank that fails.
+    """Value of `cut` for `Farewells` if the caller of `horovod.run` gets the exception of the first failed rank.
 
     Of the first exception that a rank raised itself, only the message is shown.
     """
@@ -260,7 +260,7 @@ class FirstException:
 
 
 class Screen:
-    """Everything that the launcher shows. The launcher's loop must write `queue`."""
+    """Everything that the launcher shows. The launcher's loop must call the `write` method of `queue`."""
 
     def __init__(
         self,

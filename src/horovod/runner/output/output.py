@@ -138,7 +138,7 @@ class OutputSink:
 def _is_same(one: int, other: int) -> bool:
     """Return True if both descriptors refer to the same terminal, file or pipe."""
     if os.isatty(one) and os.isatty(other):
-        return True  # even if their names differ
+        return True  # the same, even if their names differ
     return os.path.samestat(os.fstat(one), os.fstat(other))
 
 

@@ -152,7 +152,7 @@ _OFF = RESET.decode()
 
 
 class Row:
-    """Cells of a line with their colors. Until they are overwritten, the original text is also kept, with any length.
+    """Line as cells with colors. Until cells are overwritten, the original text is kept as well, with any length.
 
     Attributes:
         live: True if the program moves the cursor within the line, as progress bars do.

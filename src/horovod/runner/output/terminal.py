@@ -55,11 +55,11 @@ ROWS_LIMIT = 64  # Maximum number of lines kept; further lines are returned as f
 TRACEBACK = "Traceback (most recent call last):"
 
 _TOKEN = re.compile(
-    "([^\x00-\x1f\x7f]+)"  # text
+    "([^\x00-\x1f\x7f]+)"  # plain text
     "|(\n)|(\r+\n)|(\r+)|(\b+)|(\t)"
-    "|\x1b\\[([0-?]*)[ -/]*([@-~])"  # control sequence (ECMA-48, 5.4): parameters, final byte
-    "|(\x1b][^\x07\x1b]*(?:\x07|\x1b\\\\))"  # titles and links
-    "|\x1b[ -/]*[0-~]|[\x00-\x1f\x7f]"  # other escape sequences and control characters
+    "|\x1b\\[([0-?]*)[ -/]*([@-~])"  # Control sequence (ECMA-48, 5.4): parameters, final byte.
+    "|(\x1b][^\x07\x1b]*(?:\x07|\x1b\\\\))"  # Titles and links.
+    "|\x1b[ -/]*[0-~]|[\x00-\x1f\x7f]"  # Other escape sequences and control characters.
 )
 _TORN = re.compile("\x1b(?:\\[[0-?]*[ -/]*|][^\x07\x1b]*\x1b?|[ -/]*)\\Z")  # an incomplete sequence
 _TORN_LIMIT = 4096

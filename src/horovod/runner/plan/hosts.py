@@ -55,7 +55,7 @@ def _merge(given: Sequence[Host]) -> list[Host]:
 
 
 def parse_hosts(text: str) -> list[Host]:
-    """Parse `name:slots[,...]`. Raises LaunchError, a ValueError, with the invalid entry and the accepted form."""
+    """Parse `name:slots[,...]`. Raises LaunchError that shows the invalid entry and the accepted form."""
     given = []
     for entry in text.split(","):
         match = _HOST.fullmatch(entry.strip())

@@ -25,7 +25,7 @@ class MpiOptions:
 
 
 def mpi_options(mpi_args: str | None, binding_args: str | None, tcp: bool) -> MpiOptions:
-    """Parse the values of the flags. Raises LaunchError with the flag if quotes do not match."""
+    """Parse the values of the flags. Raises LaunchError if quotes do not match."""
     return MpiOptions(
         _words("--mpi-args", mpi_args) if mpi_args else (),
         _words("--binding-args", binding_args) if binding_args else None,
@@ -110,7 +110,7 @@ class LaunchSettings:
     own_python: bool = False
     # True if workers get environment and directory of their agent's parent instead of the launcher's.
     at_home: bool = False
-    elastic: ElasticSettings | None = None  # None: the job has the same ranks from start to end.
+    elastic: ElasticSettings | None = None  # None for a job that has the same ranks from start to end.
 
     @property
     def size(self) -> int:

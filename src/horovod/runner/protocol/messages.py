@@ -147,7 +147,7 @@ class KillWorker(msgspec.Struct, frozen=True, tag="kill_worker"):
 class PassOn(msgspec.Struct, frozen=True, tag="pass_on"):
     """Request to send a signal that warns of the job's end to all processes that handle it.
 
-    It would kill the others.
+    Other processes do not get it, because it would kill them.
     """
 
     signal: int
@@ -219,13 +219,13 @@ class Result(msgspec.Struct, frozen=True, tag="result"):
     """Piece of a worker's result file."""
 
     rank: int
-    data: bytes  # pieces of a rank arrive in order, before its Exited
+    data: bytes  # the pieces of a rank's file arrive in order, before its Exited
 
 
 class WorkerReport(msgspec.Struct, frozen=True, tag="said"):
     """Report that a worker sent (`horovod.common.contract.reasons`).
 
-    All arrive in order, before the worker's Exited.
+    A worker's reports arrive in order, before its Exited.
     """
 
     report: bytes
@@ -243,7 +243,7 @@ class Exited(msgspec.Struct, frozen=True, tag="exited"):
 
 
 class Stopped(msgspec.Struct, frozen=True, tag="stopped"):
-    """Report that a signal (SIGSTOP) has stopped a worker of a lasting job or, if `stopped` is False, continued it."""
+    """Report that a signal (SIGSTOP) has stopped a worker. If `stopped` is False, the worker runs again."""
 
     rank: int
     stopped: bool
@@ -285,7 +285,7 @@ class StreamData(msgspec.Struct, frozen=True, tag="data"):
 class StreamEnd(msgspec.Struct, frozen=True, tag="end"):
     """End of a stream, with the exit `status` of a spawned command.
 
-    Sent to a running command, other than 0 kills it.
+    If the launcher sends a `status` other than 0 while the command runs, the agent kills the command.
     """
 
     stream: int

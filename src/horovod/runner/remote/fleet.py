@@ -30,7 +30,7 @@ LOST_GRACE = 0.5  # Seconds for the ssh process of a lost host to end.
 
 @dataclass(frozen=True)
 class Trouble:
-    """Host that cannot be used, or no longer. `lost` is True if it was already part of the job."""
+    """Host that has become unusable, and why. `lost` is True if it was already part of the job."""
 
     agent: Agent
     text: str
@@ -261,7 +261,7 @@ class Fleet:
         return troubles
 
     def flush(self) -> None:
-        """Write to the agents as much as possible without blocking."""
+        """Write as much queued data as possible to the agents without blocking."""
         for agent in self.agents:
             if agent.connection is not None and not agent.gone:
                 agent.connection.flush()

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 Who = TypeVar("Who", bound=Hashable)
 
-STUCK_SECONDS = 2.0  # a gap of this many seconds means that our own loop was stuck, not that the agents were silent
+STUCK_SECONDS = 2.0  # seconds between two calls above which our own loop was stuck, rather than the agents silent
 
 
 def silent(seconds: float) -> str:

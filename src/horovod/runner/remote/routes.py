@@ -1,7 +1,7 @@
 """Routes to the other hosts: through which host each one is reached, and what is tried after a failure.
 
 With more than `fanout` other hosts, the first `fanout` are reached from this machine, and each of them starts some of
-the others. This is a tree with the indices of a heap. If the parent of a host cannot reach it (for example, it has no
+the others. So the hosts form a heap-indexed tree. If the parent of a host cannot reach it (for example, it has no
 key), the host is reached from this machine. In elastic jobs, all hosts are reached from this machine.
 
     through its parent --fails--> from here --fails temporarily--> again, until RETRY_UNTIL
@@ -80,8 +80,8 @@ def srun_command(host: str, job: str, python: str, environ: Mapping[str, str]) -
     unset = [word for name in sorted(environ) if _OPTIONS.match(name) for word in ("-u", name)]
     options = [
         f"--jobid={job}", f"--nodelist={host}", "--nodes=1", "--ntasks=1",
-        "--no-kill",  # a lost node ends only this step, not the other steps of the allocation
-        "--overlap",  # share resources with the step in which the launcher may run
+        "--no-kill",  # A lost node ends only this step, not the other steps of the allocation.
+        "--overlap",  # Share resources with the step in which the launcher may run.
         "--mpi=none", "--cpu-bind=none", "--unbuffered", "--quiet",
     ]  # fmt: skip
     return ["env", *unset, "srun", *options, "--", *ssh.agent_command(python)]
@@ -108,7 +108,7 @@ _KNOWN: tuple[tuple[str, ssh.Failure], ...] = (
 
 
 def explain(status: int, said: str, host: str, job: str, python: str, greeting: str = "") -> ssh.Failure:
-    """Return the reason why the command of `srun_command` ended with this status and output. Same as `ssh.explain`."""
+    """Return the reason why the command of `srun_command` ended with this status and output. Like `ssh.explain`."""
     lines = _telling((greeting + "\n" + said).splitlines())
     last = lines[-1] if lines else f"exit code {status}"
     if not lines and status == 127:

@@ -1,4 +1,4 @@
-"""Starting agents over the user's ssh: the command, and the meaning of its failures.
+"""Start of agents over the user's ssh: the command to run, and the meaning of its failures.
 
 The module performs no I/O, except that it asks ssh about its configuration.
 """
@@ -20,10 +20,10 @@ from dataclasses import dataclass
 from horovod.common.contract import boot
 from horovod.runner.protocol.messages import MAGIC
 
-CONNECT_SECONDS = 8  # seconds after which ssh gives up connecting to an address
+CONNECT_SECONDS = 8  # Seconds after which ssh gives up connecting to an address.
 # Ends an ssh whose host is unreachable, even if the launcher has died. The launcher's own heartbeat is faster.
 _KEEPALIVE = ("-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3")
-# A shared connection of the user is used, but ours is not shared, because it ends with the job. Remote commands and
+# Use a shared connection of the user, but do not share ours, because it ends with the job. Remote commands and
 # port forwardings in the user's configuration are meant for interactive use.
 _PLAIN = ("-o", "ControlMaster=no", "-o", "RemoteCommand=none", "-o", "ClearAllForwardings=yes")
 _UNANSWERED = ("BatchMode=yes", "PasswordAuthentication=no", f"ConnectTimeout={CONNECT_SECONDS}")
@@ -60,7 +60,7 @@ class Remote:
 
 
 def agent_command(python: str = "") -> list[str]:
-    """Return the command that starts an agent on its host. It contains no data of the job."""
+    """Return the command that starts an agent on its host. It contains nothing about the job."""
     # Print a first line that marks the beginning of the messages, after any output of the shell.
     return [python or sys.executable, *boot.arguments("horovod.runner.agent.agent", f"os.write(1, {MAGIC!r})")]
 

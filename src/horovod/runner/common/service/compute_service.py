@@ -1,6 +1,6 @@
 """Classes of the data service's registry, which `horovod.common.compute` implements.
 
-Programs may import these requests and responses, because their names are documented. They are never sent: the service
+Programs can import these requests and responses, because their names are documented. They are never sent: the service
 uses the protocol of the job's store, and clients call the methods of `ComputeClient`.
 """
 

@@ -1,4 +1,4 @@
-"""Selection of the variables that workers get, and this process's rank and size from its variables."""
+"""Helpers that select the variables for workers, and that read this process's rank and size from variables."""
 
 from __future__ import annotations
 

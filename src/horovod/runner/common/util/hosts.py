@@ -18,7 +18,7 @@ class HostInfo:
 
     @staticmethod
     def from_string(host_string: str) -> HostInfo:
-        """Parse `name:slots`. Raises ValueError with the text and the accepted form."""
+        """Parse `name:slots`. Raises ValueError that shows the accepted form."""
         return parse_hosts(host_string)[0]
 
 
@@ -57,7 +57,7 @@ def parse_hosts_and_slots(hosts: str) -> tuple[list[str], dict[str, int]]:
 
 
 def parse_hosts(hosts_string: str) -> list[HostInfo]:
-    """Parse `name:slots,...`. Raises ValueError with the invalid entry and the accepted form."""
+    """Parse `name:slots,...`. Raises ValueError that shows the invalid entry and the accepted form."""
     return [HostInfo(host.name, host.slots) for host in plan.parse_hosts(hosts_string)]
 
 
