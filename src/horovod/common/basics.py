@@ -237,7 +237,7 @@ class HorovodBasics(observed.Observed):
         return util.mpi_built()
 
     def gloo_built(self) -> bool:
-        """Return True: the built-in engine takes the place of Gloo."""
+        """Return True, because the built-in engine takes the place of Gloo."""
         return util.gloo_built()
 
     def nccl_built(self) -> int:

@@ -1,10 +1,9 @@
 """Observations of training by frontends, to detect mistakes that make no operation fail.
 
-Examples are a missing optimizer wrapper, broadcast or sampler, and ranks whose epochs have different lengths.
-
-Ranks send observations to rank 0, which compares them and warns (``telemetry/training.py``). No rank waits for these
-messages, so a program whose ranks do different things on purpose is not held up. A frontend reports only the first
-steps and what happens once per epoch.
+Examples are a missing optimizer wrapper, broadcast or sampler, and ranks whose epochs have different lengths. Ranks
+send observations to rank 0, which compares them and warns (``telemetry/training.py``). No rank waits for these
+messages, so they never block a program whose ranks do different things on purpose. A frontend reports only the first
+steps and events that happen once per epoch.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,7 +13,7 @@ Say = Callable[[dict[str, Any]], None]
 
 
 class Training:
-    """Observations of this process in its job. ``open`` and ``close`` enclose the job."""
+    """Observations of training in this process. ``open`` is called when a job begins, ``close`` when it ends."""
 
     __slots__ = (
         "_begun",
@@ -48,10 +47,10 @@ class Training:
         self.plain_bytes = 0
         """Bytes that one averaging of such an optimizer's gradients takes at least."""
         self.remedy = ""
-        self._begun = 0  # bytes of operations before the first plain step
+        self._begun = 0  # bytes of all operations before the first plain step
 
     def open(self, say: Say, traffic: Callable[[], int]) -> None:
-        """Begin a job of several ranks.
+        """Start observing a job of several ranks.
 
         Args:
             say: Sends an observation to rank 0.
@@ -61,16 +60,18 @@ class Training:
         self._say, self._traffic = say, traffic
 
     def close(self) -> None:
-        """Stop observing at the job's end."""
+        """Stop observing because the job has ended."""
         self._say, self._traffic = None, int
 
     @property
     def watched(self) -> bool:
-        """True while rank 0 compares observations."""
+        """True while a job runs in which rank 0 compares observations."""
         return self._say is not None
 
     def tell(self, about: str, of: str, ranks: Sequence[int], step: int = 0, **what: Any) -> None:
-        """Send an observation to rank 0, which compares those of all ``ranks`` for the same ``of`` and ``step``.
+        """Send an observation to rank 0, which compares it with those of the other ``ranks``.
+
+        Observations are compared if they have the same ``about``, ``of`` and ``step``.
 
         Args:
             about: Kind of the observation.
@@ -83,11 +84,11 @@ class Training:
             self._say({"about": about, "of": of, "ranks": list(ranks), "step": step, **what})
 
     def plain_step(self, count_bytes: Callable[[], int], remedy: str) -> int:
-        """Count a step of an optimizer that is not distributed, and return the number of such steps.
+        """Count a step of an optimizer that is not distributed. Return the number of such steps so far.
 
         Args:
-            count_bytes: Returns the bytes that averaging the optimizer's gradients takes at least.
-            remedy: How to fix it, in the terms of the framework.
+            count_bytes: Returns the minimum number of bytes needed to average the optimizer's gradients.
+            remedy: Advice for the warning, in the terms of the framework.
         """
         self.remedy = remedy
         if self.plain_steps == 0:
@@ -98,15 +99,15 @@ class Training:
         return self.plain_steps
 
     def nothing_averaged(self) -> bool:
-        """Return True if the program has apparently averaged no gradients.
+        """Return True if the program seems to have averaged no gradients.
 
-        That is, only plain optimizers have taken steps, and operations since the first step had fewer bytes than one
-        set of gradients.
+        This means that only plain optimizers have taken steps, and all operations since the first step had fewer bytes
+        than one set of gradients.
         """
         return self.steps == 0 and self.plain_steps > 1 and self._traffic() - self._begun < self.plain_bytes
 
     def progress(self) -> str:
-        """Return the progress of training, such as " after 9 steps", for the other ranks when this one ends."""
+        """Return the progress of training, such as " after 9 steps", for messages about the end of this rank."""
         if self.steps == 0:
             return ""
         steps = f" after {self.steps} {'step' if self.steps == 1 else 'steps'}"

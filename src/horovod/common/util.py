@@ -1,4 +1,4 @@
-"""Small helpers; other software imports some of these names."""
+"""Small helper functions, some of which other software imports."""
 
 import contextlib
 import functools
@@ -12,14 +12,11 @@ from typing import Any, TypeVar
 _T = TypeVar("_T")
 _cache = functools.cache
 """Decorator that caches results by argument."""
-_answers: dict[str, Any] = {}  # results of `_once`, by key
+_answers: dict[str, Any] = {}  # cached results of `_once`, by key
 
 
 def is_mpi_comm(value: object) -> bool:
-    """Return True for an mpi4py communicator.
-
-    Only checks the type's name, because importing mpi4py would initialize MPI.
-    """
+    """Return True for an mpi4py communicator. Checks only the type's name, as importing mpi4py would initialize MPI."""
     return any(base.__module__.startswith("mpi4py") and base.__name__ == "Comm" for base in type(value).__mro__)
 
 
@@ -59,7 +56,7 @@ def num_rank_is_power_2(num_rank: int) -> bool:
 
 @contextlib.contextmanager
 def env(**values: str | None) -> Iterator[None]:
-    """Set environment variables within the ``with`` block; None removes a variable."""
+    """Set environment variables within a ``with`` block; the value None removes a variable."""
     before = {name: os.environ.get(name) for name in values}
     try:
         _apply(values)
@@ -111,7 +108,7 @@ _FRAMEWORKS = {"tensorflow": "tensorflow", "torch": "torch", "mxnet": "mxnet", "
 def extension_available(ext_base_name: str, verbose: bool = False) -> bool:
     """Return True if ``horovod.<ext_base_name>`` is usable, that is, if its framework is installed.
 
-    The framework is not imported. Nothing needs to be compiled for it.
+    The framework is not imported. No extension needs to be compiled for it.
     """
     name = ext_base_name
     found = name in _FRAMEWORKS and importlib.util.find_spec(_FRAMEWORKS[name]) is not None
@@ -122,20 +119,21 @@ def extension_available(ext_base_name: str, verbose: bool = False) -> bool:
 
 
 def check_extension(ext_name: str, ext_env_var: str, pkg_path: str, *args: str) -> None:
-    """Raise ImportError, naming what to install, if the frontend in the last part of ``ext_name`` is not usable."""
+    """Raise ImportError if the frontend in the last part of ``ext_name`` is unusable; says what to install."""
     name = ext_name.rsplit(".", 1)[-1]
     if not extension_available(name):
         raise ImportError(f"horovod.{name} needs {_FRAMEWORKS.get(name, name)}, which is not installed")
 
 
 def check_installed_version(name: str, version: str, exception: BaseException | None = None) -> None:
-    """Do nothing: one build serves every version of a framework, so there is no version to compare with."""
+    """Do nothing: a build works with every version of a framework, so there is no version to compare."""
 
 
 def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:
     """Return True if the framework is installed with GPU support and this process may use a GPU.
 
-    Asks NVIDIA's management library and CUDA_VISIBLE_DEVICES. CUDA is not initialized, so the process may still fork.
+    This uses NVIDIA's management library and CUDA_VISIBLE_DEVICES. CUDA is not initialized, so the process may still
+    fork.
     """
     from horovod.common.devices import nvml, versions, visible
 
@@ -152,14 +150,14 @@ def mpi_built(verbose: bool = False) -> bool:
 
 
 def gloo_built(verbose: bool = False) -> bool:
-    """Return True: the built-in engine takes the place of Gloo."""
+    """Return True, because the built-in engine takes the place of Gloo."""
     return True
 
 
 def nccl_built(verbose: bool = False) -> int:
     """Return the version code (22205 for 2.22.5) of the NCCL library that ranks here would use; 0 without one.
 
-    The library is not loaded into this process, because a framework imported later would get this copy instead of its
+    The library is not loaded into this process, because a framework imported later would use that copy instead of its
     own.
     """
     from horovod.common.devices import libraries, versions
@@ -180,8 +178,8 @@ def ccl_built(verbose: bool = False) -> bool:
 def cuda_built(verbose: bool = False) -> bool:
     """Return True if the CUDA driver (libcuda.so.1, or HOROVOD_CUDA_LIBRARY) can be loaded.
 
-    There is only one build; it looks for the driver at run time. The result does not imply that there is a GPU (see
-    ``gpu_available``), and CUDA is not initialized.
+    There is only one build, which looks for the driver at run time. The result does not imply that there is a GPU (see
+    ``gpu_available``). CUDA is not initialized.
     """
     from horovod.common.devices import libraries
 
@@ -200,7 +198,7 @@ def _once(key: str, function: Callable[[], Any]) -> Any:
 
 
 def get_average_backwards_compatibility_fun(reduce_ops: Any) -> Callable[[Any, Any], Any]:
-    """Return a function (op, average) -> op that handles the deprecated ``average``; ``reduce_ops`` is not used."""
+    """Return a function (op, average) -> op that handles the deprecated ``average``. ``reduce_ops`` is ignored."""
     from horovod.common.ops import resolve_op
 
     def resolve(op: Any, average: Any) -> Any:

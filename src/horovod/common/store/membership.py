@@ -1,13 +1,13 @@
-"""Membership server: workers of an elastic job wait here for the launcher's decisions and news.
+"""Membership server, at which workers of an elastic job wait for the launcher's decisions and events.
 
     worker --Come--> waits for its place, or a refusal
            --News--> waits for all news after the last it knows
            --Heard-> answered at once
     the launcher reads the messages (``told``), and answers with ``place``, ``refuse``, ``publish``
 
-``MembershipRequests`` is pure and part of ``table``. ``MembershipControl`` connects the launcher's thread to the thread
-of the store, by one queue per direction, each with a descriptor that is readable when the queue has entries. Neither
-side blocks the other, and neither polls.
+``MembershipRequests`` does no I/O and is part of ``table``. ``MembershipControl`` connects the launcher's thread to the
+store's thread by two queues, one per direction. Each queue has a descriptor that becomes readable when the queue has
+entries. So neither thread blocks the other, and neither polls.
 """
 
 import collections
@@ -20,14 +20,14 @@ from horovod.common.store.messages import Come, Heard, News, Reply
 
 REFUSED = "refused"
 """Error code of a refusal; the text is in the reply's value."""
-_KEPT = 64  # maximum number of kept news per worker
+_KEPT = 64  # maximum number of events to keep per worker
 
 Replies = list[tuple[bytes, Reply]]
 
 
 @dataclass(frozen=True)
 class Came:
-    """A worker waits for a place.
+    """Message to the launcher that a worker waits for a place.
 
     Attributes:
         worker: Number of the worker.
@@ -48,9 +48,9 @@ class Came:
 
 @dataclass(frozen=True)
 class HasHeard:
-    """A worker has noticed the end of the epoch and has not come back yet.
+    """Message to the launcher that a worker has noticed the end of its epoch and has not come back yet.
 
-    ``blame`` says what its program does wrong if it will not come back.
+    If it will not come back, ``blame`` says what its program does wrong.
     """
 
     worker: int
@@ -61,10 +61,10 @@ class HasHeard:
 
 @dataclass(frozen=True)
 class Met:
-    """All ranks of a group have met.
+    """Message to the launcher that all ranks of a group have completed an exchange.
 
-    ``silent``: True if all values were empty. In the exchange at the end of ``init``, a value is the reason why a rank
-    is not ready.
+    ``silent`` is True if all values were empty. In the exchange at the end of ``init``, a value is the reason why a
+    rank is not ready.
     """
 
     group: str
@@ -77,23 +77,23 @@ Told = Came | HasHeard | Met
 
 @dataclass
 class _Listener:
-    """News for a worker, and its waiting request."""
+    """Events to send to a worker, and its request that waits for events."""
 
     news: list[tuple[int, bytes]] = field(default_factory=list)
     waiting: tuple[bytes, News] | None = None
 
 
 class MembershipRequests:
-    """Membership server. ``told``: messages that the launcher has not read yet, in order; the reader empties it."""
+    """Membership server without I/O. ``told``: messages for the launcher, in order, which the reader removes."""
 
     def __init__(self) -> None:
         self.told: list[Told] = []
-        self._coming: dict[int, tuple[bytes, Come]] = {}  # waiting requests by worker
+        self._coming: dict[int, tuple[bytes, Come]] = {}  # (client, request) of waiting workers, by worker
         self._listeners: dict[int, _Listener] = {}
-        self._last = 0  # number of the last news
+        self._last = 0  # number of the last event
 
     def handle(self, client: bytes, request: Come | Heard | News) -> Replies:
-        """Handle a worker's request; the reply may follow later."""
+        """Handle a worker's request. The reply may be returned by a later call."""
         if isinstance(request, Come):
             return self._come(client, request)
         if isinstance(request, News):
@@ -125,15 +125,15 @@ class MembershipRequests:
         return [(client, Reply(request.id, [value for _, value in listener.news], round=listener.news[-1][0]))]
 
     def met(self, group: str, number: int, silent: bool) -> None:
-        """Record that a group has met; called by the table."""
+        """Record that a group has completed an exchange; called by the table."""
         self.told.append(Met(group, number, silent))
 
-    # Answers of the launcher.
+    # Methods for the launcher's answers.
 
     def place(self, worker: int, value: bytes) -> Replies:
-        """Give a waiting worker its place in an epoch, about which there may be news from now on.
+        """Give a waiting worker its place in an epoch. From then on, it can receive events.
 
-        No effect if it does not wait: its process is gone, which is reported elsewhere.
+        No effect if the worker does not wait: then its process is gone, and another part of the launcher detects that.
         """
         waiting = self._coming.pop(worker, None)
         if waiting is None:
@@ -142,12 +142,12 @@ class MembershipRequests:
         return [(waiting[0], Reply(waiting[1].id, [value]))]
 
     def refuse(self, worker: int, why: str) -> Replies:
-        """Refuse a place to a waiting worker."""
+        """Tell a waiting worker that it gets no place, and why."""
         waiting = self._coming.pop(worker, None)
         return [] if waiting is None else [(waiting[0], Reply(waiting[1].id, [why.encode()], error=REFUSED))]
 
     def publish(self, workers: Iterable[int], value: bytes) -> Replies:
-        """Send news to those of the workers that have a place."""
+        """Send an event to those of the workers that have a place."""
         self._last += 1
         replies: Replies = []
         for listener in [self._listeners[worker] for worker in workers if worker in self._listeners]:
@@ -162,7 +162,7 @@ class MembershipRequests:
 
 
 class Exchanges(Protocol):
-    """Part of the store's table that the launcher changes."""
+    """Interface to the part of the store's table that the launcher changes."""
 
     def fail(self, group: str, text: str) -> Replies: ...
     def set_first(self, name: str, value: bytes) -> Replies: ...
@@ -172,7 +172,7 @@ Command = Callable[[Exchanges], Replies]
 
 
 class MembershipControl:
-    """Launcher's interface to the membership server; pass it to the ``StoreServer``.
+    """Launcher's interface to the membership server, to be passed to ``StoreServer``.
 
     Only ``serve`` and ``asked`` are for the store's thread; all other public methods are for the launcher's thread.
     """
@@ -189,7 +189,7 @@ class MembershipControl:
     # Launcher's thread.
 
     def take(self) -> list[Told]:
-        """Return the messages of workers since the last call, in order."""
+        """Return the messages that have arrived from workers since the last call, in order."""
         _clear(self.fd)
         taken = []
         while self._told:
@@ -197,7 +197,7 @@ class MembershipControl:
         return taken
 
     def place(self, worker: int, value: bytes) -> None:
-        """Call ``Desk.place`` in the store's thread. The following methods do the same."""
+        """Call ``MembershipRequests.place`` in the store's thread. The next methods work the same way."""
         self._ask(lambda _: self.desk.place(worker, value))
 
     def refuse(self, worker: int, why: str) -> None:
@@ -215,7 +215,7 @@ class MembershipControl:
         self._ask(forget)
 
     def fail(self, group: str, why: str) -> None:
-        """Fail the exchanges of this group, so that its ranks do not wait for lost ones."""
+        """Make this group's exchanges fail, so that its ranks do not wait for lost ranks."""
         self._ask(lambda table: table.fail(group, why))
 
     def set(self, name: str, value: bytes) -> None:
@@ -223,7 +223,7 @@ class MembershipControl:
         self._ask(lambda table: table.set_first(name, value))
 
     def close(self) -> None:
-        """Close the descriptors, after the server."""
+        """Close the descriptors. Close the server first."""
         os.close(self.fd)
         os.close(self.asked)
 
@@ -234,7 +234,7 @@ class MembershipControl:
     # Store's thread.
 
     def serve(self, table: Exchanges) -> Replies:
-        """Execute the launcher's requests, and pass on the workers' messages."""
+        """Execute the launcher's requests in the table, and pass the workers' messages on to the launcher."""
         _clear(self.asked)
         replies: Replies = []
         while self._commands:

@@ -1,4 +1,4 @@
-"""Messages between store clients and the server, and their keys."""
+"""Messages between the store's clients and its server, and the keys of both sides."""
 
 import zlib
 from typing import Annotated
@@ -10,16 +10,16 @@ import zmq.utils.z85
 from horovod.common.contract.private_files import Secret
 from horovod.common.security.auth import derive_key
 
-# Maximum bytes of a ZeroMQ frame on both sides. ZeroMQ checks the length before the keys, so this is what an
-# unauthenticated connection can make a process hold; hence messages are split into frames.
+# Maximum bytes of a ZeroMQ frame on both sides. ZeroMQ checks the length before the keys, so an unauthenticated
+# connection can make a process hold this much memory. Messages are split into frames to keep it small.
 MAX_FRAME_BYTES = 8192
-_ENCRYPTION = 64  # maximum overhead of encryption per frame (CurveZMQ, RFC 26: 33)
+_ENCRYPTION = 64  # maximum overhead of encryption per frame in bytes (33 in CurveZMQ, RFC 26)
 MAX_VALUE_BYTES = 1 << 20
 MAX_NAMES = 65536
 MAX_RANKS = 65536
 # A request has at most one value and its name, or as many names as fit.
 MAX_REQUEST_BYTES = MAX_VALUE_BYTES + 4096
-# All values of one reply; an exchange's reply has one per rank.
+# Maximum bytes of all values in a reply; the reply to an exchange has one value per rank.
 MAX_REPLY_BYTES = 256 << 20
 
 _Name = Annotated[str, msgspec.Meta(min_length=1, max_length=512)]
@@ -30,7 +30,7 @@ _Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e7)]
 class Set(msgspec.Struct, tag="set", array_like=True):
     """Request to store a value under a name.
 
-    Replaces an earlier value, unless ``first`` is set. The reply then has the value that the name has afterwards.
+    It replaces an earlier value, unless ``first`` is set. The reply contains the value that the name then has.
     """
 
     id: int
@@ -51,7 +51,7 @@ class Exchange(msgspec.Struct, tag="exchange", array_like=True):
     """Request to exchange values, answered when all ranks of a group have called, or with an error after ``timeout``.
 
     A later call for the same group begins a new round. A rank that timed out has left the round. Of the ranks with the
-    same ``node`` only the first gets all values, to pass them on; the others get only its value.
+    same ``node``, only the first gets all values, to pass them on. The others get only the value of that first rank.
     """
 
     id: int
@@ -69,16 +69,17 @@ _Lost = Annotated[list[_Worker], msgspec.Meta(max_length=MAX_RANKS)]
 
 
 class Come(msgspec.Struct, tag="come", array_like=True):
-    """Request of an elastic job's worker for a place, answered with the place or a refusal once decided (``desk``).
+    """Request of an elastic job's worker for a place, answered once the launcher has decided (``membership``).
 
     Attributes:
         id: Number of the request.
         worker: Number of the worker.
         epoch: Its previous epoch; 0: none.
-        lost: Workers that it has lost.
+        lost: Workers of that epoch that it has lost.
         facts: Encoded properties of the worker.
         in_sync: True if its state has missed nothing since the last sync.
-        holds: True if its state has been synchronized once, so that it is the state of the training; None: unknown.
+        holds: True if its state has been synchronized at least once, so that it contains the progress of training;
+            None: unknown.
     """
 
     id: int
@@ -93,7 +94,7 @@ class Come(msgspec.Struct, tag="come", array_like=True):
 class Heard(msgspec.Struct, tag="heard", array_like=True):
     """Report that the worker has noticed the end of the epoch; answered at once.
 
-    ``blame``: what its program does wrong, if it will not come back.
+    If the worker will not come back, ``blame`` says what its program does wrong.
     """
 
     id: int
@@ -104,10 +105,10 @@ class Heard(msgspec.Struct, tag="heard", array_like=True):
 
 
 class News(msgspec.Struct, tag="news", array_like=True):
-    """Request for news after the given number, answered with all of them when there are any.
+    """Request for events after a given number, answered as soon as there are any.
 
-    ``round`` of the reply is the number of the last news. A later request replaces an earlier one, which is not
-    answered.
+    The reply contains all of them; its ``round`` is the number of the last one. A later request replaces an earlier
+    one, which is not answered.
     """
 
     id: int
@@ -119,7 +120,7 @@ Request = Set | Get | Exchange | Come | Heard | News
 
 
 class Reply(msgspec.Struct, array_like=True):
-    """Reply to the request with this id."""
+    """Reply to the request with the same id."""
 
     id: int
     values: list[bytes] = []
@@ -137,19 +138,19 @@ class Reply(msgspec.Struct, array_like=True):
 
 
 def frames(message: bytes) -> list[memoryview]:
-    """Split a message into frames."""
+    """Split a message into frames of limited size."""
     step = MAX_FRAME_BYTES - _ENCRYPTION
     view = memoryview(message)
     return [view[begin : begin + step] for begin in range(0, max(1, len(view)), step)]
 
 
 def pack(values: list[bytes]) -> bytes:
-    """Encode and compress values. Records of many ranks are similar, so they compress well."""
+    """Encode and compress values. The records of ranks resemble each other, so they compress well."""
     return zlib.compress(msgspec.msgpack.encode(values))
 
 
 def unpack(packed: bytes) -> list[bytes]:
-    """Return the values encoded by ``pack``. Raises ValueError for other data, or if it is larger than a reply."""
+    """Return the values encoded by ``pack``. Raises ValueError if the data is invalid or too large for a reply."""
     stream = zlib.decompressobj()
     try:
         data = stream.decompress(packed, MAX_REPLY_BYTES)
@@ -161,7 +162,8 @@ def unpack(packed: bytes) -> list[bytes]:
 
 
 def curve_pair(job_key: bytes, side: str) -> tuple[bytes, bytes]:
-    """Return the (public, secret) CURVE keys, in Z85, of one side: "server" or "client"."""
-    # Any 32 bytes are a valid CURVE secret, because the curve's arithmetic sets the bits that matter.
+    """Return the CURVE keys of one side, "server" or "client", as (public, secret) in Z85."""
+    # Any 32 bytes are a valid CURVE secret, because the curve's arithmetic fixes the bits that must have certain
+    # values.
     secret = Secret(zmq.utils.z85.encode(derive_key(job_key, f"store {side}")))
     return zmq.curve_public(secret), secret

@@ -1,4 +1,4 @@
-"""Server of the store: a single thread with one poll loop, so no locks are needed."""
+"""Server of the store, which handles all requests in a single thread with one poll loop."""
 
 import contextlib
 import math
@@ -19,7 +19,7 @@ _QUEUED = 64  # maximum number of queued messages per client and direction
 
 
 class StoreServer(ThreadedServer):
-    """Store of one job, served until ``close``. Uses its own threads; closing frees the port at once."""
+    """Store of one job, which serves clients until ``close``. Uses its own threads; closing frees the port at once."""
 
     def __init__(
         self,
@@ -62,15 +62,15 @@ class StoreServer(ThreadedServer):
 
     @property
     def completed(self) -> int:
-        """Number of completed exchanges. Thread-safe, also after ``close``."""
+        """Number of completed exchanges. Thread-safe, even after ``close``."""
         return self._table.completed
 
     def waiting(self) -> Waiting:
-        """Return the ranks that wait in exchanges now. Thread-safe, also after ``close``."""
+        """Return which ranks currently wait in exchanges. Thread-safe, even after ``close``."""
         return self._table.waiting
 
     def close(self) -> None:
-        """Stop serving; waiting clients time out. Idempotent."""
+        """Stop serving. Waiting clients get no answer and time out. Idempotent."""
         if not self._closed:
             super().close()
             self._context.destroy(linger=0)

@@ -1,15 +1,16 @@
-"""ZeroMQ sockets of the store and the key exchange: limited listeners, authenticated servers, clients, server threads.
+"""ZeroMQ sockets of the store and the key exchange: limits on connections, authenticated servers, and clients.
 
-ZeroMQ accepts every connection and gives each some seconds to prove that it belongs to the job. It has no limit on
-their number, and a process without free descriptors fails in unexpected places. So ``AcceptControl`` stops accepting
-when there are too many unauthenticated connections or too few descriptors. Closing ZeroMQ's listening socket would also
-close the connections made through it, including those of members. So the socket is ours and ZeroMQ borrows it. While
-there are too many connections, a filter (BPF, "drop everything") makes the kernel ignore new ones. A member sees a lost
-packet, which is sent again a second later, when unauthenticated connections may have been dropped.
+ZeroMQ accepts every connection and gives each a few seconds to prove that it belongs to the job. It does not limit the
+number of connections, and a process without free descriptors fails in unexpected places. So ``AcceptControl`` stops
+accepting when there are too many unauthenticated connections or too few descriptors. Closing ZeroMQ's listening socket
+would also close the connections made through it, including those of members. So this module owns the socket and lets
+ZeroMQ use it. While there are too many connections, a filter (BPF, "drop everything") makes the kernel ignore new ones.
+For a member of the job, this looks like a lost packet. Its kernel sends the packet again a second later, when
+unauthenticated connections may have been dropped.
 
 Each unauthenticated connection can make the process hold one incomplete frame (``MAX_FRAME_BYTES``) and ZeroMQ's own
-buffers, about 30 KB in all. ZeroMQ accepts in its own thread, so a sudden flood may be some connections ahead of the
-checks here; hence the large reserve.
+buffers, about 30 KB in all. ZeroMQ accepts connections in its own thread, so in a sudden flood it may accept some
+before the checks here stop it. That is why the reserve of descriptors is large.
 """
 
 from __future__ import annotations
@@ -35,14 +36,14 @@ from horovod.common.store.messages import curve_pair
 
 HANDSHAKE_SECONDS = 5.0
 """Time that ZeroMQ gives a connection to authenticate; the user of a Door must set it as ``handshake_ivl``."""
-_SLACK = 1.0  # seconds until ZeroMQ reports a failed handshake
+_SLACK = 1.0  # additional seconds until ZeroMQ reports a failed handshake
 _STRANGERS = 1024  # maximum number of unauthenticated connections
 _BACKLOG = 128
 _RECOUNT_SECONDS = 0.25
 _MOST = 65536  # maximum number of descriptors to use
-_KEPT = 8  # 1 / _KEPT of all descriptors are reserved for other uses
-_AT_ONCE = 16  # events read per check; in a flood they arrive as fast as they are read
-_TRUSTED = 32  # 1 / _TRUSTED of all descriptors may be used before they are counted again
+_KEPT = 8  # fraction of descriptors reserved for other uses: 1 / _KEPT
+_AT_ONCE = 16  # maximum number of events per check, because a flood of events may not end
+_TRUSTED = 32  # count descriptors again after 1 / _TRUSTED of all may be used
 _SO_ATTACH_FILTER, _SO_DETACH_FILTER = 26, 27  # <asm-generic/socket.h>
 
 
@@ -50,7 +51,7 @@ LOOPBACK = "127.0.0.1"
 
 
 def listen(host: str) -> socket.socket:
-    """Listen on ``host``, on a port chosen by the system. Raises ValueError if it is not an address of this machine."""
+    """Listen on a port of ``host`` that the system chooses. Raises ValueError for an address of another machine."""
     listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
     try:
         listener.bind((host, 0))
@@ -67,7 +68,7 @@ def listen(host: str) -> socket.socket:
 
 
 def descriptors_for(members: int) -> int:
-    """Return the descriptor limit with which this many connections of members are accepted."""
+    """Return the limit of open files that is needed to accept this many connections of members."""
     return -(-members * _KEPT // (_KEPT - 1)) + _KEPT * _KEPT
 
 
@@ -75,18 +76,18 @@ _EVENTS = zmq.EVENT_ACCEPTED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONN
 
 
 class UnauthenticatedPeers:
-    """Estimate of the number of unauthenticated connections from ZeroMQ's events. Pure.
+    """Estimator of the number of unauthenticated connections, from ZeroMQ's events.
 
-    A success event does not name its connection. A connection that still exists after the handshake timeout has
-    succeeded, so errors do not accumulate.
+    An event for a successful handshake does not name its connection. A connection that still exists after the handshake
+    timeout must have succeeded, so errors do not accumulate.
     """
 
     def __init__(self) -> None:
-        self._accepted: dict[int, float] = {}  # time of accept by descriptor; only the last seconds, in this order
+        self._accepted: dict[int, float] = {}  # time of accept by descriptor, oldest first; only recent ones
         self._succeeded: deque[float] = deque()
 
     def take(self, event: int, descriptor: int, now: float) -> None:
-        """Record an event. ``descriptor``: that of the connection, if the event has one."""
+        """Record an event. ``descriptor``: descriptor of the connection, if the event contains it."""
         if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
             self._succeeded.append(now)
             return
@@ -106,19 +107,19 @@ class UnauthenticatedPeers:
 
 
 class AcceptControl:
-    """Control over a ZeroMQ socket's listeners, for one thread.
+    """Control over the listeners of a ZeroMQ socket. Not thread-safe.
 
-    Poll ``monitor``, and call ``check`` when it is readable or ``seconds_left`` have passed.
+    The caller polls ``monitor``, and calls ``check`` when it is readable or after ``seconds_left`` seconds.
     """
 
     def __init__(self, sock: zmq.Socket[bytes], listeners: Sequence[socket.socket]) -> None:
-        """Make ``sock`` accept on these listeners, which this object owns from now on."""
+        """Make ``sock`` accept connections on these listeners. This object then owns them."""
         self._sock = sock
         self._listeners = listeners
         for listener in listeners:
             host, port = listener.getsockname()[:2]
             sock.ipv6 = ":" in host
-            sock.setsockopt(zmq.USE_FD, fcntl.fcntl(listener, fcntl.F_DUPFD_CLOEXEC, 0))  # ZeroMQ closes the duplicate
+            sock.setsockopt(zmq.USE_FD, fcntl.fcntl(listener, fcntl.F_DUPFD_CLOEXEC, 0))  # ZeroMQ closes its duplicate
             sock.bind(f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}")
         self.monitor = sock.get_monitor_socket(_EVENTS)
         self.closed = False
@@ -154,7 +155,7 @@ class AcceptControl:
             self._recount_at = now + _RECOUNT_SECONDS
 
     def seconds_left(self) -> float:
-        """Return the seconds until ``check`` must be called; infinity to wait for the monitor only."""
+        """Return the seconds until ``check`` must be called; infinity if only ``monitor`` requires a call."""
         return max(0.0, self._recount_at - time.monotonic()) if self.closed else math.inf
 
     def close(self) -> None:
@@ -168,12 +169,12 @@ class AcceptControl:
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         most = _MOST if most == resource.RLIM_INFINITY else min(most, _MOST)
         self._limit = most - most // _KEPT
-        # Upper bound of used descriptors; each later connection is added.
+        # Upper bound of the number of used descriptors: count now, then add each accepted connection.
         try:
             self._used = len(os.listdir("/proc/self/fd"))
-        except OSError:  # no descriptor is left to read the directory
+        except OSError:  # no descriptor is left for reading the directory
             self._used = most
-        # This process may have another Door, which also accepts connections.
+        # Recount regularly, because another AcceptControl in this process may accept connections too.
         self._recount_above = min(self._limit, self._used + most // _TRUSTED)
         self._recount_at = time.monotonic() + _RECOUNT_SECONDS
 
@@ -204,15 +205,16 @@ def dial(
     longest: int,
     name: bytes = b"",
 ) -> zmq.Socket[bytes]:
-    """Return a socket that connects in the background, and reconnects.
+    """Return a client socket that connects in the background and reconnects by itself.
 
     Args:
         context: ZeroMQ context.
         host: Address of the server.
         port: Port of the server.
-        pair: Our CURVE keys, (public, secret) in Z85.
+        pair: CURVE keys of this side, (public, secret) in Z85.
         server: The server's public key in Z85.
-        longest: Maximum bytes of a frame. The limit applies before keys are checked, and the server may be foreign.
+        longest: Maximum bytes of a frame. The limit is needed because it applies before keys are checked, and the
+            server may be another program.
         name: Identity by which the server knows this socket, also after a reconnect.
 
     Raises:
@@ -233,7 +235,7 @@ def dial(
 
 
 class ClientAuthenticator:
-    """Authenticator of ZeroMQ's clients (ZAP, RFC 27): admits only the job's client key."""
+    """Authenticator for ZeroMQ servers (ZAP, RFC 27) that only admits clients with the job's key."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], key: bytes) -> None:
         self.socket = context.socket(zmq.REP)
@@ -242,19 +244,19 @@ class ClientAuthenticator:
         self._accepted = z85.decode(curve_pair(key, "client")[0])
 
     def answer(self) -> None:
-        """Answer one question of ZeroMQ about a client."""
+        """Answer a request from ZeroMQ to authenticate a client."""
         frames = self.socket.recv_multipart()
         request = frames[1] if len(frames) > 1 else b""
         mechanism, credentials = (frames[5], frames[6:]) if len(frames) > 5 else (b"", [])
-        # Public keys are not secret, so a plain comparison is sufficient; the CURVE handshake proves possession of the
-        # secret key.
+        # Public keys are not secret, so a plain comparison is sufficient. The CURVE handshake proves that the client
+        # has the secret key.
         known = mechanism == b"CURVE" and credentials == [self._accepted]
         code, text = (b"200", b"OK") if known else (b"400", b"not a member of this job")
         self.socket.send_multipart([b"1.0", request, code, text, b"member" if known else b"", b""])
 
 
 def server_socket(context: zmq.Context[zmq.Socket[bytes]], key: bytes, longest: int, queued: int) -> zmq.Socket[bytes]:
-    """Return a server socket that uses the authenticator of the same context; it is not bound yet.
+    """Return an unbound server socket that uses the authenticator of the same context.
 
     Args:
         context: ZeroMQ context.
@@ -274,10 +276,9 @@ def server_socket(context: zmq.Context[zmq.Socket[bytes]], key: bytes, longest: 
 
 
 class ThreadedServer:
-    """Server with its own thread from ``_start`` until ``close``.
+    """Base class of servers that have their own thread, from ``_start`` until ``close``.
 
-    A subclass implements ``_serve``, which polls the descriptor ``_stop`` beside its own and returns when that is
-    readable.
+    A subclass implements ``_serve``, which also polls the descriptor ``_stop`` and returns when that is readable.
     """
 
     def __init__(self, name: str, seconds: float) -> None:
@@ -285,7 +286,7 @@ class ThreadedServer:
 
         Args:
             name: Name of the thread.
-            seconds: Maximum time that ``close`` waits for its end.
+            seconds: Maximum time in seconds that ``close`` waits for the thread to end.
         """
         self._stop = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._seconds = seconds
@@ -306,5 +307,5 @@ class ThreadedServer:
         os.eventfd_write(self._stop, 1)
         if self._thread.ident is not None:
             self._thread.join(timeout=self._seconds)
-        if not self._thread.is_alive():  # otherwise the thread still uses the descriptor later
+        if not self._thread.is_alive():  # if it still runs, it may use the descriptor later
             os.close(self._stop)

@@ -1,7 +1,7 @@
-"""State and limits of the store: how the server handles requests. Pure: no sockets and no clock.
+"""State and limits of the store, and how it handles requests, without sockets or a clock.
 
-Clients are members of the job, so the limits are not meant against attacks. A member with a fault gets an error, and
-can exhaust neither the launcher's memory nor the job's store.
+Clients are members of the job, so the limits are no defense against attacks. They ensure that a faulty member gets an
+error, and exhausts neither the launcher's memory nor the store.
 """
 
 import math
@@ -12,17 +12,17 @@ from horovod.common.store.membership import MembershipRequests
 from horovod.common.store.messages import MAX_REPLY_BYTES, Come, Exchange, Get, Heard, News, Reply, Request, Set, pack
 
 MAX_TOTAL_BYTES = 256 << 20
-"""Limit for all values and their names, including those of incomplete exchanges."""
+"""Maximum bytes of all values and their names, including those of incomplete exchanges."""
 MAX_WAITING = 256
-"""Maximum number of waiting requests per client; our clients make one at a time."""
-_PER_ENTRY = 256  # approximate bytes of a request besides names and value
+"""Maximum number of waiting requests per client; ``StoreClient`` makes one at a time."""
+_PER_ENTRY = 256  # approximate size of a request in bytes, without names and value
 _PER_NAME = 64
-_FAILED = 64  # maximum number of failed groups to remember; only the last ones can get late requests
+_FAILED = 64  # maximum number of failed groups to remember, for late requests
 
 
 @dataclass
 class _Waiting:
-    """Get request with missing names."""
+    """Request for values of which some are still missing."""
 
     client: bytes
     request: Get
@@ -41,33 +41,33 @@ class _Round:
     size: int
     members: dict[int, _Member] = field(default_factory=dict)
     gave_up: set[int] = field(default_factory=set)
-    """Ranks that timed out and have not come again."""
+    """Ranks that have timed out and not called again."""
 
 
 Waiting = dict[str, tuple[int, frozenset[int]]]
-"""By group: number of ranks, and the ranks that wait for others."""
+"""For each group: its number of ranks, and the ranks that wait for the others."""
 
 
 class Table:
-    """Table of values and waiting requests. Methods return replies as (client, reply) pairs."""
+    """Table of values and waiting requests. Its methods return replies as (client, reply) pairs."""
 
     def __init__(self, desk: MembershipRequests | None = None) -> None:
-        """Create an empty table. ``desk``: membership server of an elastic job."""
+        """Create an empty table. ``desk``: membership server of an elastic job, or None."""
         self._desk = desk
         self._values: dict[str, bytes] = {}
         self._bytes = 0
         self._waiting: list[_Waiting] = []
         self._rounds: dict[str, _Round] = {}
-        self._failed: dict[str, str] = {}  # reason by failed group
+        self._failed: dict[str, str] = {}  # reason of the failure, by failed group
         self.completed = 0
         """Number of completed rounds, which is also the number of the last one."""
         self._published = True
         self.waiting: Waiting = {}
         """As of the last ``publish``. Replaced, never modified, so that other threads may read it."""
-        self._waits_of: Counter[bytes] = Counter()  # number of waiting requests by client
+        self._waits_of: Counter[bytes] = Counter()  # number of waiting requests of each client
 
     def publish(self) -> None:
-        """Update ``waiting`` for other threads."""
+        """Update ``waiting``, which other threads may read."""
         if not self._published:
             self.waiting = {
                 group: (current.size, frozenset(current.members)) for group, current in self._rounds.items()
@@ -75,7 +75,7 @@ class Table:
             self._published = True
 
     def handle(self, client: bytes, request: Request, now: float) -> list[tuple[bytes, Reply]]:
-        """Handle a client's request at time ``now``; the reply may follow later."""
+        """Handle a client's request at time ``now``. The reply may be returned by a later call."""
         if self._bytes + _cost(request) > MAX_TOTAL_BYTES:
             return [(client, Reply(request.id, error=f"the store is full: it holds {MAX_TOTAL_BYTES} bytes at most"))]
         if not isinstance(request, Set) and self._waits_of[client] >= MAX_WAITING:
@@ -107,7 +107,7 @@ class Table:
         return replies
 
     def set_first(self, name: str, value: bytes) -> list[tuple[bytes, Reply]]:
-        """Store a value for the launcher unless the name has one; only waiting clients get a reply."""
+        """Store a value for the launcher unless the name has one. Only clients that wait for the name get a reply."""
         return [(client, reply) for client, reply in self._set(b"", Set(0, name, value, first=True)) if client]
 
     def _get(self, client: bytes, request: Get, now: float) -> list[tuple[bytes, Reply]]:
@@ -155,7 +155,7 @@ class Table:
         return replies + self._complete(current)
 
     def fail(self, group: str, text: str) -> list[tuple[bytes, Reply]]:
-        """Fail the waiting and future exchanges of a group, because one of its ranks is gone."""
+        """Make current and future exchanges of a group fail, because one of its ranks is gone."""
         self._failed.setdefault(group, text)
         if len(self._failed) > _FAILED:
             del self._failed[next(iter(self._failed))]
@@ -170,7 +170,7 @@ class Table:
     def _complete(self, current: _Round) -> list[tuple[bytes, Reply]]:
         members = [current.members[rank] for rank in range(current.size)]
         packed = pack([member.request.value for member in members])
-        holders: dict[str, int] = {}  # first rank by node
+        holders: dict[str, int] = {}  # first rank of each node
         replies = []
         for rank, member in enumerate(members):
             node = member.request.node
@@ -195,7 +195,7 @@ class Table:
             del self._waits_of[client]
 
     def expire(self, now: float) -> list[tuple[bytes, Reply]]:
-        """Return replies to all requests whose deadline has passed."""
+        """Remove requests whose deadline has passed, and return timeout replies to them."""
         replies = []
         for waiting in [w for w in self._waiting if w.deadline <= now]:
             self._waiting.remove(waiting)
@@ -218,7 +218,7 @@ class Table:
         return replies
 
     def next_deadline(self) -> float:
-        """Return when ``expire`` must be called next; infinity if no request waits."""
+        """Return the time at which ``expire`` must be called next; infinity if no request waits."""
         deadlines = [w.deadline for w in self._waiting]
         deadlines += [m.deadline for current in self._rounds.values() for m in current.members.values()]
         return min(deadlines, default=math.inf)
@@ -229,7 +229,7 @@ def _list(ranks: dict[int, _Member]) -> str:
 
 
 def _cost(request: Request) -> int:
-    """Return the approximate memory that a request takes, in bytes."""
+    """Return the approximate memory that a request occupies, in bytes."""
     if isinstance(request, (Come, Heard, News)):
         return _PER_ENTRY
     if isinstance(request, Get):

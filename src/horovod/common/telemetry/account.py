@@ -1,7 +1,7 @@
-"""Accounting of a job's steps: each rank reports to rank 0 about once a second, and rank 0 exports the figures.
+"""Step statistics of a job: each rank reports to rank 0 about once a second, and rank 0 exports the figures.
 
-While no step ends, nothing happens: the thread sleeps until the engine's first step after a pause wakes it. The program
-is never delayed, except briefly at the end, when rank 0 waits for the last reports.
+While no step ends, the thread sleeps; the engine's first step after a pause wakes it. The program is never delayed,
+except at the end for up to half a second, when rank 0 waits for the last reports.
 """
 
 import logging
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 
 LEAST_STEPS = 50
 """Jobs with fewer steps end without a summary line."""
-_NAMES = 100  # maximum number of reported values
-_NOTES = 32  # approximate messages per second that rank 0 gets; with more ranks, each sends less often
-_SOME = 10  # number of steps after which a rank sends a last report before it leaves
-_LAG = 3  # intervals by which reports may differ in age, because messages and threads may be late
+_NAMES = 100  # maximum number of values that a program can report
+_NOTES = 32  # messages per second for rank 0; if there are more ranks, each sends less often
+_SOME = 10  # minimum number of steps for which a rank sends a last report
+_LAG = 3  # maximum difference in age of reports, in intervals; messages and threads may be late
 _PATIENCE = 0.5  # seconds to wait at the end for the last messages
 _SLICE = 0.005  # seconds between checks whether a rank has left
 
 
 class Account:
-    """Step accounting of one job on one rank."""
+    """Step statistics of one job on one rank."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class Account:
         link: Callable[[], float | None],
         more: Sequence[Exporter] = (),
     ):
-        """Prepare the accounting of a job's steps.
+        """Prepare the step statistics of a job.
 
         Args:
             job: The job.
@@ -52,13 +52,13 @@ class Account:
             bus: Message bus to the other ranks.
             settings: Settings of this process.
             link: Returns the measured bandwidth of a link in bytes per second, or None; called once.
-            more: Exporters in addition to those that the settings ask for.
+            more: Exporters in addition to those that the settings enable.
         """
         self._job, self._engine, self._bus, self._settings, self._link_of = job, engine, bus, settings, link
         self._interval = max(1.0, job.size / _NOTES)
         # If hosts have different numbers of ranks, the cross rank does not identify a host.
         self._host = job.hosts.index(job.hosts[job.rank]) if job.hosts else job.cross_rank
-        self._lock = threading.RLock()  # guards everything up to the events
+        self._lock = threading.RLock()  # protects the attributes from here to the events
         self._own = Own()
         self._sample: list[Sampled] = []
         self._reported: dict[str, float] = {}
@@ -86,14 +86,14 @@ class Account:
         }
 
     def heard(self, kind: str, rank: int, what: dict[str, Any]) -> None:
-        """Handle a message about steps (called by ``Telemetry``)."""
+        """Handle a message about steps; called by ``Telemetry``."""
         handler = self._handlers.get(kind)
         if handler is not None:
             handler(rank, what)
 
     # ---- queries of the program ------------------------------------------------------------------------------------
     def report(self, values: Mapping[str, Any]) -> None:
-        """Store reported values; see ``HorovodBasics.report``."""
+        """Store values that the program reports; see ``HorovodBasics.report``."""
         numbers = {}
         for name, value in values.items():
             try:
@@ -110,7 +110,7 @@ class Account:
         self._go_on()
 
     def stats(self) -> dict[str, Any]:
-        """Return the figures; see ``HorovodBasics.stats``."""
+        """Return this rank's figures; see ``HorovodBasics.stats``."""
         with self._lock:
             self._look()
             own = {
@@ -123,7 +123,7 @@ class Account:
             if self._together is not None:
                 news = self._news
                 self._hear(self._job.rank, self._note())
-                self._news = news  # the exporters have not got it yet
+                self._news = news  # unchanged, because the exporters have not got these figures yet
                 own["job"] = self.job()
             return own
 
@@ -169,7 +169,7 @@ class Account:
             if self._together is not None:
                 self._link = self._link_of()
                 self._outlets = [*open_exporters(self._settings, self.job), *self._more]
-                if self._closed.is_set():  # opening the exporters took longer than the job
+                if self._closed.is_set():  # the job ended while the exporters were being opened
                     self._leave_outlets()
             while not self._closed.is_set():
                 self._wake.wait()
@@ -177,11 +177,11 @@ class Account:
                 while not self._closed.wait(self._interval):
                     if not self._tell():
                         break
-        except Exception as error:  # observation must not end the job
+        except Exception as error:  # an error in observation must not end the job
             logging.getLogger("horovod").warning("step accounting has ended: %s: %s", type(error).__name__, error)
 
     def _look(self) -> None:
-        """Take the engine's measurements since the last call."""
+        """Add the engine's measurements since the last call."""
         steps = list(map(Step._make, self._engine.take_steps()))
         if steps:
             self._sample += self._own.add(steps)
@@ -203,7 +203,7 @@ class Account:
         return note
 
     def _tell(self, last: bool = False) -> bool:
-        """Report to rank 0, or on rank 0 to the exporters. Return False if there is nothing new."""
+        """Send new figures to rank 0, or on rank 0 to the exporters. Return False if there are none."""
         with self._lock:
             self._look()
             if not (self._news or last):
@@ -219,11 +219,11 @@ class Account:
         return True
 
     def _asked(self) -> None:
-        """Send the last report, because rank 0 asks for it."""
+        """Send this rank's last report, which rank 0 has requested."""
         self._tell(last=True)
 
     def _hear(self, rank: int, note: dict[str, Any]) -> None:
-        """Handle a report of a rank, on rank 0."""
+        """Handle a report from a rank; rank 0 only."""
         together = self._together
         if together is None:
             return
@@ -232,7 +232,8 @@ class Account:
             together.add(rank, note["host"], note["made"], Sums(*note["sums"]), sample)
             self._data[rank] = note["data"]
             if note["host"] != self._host and any(step.blocked < 0 for step in sample):
-                # The order of arrival is needed, so measure the offset of the host's clock.
+                # To find the last rank, times of different hosts must be compared, so measure the offset of this host's
+                # clock.
                 self._bus.send("steps-ping", to=rank, asked=time.monotonic_ns())
             if "values" in note:
                 self._told_values[rank] = note["values"]
@@ -257,7 +258,7 @@ class Account:
 
     # ---- the end ---------------------------------------------------------------------------------------------------
     def close(self, failed: bool = False) -> None:
-        """Send the last report, wait for those of other ranks, and print the summary.
+        """Send this rank's last report, wait for the last reports of other ranks, and print the summary.
 
         Args:
             failed: True if an exception ends the process. No summary is printed then, so that the exception is the last
@@ -272,18 +273,18 @@ class Account:
                     self._bus.send("steps-last")
                 self._over = self._heard_in_time()
             if self._together is not None and not self._over:
-                self._bus.send("steps-heard")  # the other ranks need not wait for an answer to their last report
+                self._bus.send("steps-heard")  # ranks must not wait for an answer to their last report
         self._closed.set()
         self._wake.set()
         if self._thread is not None:
             self._thread.join(_PATIENCE)
         self._leave_outlets()
-        self._handlers.clear()  # they reference this object, which references the engine
+        self._handlers.clear()  # break the cycle: they reference this object, and it references the engine
         if self._together is not None and enough and not failed and self._settings.flag("HOROVOD_STATS_SUMMARY"):
             _print(f"[horovod] {self.job()['sentence']}")
 
     def _heard_in_time(self) -> bool:
-        """Wait for the last reports; return False if they do not come in time or a rank has already left."""
+        """Wait for all last reports. Return False if some do not come in time or a rank has already left."""
         until = time.monotonic() + _PATIENCE
         while not self._heard.wait(_SLICE):
             if self._engine.ended() is not None or time.monotonic() > until:

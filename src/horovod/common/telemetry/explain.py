@@ -1,4 +1,4 @@
-"""Explanation of why a job waits, as one sentence and as a report. Pure: from facts to text."""
+"""Explanation of why a job waits, as one sentence and as a report, from collected facts."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
@@ -15,11 +15,11 @@ _REMEDY = {
     "blocked": "",
 }
 _SHOWN = 6
-_SAME_WAIT = 2.0  # seconds that two estimates of a wait's beginning may differ, because answers take time
+_SAME_WAIT = 2.0  # tolerance in seconds when comparing the start of two waits, because answers take time
 
 
 def ranks_text(ranks: Sequence[int]) -> str:
-    """Return text such as "rank 3", "ranks 0 and 1" or "ranks 1-3, 5"."""
+    """Return text for a list of ranks, such as "rank 3", "ranks 0 and 1" or "ranks 1-3, 5"."""
     if len(ranks) == 1:
         return f"rank {ranks[0]}"
     if len(ranks) == 2:
@@ -29,7 +29,7 @@ def ranks_text(ranks: Sequence[int]) -> str:
 
 
 def operation_text(facts: Facts, one: Waiting) -> str:
-    """Return kind and name of an operation, such as "allreduce 'grad.0'"; see ``described``."""
+    """Return kind and name of an operation, such as "allreduce 'grad.0'", as ``described`` does."""
     for rank in one.ready:
         entry = facts.ranks[rank].entry(one.name) if rank in facts.ranks else None
         if entry is not None:
@@ -41,10 +41,10 @@ def operation_text(facts: Facts, one: Waiting) -> str:
 
 
 class Guess(NamedTuple):
-    """Most likely reason of a wait."""
+    """Most likely reason why a job waits."""
 
     knows: int
-    """How informative it is.
+    """How informative the guess is.
 
     0: no information, 1: which rank is missing, 2: what that rank does, 3: which calls differ, 4: the cause.
     """
@@ -53,7 +53,7 @@ class Guess(NamedTuple):
 
 
 def guess(facts: Facts) -> Guess:
-    """Return the most likely reason of the wait."""
+    """Return the most likely reason why the job waits."""
     missing = _missing(facts)
     return (
         _not_running(facts, missing)
@@ -79,8 +79,8 @@ def same_wait(before: Facts, now: Facts) -> bool:
 def _missing(facts: Facts) -> list[int]:
     """Return the missing ranks.
 
-    Ranks that the oldest operations wait for come first, and ranks that are themselves waiting come last. For example,
-    a join waits for all ranks that continue, and those for one of them.
+    Ranks for which the oldest operations wait come first. Ranks that are themselves waiting come last, because they are
+    not the cause: for example, a join waits for all ranks that continue, which may all wait for one of them.
     """
     found = dict.fromkeys(facts.suspects)
     for one in facts.stalled:
@@ -94,7 +94,7 @@ def _who_waits(facts: Facts) -> set[int]:
 
 
 def _not_running(facts: Facts, missing: Iterable[int]) -> Guess | None:
-    """Return a guess if a missing rank's process is unable to continue."""
+    """Return a guess if the process of a missing rank cannot continue, for example because it is stopped."""
     silent = []
     for rank in missing:
         known = facts.ranks.get(rank)
@@ -117,7 +117,7 @@ def _not_running(facts: Facts, missing: Iterable[int]) -> Guess | None:
 
 
 def _finished_early(facts: Facts) -> Guess | None:
-    """Return a guess if a rank's data loader gave fewer batches than another rank's."""
+    """Return a guess if a missing rank's data loader has fewer batches than another rank's."""
     for one in facts.stalled:
         for rank in one.missing:
             for other in one.ready:
@@ -135,9 +135,9 @@ def _finished_early(facts: Facts) -> Guess | None:
 
 
 def _fewer(rank: Rank | None, other: Rank | None) -> tuple[int, int] | None:
-    """Return (batches of the rank, batches of the other rank) if the other rank is past the end of the shorter loader.
+    """Return both ranks' numbers of batches, if the other rank has passed the end of this rank's shorter loader.
 
-    Loaders that both ranks have, for example for validation, do not count.
+    Loaders with the same length on both ranks, for example for validation, are ignored.
     """
     if rank is None or other is None:
         return None
@@ -151,7 +151,7 @@ def _fewer(rank: Rank | None, other: Rank | None) -> tuple[int, int] | None:
 
 
 def _waiting_for_each_other(facts: Facts) -> Guess | None:
-    """Return a guess if ranks missing in one operation wait in another operation for the ranks waiting here."""
+    """Return a guess if two groups of ranks wait for each other in different operations."""
     for one in facts.stalled:
         for other in facts.waiting:
             here = [rank for rank in one.ready if rank in other.missing]
@@ -200,15 +200,15 @@ def _crossed(facts: Facts, one: Waiting, other: Waiting, here: list[int], there:
 
 
 def _in_backward(rank: Rank | None) -> bool:
-    """Return True if the rank is in PyTorch's backward pass, which calls gradient hooks."""
+    """Return True if the rank is in PyTorch's backward pass, that is, in a gradient hook."""
     frames = rank.main.frames if rank is not None and rank.main is not None else ()
     return any(frame.library == "torch" and "/autograd/" in frame.path for frame in frames)
 
 
 def _gone_on(ahead: Sequence[int], there: str, behind: Sequence[int], here: str) -> str:
-    """Return text about ranks that have left a loop, or are in a branch, while others have not.
+    """Return text for ranks that have probably left a loop or taken a branch, while others have not.
 
-    The ranks ahead have submitted the others' operation before, but not the reverse.
+    The ranks ahead have submitted the others' current operation before, but the others have never submitted theirs.
     """
     call, others = "calls" if len(ahead) == 1 else "call", "calls" if len(behind) == 1 else "call"
     have = "has" if len(ahead) == 1 else "have"
@@ -221,8 +221,8 @@ def _gone_on(ahead: Sequence[int], there: str, behind: Sequence[int], here: str)
 def _knows(facts: Facts, ranks: Iterable[int], name: str) -> bool:
     """Return True if one of the ranks has submitted the operation before.
 
-    A fused operation may be recorded under the name of another. Always False for unnamed operations, whose names are
-    numbers.
+    This may miss an operation that was fused and recorded under the name of another. It is always False for unnamed
+    operations, which get a new number each time.
     """
     return any(facts.ranks[rank].entry(name) is not None for rank in ranks if rank in facts.ranks)
 
@@ -235,7 +235,7 @@ def _at(facts: Facts, ranks: Sequence[int]) -> str:
 
 
 def _elsewhere(facts: Facts, missing: Sequence[int]) -> Guess | None:
-    """Return a guess about what the missing ranks do instead."""
+    """Return a guess that says where in the program the missing ranks are."""
     places: dict[str, list[int]] = {}
     waits = _who_waits(facts)
     missing = [rank for rank in missing if rank not in waits] or missing
@@ -254,11 +254,11 @@ def _elsewhere(facts: Facts, missing: Sequence[int]) -> Guess | None:
 
 
 def summary(facts: Facts, why: str, where: str) -> str:
-    """Return the text for the terminal.
+    """Return the summary for the terminal.
 
     Args:
-        facts: What is known.
-        why: Text of the guess.
+        facts: Facts about the waiting job.
+        why: Sentence that says why the job waits.
         where: Path of the file with the full report.
     """
     lines = [f"why the job waits: {why}"]
@@ -284,8 +284,8 @@ def report(facts: Facts, why: str, when: str) -> str:
     """Return the full report on a waiting job.
 
     Args:
-        facts: What is known.
-        why: Text of the guess.
+        facts: Facts about the waiting job.
+        why: Sentence that says why the job waits.
         when: Date and time.
     """
     lines = [f"{when}: {why}.", ""]

@@ -1,6 +1,6 @@
 """Exporters of step figures on rank 0: a file, a port for Prometheus, OpenTelemetry, and scalars for TensorBoard.
 
-An exporter that cannot be opened, or fails, logs that once; training continues.
+If an exporter cannot be opened or fails, it logs one warning, and training continues.
 """
 
 import contextlib
@@ -23,20 +23,20 @@ Figures = Callable[[], dict[str, Any]]
 
 
 class Exporter(Protocol):
-    """Exporter of step figures."""
+    """Interface of an exporter of step figures."""
 
     def write(self) -> None:
-        """Export new figures. Raises nothing."""
+        """Export new figures. Never raises."""
 
     def close(self) -> None:
         """Close the exporter when the job is over."""
 
     def leave_in_child(self) -> None:
-        """Close inherited resources in a forked child."""
+        """Close inherited files and ports; called in a forked child."""
 
 
 def open_exporters(settings: Settings, figures: Figures) -> list[Exporter]:
-    """Return the exporters that the settings ask for."""
+    """Open the exporters that the settings enable."""
     warn = warner(0, settings)
     made: list[Exporter] = []
     path = settings.text("HOROVOD_STATS_FILE")
@@ -44,7 +44,7 @@ def open_exporters(settings: Settings, figures: Figures) -> list[Exporter]:
         made.append(LinesFile(path, figures, warn))
     port = settings.integer("HOROVOD_METRICS_PORT")
     if port:
-        from horovod.common.telemetry import metrics  # imports an HTTP server
+        from horovod.common.telemetry import metrics  # slow import, because it includes an HTTP server
 
         server = metrics.serve(figures, settings.text("HOROVOD_METRICS_ADDRESS"), port, warn)
         if server is not None:
@@ -55,7 +55,7 @@ def open_exporters(settings: Settings, figures: Figures) -> list[Exporter]:
 
 
 def _telemetry_wanted() -> bool:
-    """Return True if the program uses OpenTelemetry or was started with variables that ask for it."""
+    """Return True if the program uses OpenTelemetry, or if environment variables request its use."""
     if "opentelemetry.metrics" in sys.modules:
         return True
     asked = any(name.startswith("OTEL_EXPORTER_OTLP") or name == "OTEL_METRICS_EXPORTER" for name in os.environ)
@@ -63,7 +63,7 @@ def _telemetry_wanted() -> bool:
 
 
 def plain(value: Any) -> Any:
-    """Return the value with numbers that JSON does not support, such as NaN, replaced by None."""
+    """Replace numbers that JSON does not support, such as NaN, by None."""
     if isinstance(value, dict):
         return {name: plain(part) for name, part in value.items()}
     if isinstance(value, list):
@@ -74,10 +74,11 @@ def plain(value: Any) -> Any:
 
 
 class LinesFile:
-    """File of JSON lines, each with all figures at one time and ``time`` (seconds since 1970).
+    """Exporter to a file of JSON lines.
 
-    Lines are appended to an existing regular file; symbolic links are not followed. If another job is writing the same
-    file, nothing is written.
+    Each line contains all figures at one time, and that time as ``time`` (seconds since 1970). Lines are appended to an
+    existing regular file; symbolic links are not followed. If another job is writing to the same file, nothing is
+    written.
     """
 
     def __init__(self, path: str, figures: Figures, warn: Callable[[str], None]) -> None:
@@ -100,7 +101,7 @@ class LinesFile:
         except OSError:  # a file system without locks
             pass
         size = os.fstat(self._file).st_size
-        if size and os.pread(self._file, 1, size - 1) != b"\n":  # its writer was killed in the middle of a line
+        if size and os.pread(self._file, 1, size - 1) != b"\n":  # an earlier writer was killed in the middle of a line
             os.write(self._file, b"\n")
 
     def _give_up(self, why: str, more: str = "more ") -> None:
@@ -143,13 +144,13 @@ _GAUGES = (
     ("horovod.efficiency", "efficiency", "1"),
     ("horovod.bandwidth", "bandwidth", "By/s"),
 )
-# Figures of the current job; the gauges are created once per process.
+# Figures of the current job. The gauges that read them are created once per process.
 _current: list[Figures] = []
 _made = False
 
 
 class Gauges:
-    """Exporter that is read on request."""
+    """Exporter whose figures are read on request."""
 
     def __init__(self, figures: Figures) -> None:
         global _made
@@ -191,7 +192,7 @@ _SHOWN = {
 
 
 def scalars(stats: Mapping[str, Any]) -> dict[str, float]:
-    """Return the measured scalars in the result of ``hvd.stats()``, on rank 0 those of the last second if available."""
+    """Return the scalars in a result of ``hvd.stats()``; on rank 0, those of the last second if available."""
     job = stats.get("job")
     figures = job["lately"] if job and job["lately"]["steps"] else stats
     found = {f"horovod/{shown}": 1e3 * figures[name] for name, shown in _SHOWN.items() if figures.get(name) is not None}
@@ -208,7 +209,7 @@ def scalars(stats: Mapping[str, Any]) -> dict[str, float]:
 
 
 def send(to: Any, numbers: Mapping[str, float], step: int) -> None:
-    """Write the scalars; see ``HorovodBasics.log_stats``."""
+    """Write scalars to a writer; see ``HorovodBasics.log_stats``."""
     if hasattr(to, "add_scalar"):
         for name, value in numbers.items():
             to.add_scalar(name, value, step)

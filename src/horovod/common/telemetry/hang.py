@@ -1,11 +1,11 @@
-"""Diagnosis of hangs: asks the ranks what they do, and writes why the job waits to a file and the terminal.
+"""Diagnosis of hangs: asks all ranks what they are doing, and writes why the job waits to a file and the terminal.
 
-Rank 0 collects the facts. Each rank's engine answers for itself, even if its Python does not run. For ranks that do not
-answer, a rank on the same host reports what the kernel knows about their processes. ``explain`` turns the facts into
+Rank 0 collects the facts. Each rank's engine answers, even if Python does not run there. If a rank does not answer,
+another rank on its host reports what the kernel knows about the process. ``explain`` turns the facts into
 text.
 
 ``horovodrun --explain`` asks a running job through ``ExplainListener``, an abstract Unix socket of rank 0's process.
-Processes of the same user, and root, get a text; then the connection is closed.
+The listener sends a text to processes of the same user and of root, and closes the connection.
 """
 
 import contextlib
@@ -37,7 +37,7 @@ NAME = "hang.txt"
 
 
 class Hangs:
-    """Hang diagnosis on this rank."""
+    """Diagnosis of hangs, as far as this rank takes part in it."""
 
     def __init__(
         self, bus: MessageBus, engine: "Engine", job: Job, witness: StackReporter, say: Callable[[str], None]
@@ -63,7 +63,7 @@ class Hangs:
         self._all: list[Waiting] | None = None
         self.last_guess = ""
         """Last sentence that said why the job waits."""
-        # The most informative guess about the current wait.
+        # Most informative guess about the current wait, with its facts.
         self._best: tuple[Facts, explain.Guess] | None = None
         self._unwritable = False
         self._heard_of_rank_0 = 0.0
@@ -71,7 +71,7 @@ class Hangs:
         bus.on("explaining", self._rank_0_is_there)
         bus.on_topic(_core.TOPIC_UNNOTICED, self._unnoticed)
         if job.rank == 0:
-            engine.set_report("")  # "" means that a report will be written
+            engine.set_report("")  # "": rank 0 writes reports, but has written none yet
             bus.on("seen", self._seen)
             bus.on("unnoticed", self._unnoticed_elsewhere)
             bus.on_waiting(self._waits)
@@ -94,7 +94,7 @@ class Hangs:
         self._heard_of_rank_0 = time.monotonic()
 
     def _unnoticed(self, _: int, body: bytes) -> None:
-        """Handle that this rank waits and rank 0 does not report it."""
+        """React to an operation of this rank that waits without a stall report from rank 0."""
         told = json.loads(body)
         if self._job.rank == 0:
             self._start(None, told["silent"], told["text"])
@@ -151,7 +151,7 @@ class Hangs:
                 self._lock.notify_all()
 
     def _start(self, stalled: list[Waiting] | None, suspects: list[int], unnoticed: str) -> None:
-        """Explain the wait in a new thread, unless one is already doing so."""
+        """Explain the wait in a new thread, unless an explanation is in progress."""
         with self._lock:
             if self._busy:
                 return
@@ -167,7 +167,7 @@ class Hangs:
             repeated = why == self.last_guess
             self._say(f"why the job still waits: {why}" if repeated else explain.summary(facts, why, path))
             self.last_guess = why
-        except Exception as error:  # observation must neither end the job nor print tracebacks
+        except Exception as error:  # an error must neither end the job nor print a traceback
             logging.getLogger("horovod").debug("telemetry: %s: %s", type(error).__name__, error)
         finally:
             with self._lock:
@@ -175,10 +175,10 @@ class Hangs:
                 self._lock.notify_all()
 
     def asked(self) -> str:
-        """Return a report of the current state, even if no operation has waited for long; rank 0 only. Takes up to 5 s.
+        """Return a report of the current state, even if no operation has stalled; rank 0 only. Takes up to 5 s.
 
         Raises:
-            TimeoutError: While another report is being made.
+            TimeoutError: If another report is in progress and does not finish in time.
         """
         with self._lock:
             if not self._lock.wait_for(lambda: not self._busy, 2 * ANSWERS):
@@ -196,9 +196,9 @@ class Hangs:
                 self._lock.notify_all()
 
     def _why(self, facts: Facts) -> str:
-        """Return why the job waits; keep an earlier guess about the same wait if that was more informative.
+        """Return why the job waits, or an earlier guess about the same wait if that was more informative.
 
-        Ranks that answer late, or not at all this time, do not invalidate what was known.
+        Ranks may answer late or not at all this time, which must not discard what was known before.
         """
         guess = explain.guess(facts)
         if self._best is not None and guess.knows < self._best[1].knows and explain.same_wait(self._best[0], facts):
@@ -243,7 +243,7 @@ class Hangs:
             if rank in ranks:
                 ranks[rank].answer(told)
         silent = [one for one in ranks.values() if not one.answered]
-        if unnoticed and not missing:  # a rank waits, but it is unknown for which ranks
+        if unnoticed and not missing:  # a rank waits, but which ranks it waits for is unknown
             suspects = [one.rank for one in silent]
         self._look_at_silent(number, silent, list(answers))
         return Facts(named, waiting, ranks, self._job.size, suspects=suspects, unnoticed=unnoticed, at=at)
@@ -256,7 +256,7 @@ class Hangs:
             return self._all or []
 
     def _look_at_silent(self, number: int, silent: list[Rank], there: list[int]) -> None:
-        """Ask for each silent rank a rank on its host for what the kernel knows about its process."""
+        """For each rank that has not answered, ask other ranks on its host about its process."""
         asked = []
         for one in silent:
             if self._same_host(one.rank):
@@ -277,7 +277,7 @@ class Hangs:
 
 
 def look_at(pid: int) -> "list[dict[str, Any] | None]":
-    """Return two states of a process on this host, 0.2 s apart; None if there is no such process."""
+    """Return two states of a process on this host, 0.2 s apart. A state is None if there is no such process."""
     from horovod import _core
 
     states = []
@@ -292,8 +292,8 @@ def _now() -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S")
 
 
-_PATIENCE = 5.0  # seconds for the peer to receive the text
-_LEAVING = 2.0  # seconds for an answer in progress when the job ends
+_PATIENCE = 5.0  # timeout in seconds for the peer to receive the text
+_LEAVING = 2.0  # seconds to wait for an answer in progress when the job ends
 
 
 class ExplainListener:
@@ -305,7 +305,7 @@ class ExplainListener:
         try:
             self._socket.bind(new_door())
             self._socket.listen(4)
-        except OSError:  # out of descriptors or memory: the job works without this listener
+        except OSError:  # descriptors or memory have run out; the job works without this
             self._socket.close()
             self._socket = None
             return
@@ -313,7 +313,7 @@ class ExplainListener:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop answering, and release what the answer is made of, in particular the engine."""
+        """Stop answering, and release references, in particular to the engine."""
         if self._socket is not None:
             with contextlib.suppress(OSError):
                 self._socket.shutdown(socket.SHUT_RDWR)  # wakes the thread

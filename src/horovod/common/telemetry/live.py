@@ -1,4 +1,4 @@
-"""Sender of the live page's data: rank 0 sends it to the launcher about once a second, if the page is enabled."""
+"""Sender of data for the live page: rank 0 sends it to the launcher once a second, if the page is enabled."""
 
 import logging
 import os
@@ -14,14 +14,14 @@ from horovod.common.telemetry.message_bus import MessageBus
 if TYPE_CHECKING:
     from horovod.common.telemetry.account import Account
 
-INTERVAL = 1.0  # seconds
+INTERVAL = 1.0  # seconds between messages
 _AGE = 0.5  # seconds that an operation must have waited to be shown
-_ROOM = 32 << 10  # maximum unread bytes in the pipe (of 64 KiB), to leave room for reports of ranks that end
-_PATIENCE = 0.5  # seconds for the thread to end
+_ROOM = 32 << 10  # of the pipe's 64 KiB; the rest is for reports of ranks that end
+_PATIENCE = 0.5  # seconds to wait for the thread to end
 
 
 class Live:
-    """Exporter with its own thread, because there is data before the first step and while no step ends."""
+    """Sender with its own thread, because it also sends data before the first step and while no step ends."""
 
     def __init__(self, bus: MessageBus, account: "Callable[[], Account | None]", why: Callable[[], str]) -> None:
         """Start sending data to the launcher.
@@ -29,7 +29,7 @@ class Live:
         Args:
             bus: Message bus to the other ranks.
             account: Returns the job's step accounting, or None before the first step.
-            why: Returns the last guess why operations wait.
+            why: Returns the last sentence that explained why operations wait.
         """
         self._bus, self._account, self._why = bus, account, why
         self._teller = ReportPipe(os.environ.get(PIPE, ""))
@@ -42,15 +42,15 @@ class Live:
         self._thread.start()
 
     def write(self) -> None:
-        """Note that the accounting has new data."""
+        """Record that the step statistics have new figures."""
         self._at = time.monotonic()
         self._wake.set()
 
     def close(self) -> None:
-        """Do nothing: the thread continues until ``finish``."""
+        """Do nothing, because the thread must run until ``finish``."""
 
     def finish(self) -> None:
-        """Send the last data when the job is over."""
+        """Send the final data after the job's end, and stop."""
         self._closed.set()
         self._wake.set()
         self._thread.join(_PATIENCE)
@@ -58,11 +58,11 @@ class Live:
             self._waiting = []
             self._tell()
             self._teller.close()
-            # They reference objects that reference this one and the engine.
+            # Break the cycle: these functions reference objects that reference this one and the engine.
             self._account, self._why = lambda: None, str
 
     def leave_in_child(self) -> None:
-        """Close the pipe in a forked child, which has no such thread."""
+        """Close the pipe in a forked child, in which the thread does not exist."""
         self._teller.close()
 
     def _hear(self, report: dict[str, Any]) -> None:
@@ -79,11 +79,11 @@ class Live:
     def _tell(self) -> None:
         try:
             self._send(self._messages())
-        except Exception as error:  # observation must not end the job
+        except Exception as error:  # an error in observation must not end the job
             logging.getLogger("horovod").debug("live page: %s: %s", type(error).__name__, error)
 
     def _messages(self) -> list[bytes]:
-        """Return the messages, most important first."""
+        """Return the messages to send now, most important first."""
         waiting = self._waiting
         made = [live.encode(live.of_waits(waiting, self._why() if waiting else ""))]
         account = self._account()

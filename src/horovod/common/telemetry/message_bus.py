@@ -1,9 +1,9 @@
-"""Message bus between the ranks of a job for observers: messages have names, and a thread calls their handlers.
+"""Message bus for observers of a job's ranks: messages have names, and a thread calls their handlers.
 
-Rank 0 sends messages to one rank or to all ranks; the others send to rank 0. The engine transfers them as notes beside
-its own messages (core/engine/observers.h). So they cost nothing when unused, arrive in order, and work under every
-launcher. They are meant for short, occasional messages. Handlers must be quick, and nothing may depend on a message's
-arrival.
+Rank 0 sends messages to one rank or to all ranks; the others send to rank 0. The engine transfers the messages together
+with its own (core/engine/observers.h). So they cost nothing when unused, arrive in order, and work under every
+launcher. The bus is meant for short, occasional messages. Handlers must return quickly, and no code may rely on the
+arrival of a message.
 """
 
 import json
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from horovod._core import Engine, Mailbox
 
 ALL_RANKS = -1
-_PATIENCE = 2.0  # seconds for the thread to end, which may be in a handler
+_PATIENCE = 2.0  # seconds to wait for the thread to end, which may be in a handler
 
 Handler = Callable[[int, dict[str, Any]], None]
 """Called with the sending rank and the content."""
@@ -38,14 +38,14 @@ class MessageBus:
         self._thread: threading.Thread | None = None
 
     def on(self, kind: str, handler: Handler) -> None:
-        """Register the handler of messages with this name; only one per name."""
+        """Register the handler of messages with this name. There can be only one per name."""
         assert kind not in self._handlers, kind
         self._handlers[kind] = handler
 
     def on_topic(self, topic: int, handler: Callable[[int, bytes], None]) -> None:
-        """Register the handler of messages from the engine's observers with this topic (TOPIC_* of ``_core``).
+        """Register the handler of engine messages with this topic (TOPIC_* of ``_core``).
 
-        It gets the rank and the body. Only one per topic.
+        The handler gets the rank and the body. There can be only one per topic.
         """
         assert topic not in self._topics, topic
         self._topics[topic] = handler
@@ -56,9 +56,9 @@ class MessageBus:
         return self._box
 
     def on_waiting(self, handler: Callable[[dict[str, Any]], None]) -> None:
-        """Register a handler of the list of waiting operations (see ``_core.Mailbox.take``); rank 0 only.
+        """Register a handler that gets the list of waiting operations (``_core.Mailbox.take``); rank 0 only.
 
-        It is called with each stall warning and after ``ask_who_waits``.
+        It is called at each stall warning and after ``ask_who_waits``.
         """
         self._waiting.append(handler)
 
@@ -75,17 +75,17 @@ class MessageBus:
             **what: Content; must be serializable as JSON.
 
         Returns:
-            False if it was not sent, see ``Engine.leave_note``.
+            True if it was sent; see ``Engine.leave_note``.
         """
         body = json.dumps([kind, what], separators=(",", ":")).encode()
         return self._engine.leave_note(to, self._topic, body)
 
     def ask_who_waits(self) -> None:
-        """Request a call of the ``on_waiting`` handlers with all waiting operations; rank 0 only."""
+        """Make the ``on_waiting`` handlers be called with all waiting operations; rank 0 only."""
         self._engine.ask_who_waits()
 
     def tell_own(self, kind: str, **what: Any) -> None:
-        """Deliver a message to this rank's own handler, in the thread of all handlers."""
+        """Deliver a message to this rank's own handler, which the thread of the bus calls."""
         self._box.put(json.dumps([kind, what]).encode())
 
     def close(self) -> None:
@@ -93,8 +93,8 @@ class MessageBus:
         self._box.close()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(_PATIENCE)
-        # Handlers reference this object; break the cycle so that memory files are released without the garbage
-        # collector.
+        # Break the cycle, because handlers reference this object. Files in memory are then closed without garbage
+        # collection.
         self._handlers, self._topics, self._waiting = {}, {}, []
 
     def _read(self) -> None:

@@ -1,18 +1,18 @@
-"""One-line summary of a job's steps. Pure."""
+"""Summary of a job's training steps in one line."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-_OFTEN = 0.5  # fraction of the steps; a rank that came last less often is not named
+_OFTEN = 0.5  # minimum fraction of steps in which a rank came last for it to be named
 _LONG = 0.01  # fraction of a step below which lateness is not reported
 _SLOW = 0.1  # fraction of a step from which the speed of exposed communication is reported
 _DATA = 0.1  # fraction of a step from which waiting for data is reported
-_SHORT = 0.001  # seconds; in shorter steps the operating system's delays are as long as what is measured
-_MANY, _TINY = 20, 16384  # operations per step and bytes per operation that count as too many and too small
+_SHORT = 0.001  # seconds; shorter steps are not judged, because of delays by the system
+_MANY, _TINY = 20, 16384  # operations per step, and bytes per operation, that count as too many and too few
 
 
 def sentence(job: Mapping[str, Any], lag: float = 0.0) -> str:
-    """Return the summary of a job's steps.
+    """Return the summary of a job's steps as one line.
 
     Args:
         job: Figures, as ``hvd.stats()["job"]``.
@@ -39,15 +39,15 @@ def _exposed(job: Mapping[str, Any], step: float, size: int) -> str:
     if size == 1:
         return f"{milliseconds(step)} a step"
     if job["exposed_seconds"] is None:
-        # Inside a framework's graph, it is unknown how much of it was hidden behind computation.
+        # Inside a framework's graph, it is unknown how much communication overlapped computation.
         return f"{milliseconds(job['collective_seconds'])} of each {milliseconds(step)} step were communication"
     return f"{milliseconds(job['exposed_seconds'])} of each {milliseconds(step)} step were exposed communication"
 
 
 def _speed(ranks: Sequence[Mapping[str, Any]], step: float) -> str:
-    """Return how fast data moved, if that blocked a rank more than waiting for late ranks did.
+    """Return text about the bandwidth, if transfers blocked a rank longer than waiting for late ranks did.
 
-    Uses the rank with the lowest bandwidth, because for a rank that only sends, the transfer ends once the kernel has
+    Uses the rank with the lowest bandwidth: on a rank that only sends, a transfer seems to end once the kernel has
     taken the data.
     """
     moved = [rank for rank in ranks if rank["steps"] and rank["bandwidth"] and rank["exposed_seconds"] is not None]
@@ -113,7 +113,7 @@ def _count(number: int, noun: str) -> str:
 
 
 def milliseconds(seconds: float) -> str:
-    """Return text with at least two significant digits: "52 ms", "6.4 ms", "0.31 ms"."""
+    """Format a time in milliseconds with at least two significant digits: "52 ms", "6.4 ms", "0.31 ms"."""
     ms = 1e3 * seconds
     if ms >= 9.95:
         return f"{ms:.0f} ms"
@@ -125,7 +125,7 @@ def _bytes(number: float) -> str:
 
 
 def _decimal(number: float) -> str:
-    """Return bytes in decimal units, as usual for networks: "0.4 MB", "11 MB", "1.2 GB"."""
+    """Format bytes in decimal units, as is usual for networks: "0.4 MB", "11 MB", "1.2 GB"."""
     for unit, name in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
         if number >= 0.1 * unit:
             value = number / unit

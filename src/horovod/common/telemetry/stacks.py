@@ -1,8 +1,8 @@
-"""Python stacks: report of this process's stacks, parser of ``faulthandler``, and the position in the user's program.
+"""Python stacks: reports of this process's stacks, parsing of them, and the position in the user's program.
 
-The engine can take the stacks even while Python does not run (trace/answer.h): ``StackReporter`` registers a handler of
-``faulthandler`` for a signal that is otherwise unused and never sent. The engine calls it from any thread, and it
-writes all stacks into memory.
+The engine can get the stacks even while Python does not run (core/trace/answer.h). For that, ``StackReporter``
+registers ``faulthandler`` as the handler of an otherwise unused signal. The signal is never sent: the engine calls the
+handler directly, from any thread, and the handler writes all stacks into memory.
 """
 
 import contextlib
@@ -40,18 +40,18 @@ class Frame:
 
     @property
     def library(self) -> str:
-        """Package that the code belongs to; empty for the user's code."""
+        """Package to which the code belongs; empty for the user's code."""
         if self.path.startswith("<") and self.path not in ("<stdin>", "<string>"):
             return "Python"
         return library_of(self.path)
 
     @property
     def measures(self) -> bool:
-        """True for the frame that only measures the wait for data, between the user's line and what that calls."""
+        """True for this library's frame that measures the wait for data, between the user's line and its callee."""
         return self.function == "__next__" and self.path.endswith(f"{os.sep}torch{os.sep}monitoring.py")
 
     def __str__(self) -> str:
-        """Return file, line and function, such as "train.py:88 in main"."""
+        """Format file, line and function, such as "train.py:88 in main"."""
         function = "" if self.function.startswith("<") else f" in {self.function}"
         return f"{os.path.basename(self.path)}:{self.line}{function}"
 
@@ -71,12 +71,12 @@ class Thread:
 
     @property
     def own(self) -> int | None:
-        """Index of the innermost frame outside of libraries; None without one."""
+        """Index of the innermost frame of the user's code; None if there is none."""
         return next((index for index, frame in enumerate(self.frames) if not frame.library), None)
 
 
 def parse(text: str) -> list[Thread]:
-    """Return the threads in ``faulthandler`` output; other lines are ignored."""
+    """Parse the threads in the output of ``faulthandler``; other lines are ignored."""
     threads: list[Thread] = []
     frames: list[Frame] = []
     for line in text.splitlines():
@@ -90,14 +90,14 @@ def parse(text: str) -> list[Thread]:
 
 
 def main_thread(threads: Sequence[Thread], ident: int | None) -> Thread | None:
-    """Return the thread ``ident``; otherwise the oldest, which comes last, of those that are not ours."""
+    """Return the thread ``ident``. If it is missing, return the oldest thread (listed last) that is not ours."""
     found = [thread for thread in threads if thread.ident == ident] if ident is not None else []
     others = [thread for thread in threads if not thread.ours]
     return found[0] if found else others[-1] if others else None
 
 
 def place(thread: Thread | None, source: str = "") -> str:
-    """Return text on where the thread is; empty if unknown.
+    """Return text that says where the thread is; empty if unknown.
 
     For example "in DataLoader.__next__ at train.py:88 in main" or "at train.py:88 in main (`time.sleep(60)`)".
 
@@ -127,15 +127,15 @@ def _called(frame: Frame) -> str:
     if stem == "__init__":
         stem = os.path.basename(os.path.dirname(frame.path))
     if (stem, frame.function) == ("dataloader", "__next__"):
-        stem = "DataLoader"  # the class name, which users know better than PyTorch's file name
+        stem = "DataLoader"  # users know the class better than PyTorch's file name
     return f"{stem}.{frame.function}"
 
 
-_MOMENT, _AT_ONCE = 0.3, 20_000  # seconds, and objects per check of the time
+_MOMENT, _AT_ONCE = 0.3, 20_000  # time limit in seconds, and number of objects between checks of the time
 
 
 class StackReporter:
-    """Stack reporter of this process."""
+    """Reporter of this process's Python stacks to the engine."""
 
     def __init__(self, bus: MessageBus, engine: "Engine", rank: int) -> None:
         from horovod import _core
@@ -157,7 +157,7 @@ class StackReporter:
         self._theirs.close()
 
     def _give(self, _: int, body: bytes) -> None:
-        self.answerer.begun(int(body))  # the following may take long in a large process
+        self.answerer.begun(int(body))  # send this first, because the rest may take long in a large process
         text = self._stacks()
         more = {"main": threading.main_thread().ident, "source": _source(text), "loaders": _loaders()}
         self.answerer.give(int(body), text, json.dumps(more))
@@ -175,9 +175,9 @@ def _memory(name: str) -> BinaryIO:
 
 
 def _unused_signal() -> int:
-    """Return a real-time signal without handler; 0 if there is none.
+    """Return a real-time signal that has no handler; 0 if there is none.
 
-    Also reads /proc, because Python does not know of handlers installed without it, such as the user's own of
+    This also reads /proc, because Python does not know handlers that other code has installed, such as
     ``faulthandler``.
     """
     taken = 0
@@ -192,7 +192,7 @@ def _unused_signal() -> int:
 
 
 def _source(text: str) -> dict[str, str]:
-    """Return the text of the user's current line in each thread, by "path:number"."""
+    """Return the text of each thread's current line in the user's program, by "path:number"."""
     lines = {}
     for thread in parse(text):
         own = thread.own
@@ -206,7 +206,8 @@ def _source(text: str) -> dict[str, str]:
 def _loaders() -> dict[str, list[Any]]:
     """Return the progress of PyTorch's data loaders.
 
-    "live": [batches given, total batches] of each iterator; "lengths": of all data loaders.
+    "live" has [batches given so far, total batches] of each iterator; "lengths" has the total batches of each data
+    loader.
     """
     module = sys.modules.get("torch.utils.data.dataloader")
     if module is None:
@@ -215,7 +216,7 @@ def _loaders() -> dict[str, list[Any]]:
     wanted = iterators | loaders
     live, lengths = [], []
     for one in _among(gc.get_objects(), wanted):
-        with contextlib.suppress(Exception):  # partly constructed iterators, and loaders without a length
+        with contextlib.suppress(Exception):  # partly constructed iterators and loaders without a length raise errors
             if type(one) in iterators:
                 live.append([one._num_yielded, len(one)])
             else:
@@ -226,7 +227,7 @@ def _loaders() -> dict[str, list[Any]]:
 def _among(objects: list[Any], wanted: set[Any]) -> list[Any]:
     """Return the objects of the wanted classes that are found within 0.3 s.
 
-    After a second without an answer, the engine would assume that Python does not run.
+    The time is limited because the engine assumes after one second without an answer that Python does not run.
     """
     found: list[Any] = []
     end = time.monotonic() + _MOMENT

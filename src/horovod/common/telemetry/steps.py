@@ -1,13 +1,14 @@
-"""Figures about training steps, computed from the measurements of each rank. Pure.
+"""Figures about training steps, computed from the measurements of each rank.
 
 A rank sums up its own steps (``Own``) and reports to rank 0 from time to time. Rank 0 combines the reports
 (``Together``). A report contains sums since the start, not differences, so a lost message does no harm. It also
 contains a sample of at most ``SAMPLE`` single steps, from which rank 0 finds the rank that came last.
 
-**Which rank came last.** All ranks end a collective together, so the latest rank waits least, and the others wait for
-as long as it is late. Differences between waiting times need no common clock. If waiting cannot be measured (programs
-that run entirely inside their framework), the order counts in which ranks submitted the last operation of the step. The
-clocks of different hosts are then compared only as precisely as their offsets are known.
+**Which rank came last.** All ranks end a collective at the same time, so the latest rank waits least, and the others
+wait longer by its lateness. Differences between waiting times need no common clock. If waiting cannot be measured (in
+programs that run entirely inside their framework), the rank counts as last that submitted the last operation of the
+step latest. To compare times of different hosts, the offsets of their clocks are estimated, and differences below the
+error of the estimate are ignored.
 """
 
 import math
@@ -22,16 +23,16 @@ WARM_UP = 3
 """Number of first steps to ignore, which are unlike the others: memory is first touched, schedules are found."""
 # A step that takes this many times as long as others, and at least this many ns, includes a pause.
 _PAUSE, _LEAST_PAUSE = 20, 500_000_000
-_REMEMBERED = 101  # number of steps whose median is the usual length
-_WAITING = 4096  # maximum number of sampled steps that not all ranks have reported
-# Approximate maximum number of reports about such steps, because some ranks may never report some steps.
+_REMEMBERED = 101  # number of recent steps whose median counts as the usual length
+_WAITING = 4096  # maximum number of sampled steps that some ranks have not reported yet
+# Approximate maximum number of stored reports about such steps, which some ranks may never report.
 _TOLD = 1 << 16
-_LATELY = 200  # number of compared steps that "lately" covers
-_BEYOND_CHANCE = 3  # standard deviations
-_LATE, _LEAST_LATE = 0.02, 50_000  # fraction of a step, and ns, below which no rank counts as late
+_LATELY = 200  # number of compared steps to which "lately" refers
+_BEYOND_CHANCE = 3  # in standard deviations
+_LATE, _LEAST_LATE = 0.02, 50_000  # no rank counts as late below this fraction of a step or below these ns
 
 
-# Not the module `statistics`, because importing it takes half as long as all that a worker imports from here.
+# The module `statistics` is not used, because importing it would add half to the import time of this package.
 def median(values: Iterable[float]) -> float:
     """Return the median of at least one value."""
     ordered = sorted(values)
@@ -45,7 +46,7 @@ def average(values: Collection[float]) -> float:
 
 
 class Step(NamedTuple):
-    """Step measured by the engine (``_core.Engine.take_steps``). Times in ns."""
+    """Step as measured by the engine (``_core.Engine.take_steps``). Times are in ns."""
 
     number: int
     end: int
@@ -64,7 +65,7 @@ class Step(NamedTuple):
 
 @dataclass
 class Sums:
-    """Sums over the steps of one rank, without pauses and the first steps. Times in ns."""
+    """Sums over the steps of one rank, without pauses and the first steps. Times are in ns."""
 
     steps: int = 0
     time: int = 0
@@ -81,7 +82,7 @@ class Sums:
     paused: int = 0
 
     def add(self, steps: Sequence[Step]) -> None:
-        """Add the measurements of steps."""
+        """Add the measurements of some steps to the sums."""
         self.steps += len(steps)
         for name, column in zip(Step._fields, zip(*steps, strict=True), strict=False):
             if name in _SUMMED:
@@ -92,7 +93,7 @@ class Sums:
         return Sums(*(now - then for now, then in zip(self.values(), before.values(), strict=True)))
 
     def values(self) -> list[int]:
-        """Return the values in the order of the fields."""
+        """Return the values of all fields, in the order of the fields."""
         return [getattr(self, name) for name in _FIELDS]
 
 
@@ -101,7 +102,7 @@ _SUMMED = set(_FIELDS) & set(Step._fields)
 
 
 class Sampled(NamedTuple):
-    """Single step in a report to rank 0. Times in ns."""
+    """Single step in a report to rank 0. Times are in ns."""
 
     number: int
     time: int
@@ -112,9 +113,10 @@ class Sampled(NamedTuple):
 
 
 def stride(steps: int) -> int:
-    """Return the stride of the sample in a report about ``steps`` steps: multiples of it are included.
+    """Return the stride of the sample in a report about ``steps`` steps.
 
-    It is a power of two, so that ranks that report different numbers of steps choose common ones.
+    The sample has the steps whose numbers are multiples of the stride. It is a power of two, so that ranks whose
+    reports have different numbers of steps still sample common steps.
     """
     every = 1
     while steps > SAMPLE * every:
@@ -123,7 +125,7 @@ def stride(steps: int) -> int:
 
 
 class Own:
-    """Accumulated steps of this rank."""
+    """Accumulated measurements of this rank's steps."""
 
     def __init__(self) -> None:
         self.sums = Sums()
@@ -131,7 +133,7 @@ class Own:
         self.lengths: deque[int] = deque(maxlen=_REMEMBERED)
 
     def add(self, steps: Sequence[Step]) -> list[Sampled]:
-        """Add steps, and return the sample."""
+        """Add the measurements of steps, and return a sample of these steps for the report."""
         warm = [step for step in steps if step.number >= WARM_UP]
         known = [*self.lengths, *(step.time for step in warm)]
         long = max(_PAUSE * median(known), _LEAST_PAUSE) if len(known) >= 10 else float("inf")
@@ -152,16 +154,17 @@ class Own:
 
 @dataclass
 class Clock:
-    """Clock of a host: its reading minus ``offset`` is rank 0's, with an uncertainty of ``error``. In ns."""
+    """Clock of a host. Its time minus ``offset`` is rank 0's time, give or take ``error``, all in ns."""
 
     offset: int = 0
     error: int = 0
 
 
 class Pings:
-    """Estimator of a host's clock: the shorter a round trip, the more precise the estimate.
+    """Estimator of a host's clock offset from round trips.
 
-    Only the last few round trips count, because clocks drift.
+    The shortest round trip gives the most precise estimate. Only the last few round trips are used, because clocks
+    drift.
     """
 
     def __init__(self) -> None:
@@ -187,10 +190,10 @@ def came_last(
     Args:
         steps: Reports of at least two ranks about the step, by rank.
         hosts: Host of each rank.
-        clocks: Clocks by host. Hosts without a clock cannot be compared with others.
+        clocks: Clocks by host. Times of a host without a clock cannot be compared with those of others.
 
     Returns:
-        None if no rank was late or it cannot be known.
+        (rank, lateness in ns); None if no rank was late or the last one cannot be determined.
     """
     least = max(_LATE * average([s.time for s in steps.values()]), _LEAST_LATE)
     if all(s.blocked >= 0 for s in steps.values()):
@@ -212,7 +215,7 @@ def came_last(
 
 @dataclass
 class Lateness:
-    """Number of times that each rank came last, and its total lateness in ns."""
+    """For each rank, the number of steps in which it came last, and its total lateness in ns."""
 
     size: int
     """Number of ranks of the job."""
@@ -221,7 +224,7 @@ class Lateness:
     by: dict[int, int] = field(default_factory=dict)
 
     def add(self, found: tuple[int, int] | None) -> None:
-        """Add a result of ``came_last``."""
+        """Count a result of ``came_last``."""
         self.compared += 1
         if found is not None:
             rank, by = found
@@ -237,9 +240,9 @@ class Lateness:
         }
 
     def worst(self) -> int | None:
-        """Return the rank that came last most often; None unless that is more often than chance explains.
+        """Return the rank that came last most often, or None if that could be chance.
 
-        If all ranks were alike, each would cause a late step with the same probability.
+        Chance means that in each late step, every rank is equally likely to be the last.
         """
         rank = max(self.times, key=lambda rank: (self.times[rank], -rank), default=None)
         late = sum(self.times.values())
@@ -268,9 +271,9 @@ class Together:
         Args:
             rank: Reporting rank.
             host: Its host.
-            made: Number of steps it has made.
-            sums: Sums over its steps.
-            sample: Some of the steps since its last report.
+            made: Number of steps that the rank has made.
+            sums: Sums over the rank's steps.
+            sample: Some of the steps since the rank's last report.
         """
         before = self.sums.get(rank, Sums())
         if sums.steps > before.steps:
@@ -291,7 +294,7 @@ class Together:
             self._waiting.popitem(last=False)
 
     def late_recently(self) -> Lateness:
-        """Return the lateness of ranks in the last compared steps."""
+        """Return the lateness of ranks in the most recently compared steps."""
         recent = Lateness(self.size)
         for found in self._lately:
             recent.add(found)
@@ -299,7 +302,7 @@ class Together:
 
 
 def figures(sums: Sums, link: float | None = None, data_known: bool = True) -> dict[str, Any]:
-    """Return means over a rank's steps, times in seconds; None if not measured.
+    """Return means over a rank's steps. Times are in seconds; None if not measured.
 
     Args:
         sums: Sums over the steps.
@@ -337,7 +340,7 @@ _FIGURES = list(figures(Sums(steps=1, time=1)))
 
 
 def mean(ranks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the means of ``figures`` over ranks; None where a rank has none."""
+    """Return the means over ranks of their ``figures``. A mean is None if a rank lacks the value."""
     counted = [r for r in ranks if r["steps"]]
     if not counted:
         return {"steps": 0}

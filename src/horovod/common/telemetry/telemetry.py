@@ -1,4 +1,4 @@
-"""Observers of this process's job, from ``init`` to ``shutdown``."""
+"""Creation, access and shutdown of the observers of this process's job."""
 
 import contextlib
 import functools
@@ -28,10 +28,10 @@ _ABOUT_STEPS = ("stepping", "steps", "steps-last", "steps-ping", "steps-pong", "
 
 
 class Telemetry:
-    """Observers of one job. Created when the engine runs, closed before its shutdown; left alone in a forked child."""
+    """Observers of one job. They start after the engine has started, and close before it shuts down."""
 
     def __init__(self, job: Job, engine: "Engine", settings: Settings, link: Callable[[], float | None]) -> None:
-        """Start the observers. ``link``: returns the measured bandwidth of a link in bytes per second, or None."""
+        """Start the observers. ``link`` returns the measured bandwidth of a link in bytes per second, or None."""
         self._engine = engine
         self.bus = MessageBus(engine, job.rank)
         self.witness = StackReporter(self.bus, engine, job.rank)
@@ -66,7 +66,7 @@ class Telemetry:
 
     @property
     def account(self) -> "Account":
-        """Step accounting, created at the first step or query, because importing it takes some ms."""
+        """Step statistics. Created at the first step or query, because the import takes a few ms."""
         with self._making:
             return self._make_account()
 
@@ -83,22 +83,22 @@ class Telemetry:
         return Live(self.bus, lambda: self._account, lambda: self.hangs.last_guess)
 
     def _about_steps(self, kind: str, rank: int, what: dict[str, Any]) -> None:
-        with self._making:  # a message that arrives during `close` must not create an account: nothing would close it
+        with self._making:  # during `close`, do not create an account, which nothing would close
             account = self._account if self._closing else self._make_account()
         if account is not None:
             account.heard(kind, rank, what)
 
     def close(self, failed: bool = False) -> None:
-        """Close all observers even if one raises, because Python cannot exit cleanly with a remaining thread.
+        """Close all observers even if one raises, because a remaining thread would keep Python from exiting cleanly.
 
         Args:
             failed: True if an exception ends this process.
         """
         with self._making:
             self._closing = True
-        with contextlib.ExitStack() as then:  # callbacks run in reverse order
+        with contextlib.ExitStack() as then:  # callbacks run in reverse order, last registered first
             then.callback(self.timelines.stop)
-            then.callback(self.witness.close)  # after the message bus, whose thread writes to these files
+            then.callback(self.witness.close)  # closed after the message bus, whose thread writes to these files
             then.callback(self.bus.close)
             if self._live is not None:
                 then.callback(self._live.finish)
@@ -111,7 +111,7 @@ class Telemetry:
                 then.callback(self._door.close)
 
     def finish(self) -> None:
-        """Do what takes long, after the engine's shutdown, when no rank waits for this one."""
+        """Do what takes long. Called after the engine's shutdown, when no rank waits for this one."""
         self._tell(self.timelines.merge())
 
     def _tell(self, trouble: str) -> None:
@@ -119,7 +119,7 @@ class Telemetry:
             self._warn(trouble)
 
     def leave_in_child(self) -> None:
-        """Release resources in a forked child, where the threads do not exist."""
+        """Release files and descriptors in a forked child, in which the observers' threads do not exist."""
         if self._door is not None:
             self._door.leave_in_child()
         if self._live is not None:

@@ -1,4 +1,4 @@
-"""Control of this rank's timeline, and ranges for NVIDIA's profilers (docs/gpu.md).
+"""Control of this rank's timeline, and of ranges for NVIDIA's profilers (docs/gpu.md).
 
 ``core/trace/timeline.h`` describes the contents and the format of the timeline.
 """
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from horovod._core import Engine
 
 DYNAMIC = "DYNAMIC"
-_PATIENCE = 1.0  # seconds after this rank's end for other ranks' files to be completed
-_MERGING = 300.0  # seconds for merging
+_PATIENCE = 1.0  # seconds to wait for other ranks to complete their files
+_MERGING = 300.0  # maximum seconds for merging
 
 
 class Timelines:
-    """Timelines of one job; at most one is running. Thread-safe."""
+    """Timelines of one job, at most one of which is running. Thread-safe."""
 
     def __init__(self, job: Job, engine: "_core.Engine", settings: Settings) -> None:
         self._job, self._engine, self._settings = job, engine, settings
@@ -39,10 +39,7 @@ class Timelines:
         self._asked = settings.text("HOROVOD_TIMELINE")
 
     def begin(self) -> str:
-        """Start the timeline that the environment asks for. Return an error text or "".
-
-        A failure does not end the job.
-        """
+        """Start the timeline that the environment requests. Return an error text, or "" if that succeeds."""
         if not self._asked or self._asked.upper() == DYNAMIC:
             return ""
         try:
@@ -74,7 +71,7 @@ class Timelines:
             )
 
     def stop(self) -> None:
-        """Stop the timeline, if one is running. All recorded events are in the file afterwards."""
+        """Stop the timeline, if one is running. Afterwards, the file contains all recorded events."""
         with self._lock:
             running, self._running = self._running, None
         if running is not None:
@@ -113,7 +110,7 @@ class Timelines:
 
 
 def _complete(path: str) -> bool:
-    """Return True if the file's writer has closed it. While it is being written, blanks follow the last bracket."""
+    """Return True if the file is complete. While it is being written, blanks follow the last bracket."""
     try:
         with open(path, "rb") as file:
             file.seek(-2, os.SEEK_END)
@@ -122,11 +119,11 @@ def _complete(path: str) -> bool:
         return False
 
 
-_PROFILER = "NVTX_INJECTION64_PATH"  # set by the profiler that starts the program; NVTX loads its library from there
+_PROFILER = "NVTX_INJECTION64_PATH"  # set by the profiler: the library that NVTX loads
 
 
 def begin_nvtx_ranges(engine: "Engine", settings: Settings, environ: Mapping[str, str] = os.environ) -> str:
-    """Mark ranges if a profiler is attached and HOROVOD_DISABLE_NVTX_RANGES is not set. Return an error text or ""."""
+    """Mark ranges if a profiler is attached, unless HOROVOD_DISABLE_NVTX_RANGES is set. Return an error text or ""."""
     if not environ.get(_PROFILER) or settings.flag("HOROVOD_DISABLE_NVTX_RANGES"):
         return ""
     library = libraries.nvtx(environ)

@@ -1,4 +1,4 @@
-"""Comparison of ranks' observations of training (``horovod.common.training``) on rank 0; warns once per mistake."""
+"""Comparison of the ranks' observations of training (``horovod.common.training``), with warnings of mistakes."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -12,8 +12,8 @@ from horovod.common.training import training
 if TYPE_CHECKING:
     from horovod._core import Engine
 
-_OPEN = 64  # maximum number of comparisons that wait for reports of some ranks
-# Relative difference of a parameter's sample that is tolerated, because hardware may round differently.
+_OPEN = 64  # maximum number of comparisons that wait for reports from ranks
+# Tolerated relative difference between samples of a parameter, because hardware may round differently.
 _UNLIKE = 1e-5
 _OFF = "(HOROVOD_TRAINING_CHECKS=0 turns such checks off)"
 
@@ -63,7 +63,7 @@ def _first_difference(notes: Notes) -> tuple[str, int, int] | None:
 def _alike(mine: Sequence[float], theirs: Sequence[float] | None) -> bool:
     if theirs is None or len(mine) != len(theirs):
         return False
-    if mine == theirs or any(x != x for x in (*mine, *theirs)):  # NaN is a different problem
+    if mine == theirs or any(x != x for x in (*mine, *theirs)):  # NaN is another problem, which this does not report
         return True
     length = max(sum(x * x for x in mine), sum(x * x for x in theirs))
     return sum((x - y) ** 2 for x, y in zip(mine, theirs, strict=True)) <= _UNLIKE**2 * length
@@ -111,14 +111,14 @@ _ABOUT: dict[str, Callable[[Notes], str]] = {
 
 
 class Comparison:
-    """Combination of the observations of several ranks. Pure."""
+    """Combination of the observations of several ranks."""
 
     def __init__(self) -> None:
         self._open: dict[tuple[Any, ...], dict[int, Mapping[str, Any]]] = {}
         self._warned: set[str] = set()
 
     def add(self, rank: int, note: Mapping[str, Any]) -> str:
-        """Return a warning if ``note`` completes a comparison that shows a mistake, otherwise an empty text."""
+        """Return a warning if ``note`` completes a comparison that shows a mistake, else ""."""
         about, ranks = note["about"], note["ranks"]
         key = (about, note["of"], note["step"], tuple(ranks))
         told = self._open.setdefault(key, {})
