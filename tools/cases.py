@@ -47,7 +47,7 @@ NO_OP = "import numpy, horovod.numpy as hvd\nhvd.init()\nhvd.allreduce(numpy.one
 
 @dataclass
 class Outcome:
-    """Result of one command: ``ok``, ``fails`` (a line says so), ``error`` (exit code) or ``timeout``."""
+    """Outcome of one command: ``ok``, ``fails`` (its output says so), ``error`` (exit code) or ``timeout``."""
 
     case: str
     command: str
@@ -58,14 +58,14 @@ class Outcome:
 
 
 def commands_of(path: Path) -> list[str]:
-    """Return the shell commands that a case's header asks for, without duplicates."""
+    """Return the shell commands in a case's header, without duplicates."""
     text = path.read_text(errors="replace")
     default = f"bash {path.name}" if path.suffix == ".sh" else f"{launcher_of(text)}python {path.name}"
     header = text.splitlines()[:HEADER_LINES]
     line = next((m[1] for line in header if (m := re.match(r"#?\s*Run\b[^:]*:\s*(.*)", line))), default)
     if path.name not in line:
         line = default
-    line = re.sub(r"\s{2,}\(.*\)$", "", line)  # a remark after the command
+    line = re.sub(r"\s{2,}\(.*\)$", "", line)  # strip a remark after the command
     while "[" in line:
         line, before = re.sub(r"\s*\[[^\[\]]*\]", "", line), line
         if line == before:
@@ -79,13 +79,13 @@ def commands_of(path: Path) -> list[str]:
 
 
 def launcher_of(text: str) -> str:
-    """Return the launcher for a Python case without a command: none if its code names ``horovodrun`` or has no rank."""
+    """Return the launcher for a Python case without a command; "" if it starts horovodrun or uses no rank."""
     code = re.sub(r'\A\s*""".*?"""|^\s*#[^\n]*$', "", text, flags=re.S | re.M)
     return "" if "horovodrun" in code or not re.search(r"^\s*hvd\.init\(", code, re.M) else "horovodrun -np 2 "
 
 
 def prepare(folder: Path, scratch: Path) -> None:
-    """Copy the cases to ``scratch`` with their placeholders replaced by the running environment and ``scratch``."""
+    """Copy the cases to ``scratch``, and replace their placeholders by this environment and ``scratch``."""
     shutil.copytree(folder, scratch / "cases")
     (scratch / "nop.py").write_text(NO_OP)
     for path in (scratch / "cases").rglob("*"):
@@ -125,7 +125,7 @@ def run(case: Path, name: str, command: str, scratch: Path, timeout: float) -> O
 
 
 def end_session(process: subprocess.Popen[bytes]) -> None:
-    """Kill the processes that a command left behind: its process group, then orphans, which this subreaper adopts."""
+    """Kill the processes that a command left behind: its process group, then orphans that became our children."""
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except ProcessLookupError:
@@ -144,7 +144,7 @@ def children() -> list[int]:
 
 
 def judge(code: int | None, lines: list[str]) -> str:
-    """Return the result for an exit code (None if killed after the time limit) and the lines of output."""
+    """Classify a run by its exit code (None if killed after the time limit) and its lines of output."""
     if code is None:
         return "timeout"
     if any(re.search(r"\bFAILS\b", line) for line in lines):
@@ -153,13 +153,13 @@ def judge(code: int | None, lines: list[str]) -> str:
 
 
 def telling(lines: list[str], most: int = 12) -> list[str]:
-    """Return the lines with FAILS, or else the last ones; at most ``most``, each cut at 400 characters."""
+    """Return up to ``most`` lines: those with FAILS, else the last ones. Each is cut at 400 characters."""
     chosen = [line for line in lines if re.search(r"\bFAILS\b", line)] or [line for line in lines if line.strip()]
     return [line[:400] for line in chosen[-most:]]
 
 
 def cases_in(folder: Path, only: str, given: dict[str, list[str]]) -> list[tuple[Path, list[str]]]:
-    """Return the cases in a folder whose path contains ``only``, with commands from ``given`` or else the header."""
+    """Return a folder's cases whose path contains ``only``. Their commands come from ``given`` or the header."""
     files = [path for path in sorted(folder.rglob("*")) if path.suffix in (".py", ".sh")]
     imported = {(p.parent, m) for p in files for m in re.findall(r"^import (\w+)", p.read_text(errors="replace"), re.M)}
     return [
@@ -185,7 +185,7 @@ def main() -> int:
     outcomes = []
     with tempfile.TemporaryDirectory(prefix="cases-") as temporary:
         scratch = Path(temporary)
-        scratch.chmod(0o755)  # some cases switch to other users
+        scratch.chmod(0o755)  # some cases switch to another user, who needs access
         prepare(arguments.folder, scratch)
         for path, commands in cases_in(scratch / "cases", arguments.only, given):
             for command in commands:

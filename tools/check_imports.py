@@ -2,7 +2,7 @@
 
     python tools/check_imports.py [folder of the package]
 
-Imports within functions and under TYPE_CHECKING count, too: such cycles also make modules depend on each other. An
+Imports within functions and under TYPE_CHECKING count as well, because they also make modules depend on each other. An
 import of a name from a package counts as an import of the module with this name, if it exists, or else of the package.
 import-linter checks the layers.
 """
@@ -50,7 +50,7 @@ def _imported(tree: ast.Module, module: str, is_package: bool) -> Iterator[str]:
 
 
 def _module_of(full: str, modules: set[str]) -> str | None:
-    """Return the module that ``a.b.c`` refers to: itself, or ``a.b`` if it is a name there; None in other packages."""
+    """Return the module for ``a.b.c``: itself, or ``a.b`` if ``c`` is a name there; None in other packages."""
     for name in (full, full.rpartition(".")[0]):
         if name in modules:
             return name
@@ -58,7 +58,7 @@ def _module_of(full: str, modules: set[str]) -> str | None:
 
 
 def circles(graph: Graph) -> list[list[str]]:
-    """Return the graph's strongly connected components of two or more modules, largest first (Tarjan 1972)."""
+    """Return the strongly connected components of two or more modules, largest first (Tarjan 1972)."""
     index: dict[str, int] = {}
     low: dict[str, int] = {}
     stack: list[str] = []

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Check that files of the C++ core include only headers of their own and lower layers.
 
-The layers, lowest first, are in ``DIRECT``. The core must not include headers of Python, of frameworks, of MPI or of
-accelerator libraries; those belong to the bindings, or are found with dlopen. Prints each offending line as
-``file:line: reason``, and exits with 1 if there is any.
+The layers, lowest first, are in ``DIRECT``. The core must not include headers of Python, frameworks, MPI or accelerator
+libraries. Python and framework headers belong in the bindings, and the core loads other libraries with dlopen. Prints
+each offending line as ``file:line: reason``, and exits with 1 if there is any.
 
     python tools/check_includes.py [ROOT]
 """
@@ -35,7 +35,7 @@ FOREIGN = re.compile(
     r"(Python\.h|(nanobind|pybind11|torch|ATen|c10|tensorflow|tsl|xla|jax|mxnet|numpy)/|mpi\.h|nccl\.h|cuda)"
 )
 INCLUDE = re.compile(r"""\s*#\s*include\s*(?P<open>["<])(?P<path>[^">]+)[">]""")
-# Pure layers contain functions of their arguments only: no threads, locks, waiting or system calls.
+# Code in pure layers depends only on its arguments: no threads, locks, waiting or system calls.
 PURE = {"agree", "kernels"}
 ACTING = re.compile(
     r"(thread|mutex|shared_mutex|atomic|condition_variable|future|semaphore|chrono|fstream|[a-z_]+\.h|sys/.*)$"

@@ -17,7 +17,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Rule:
-    """A kind of wording to avoid, what to write instead, and how many places are still allowed."""
+    """Wording to avoid, with what to write instead and how many places are still allowed."""
 
     pattern: re.Pattern[str]
     instead: str
@@ -89,7 +89,7 @@ def found(root: Path) -> dict[str, list[str]]:
 
 
 def main(arguments: list[str]) -> int:
-    """Print which budgets do not match, or with `--list` all places; return the exit code."""
+    """Print the budgets that do not match, or with `--list` all places; return the exit code."""
     roots = [word for word in arguments if word != "--list"]
     places = found(Path(roots[0]) if roots else Path(__file__).resolve().parents[1])
     if "--list" in arguments:

@@ -24,7 +24,7 @@ _SAFE = "sys.path[:] = [p for p in sys.path if p]"
 
 
 def in_python(text: str) -> Iterator[int]:
-    """Yield the line number of each command with an interpreter followed by its options."""
+    """Yield the line number of each Python command that passes options directly to an interpreter."""
     for node in ast.walk(ast.parse(text)):
         if not isinstance(node, ast.List | ast.Tuple):
             continue

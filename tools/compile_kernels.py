@@ -22,11 +22,11 @@ COMMITTED = ROOT / "core/kernels/kernels.ptx"
 NVRTC = Path(sys.prefix) / "nvrtc"
 LIBRARIES = "nvidia/cuda_nvrtc/lib"
 VERSION = (12, 1)
-# The oldest architecture that later versions of NVRTC still support; drivers translate it for all later GPUs.
+# The oldest architecture that later versions of NVRTC still support; drivers translate its PTX for all later GPUs.
 OPTIONS = [
     "--gpu-architecture=compute_70",
     "--std=c++17",
-    "--fmad=false",  # a contracted a * b + c would differ from the CPU's result
+    "--fmad=false",  # a fused multiply-add would differ from the CPU's result
     "--ftz=false",
     "--prec-div=true",
     "--prec-sqrt=true",
@@ -40,7 +40,7 @@ class CompileError(Exception):
 
 
 class Nvrtc:
-    """Interface to NVRTC in `folder`, the target of ``pip install --target``."""
+    """Wrapper of the NVRTC library in `folder`, the target of ``pip install --target``."""
 
     def __init__(self, folder: Path) -> None:
         libraries = folder / LIBRARIES
@@ -86,7 +86,7 @@ class Nvrtc:
 
 
 def tidy(ptx: str) -> str:
-    """Remove unused constants, which come from NVRTC's headers, and blank space at ends of lines."""
+    """Remove unused constants that come from NVRTC's headers, and trailing whitespace."""
     constant = re.compile(r"\.global \.align \d+ \.\w+ (?P<name>\w+)(\[\d+\])?( = .*)?;$")
     lines = [line.rstrip() for line in ptx.splitlines()]
     kept = []

@@ -1,11 +1,12 @@
-"""Short report on a GPU and its driver, to run before longer checks.
+"""Report briefly on a GPU and its driver, before longer checks run.
 
     python tools/gpu_probe.py [--driver libcuda.so.1] [--megabytes 256] [--json probe.json]
 
-It contains versions, data on the machine, copy rates, the cost of driver calls, whether processes can share memory and
-events, and whether a stream that waits for a value lets other processes use the GPU. Needs only Python, with
-gpu_probe_driver.py and gpu_probe_machine.py in the same folder. Each part runs in a separate process with a deadline; a
-part that fails or hangs is reported, and the others continue. The exit code is 1 if a required part fails.
+The report contains versions, data on the machine, copy rates and the cost of driver calls. It also says whether
+processes can share memory and events, and whether a stream that waits for a value lets other processes use the GPU.
+Needs only Python, with gpu_probe_driver.py and gpu_probe_machine.py in the same folder. Each part runs in a separate
+process with a deadline; a part that fails or hangs is reported, and the others continue. The exit code is 1 if a
+required part fails.
 """
 
 from __future__ import annotations
@@ -98,7 +99,7 @@ def part_copies(path: str, megabytes: int) -> dict[str, Any]:
 
 
 def part_calls(path: str, megabytes: int) -> dict[str, Any]:
-    """Measure the host's time for driver calls in microseconds. The first value is Python's overhead."""
+    """Measure the host time of driver calls in microseconds. The first value is Python's own overhead."""
     cuda = Cuda(path)
     one, two, event, version = cuda.stream(), cuda.stream(), cuda.event(), ctypes.c_int()
     mode, popped = ctypes.c_int(2), ctypes.c_void_p()
@@ -151,7 +152,7 @@ def text_of(handle: Handle) -> str:
 
 
 class Peer:
-    """Second process of a part, which runs this program and exchanges lines of text."""
+    """Second process of a measurement, which runs this program and exchanges lines of text with the first."""
 
     def __init__(self, part: str, path: str) -> None:
         words = [sys.executable, __file__, "--driver", path, "--part", part]
@@ -210,7 +211,7 @@ def part_memory_peer(path: str, megabytes: int) -> None:
 
 
 def part_events(path: str, megabytes: int) -> dict[str, Any]:
-    """Measure alternating turns of two processes: wait for the other's event, copy 4 KiB, record an event."""
+    """Measure two processes in turns: each waits for the other's event, copies 4 KiB and records an event."""
     cuda = Cuda(path)
     stream, mine, handle, theirs = cuda.stream(), cuda.event(2 | 4), Handle(), ctypes.c_void_p()
     here, there = cuda.allocate(4096), cuda.allocate(4096)
@@ -251,7 +252,7 @@ def part_events_peer(path: str, megabytes: int) -> None:
 
 
 def part_values(path: str, megabytes: int) -> dict[str, Any]:
-    """Measure alternating turns that are synchronized by values in shared memory, without the host.
+    """Measure two processes in turns that shared memory values synchronize, without the host.
 
     It shows whether a stream that waits for a value lets another process use the GPU.
     """
@@ -302,7 +303,7 @@ NEEDED = ("device", "copies, GB/s", "calls, us")
 def run_part(name: str, path: str, megabytes: int, seconds: float) -> Any:
     words = [sys.executable, __file__, "--driver", path, "--megabytes", str(megabytes), "--part", name]
     process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
-    killer = threading.Timer(seconds, lambda: os.killpg(process.pid, 9))  # kills its peer, too
+    killer = threading.Timer(seconds, lambda: os.killpg(process.pid, 9))  # also kills its peer
     killer.start()
     out, complaints = process.communicate()
     late = not killer.is_alive() and process.returncode != 0

@@ -1,4 +1,4 @@
-"""Interface to the CUDA driver by ctypes, for gpu_probe.py and nccl_probe.py."""
+"""Access to the CUDA driver with ctypes, for gpu_probe.py and nccl_probe.py."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class CudaError(Exception):
 
 
 class Cuda:
-    """CUDA driver, with the first GPU's primary context current in the calling thread."""
+    """CUDA driver. The first GPU's primary context becomes current in the calling thread."""
 
     def __init__(self, path: str) -> None:
         self.library = ctypes.CDLL(path)
@@ -71,7 +71,7 @@ class Cuda:
 
 
 def microseconds(run: Callable[[], Any], times: int = 300) -> float:
-    """Return the median time of single calls in microseconds."""
+    """Return the median time of a single call in microseconds."""
     taken = []
     for _ in range(times):
         start = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Data on a machine with a GPU that are available without CUDA, for gpu_probe.py."""
+"""Facts about a machine with a GPU that are available without CUDA, for gpu_probe.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Check of the real NCCL with two ranks on one GPU, which appear as two hosts (NCCL_HOSTID).
+"""Check the real NCCL with two ranks on one GPU, which NCCL_HOSTID makes look like two hosts.
 
     python tools/nccl_probe.py [--driver libcuda.so.1] [--nccl PATH] [--json nccl.json]
 
@@ -93,15 +93,15 @@ def rank(me: int, driver: str, path: str) -> None:
         cuda.wait(stream)
         found[label] = round(1e6 * (time.perf_counter() - start) / times, 1)
     say("ready")
-    input()  # returns when rank 1 has been killed; rank 1 itself is killed here
+    input()  # Rank 0 returns from here after rank 1 was killed. Rank 1 is killed during this call.
     if me == 0:
         found |= alone(cuda, lib, memory, stream)
         say(json.dumps(found))
-    os._exit(0)  # end even if a library's thread hangs
+    os._exit(0)  # exit even if a library thread hangs
 
 
 def alone(cuda: Cuda, lib: Nccl, memory: ctypes.c_uint64, stream: ctypes.c_void_p) -> dict[str, Any]:
-    """Start an allreduce without the other rank, then abort the communicator, and return what happened."""
+    """Start an allreduce without the other rank, abort the communicator, and return what happened."""
     found: dict[str, Any] = {}
     event = cuda.event()
     lib.allreduce(memory, 1024, stream)

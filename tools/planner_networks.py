@@ -57,7 +57,7 @@ def points(single: tuple[float, ...], layout: Layout, measured: tuple[float, ...
 
 
 def fitted_network(kind: str) -> Network:
-    """Return the network whose constants are fitted to a row of the 16-GPU table."""
+    """Return a network with constants that are fitted to a row of the 16-GPU table."""
     base = Network(
         name=f"published-{kind}",
         source=f"fitted to ResNet-101 and VGG-16 ({TITLES[kind]}) in Horovod's published 16-GPU table (2017-09)",
@@ -70,7 +70,7 @@ def fitted_network(kind: str) -> Network:
 
 
 def efficiency_512(net: Network) -> list[list[str]]:
-    """Return rows of the efficiencies on 512 GPUs."""
+    """Return table rows with the efficiencies on 512 GPUs."""
     rows = [["512 GPUs, 25 Gbit/s RDMA", "Published", "Predicted", "Difference"]]
     for name, single, published in zip(MODELS, SINGLE_16, EFFICIENCY_512, strict=True):
         shape = profile.load(name).at(single)
@@ -81,7 +81,7 @@ def efficiency_512(net: Network) -> list[list[str]]:
 
 
 def statements(nets: dict[str, Network]) -> list[list[str]]:
-    """Return rows on what RDMA and fusion gain on 128 GPUs (arXiv 1802.05799, sections 4 and 5)."""
+    """Return table rows with the gains from RDMA and fusion on 128 GPUs (arXiv 1802.05799, sections 4 and 5)."""
     slow = msgspec.structs.replace(nets["tcp"], latency=300e-6)
     rows = [["128 GPUs, 25 Gbit/s", "TCP: efficiency", "RDMA gains", "Fusion gains (TCP)", "Fusion gains (300 us)"]]
     for name, single in zip(MODELS, SINGLE_16, strict=True):
@@ -94,7 +94,7 @@ def statements(nets: dict[str, Network]) -> list[list[str]]:
 
 
 def main(write: bool = False) -> None:
-    """Print all tables; with ``write``, also write the networks that ship."""
+    """Print all tables. With ``write``, also write the networks that ship with the planner."""
     nets = {kind: fitted_network(kind) for kind in TABLE_16}
     for kind, net in nets.items():
         print(f"16 GPUs, 25 Gbit/s, {TITLES[kind]}:")

@@ -20,7 +20,7 @@ TENSORFLOW = "one P100 in TensorFlow's published benchmarks (2017-05)"
 
 
 class Network:
-    """Layers of a convolutional network, with the size of the image that passes through it."""
+    """Builder of a convolutional network's layers, which tracks the image size from layer to layer."""
 
     def __init__(self, size: int, channels: int = 3, norm: tuple[str, ...] = ()) -> None:
         self.layers: list[Layer] = []
@@ -29,7 +29,7 @@ class Network:
     def conv(
         self, filters: int, kernel: int | tuple[int, int], stride: int = 1, valid: bool = False, inputs: int = 0
     ) -> None:
-        """Add a convolution of the current output, or of one with ``inputs`` channels."""
+        """Add a convolution of the current output, or of an input with ``inputs`` channels."""
         height, width = (kernel, kernel) if isinstance(kernel, int) else kernel
         self.pool(max(height, width), stride, valid)
         weights = height * width * (inputs or self.channels) * filters
@@ -38,7 +38,7 @@ class Network:
         self.channels = filters
 
     def pool(self, kernel: int, stride: int, valid: bool = False) -> None:
-        """Shrink the image."""
+        """Reduce the image size, as pooling does."""
         self.size = -(-(self.size - (kernel - 1 if valid else 0)) // stride)
 
     def dense(self, outputs: int) -> None:
@@ -51,9 +51,9 @@ class Network:
         """Add an Inception module.
 
         Args:
-            *branches: Convolutions of each branch: (filters, kernel, stride). A negative number of filters means that
-                the convolution has the same input as the one before it, and its output is joined to that one's.
-            passed: Channels that pass through a pooling branch unchanged.
+            *branches: Convolutions of each branch, as (filters, kernel, stride). A negative number of filters means
+                that the convolution has the same input as the one before it, and that both outputs are concatenated.
+            passed: Number of channels that a pooling branch passes through unchanged.
         """
         size, channels, output = self.size, self.channels, passed
         for branch in branches:
@@ -68,7 +68,7 @@ class Network:
 
 
 def vgg16() -> Network:
-    """VGG-16, configuration D."""
+    """Return the network VGG-16, configuration D."""
     net = Network(224)
     for filters, convolutions in ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3)):
         for _ in range(convolutions):
@@ -80,7 +80,7 @@ def vgg16() -> Network:
 
 
 def resnet(blocks: tuple[int, ...]) -> Network:
-    """ResNet with bottleneck blocks; ``blocks`` in each stage."""
+    """Return a ResNet with bottleneck blocks; ``blocks`` is their number in each stage."""
     net = Network(224, norm=("gamma", "beta"))
     net.conv(64, 7, 2)
     net.pool(3, 2)
@@ -101,7 +101,7 @@ def resnet(blocks: tuple[int, ...]) -> Network:
 
 
 def inception3() -> Network:
-    """Inception V3 without the auxiliary classifier."""
+    """Return the network Inception V3 without the auxiliary classifier."""
     net = Network(299, norm=("beta",))
     net.conv(32, 3, 2, valid=True)
     net.conv(32, 3, valid=True)
@@ -152,7 +152,7 @@ NETWORKS = {
 
 
 def main(folder: Path = FOLDER) -> None:
-    """Write all profiles."""
+    """Write the profiles of all networks to the folder."""
     for name, (title, net, throughput, source) in NETWORKS.items():
         model = Model(title, net.layers, dataset=IMAGENET)
         save(profile_of(model, BATCH, throughput, source), folder / f"{name}.json")

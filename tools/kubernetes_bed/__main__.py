@@ -32,7 +32,7 @@ PACKAGES = {
     "openssl": "openssl",
     "ip": "iproute2",
 }
-DEFAULT_SHARES, LIGHTER = 1024, 1.25  # the kernel's CPU shares, and their factor for each step of niceness
+DEFAULT_SHARES, LIGHTER = 1024, 1.25  # default CPU shares of the kernel, and their factor for each step of niceness
 THREADS = 8  # the cluster gets as much CPU time as this many threads of the tests
 
 
@@ -64,9 +64,9 @@ def install_packages() -> None:
 
 @contextlib.contextmanager
 def cgroups(prefix: str, nodes: Sequence[str]) -> Iterator[str]:
-    """Create a cgroup in each hierarchy, with a child for each node; yield its name, and remove all at the end.
+    """Create a cgroup in each hierarchy, with a child per node; yield its name, and remove all cgroups at the end.
 
-    Its CPU shares follow from this process's niceness, which itself has an effect only within one cgroup.
+    Its CPU shares depend on this process's niceness, because niceness itself has an effect only within one cgroup.
     """
     name = f"{prefix}{os.getpid()}"
     made = [each / name for each in sorted(CGROUPS.iterdir()) if (each / "cgroup.procs").exists()]
@@ -91,7 +91,7 @@ def cgroups(prefix: str, nodes: Sequence[str]) -> Iterator[str]:
 
 
 def prefix_of(cache: Path) -> str:
-    """Return the prefix of cgroups' names, which depends on the cache because several clusters may run at once."""
+    """Return the prefix of cgroup names. It depends on the cache folder, because clusters may run in parallel."""
     return f"hvd-bed-{hashlib.sha256(os.fsencode(cache.resolve())).hexdigest()[:12]}-"
 
 
@@ -102,7 +102,7 @@ def remove_old(prefix: str) -> None:
 
 
 def clear(folder: Path) -> None:
-    """Remove a folder, except for file systems that are mounted in it."""
+    """Remove a folder, but leave file systems alone that are mounted in it."""
     if folder.exists():
         subprocess.run(["rm", "-rf", "--one-file-system", str(folder)], check=True, timeout=120)
 
@@ -115,7 +115,7 @@ def _remove(path: Path) -> bool:
 
 
 def entering(name: str) -> Callable[[], None]:
-    """Return a function for a new process that enters the cgroups, and lets it die with this process."""
+    """Return a function that moves a new process to the cgroups and makes it die with this process."""
     dies = dying_with(os.getpid())
 
     def enter() -> None:
@@ -129,11 +129,11 @@ def entering(name: str) -> Callable[[], None]:
 
 
 def run(words: Sequence[str], environ: Mapping[str, str], enter: Callable[[], None]) -> int:
-    """Run a command that ends with this process at the latest, and return its exit code.
+    """Run a command and return its exit code. The command dies if this process ends.
 
     Args:
-        words: The command.
-        environ: Its environment.
+        words: Command and its arguments.
+        environ: Environment variables of the command.
         enter: Function that its process calls first.
 
     Raises:
@@ -166,7 +166,7 @@ def main() -> int:
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda number, _: sys.exit(128 + number))
     with open(cache / "bed.lock", "w") as lock, contextlib.ExitStack() as stack:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # runs with the same cache share the nodes' images
+        fcntl.flock(lock, fcntl.LOCK_EX)  # Runs with the same cache share the nodes' images.
         prefix = prefix_of(cache)
         remove_old(prefix)
         work = cache / "run"

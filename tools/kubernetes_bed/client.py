@@ -1,4 +1,4 @@
-"""Client of the API server for the simulated components, with paths and plain dicts."""
+"""API server client for the simulated components. It works with paths and plain dicts."""
 
 import http.client
 import json
@@ -24,13 +24,13 @@ class Refused(RuntimeError):
 
 
 def connect(seconds: float = SECONDS) -> http.client.HTTPSConnection:
-    """Return a connection to the server, whose self-signed certificate is not checked within these namespaces."""
+    """Return a connection to the server, without checking its self-signed certificate."""
     context = ssl._create_unverified_context()
     return http.client.HTTPSConnection(HOST, PORT, timeout=seconds, context=context)
 
 
 class Client:
-    """Client of the API server, for one thread."""
+    """API server client for use by one thread."""
 
     def __init__(self, token: str = ADMIN) -> None:
         self._headers = {"Authorization": f"Bearer {token}", "Accept": "application/json"}
@@ -49,7 +49,7 @@ class Client:
             except (OSError, http.client.HTTPException):
                 self._kept.close()
                 self._kept = None
-                if last or method == "POST":  # do not repeat a POST, which may have succeeded
+                if last or method == "POST":  # Do not repeat a POST, because the first one may have succeeded.
                     raise
                 continue
             if answer.status >= 300:
@@ -62,10 +62,10 @@ class Client:
         return self.request("PATCH", path, change, MERGE)
 
     def follow(self, path: str) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Watch the objects of `path`.
+        """Watch the objects under `path`.
 
-        Yields all objects as ("ADDED", object), then ("", {}), then (event, object) for each event. Ends when the watch
-        expires; then call it again. Raises Refused, OSError.
+        Yields all objects as ("ADDED", object), then ("", {}), then (event, object) for each event. The generator ends
+        when the watch expires. Then call this method again. Raises Refused, OSError.
         """
         found = self.request("GET", path)
         kind, version = found["kind"].removesuffix("List"), found["apiVersion"]

@@ -13,7 +13,7 @@ from tools.kubernetes_bed.client import Client, Refused
 
 JOBS, PODS = "/apis/batch/v1/jobs", "/api/v1/pods"
 AGAIN = 1.0
-REFUSED_AGAIN = 5.0  # seconds until the next attempt after a pod could not be created
+REFUSED_AGAIN = 5.0  # seconds until the next attempt if a pod could not be created
 TO_INDEX = {"fieldRef": {"fieldPath": f"metadata.annotations['{jobs.INDEX}']"}}
 
 
@@ -22,7 +22,7 @@ def now() -> str:
 
 
 def pod_of(job: dict[str, Any], number: int | None) -> dict[str, Any]:
-    """Return a new pod for a Job, with index `number` in Indexed Jobs, as JSON for the API. Pure."""
+    """Return a new pod for a Job as JSON for the API. In an Indexed Job, it has index `number`."""
     template, name = copy.deepcopy(job["spec"]["template"]), job["metadata"]["name"]
     metadata = template.setdefault("metadata", {})
     metadata["generateName"] = f"{name}-" if number is None else f"{name}-{number}-"
@@ -94,7 +94,7 @@ class Controller:
         if event == "DELETED":
             known.pop(uid, None)
         elif int(known.get(uid, thing)["metadata"]["resourceVersion"]) <= int(thing["metadata"]["resourceVersion"]):
-            known[uid] = thing  # the known version may be newer than the event, after a change of our own
+            known[uid] = thing  # The known version can be newer than the event, after a change by this controller.
         if path == JOBS:
             return str(uid)
         owners = thing["metadata"].get("ownerReferences", [])
@@ -110,7 +110,7 @@ class Controller:
     def _reconcile(self, uid: str) -> None:
         job, pods = self._jobs.get(uid), self._pods_of(uid)
         if job is None or "deletionTimestamp" in job["metadata"]:
-            for pod in pods:  # they need not be counted any more
+            for pod in pods:  # these pods need not be counted any more
                 if jobs.FINALIZER in pod["metadata"].get("finalizers", ()):
                     self._release(pod)
             return

@@ -24,7 +24,7 @@ IMAGE = "localhost/horovod:bed"
 
 
 class ControlPlane:
-    """Control plane: etcd, API server and controllers, with files in `home`."""
+    """Control plane of the cluster: etcd, API server and controllers, with files in `home`."""
 
     def __init__(self, home: Path, binaries: Path, nodes: range) -> None:
         self.home, self.binaries = home, binaries
@@ -79,7 +79,7 @@ def _answers(path: str) -> bool:
         Client().request("GET", path)
     except Refused as error:
         return error.status < 500 and error.status != 403
-    except ValueError:  # the answer "ok" is not JSON
+    except ValueError:  # the reply "ok" is not JSON
         return True
     except OSError:
         return False
@@ -157,7 +157,7 @@ def main() -> int:
     environ = start(Path(work), Path(cache), nodes, cgroup)
     print(f"kubernetes_bed: {count} node(s) ready after {time.monotonic() - began:.1f} s", file=sys.stderr, flush=True)
     process = subprocess.Popen(command, env={**os.environ, **environ})
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal sends it to the command, too
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal also sends this signal to the command
     signal.signal(signal.SIGTERM, lambda *_: process.terminate())
     code = process.wait()
     return code if code >= 0 else 128 - code

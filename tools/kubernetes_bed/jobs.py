@@ -1,7 +1,7 @@
-"""Decisions of the controller of Jobs of Kubernetes 1.28 and later, as far as this project needs them. Pure.
+"""Decisions of the Job controller of Kubernetes 1.28 and later, as far as this project needs them.
 
-Pods have a finalizer until they are counted, so that none is missed. With a failure policy, a deleted pod is counted
-and replaced when it has ended; without, it counts as failed at once.
+Each pod has a finalizer until it is counted, so that no pod is missed. If the Job has a failure policy, a deleted pod
+is counted and replaced after it has ended. Otherwise it counts as failed at once.
 """
 
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ Pod = dict[str, Any]
 
 @dataclass
 class Record:
-    """Counts of one Job's pods."""
+    """Record of one Job's pods that were counted, and their results."""
 
     failed: int = 0
     done: set[int] = field(default_factory=set)
@@ -33,9 +33,9 @@ class Plan:
     """Actions to be taken for one Job.
 
     Attributes:
-        create: Indexes of pods to create; None in Jobs that are not Indexed.
+        create: Index of each pod to create; the index is None if the Job is not Indexed.
         delete: Pods to delete.
-        release: Pods whose finalizer to remove.
+        release: Pods from which to remove the finalizer.
         condition: Condition to set.
         active: Number of active pods.
         wake: Seconds until the next check, or None.
@@ -67,13 +67,13 @@ def going(pod: Pod) -> bool:
 
 
 def ended(pod: Pod) -> bool:
-    """Return True if no process of the pod is running any more."""
+    """Return True if all processes of the pod have ended."""
     gone = going(pod) and pod["metadata"].get("deletionGracePeriodSeconds") == 0
     return gone or pod["status"].get("phase") in ("Succeeded", "Failed")
 
 
 def decide(job: dict[str, Any], pods: list[Pod], record: Record, now: float) -> Plan:
-    """Count pods in `record` and return the actions for the Job. `now` is a time of a monotonic clock."""
+    """Count pods in `record` and return the actions for the Job. `now` is a monotonic time in seconds."""
     spec, more = job["spec"], kept.fields(job)
     policy = more.get("podFailurePolicy")
     plan = Plan()
@@ -118,7 +118,8 @@ def _count(pods: list[Pod], record: Record, policy: dict[str, Any] | None, plan:
 
 def _ignored(pod: Pod, policy: dict[str, Any]) -> bool:
     there = {(each["type"], each["status"]) for each in pod["status"].get("conditions", [])}
-    if pod["status"].get("reason") in ("Evicted", "NodeShutdown", "NodeLost"):  # kubelets set the condition since 1.26
+    # kubelets set this condition since Kubernetes 1.26
+    if pod["status"].get("reason") in ("Evicted", "NodeShutdown", "NodeLost"):
         there.add(("DisruptionTarget", "True"))
     return any(
         rule["action"] == "Ignore" and (each["type"], each.get("status", "True")) in there

@@ -1,4 +1,4 @@
-"""Conversion of Jobs with fields that Kubernetes 1.20 lacks: they are stored in an annotation. Pure.
+"""Conversion of Jobs with fields that Kubernetes 1.20 lacks, which are stored in an annotation.
 
 Clients see the fields in the Job's spec. The test cluster's controller implements them; the API server only stores
 them.
@@ -44,7 +44,7 @@ def fields(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def patched(change: dict[str, Any], job: dict[str, Any]) -> dict[str, Any]:
-    """Convert a client's merge patch for the server's `job` to the form that the server accepts."""
+    """Convert a client's merge patch of `job`, as the server stores it, to a patch that the server accepts."""
     spec = change.get("spec") or {}
     found = {name: spec[name] for name in FIELDS if name in spec}
     if not found:

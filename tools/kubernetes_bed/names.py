@@ -1,6 +1,6 @@
-"""Name server of the cluster instead of CoreDNS: names of headless services resolve to their pods.
+"""Name server of the cluster, used instead of CoreDNS. Names of headless services resolve to their pods.
 
-Negative answers are cached for 5 s, as by CoreDNS, so a client that asks too early must wait.
+Like CoreDNS, it caches negative answers for 5 s, so a client that asks too early must wait.
 """
 
 import socket
@@ -30,7 +30,7 @@ class Names:
         self._lock = threading.Lock()
 
     def learn(self, event: str, thing: dict[str, Any]) -> None:
-        """Update the addresses from an event of an Endpoints object."""
+        """Update the addresses from a watch event of an Endpoints object."""
         metadata = thing["metadata"]
         base = f"{metadata['name']}.{metadata['namespace']}.{ZONE}"
         with self._lock:
@@ -44,7 +44,7 @@ class Names:
                         self._found.setdefault(name, set()).add(each["ip"])
 
     def addresses(self, name: str, now: float) -> set[str]:
-        """Return the addresses of a name; empty if there are none, or if a negative answer is cached."""
+        """Return the addresses of a name, or nothing if there are none or a negative answer is cached."""
         name = name.lower()
         with self._lock:
             if now < self._vain.get(name, 0.0):
@@ -90,7 +90,7 @@ def serve(address: str, port: int = 53) -> None:
             try:
                 query = dns.message.from_wire(data)
                 sock.sendto(names.answer(query, time.monotonic()).to_wire(), asker)
-            except Exception as error:  # an invalid query must not end the thread
+            except Exception as error:  # An invalid query must not end the thread.
                 print(f"names: {type(error).__name__}: {error}", flush=True)
 
     for target in (follow, answer):

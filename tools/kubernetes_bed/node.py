@@ -10,7 +10,7 @@ import yaml
 from tools.kubernetes_bed.process import Process, wait_until
 
 DNS, API = "10.77.0.1", "https://10.77.0.1:6443"
-SETTINGS = {  # kernel settings that kubelets require; nodes see these values instead of the machine's
+SETTINGS = {  # kernel settings that kubelets require; nodes see these values instead of this machine's values
     "vm/overcommit_memory": "1",
     "vm/panic_on_oom": "0",
     "kernel/panic": "10",
@@ -42,7 +42,7 @@ def run(*words: str, seconds: float = 60) -> str:
 
 
 def kubeconfig(server: str, token: str, certificate: str = "") -> dict[str, object]:
-    """Return a kubeconfig for one user. Without `certificate`, the server's is not checked. Pure."""
+    """Return a kubeconfig for one user. Without `certificate`, clients do not check the server's certificate."""
     cluster: dict[str, object] = {"server": server}
     if certificate:
         cluster["certificate-authority"] = certificate
@@ -59,7 +59,7 @@ def kubeconfig(server: str, token: str, certificate: str = "") -> dict[str, obje
 
 
 def kubelet_config(number: int, cgroup: str) -> dict[str, object]:
-    """Return a kubelet's configuration, with the defaults of later versions of Kubernetes. Pure."""
+    """Return a kubelet's configuration, with the defaults of later versions of Kubernetes."""
     return {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
@@ -87,7 +87,7 @@ def kubelet_config(number: int, cgroup: str) -> dict[str, object]:
 
 
 def containerd_config(home: Path, store: Path, nodes_pods: Path) -> str:
-    """Return containerd's configuration as TOML. Pure."""
+    """Return containerd's configuration as TOML."""
     cri = 'plugins."io.containerd.grpc.v1.cri"'
     runc = f"{cri}.containerd.runtimes.runc"
     return f"""version = 2
@@ -112,7 +112,7 @@ state = "{home}/containerd"
 
 
 def network_config(number: int, home: Path) -> dict[str, object]:
-    """Return the configuration of a node's pod network. Pure."""
+    """Return the configuration of a node's pod network."""
     ranges = [[{"subnet": f"10.244.{number}.0/24"}]]
     addresses = {
         "type": "host-local",
@@ -125,7 +125,7 @@ def network_config(number: int, home: Path) -> dict[str, object]:
 
 
 class Node:
-    """Node of the cluster, with its processes.
+    """Simulated node of the cluster, with its processes.
 
     Attributes:
         number: Its number, from 1.
@@ -166,7 +166,7 @@ class Node:
         return ["nsenter", "-t", str(self._holder.pid), *names, "--", *words]
 
     def connect(self, others: range) -> None:
-        """Connect the node to the nodes' network, whose bridge is on the first node, and to the other nodes' pods."""
+        """Connect the node to the network of nodes, whose bridge is on the first node, and to other nodes' pods."""
         if self.number > 1:
             port = f"node{self.number}"
             run("ip", "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", str(self._holder.pid))

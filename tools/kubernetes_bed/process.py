@@ -1,4 +1,4 @@
-"""Processes of the cluster, which end with its namespaces, and waiting for conditions."""
+"""Background processes, which end when the cluster's namespaces end, and a function that waits."""
 
 import subprocess
 import time
@@ -31,7 +31,7 @@ def wait_until(holds: Callable[[], bool], seconds: float, what: str, process: Pr
 
     Raises:
         TimeoutError: If this takes longer than `seconds`. The message names `what`.
-        RuntimeError: If `process` ends meanwhile.
+        RuntimeError: If `process` ends before that.
     """
     until = time.monotonic() + seconds
     while not holds():

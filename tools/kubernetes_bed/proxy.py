@@ -1,7 +1,7 @@
-"""Proxy of the API server for the cluster's clients, which adds features of later versions.
+"""API server proxy for the cluster's clients, which adds features of later Kubernetes versions.
 
-Jobs keep their newer fields, and pods evicted by the API get the condition DisruptionTarget as since 1.26. Credentials
-are passed on, so the server authenticates and authorizes.
+Jobs keep their newer fields. Pods that are evicted through the API get the condition DisruptionTarget, as in Kubernetes
+1.26 and later. The proxy forwards credentials, so the server authenticates and authorizes clients.
 """
 
 import http.client
@@ -33,7 +33,7 @@ STREAM_SECONDS = WATCH_SECONDS * 4.0
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Handler of a client's connection, which has its own connection to the server."""
+    """Handler of one client connection, which opens a separate connection to the server."""
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
@@ -113,7 +113,7 @@ class Handler(BaseHTTPRequestHandler):
             for piece in pieces:
                 self.wfile.write(f"{len(piece):x}\r\n".encode() + piece + b"\r\n")
             self.wfile.write(b"0\r\n\r\n")
-        except (OSError, http.client.HTTPException):  # client or server has closed the connection
+        except (OSError, http.client.HTTPException):  # the client or the server has closed the connection
             self.close_connection = True
             if self._server:
                 self._server.close()
@@ -153,7 +153,8 @@ def mark_disrupted(path: str, reason: str = "EvictionByEvictionAPI") -> None:
 def serve(address: str, port: int, certificate: str) -> None:
     """Start threads that serve clients until the process ends.
 
-    It uses TLS, because clients do not send tokens without it. `certificate` is a file with certificate and key.
+    The proxy uses TLS, because clients do not send tokens without it. `certificate` is a file that contains both the
+    certificate and its key.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate)

@@ -30,7 +30,8 @@ Known = dict[tuple[str, str, str], str]
 def known(text: str) -> Known:
     """Parse the list of known survivors.
 
-    Each is a paragraph: `file: change`, then `in: ` and the line where the change begins, then lines with the reason.
+    Each survivor is a paragraph. It has a line `file: change`, a line `in: ` with the source line where the change
+    begins, and lines with the reason.
 
     Returns:
         The reasons, by (file, change, line).
@@ -46,7 +47,7 @@ def known(text: str) -> Known:
 
 
 def outdated(root: Path, reasons: Known) -> list[str]:
-    """Return a message for each known survivor whose code does not exist any more."""
+    """Return a message for each known survivor whose code no longer exists."""
     found = []
     for file, change, at in reasons:
         source = (root / file).read_text(encoding="utf-8") if (root / file).exists() else ""
@@ -63,7 +64,7 @@ def tell(mutant: Mutant) -> None:
 
 
 def summary(mutants: list[Mutant], reasons: Known) -> list[str]:
-    """Return a line for each file, one for all files, and lines about survivors with their reasons."""
+    """Return a summary line for each file and for all files, and lines about survivors with their reasons."""
     files = list(dict.fromkeys(mutant.file for mutant in mutants))
     lines = []
     for file in [*files, "all"]:

@@ -1,6 +1,6 @@
 """Mutants chosen by hand, in Python and C++, from the table `by_hand.txt`.
 
-Python mutants are tried here, C++ mutants in `native_mutants.py`.
+This module tries the Python mutants, and `native_mutants.py` tries the C++ mutants.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Chosen:
 
 
 def table(text: str) -> list[Chosen]:
-    """Parse paragraphs of a line `file binary: tests`, or `file.py: tests`, then lines `- before` and `+ after`.
+    """Parse paragraphs. Each has a line `file binary: tests` or `file.py: tests`, then `- before` and `+ after`.
 
     Raises:
         ValueError: If a paragraph has a different form.
@@ -59,7 +59,7 @@ def table(text: str) -> list[Chosen]:
 
 
 def mutated(source: str, chosen: Chosen) -> str:
-    """Return the text with the change; raise ValueError unless `before` occurs exactly once."""
+    """Apply the change to the text; raise ValueError unless `before` occurs exactly once."""
     if source.count(chosen.before) != 1:
         raise ValueError(
             f"{chosen.file}: {chosen.before!r} must be there once, got {source.count(chosen.before)} times"
@@ -68,14 +68,14 @@ def mutated(source: str, chosen: Chosen) -> str:
 
 
 def mutant(source: str, chosen: Chosen, outcome: str) -> Mutant:
-    """Return the Mutant to report. `outcome` is its tests' result: "passed", "failed" or "hung"."""
+    """Return the Mutant to report. `outcome` is the result of its tests: "passed", "failed" or "hung"."""
     line = source[: source.index(chosen.before)].count("\n") + 1
     change = " ".join(f"{chosen.before} -> {chosen.after}".split())
     return Mutant.after(outcome, chosen.file, line, change, source)
 
 
 def outdated(root: Path, entries: list[Chosen]) -> list[str]:
-    """Return a message for each entry whose text does not exist any more."""
+    """Return a message for each entry whose text is no longer in its file."""
     found = []
     for entry in entries:
         try:
@@ -95,7 +95,7 @@ def by_tests(entries: list[Chosen]) -> list[list[Chosen]]:
 
 
 def try_python(root: Path, group: list[Chosen], jobs: int, tell: Callable[[Mutant], None]) -> list[Mutant]:
-    """Try Python mutants with the same tests; raise RuntimeError if these fail without a change."""
+    """Try Python mutants that share the same tests; raise RuntimeError if the tests fail without a change."""
     tests = tuple(group[0].tests.split())
     seconds = patience(root, Target(group[0].file, tests))
 

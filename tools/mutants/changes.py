@@ -1,6 +1,6 @@
-"""Small mistakes in a Python file, as changes of its text. Pure.
+"""Small mistakes in a Python file, as changes to its text.
 
-A test should notice each of them: `<` instead of `<=`, `and` instead of `or`, a wrong sign, a number that is one too
+A test should notice each mistake: `<` instead of `<=`, `and` instead of `or`, a wrong sign, a number that is one too
 large, True instead of False, a negated condition, a missing return value, a missing statement, `min` instead of `max`.
 Not changed are strings (such as messages), annotations, decorators, `assert`, methods that format an object
 (`__repr__`), statements without which the next line would raise NameError, and module constants that are plain numbers
@@ -82,7 +82,7 @@ _Node = ast.expr | ast.stmt
 
 
 def _changed(tree: ast.AST) -> Iterator[tuple[_Node, str]]:
-    """Yield nodes with the texts that replace them."""
+    """Yield pairs of a node and a text that replaces it."""
     for child in _worth_changing(tree):
         if isinstance(child, ast.stmt):
             yield from _statement(child)
@@ -113,12 +113,12 @@ def _worth_changing(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _is_strict(node: ast.AST) -> bool:
-    """Return True for the keyword in zip(a, b, strict=True), which is an assertion."""
+    """Return True for the keyword strict=True of zip(), which acts as an assertion."""
     return isinstance(node, ast.keyword) and node.arg == "strict"
 
 
 def _is_apart(node: ast.AST) -> TypeGuard[ast.If]:
-    """Return True for a block for type checkers, or for the main program."""
+    """Return True for `if TYPE_CHECKING` and for `if __name__ == "__main__"` blocks."""
     return isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "__name__ == '__main__'")
 
 

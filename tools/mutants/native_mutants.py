@@ -1,4 +1,4 @@
-"""C++ mutants of the table `by_hand.txt`, compiled in a copy of the tree and tried with the tests that it names."""
+"""C++ mutants from the table `by_hand.txt`, compiled in a copy of the tree and run against their tests."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tools.mutants.by_hand import Chosen, mutant, mutated
 from tools.mutants.python_mutants import Mutant
 
 PARTS = ("CMakeLists.txt", "core", "tests/core", "tests/simulated", "tests/vectors", "benchmarks/engine", "fuzz/core")
-BUILD_SECONDS = 1800.0  # enough for a full build on a slow and busy machine
+BUILD_SECONDS = 1800.0  # seconds, enough for a full build on a slow and busy machine
 TEST_SECONDS = 120.0
 
 
 def copy_changed(root: Path, copy: Path) -> None:
-    """Update a copy of the tree; equal files keep their times, so they are not compiled again."""
+    """Update a copy of the tree. Unchanged files keep their modification times, so the build skips them."""
     wanted = set()
     for part in PARTS:
         files = [root / part] if (root / part).is_file() else [f for f in (root / part).rglob("*") if f.is_file()]
@@ -34,12 +34,12 @@ def copy_changed(root: Path, copy: Path) -> None:
 
 
 class Build:
-    """Build of test binaries from a copy of the tree in `folder`."""
+    """Builder of test binaries, from a copy of the tree in `folder`."""
 
     def __init__(self, root: Path, folder: Path, jobs: int) -> None:
         self.tree, self._build, self._jobs = folder / "tree", folder / "build", jobs
         copy_changed(root, self.tree)
-        # Little optimization, because compiling takes longer than the tests.
+        # Optimize little, because compiling takes longer than running the tests.
         options = ("-DCMAKE_BUILD_TYPE=Release", "-DCMAKE_CXX_FLAGS_RELEASE=-O1 -DNDEBUG")
         options += ("-DHVD_BUILD_TESTS=ON", "-DHVD_BUILD_PYTHON=OFF", "-DHVD_UNITY=OFF")
         self._run(["cmake", "-S", str(self.tree), "-B", str(self._build), "-G", "Ninja", *options], BUILD_SECONDS)

@@ -1,4 +1,4 @@
-"""Mutants of Python modules, each tried with its module's tests in a separate process."""
+"""Mutants of Python modules. Each is run against its module's tests in a separate process."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from pathlib import Path
 from tools.mutants.changes import applied, changes_of
 
 HOOK = Path(__file__).parent / "hook"
-PATIENCE = 5  # a mutant hangs if its tests take this many times as long as without a change,
-LEAST = 20.0  # and at least so many seconds
+PATIENCE = 5  # the tests count as hung after this multiple of their time without a mutant,
+LEAST = 20.0  # but not before this many seconds
 
 
 @dataclass(frozen=True)
 class Target:
-    """File, and the tests that should notice its mutants, as paths from the repository's root."""
+    """File to mutate and the tests that should notice its mutants, as paths from the repository root."""
 
     file: str
     tests: tuple[str, ...]
@@ -36,7 +36,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Mutant:
-    """Change and its outcome: "killed", "hung" or "lives". `at` is the text of the line where it begins."""
+    """Change with its outcome: "killed", "hung" or "lives". `at` is the source line where the change begins."""
 
     file: str
     line: int
@@ -46,7 +46,7 @@ class Mutant:
 
     @classmethod
     def after(cls, outcome: str, file: str, line: int, change: str, source: str) -> Mutant:
-        """Create a Mutant from the outcome of its tests. `source` is the file's text without the change."""
+        """Create a Mutant from the outcome of its tests. `source` is the file's original text."""
         words = {"passed": "lives", "failed": "killed", "hung": "hung"}
         return cls(file, line, change, words[outcome], source.split("\n")[line - 1].strip())
 
@@ -64,7 +64,7 @@ def targets(text: str) -> list[Target]:
 
 
 def run_tests(root: Path, target: Target, text: str, seconds: float) -> str:
-    """Run the target's tests with `text` as the file's content, then end all their processes.
+    """Run the target's tests with `text` as the file's contents, then end all their processes.
 
     Returns:
         "passed", "failed", or "hung" if they take longer than `seconds`.
@@ -109,7 +109,7 @@ def _group(command: list[str], **options: object) -> Iterator[subprocess.Popen[b
 
 
 def patience(root: Path, target: Target) -> float:
-    """Return the seconds after which the tests count as hung; raise RuntimeError if they fail without a change."""
+    """Return the time limit of the tests in seconds; raise RuntimeError if they fail without a change."""
     start = time.monotonic()
     outcome = run_tests(root, target, (root / target.file).read_text(encoding="utf-8"), 600)
     if outcome != "passed":

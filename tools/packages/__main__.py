@@ -1,4 +1,4 @@
-"""Command line of `tools.packages`."""
+"""Command line program of `tools.packages`."""
 
 import sys
 

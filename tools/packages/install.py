@@ -15,7 +15,7 @@ _LONG = 600.0
 
 
 def read_settings() -> settings.Settings:
-    """Return pip's settings, from its files and variables."""
+    """Return pip's settings from its configuration files and environment variables."""
     done = subprocess.run(
         [sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=True, timeout=_LONG
     )
@@ -23,7 +23,7 @@ def read_settings() -> settings.Settings:
 
 
 def find_uv() -> str | None:
-    """Return the path of uv in this environment or on the PATH; install it if it is missing. None if this fails."""
+    """Return the path of uv in this environment or on the PATH. Install uv if missing; return None on failure."""
     here = Path(sys.prefix) / "bin" / "uv"
     if found := shutil.which("uv", path=f"{here.parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"):
         return found
@@ -41,8 +41,8 @@ def pip_cache(found: settings.Settings) -> Path:
 def built_wheels(cache: Path) -> list[str]:
     """Return the folders of wheels that pip has built from released sources and keeps in its cache.
 
-    Building PySpark's takes a minute. Wheels of archives that have no release's name are left out: they may differ from
-    the release of the same version.
+    Building PySpark's wheel takes a minute. The result leaves out wheels that were built from an archive without a
+    release name, because they may differ from the release of the same version.
     """
     folders = []
     for origin in sorted(cache.glob("wheels/*/*/*/*/origin.json")):
@@ -86,7 +86,7 @@ def with_pip(arguments: list[str]) -> int:
 def install(arguments: list[str]) -> int:
     """Install packages, given as arguments of ``pip install``, and return the exit code.
 
-    A lock allows one installation at a time per environment, for steps of a parallel `make`.
+    A lock allows only one installation at a time per environment, because `make` may run steps in parallel.
     """
     with open(Path(sys.prefix) / ".install.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

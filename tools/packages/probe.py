@@ -1,4 +1,4 @@
-"""Find the facts on which `pytorch.py` decides: GPUs, local wheels, PyTorch's index."""
+"""Collect the facts that `pytorch.py` needs for its choice: GPUs, local wheels, PyTorch's index."""
 
 import ctypes.util
 import os
@@ -27,14 +27,14 @@ def gpu() -> str | None:
 
 
 def tags() -> frozenset[str]:
-    """Return the wheel tags that this Python accepts, by pip's own copy of `packaging`."""
+    """Return the wheel tags that this Python accepts, according to pip's copy of `packaging`."""
     from pip._vendor.packaging.tags import sys_tags
 
     return frozenset(map(str, sys_tags()))
 
 
 def local_wheels(find_links: list[str]) -> list[str]:
-    """Return the names of files in the folders of pip's find-links; its URLs are ignored."""
+    """Return the names of the files in pip's find-links folders. URLs in find-links are ignored."""
     names = []
     for link in find_links:
         path = Path(urllib.request.url2pathname(urllib.parse.urlparse(link).path) if "://" in link else link)
@@ -49,7 +49,7 @@ def read_index(index: str, certificates: str | None, deadline: float) -> list[st
     Args:
         index: URL of the index.
         certificates: File of certificate authorities, or None for the system's.
-        deadline: Seconds for everything, name resolution included.
+        deadline: Seconds for the whole query, including name resolution.
 
     Raises:
         OSError: If no complete answer arrives in time.
@@ -70,7 +70,7 @@ def read_index(index: str, certificates: str | None, deadline: float) -> list[st
                 [urllib.parse.unquote(urllib.parse.urlparse(link).path).rpartition("/")[2] for link in links]
             )
 
-    # A thread, because a socket's timeout limits neither name resolution nor a slow but steady answer.
+    # Use a thread, because a socket timeout limits neither name resolution nor a slow but steady response.
     thread = threading.Thread(target=ask, daemon=True)
     thread.start()
     thread.join(deadline)
@@ -85,7 +85,7 @@ def pytorch(version: str, settings: Settings, index: str = CPU_INDEX, deadline: 
 
     Args:
         version: Public version of PyTorch, such as "2.13.0".
-        settings: pip's settings: where local wheels are, and which certificates to trust.
+        settings: pip's settings, which say where local wheels are and which certificates to trust.
         index: URL of PyTorch's own index.
         deadline: Seconds for the index's whole answer.
     """

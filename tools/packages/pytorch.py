@@ -1,4 +1,4 @@
-"""Choose the build of PyTorch to install. Pure: `probe.py` examines the machine and queries the index.
+"""Choose the build of PyTorch to install, from facts that `probe.py` collects.
 
 PyTorch's package on PyPI is built for CUDA and depends on several GB of NVIDIA libraries. The CPU build has the same
 version with the local label ``+cpu``, and is on PyTorch's own index.
@@ -17,7 +17,7 @@ class Choice:
 
     Attributes:
         arguments: Arguments of ``pip install``.
-        reason: One sentence without its full stop.
+        reason: One sentence without a full stop.
     """
 
     arguments: tuple[str, ...]
@@ -61,10 +61,10 @@ def choose(
 
     Args:
         version: Public version of PyTorch.
-        gpu: Indication of an NVIDIA GPU, for the reason, or None.
+        gpu: What indicates an NVIDIA GPU, such as a path, or None. It appears in the reason.
         local: Full version of a CPU build in pip's find-links folders, or None.
         remote: Full version of the CPU build on PyTorch's own index, or None.
-        missing: The reason why `remote` is None.
+        missing: Reason why `remote` is None.
         index: URL of PyTorch's own index.
     """
     if gpu:

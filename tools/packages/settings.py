@@ -1,4 +1,4 @@
-"""Translate pip's settings, which uv does not read, to uv's environment variables. Pure."""
+"""Translate pip's settings, which uv does not read, to uv's environment variables."""
 
 import ast
 import re
@@ -35,9 +35,9 @@ _SEPARATORS = {"find-links": ","}
 
 
 def parse(listing: str) -> Settings:
-    """Return the settings that ``pip config list`` prints, without flags that are off.
+    """Parse the output of ``pip config list``, without flags that are off.
 
-    As in pip, variables (`:env:`) win over files, and in files `[install]` over `[global]`.
+    As in pip, variables (`:env:`) take precedence over files. In files, `[install]` takes precedence over `[global]`.
     """
     sections: dict[str, Settings] = {"global": {}, "install": {}, ":env:": {}}
     for line in listing.splitlines():
@@ -49,7 +49,7 @@ def parse(listing: str) -> Settings:
 
 
 def unknown(settings: Settings) -> list[str]:
-    """Return the settings that cannot be translated, so that pip must be used."""
+    """Return the settings that cannot be translated. If there are any, pip must be used."""
     return sorted(settings.keys() - _UV.keys() - _IRRELEVANT)
 
 
@@ -59,7 +59,7 @@ def uv_environment(settings: Settings, wheels: Iterable[str], environ: Mapping[s
     Args:
         settings: pip's settings.
         wheels: Folders of wheels that pip has built and cached, which uv does not need to build again.
-        environ: This process's environment. Its variables for uv (UV_*) win over pip's settings.
+        environ: This process's environment. Its UV_* variables take precedence over pip's settings.
     """
     # Like pip, use the best version of all indexes, and the system's certificates.
     said = {"UV_INDEX_STRATEGY": "unsafe-best-match", "UV_SYSTEM_CERTS": "1", "UV_PYTHON_DOWNLOADS": "never"}

@@ -1,7 +1,7 @@
 """Sphinx configuration of the site: all pages of the repository and the API reference. Built by `make site`.
 
-The source is the repository itself, so relative links between pages work both on the code host and on the site. Only
-the order of pages is added here, while they are read.
+The source is the repository itself, so relative links between pages work both on the code host and on the site. This
+file adds only the order of pages, while Sphinx reads them.
 """
 
 import importlib
@@ -12,7 +12,7 @@ from typing import Any
 
 # Import frameworks without messages and on the CPU, and Keras on the backend that supports all features.
 os.environ.update(TF_CPP_MIN_LOG_LEVEL="3", CUDA_VISIBLE_DEVICES="-1", KERAS_BACKEND="tensorflow", JAX_PLATFORMS="cpu")
-os.environ["TF_ENABLE_ONEDNN_OPTS"] = "0"  # otherwise TensorFlow prints that they are on
+os.environ["TF_ENABLE_ONEDNN_OPTS"] = "0"  # otherwise TensorFlow prints that oneDNN operations are on
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -150,7 +150,7 @@ def _load(app: Any) -> None:
 
 def _check(app: Any, environment: Any) -> None:
     """Warn about public names that are missing in the reference."""
-    from sphinx.util import logging  # imported here because tests read this file without Sphinx
+    from sphinx.util import logging  # imported here, because tests load this file without Sphinx
 
     described = environment.domains["py"].objects
     for module in map(importlib.import_module, REFERENCE):
@@ -160,7 +160,7 @@ def _check(app: Any, environment: Any) -> None:
 
 
 def _add_order(app: Any, name: str, content: list[str]) -> None:
-    """Append the tree of pages to the root page, which on GitHub has links instead."""
+    """Append the table of contents to the root page, which has links instead on GitHub."""
     if name != root_doc:
         return
     for caption, pages in PAGES.items():
@@ -171,7 +171,10 @@ def _add_order(app: Any, name: str, content: list[str]) -> None:
 def _shorten(
     app: Any, what: str, name: str, value: Any, options: Any, arguments: str | None, returns: str | None
 ) -> tuple[str | None, str | None]:
-    """Show defaults as in the source. (autodoc_preserve_defaults does not support functions that are bound methods.)"""
+    """Show default values as they are in the source.
+
+    autodoc_preserve_defaults does not support functions that are bound methods.
+    """
     for pattern, words in DEFAULTS.items():
         arguments = arguments and re.sub(pattern, words, arguments)
     return arguments, returns

@@ -1,4 +1,4 @@
-"""Build of the sdist, and from it of the wheels for a CPU architecture."""
+"""Builder of the sdist and, from the sdist, of the wheels for a CPU architecture."""
 
 import email
 import os
@@ -18,7 +18,7 @@ TOOLS = ("build", "nanobind", "scikit-build-core")
 
 
 class BuildFailed(RuntimeError):
-    """Error of a build, which has printed its messages."""
+    """Error raised if a build fails. The build has already printed its messages."""
 
 
 def version() -> str:
@@ -35,7 +35,7 @@ def compiler_version(arch: sysroot.Arch) -> str:
 
 
 def requirements(archive: Path) -> list[str]:
-    """Return the package's requirements from an sdist, without extras."""
+    """Read the package's requirements, without extras, from an sdist."""
     with tarfile.open(archive) as packed:
         file = packed.extractfile(f"horovod-{version()}/PKG-INFO")
         assert file is not None, f"{archive} has no PKG-INFO"
@@ -44,7 +44,7 @@ def requirements(archive: Path) -> list[str]:
 
 
 def find_pythons(versions: list[str], given: list[Path]) -> dict[str, Path]:
-    """Return an interpreter for each version: a given one, one on the PATH, or one of pyenv.
+    """Return an interpreter for each version. It is a given one, one on the PATH, or one from pyenv.
 
     Raises:
         sysroot.Missing: If there is none for a version, or a given one does not run.
@@ -132,7 +132,7 @@ def sdist(sources: Path, to: Path) -> Path:
 
 
 def unpacked(archive: Path, place: Path) -> Path:
-    """Unpack the sdist and return the folder. Wheels are built from it, so they contain only files of the sdist."""
+    """Unpack the sdist and return the folder, from which the wheels are built, so that they match the sdist."""
     shutil.rmtree(place, ignore_errors=True)
     with tarfile.open(archive) as packed:
         packed.extractall(place, filter="data")
@@ -141,7 +141,7 @@ def unpacked(archive: Path, place: Path) -> Path:
 
 
 def environment(python: Path, place: Path) -> Path:
-    """Create an environment of the given Python with the build tools, in the versions of requirements.txt.
+    """Create an environment of the given Python with the build tools that requirements.txt pins.
 
     Returns:
         The environment's Python.
@@ -169,8 +169,8 @@ def wheel(
         python: Python of the environment that builds it.
         source: The unpacked sdist.
         toolchain: CMake's toolchain file.
-        place: Build folder of CMake. Wheels of one architecture share it: only the extension is compiled for each
-            Python.
+        place: Build folder of CMake. All wheels of an architecture share it, so that only the extension is compiled for
+            each Python.
         to: Folder for the wheel.
     """
     here = place.parent / "wheel"
@@ -192,10 +192,10 @@ def wheel(
 
 
 def _settings(wanted: Wanted, arch: sysroot.Arch, toolchain: Path) -> dict[str, str]:
-    """Return the environment for a build, without the user's variables that would affect the libraries."""
+    """Return the environment for a build, without those of the user's variables that affect the libraries."""
     flags = ("CFLAGS", "CXXFLAGS", "LDFLAGS", "CPPFLAGS", "PYTHONPATH")
     kept = {name: value for name, value in os.environ.items() if name not in flags}
-    tools = Path(sys.executable).parent  # cmake and ninja
+    tools = Path(sys.executable).parent  # folder that contains cmake and ninja
     return kept | {
         "PATH": f"{tools}:{os.environ['PATH']}",
         "CMAKE_GENERATOR": "Ninja",

@@ -20,7 +20,7 @@ DEADLINE = 300  # s
 
 
 def undefined(library: bytes) -> list[tuple[str, str | None, bool]]:
-    """Return the undefined symbols of an ELF file: name, version, and True if it is weak."""
+    """Return an ELF file's undefined symbols as (name, version, True if weak)."""
     elf = ELFFile(io.BytesIO(library))
     needed: dict[int, str] = {}
     versions = None
@@ -58,7 +58,8 @@ def libraries_needed(library: bytes) -> list[str]:
 def has_executable_stack(library: bytes) -> bool:
     """Return True if an ELF file requires an executable stack; glibc 2.41 and later do not load such a library."""
     stacks = [part for part in ELFFile(io.BytesIO(library)).iter_segments() if part["p_type"] == "PT_GNU_STACK"]
-    return not stacks or any(part["p_flags"] & P_FLAGS.PF_X for part in stacks)  # required by default
+    # an executable stack is required by default
+    return not stacks or any(part["p_flags"] & P_FLAGS.PF_X for part in stacks)
 
 
 def _output(*words: str | Path) -> tuple[int, str]:
@@ -68,10 +69,10 @@ def _output(*words: str | Path) -> tuple[int, str]:
 
 
 def complaints(wheel: Path) -> list[str]:
-    """Return messages about a wheel's defects; empty if it may be released.
+    """Return messages about a wheel's defects. If there are none, the wheel is fit for release.
 
     Raises:
-        ValueError: If its name is not the name of one of this project's wheels.
+        ValueError: If the file does not have the name of one of this project's wheels.
     """
     version = wheel.name.removeprefix("horovod-").partition("-")[0]
     arch = next((name for name in ARCHES if wheel.stem.endswith(f"_{name}")), "x86_64")
@@ -98,6 +99,6 @@ def complaints(wheel: Path) -> list[str]:
 
 
 def _and_later(tag: str) -> list[str]:
-    """Return a platform tag and those of all later versions of glibc, with which the wheel is compatible, too."""
+    """Return a platform tag and the tags of all later glibc versions, which accept the wheel as well."""
     known = re.fullmatch(r"manylinux_2_(\d+)_(\w+)", tag)
     return [f"manylinux_2_{minor}_{known[2]}" for minor in range(int(known[1]), 100)] if known else [tag]

@@ -1,4 +1,4 @@
-"""List of a release's wheels, with their names and contents. Pure."""
+"""Plan of a release's wheels, with their names and contents."""
 
 import re
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ class Wanted:
         return f"horovod/_core{self.suffix(arch)}"
 
     def suffix(self, arch: str) -> str:
-        """Return the suffix of extension modules' names in this Python on the given CPU architecture."""
+        """Return the file name suffix of extension modules for this Python on the given CPU architecture."""
         return f".cpython-{self.python.replace('.', '')}-{arch}-linux-gnu.so"
 
 
@@ -52,8 +52,8 @@ def library_complaints(
 ) -> list[str]:
     """Return messages about a library's symbols and the libraries that it needs.
 
-    Symbols of glibc and libgcc_s have a version; those without are Python's. auditwheel checks only versions, so it
-    does not notice a function that glibc 2.28 lacks.
+    Symbols of glibc and libgcc_s have a version. Symbols without a version are Python's. auditwheel checks only
+    versions, so it does not notice a function that glibc 2.28 lacks.
 
     Args:
         file: Name of the library.

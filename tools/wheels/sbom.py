@@ -65,7 +65,7 @@ def linked(nanobind: str, robin_map: str, compilers: Iterable[str]) -> list[Comp
 
 
 def asked_for(requirements: Iterable[str]) -> list[Component]:
-    """Return the packages that pip installs with a wheel, without extras; the description has the version range."""
+    """Return the packages that pip installs with a wheel, without extras. Descriptions have version ranges."""
     found = [Requirement(text) for text in requirements]
     return [_package(each.name, None, description=str(each), scope=ComponentScope.REQUIRED) for each in found]
 
@@ -82,7 +82,7 @@ def document(
 
     Args:
         version: Version of the release.
-        files: Content of the sdist and the wheels by name.
+        files: Contents of the sdist and the wheels, by file name.
         parts: Components from `linked`.
         needs: Components from `asked_for`.
         tools: Versions of the build tools by name.

@@ -1,6 +1,6 @@
 """Sysroot with an older glibc for the system's GCC: headers, stub libraries and a toolchain file.
 
-Headers and stubs come from Zig (package ziglang), which contains all versions of glibc as data. Its compiler creates
+Headers and stubs come from Zig (package ziglang), which contains all versions of glibc as data. Zig's compiler creates
 only the stubs. It does not compile Horovod, because `bindings/tensorflow/done.cc` needs the std::function of libstdc++,
 and Zig uses libc++. libstdc++ is linked statically, so a wheel requires only glibc and libgcc_s of the system.
 """
@@ -32,12 +32,14 @@ NEWER_IN_LIBSTDCXX = (
 SHADOWS = {
     "bits/c++config.h": "#include_next <bits/c++config.h>\n"
     + "".join(f"#undef {name}\n" for name in NEWER_IN_LIBSTDCXX),
-    # From libnewer.a. Without it, waits on the steady clock would use the system clock, which can be set.
+    # libnewer.a provides this function. Without it, waits on the steady clock would use the system clock, which users
+    # can change.
     "pthread.h": """#include_next <pthread.h>
 #pragma once
 extern "C" int pthread_cond_clockwait(pthread_cond_t*, pthread_mutex_t*, clockid_t, const struct timespec*);
 """,
-    # Zig's header is an #error, because glibc 2.28 lacks it, but libstdc++ checks whether the file exists.
+    # glibc 2.28 lacks this header, so Zig's version only contains an #error. But libstdc++ checks whether the file
+    # exists.
     "sys/single_threaded.h": """#pragma once
 extern "C" char __libc_single_threaded;  // libnewer.a has it
 """,
@@ -47,7 +49,7 @@ extern "C" char __libc_single_threaded;  // libnewer.a has it
 
 @dataclass(frozen=True)
 class Arch:
-    """CPU architecture, with its names in different tools."""
+    """CPU architecture, with the names that different tools have for it."""
 
     name: str
     """Name in the tags of wheels and in CMake."""
@@ -57,7 +59,7 @@ class Arch:
     """Soname of the dynamic loader."""
 
     def tool(self, name: str) -> str:
-        """Return the name of a program of GCC or binutils; on another architecture the cross compiler's."""
+        """Return the name of a GCC or binutils program; for another architecture, that of the cross compiler."""
         return name if self.name == platform.machine() else f"{self.name}-linux-gnu-{name}"
 
 
@@ -68,7 +70,7 @@ ARCHES = {
 
 
 class Missing(RuntimeError):
-    """Error for a missing tool; the message says what to install."""
+    """Error raised if a tool is missing; the message says what to install."""
 
 
 def include_folders(search_list: str) -> list[str]:
@@ -83,7 +85,7 @@ def include_folders(search_list: str) -> list[str]:
             break
         folder = posixpath.normpath(
             line.strip()
-        )  # Debian's cross compilers write lib/gcc-cross/.../../../../TARGET/include
+        )  # Debian's cross compilers print paths such as lib/gcc-cross/.../../../../TARGET/include.
         if "/c++/" in folder or "/lib/gcc" in folder:
             found.append(folder)
     return found
@@ -100,14 +102,14 @@ def toolchain(arch: Arch, root: Path, folders: list[str], top: Path) -> str:
     """
     includes = ["-nostdinc", *(f"-isystem {folder}" for folder in [str(root / "include"), *folders])]
     compiling = [*includes, f"-D__GLIBC_MINOR__={GLIBC[1]}", f"-ffile-prefix-map={top}=."]
-    # Use the system's libgcc_s, so that a process has one unwinder; a static one would also require glibc 2.35.
+    # Use the system's libgcc_s, so that a process has only one unwinder. A static libgcc would also require glibc 2.35.
     linking = [
         f"-B{root / 'lib'}",
         f"-L{root / 'lib'}",
         f"-Wl,--version-script={root / 'hidden.map'}",
         "-static-libstdc++",
         "-Wl,--exclude-libs,ALL",
-        "-Wl,--build-id=sha1,--strip-debug",  # Zig's objects contain paths, which would change the build id
+        "-Wl,--build-id=sha1,--strip-debug",  # Zig's objects contain paths that would change the build id
         "-Wl,-z,noexecstack",  # Zig's objects lack this mark, and glibc 2.41 rejects libraries without it
     ]
     lines = [
@@ -169,7 +171,7 @@ def make(arch: Arch, root: Path, top: Path) -> Path:
 
 
 def _stubs(arch: Arch, zig: Path, root: Path) -> None:
-    """Let Zig link a program with glibc, and copy the stub libraries that it creates for this."""
+    """Let Zig link a program with glibc, and copy the stub libraries that Zig creates for it."""
     cache = root / "zig"
     (root / "empty.c").write_text("int main(void) { return 0; }\n")
     target = f"{arch.name}-linux-gnu.{GLIBC[0]}.{GLIBC[1]}"
@@ -205,7 +207,7 @@ def _stubs(arch: Arch, zig: Path, root: Path) -> None:
     shutil.copy(made("libc_nonshared.a"), lib)
     shutil.copy(made("crt1.o"), lib)
     shutil.copy(lib / "crt1.o", lib / "Scrt1.o")
-    # These files can be empty: Horovod uses .init_array only, so it has no _init function that they would wrap.
+    # These files can be empty, because Horovod uses only .init_array and has no _init function to wrap.
     for name in ("crti.o", "crtn.o"):
         _compile(arch, ["-x", "assembler", "/dev/null"], lib / name)
     found = f"libdl.so.2 libpthread.so.0 {arch.loader}"

@@ -1,7 +1,7 @@
 """Start-up hook of Python that loads the module MUTANT_MODULE from the file MUTANT_FILE.
 
-So the source tree is never changed, several mutants can be tried at once, and processes that a test starts use the
-mutant, too.
+With this hook, the source tree never changes, several mutants can be tried in parallel, and processes that a test
+starts use the mutant as well.
 """
 
 import importlib.abc
