@@ -1,5 +1,5 @@
 """Collectives on NumPy arrays, shared by several frontends.
 
-``collectives``: blocking and asynchronous calls, for single arrays and groups. ``checks``: argument checks of both.
-``handles``: operations in flight, also as futures.
+``collectives`` has blocking and asynchronous operations on single arrays and groups, ``checks`` checks their arguments,
+and ``handles`` has the futures of operations in flight.
 """

@@ -1,6 +1,6 @@
 """Argument checks of collectives on NumPy arrays.
 
-All functions raise ValueError with a message that begins with ``what``, and names the value and what is accepted.
+All functions raise a ValueError whose message begins with ``what``, and names the value and the accepted values.
 """
 
 import operator
@@ -20,7 +20,7 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Reduction:
-    """Parameters of a reduction. Codes are those of src/horovod/_core.pyi."""
+    """Parameters of a reduction. The codes are defined in src/horovod/_core.pyi."""
 
     op: int
     process_set: ProcessSet
@@ -30,7 +30,7 @@ class Reduction:
 
 
 def label_of(face: Frontend, full_name: str, operation: str) -> str:
-    """Return the beginning of messages, such as ``allreduce.x on rank 1``.
+    """Return the beginning of an error message, such as ``allreduce.x on rank 1``.
 
     Raises:
         ValueError: Horovod is not initialized.
@@ -41,7 +41,7 @@ def label_of(face: Frontend, full_name: str, operation: str) -> str:
 
 
 def code_of(dtype: Any, what: str) -> int:
-    """Return the engine's code for a NumPy or JAX dtype whose values can be reduced."""
+    """Return the engine's code for a NumPy or JAX dtype that reductions support."""
     dtype = np.dtype(dtype)
     code = _codes.get(dtype)
     if code is not None:
@@ -52,17 +52,17 @@ def code_of(dtype: Any, what: str) -> int:
     return _codes.setdefault(dtype, dtypes.CODES[dtype.name])
 
 
-_codes: dict[Any, int] = {}  # cache, because NumPy creates names of dtypes on each access
+_codes: dict[Any, int] = {}  # cache, because NumPy creates the name of a dtype on each access
 
 
-# Dtypes that are only copied need no arithmetic. Keras' seeds are uint32, which the engine lacks.
+# Codes by which these dtypes are sent when they are only copied. uint32 is needed for Keras' seeds.
 _TWINS = {"uint32": dtypes.INT32, "uint64": dtypes.INT64}
 
 
 def code_of_copied(dtype: Any, what: str) -> int:
-    """Return the engine's code for a dtype whose values are only copied.
+    """Return the engine's code for a dtype, for operations that only copy values.
 
-    This includes unsigned 32- and 64-bit integers, and the 8-bit floats of ml_dtypes.
+    These operations also support unsigned 32- and 64-bit integers, and the 8-bit floats of ml_dtypes.
     """
     dtype = np.dtype(dtype)
     twin = dtypes.UINT8 if dtype.name.startswith("float8_") else _TWINS.get(dtype.name)
@@ -94,7 +94,7 @@ def set_id(face: Frontend, process_set: ProcessSet, what: str) -> int:
 
 
 def root_of(root_rank: Any, process_set: ProcessSet, what: str) -> int:
-    """Return ``root_rank`` as an int, after checking that it is the world rank of a member."""
+    """Check that ``root_rank`` is the world rank of a member of the process set, and return it as an int."""
     try:
         root = operator.index(root_rank)
     except TypeError:
@@ -105,7 +105,7 @@ def root_of(root_rank: Any, process_set: ProcessSet, what: str) -> int:
 
 
 def check_reduction(dtype: Any, reduction: Reduction, what: str) -> int:
-    """Return the engine's code for a dtype, after checking that the reduction is possible.
+    """Check that a reduction supports a dtype, and return the engine's code for the dtype.
 
     Raises:
         NotImplementedError: Adasum on a number of ranks that is not a power of two.
@@ -122,11 +122,11 @@ def check_reduction(dtype: Any, reduction: Reduction, what: str) -> int:
 
 
 def splits_of(splits: Any, array: Array, size: int, what: str) -> list[int] | None:
-    """Return the rows for each rank of a set of ``size`` ranks, or None for equal parts.
+    """Return the number of rows for each of the ``size`` ranks of a process set, or None for equal parts.
 
     Equal parts require that dimension 0 of ``array`` is a multiple of ``size``.
     """
-    rows = array.shape[0] if array.ndim else 0  # the engine rejects a 0-dimensional array, on every rank
+    rows = array.shape[0] if array.ndim else 0  # the engine rejects a 0-dimensional array
     if splits is None:
         check_parts(what, rows, size)
         return None

@@ -1,9 +1,9 @@
-"""Collectives on NumPy arrays, for frontends whose values are, or can be viewed as, such arrays.
+"""Collectives on NumPy arrays, for frontends whose tensors can be viewed as NumPy arrays.
 
-Inputs are not changed. All functions raise ValueError for invalid arguments (a dtype, a name in flight, a process set
-without this rank, no init), and HorovodInternalError, which names tensor and ranks, if ranks disagree or a rank was
-lost. ``face`` is the frontend that submits the operations. Names are full names, such as "allreduce.x", the same on all
-ranks, or "" to match operations by call order.
+Inputs are not changed. All functions raise ValueError for an invalid argument (an unsupported dtype, a name that is
+already in flight, a process set without this rank), and before ``init``. They raise HorovodInternalError, which names
+the tensor and the ranks, if ranks disagree or a rank was lost. ``face`` is the frontend that submits the operations.
+Names are full names, such as "allreduce.x", the same on all ranks, or "" to match operations by call order.
 
 ``start_...`` functions return a ``Pending``.
 
@@ -11,8 +11,8 @@ Common arguments:
 
 - ``names``: full names, such as "allreduce.x", or "" to match operations by call order.
 - ``groups``: name of each array's group or "", or an empty list. The arrays of a group complete together.
-- ``targets``: arrays for the results, in C order and aligned like the sources, which may be the sources themselves;
-  None for new arrays.
+- ``targets``: arrays that receive the results, in C order and aligned. They can be the sources themselves. None for new
+  arrays.
 - ``then``: function from the list of results to the final result.
 - ``blocking``: True if the caller waits right away.
 
@@ -59,7 +59,7 @@ Then = Callable[[list[Any]], Any]
 
 
 def plain(array: Any) -> Array:
-    """Return the values in C order, aligned, in host memory; without a copy if possible."""
+    """Return the values as an aligned array in C order in host memory, without a copy if possible."""
     made = np.asarray(array, order="C")
     return made if made.flags.aligned else made.copy()
 
@@ -159,8 +159,9 @@ def start_alltoall(
 ) -> Pending:
     """Send ``splits[i]`` rows of each array to rank i of the set, or equal parts if it is None.
 
-    There must be at least one array. ``then`` gets a list: for each array the received rows in rank order, and last the
-    number of rows of the first array received from each rank. With splits this number is the same for all arrays.
+    There must be at least one array. ``then`` gets a list with the received rows of each array, in rank order. The last
+    element of the list is the number of rows of the first array received from each rank. With splits, these numbers are
+    the same for all arrays.
     """
     from horovod._core import KIND_ALLTOALL
 
@@ -196,7 +197,7 @@ def start_reducescatter(
     then: Then = list,
     blocking: bool = False,
 ) -> Pending:
-    """Reduce the arrays of all ranks (Average or Sum) and return this rank's rows.
+    """Reduce the arrays of all ranks, with Average or Sum, and return this rank's rows.
 
     If the rows do not divide evenly, the first ranks get one row more.
     """
@@ -241,7 +242,7 @@ def _output(work: Any, source: Array) -> Array:
 
 
 def _sized(groups: Sequence[str], sources: Sequence[Array]) -> list[tuple[str, int]]:
-    """Return (group name, group size) for each source."""
+    """Return the name and the size of each source's group."""
     sizes = {group: list(groups).count(group) for group in set(groups)}
     return [(group, sizes[group] if group else 0) for group in groups] or [("", 0)] * len(sources)
 
@@ -251,7 +252,7 @@ def _first(names: Sequence[str]) -> str:
 
 
 def _at(array: Array) -> int:
-    address: int = array.__array_interface__["data"][0]  # array.ctypes.data takes three times as long
+    address: int = array.__array_interface__["data"][0]  # faster than array.ctypes.data, by a factor of three
     return address
 
 
@@ -292,7 +293,7 @@ def alltoall_all(
     ``splits`` has the number of rows of each array for each rank of the set; None means equal parts.
 
     Returns:
-        (received rows of each array in rank order, number of rows of the first array received from each rank).
+        The received rows of each array in rank order, and the number of the first array's rows received from each rank.
     """
     *outputs, received = start_alltoall(face, arrays, splits, names, process_set, blocking=True).result()
     return outputs, received

@@ -1,9 +1,8 @@
-"""Operations in flight: their memory, waiting for them, and futures, which are also awaitable.
+"""Operations in flight, the memory that they use, and their futures, which are also awaitable.
 
-Memory stays alive until the operations are done, even if no caller waits any more. A caller of ``result`` runs the
-engine's progress loop. For callers that want to be called back (``await``, ``add_done_callback``,
-``concurrent.futures.wait``), a thread waits. It starts with the first such call and sleeps while there is nothing to
-wait for.
+The memory of an operation stays alive until the operation is done, even if no caller waits for it any more. A caller of
+``result`` runs the engine's progress loop. For ``await``, ``add_done_callback`` and ``concurrent.futures.wait``, a
+thread waits instead. It starts with the first such call and sleeps while there is nothing to wait for.
 """
 
 import asyncio
@@ -25,30 +24,30 @@ _SLICE_SECONDS = 0.5
 
 Works = Sequence[Any]
 
-# Operations for which no caller waits any more.
+# Works of operations that no caller waits for any more, with the memory that they use.
 _parked: list[tuple[Works, Any]] = []
-# Memory of calls that were interrupted while the engine accepted them.
+# Memory of submissions that were interrupted (Ctrl-C). The engine may have accepted them, so it is kept.
 _held: list[Any] = []
 
 
 class Pending:
-    """Operations that produce one result together."""
+    """Engine operations in flight that together produce one result."""
 
     __slots__ = ("_face", "_finish", "_keep", "_works")
 
     def __init__(self, face: Frontend, works: Works, finish: Callable[[Works], Any], keep: Any) -> None:
-        """Store operations. ``finish`` makes the result once all are done; ``keep`` is the memory that they use."""
+        """Store operations. ``finish`` returns the result once all are done; ``keep`` holds their memory."""
         self._face = face
         self._works = works
         self._finish = finish
         self._keep = keep
 
     def done(self) -> bool:
-        """Return True if all operations are complete, successfully or not. Never blocks."""
+        """Return True if all operations have completed or failed. Never blocks."""
         return all(work.done() for work in self._works)
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Run the engine's progress loop until all operations are done. ``result`` tells whether they have failed.
+        """Run the engine's progress loop until all operations are done. Does not raise their errors.
 
         Returns:
             bool: False if ``timeout`` seconds have passed first.
@@ -100,10 +99,10 @@ def start(
     keep: Any,
     blocking: bool = False,
 ) -> Pending:
-    """Submit all ``requests``, each a tuple of arguments for ``Engine.submit``.
+    """Submit operations and return them as a Pending. A request is a tuple of arguments for ``Engine.submit``.
 
-    If one is rejected, the others are submitted nevertheless, because other ranks wait for them. The first rejection is
-    raised at the end; if the caller blocks, after the other operations are done.
+    If the engine rejects a request, the others are submitted nevertheless, because other ranks wait for them. The first
+    error is raised after that. With ``blocking``, it is raised when the other operations are done.
     """
     _sweep()
     requests = list(requests)
@@ -119,7 +118,7 @@ def start(
         pending = Pending(face, works, finish, keep)
         if refusal is not None and blocking:
             pending.wait()
-    except BaseException:  # Ctrl-C may have come after the engine accepted an operation that is not recorded yet
+    except BaseException:  # an interrupt (Ctrl-C) may have lost a Work that the engine has already accepted
         _held.append(keep)
         raise
     if refusal is not None:
@@ -128,20 +127,20 @@ def start(
 
 
 def forget() -> None:
-    """Release memory that is no longer used, after the frontend has left the job."""
-    if state.engine is None:  # otherwise another frontend is still in the job, and the engine may still write
+    """Release memory that is no longer used. Called after the frontend has left the job."""
+    if state.engine is None:  # if there is an engine, another frontend still uses it, and it may still write
         _held.clear()
     _sweep()
 
 
 def _sweep() -> None:
-    for entry in list(_parked):  # copy: another thread may change the list now
+    for entry in list(_parked):  # iterate over a copy, because another thread may change the list
         if all(work.done() for work in entry[0]):
-            with contextlib.suppress(ValueError):  # the other thread has already removed it
+            with contextlib.suppress(ValueError):  # another thread has already removed the entry
                 _parked.remove(entry)
 
 
-# Limits for the time that the thread waits for one operation before it checks the others.
+# Minimum and maximum seconds that the thread waits for one operation before it checks the others.
 _MIN_SECONDS = 0.0005
 _MAX_SECONDS = 0.02
 _END_SECONDS = 2.0
@@ -150,7 +149,8 @@ _END_SECONDS = 2.0
 class Handle(Future):  # type: ignore[type-arg]
     """Future of an operation in flight.
 
-    ``result`` raises what the blocking call would. An operation cannot be cancelled, because other ranks take part.
+    ``result`` raises the error that the blocking operation would raise. An operation cannot be cancelled, because other
+    ranks take part in it.
     """
 
     def __init__(self, pending: Pending) -> None:
@@ -159,7 +159,7 @@ class Handle(Future):  # type: ignore[type-arg]
         self.set_running_or_notify_cancel()
 
     def done(self) -> bool:
-        """Return True if the operation is complete, successfully or not. Never blocks."""
+        """Return True if the operation has completed or failed. Never blocks."""
         pending = self._pending
         if pending is not None and pending.done():
             self._settle()
@@ -193,7 +193,7 @@ class Handle(Future):  # type: ignore[type-arg]
         return super().exception(None if self._drive(timeout) else 0)
 
     def add_done_callback(self, fn: Callable[["Future[Any]"], Any]) -> None:
-        """Call ``fn(handle)`` when the operation is complete, in the thread that notices, or now if it already is.
+        """Call ``fn(handle)`` when the operation is complete, in any thread, or now if it is already complete.
 
         Args:
             fn (Callable): Function of one argument, the handle.
@@ -219,7 +219,7 @@ class Handle(Future):  # type: ignore[type-arg]
         self._asked = waiters
 
     def _drive(self, timeout: float | None) -> bool:
-        """Return True if the outcome is available, or another thread is about to set it."""
+        """Wait for the operation. Return True if its outcome is set, or another thread is setting it."""
         pending = self._pending
         if pending is not None:
             if not pending.wait(timeout):
@@ -228,9 +228,9 @@ class Handle(Future):  # type: ignore[type-arg]
         return True
 
     def _settle(self) -> None:
-        """Set the outcome of a completed operation, which wakes its waiters.
+        """Set the result or error of a completed operation, which wakes the threads that wait for it.
 
-        If two threads call this, the second one has nothing left to do.
+        If two threads call this, the second call does nothing.
         """
         with self._condition:
             pending, self._pending = self._pending, None
@@ -261,7 +261,8 @@ class _Watcher:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="horovod-handles", daemon=True)
                 self._thread.start()
-                # Registered late, so it runs before the exit functions of the engine and of the interpreter.
+                # Exit functions run in reverse order, so this one runs before those of the engine and of the
+                # interpreter.
                 atexit.register(self._close)
             self._changed.notify()
 
@@ -274,7 +275,7 @@ class _Watcher:
                 if self._closing:
                     return
                 watched = list(self._handles)
-            # Waiting for the first one runs the engine; others may complete earlier.
+            # Waiting for the first operation runs the engine's progress loop, so others may complete meanwhile.
             first = watched[0]._pending
             if first is not None:
                 first.wait(slice_seconds)

@@ -1,6 +1,7 @@
-"""Collectives in programs compiled by JAX: a primitive for any number of arrays, and the rules that JAX requires.
+"""Collectives in programs compiled by JAX: a primitive for any number of arrays, and its rules for JAX.
 
-Also the native library that programs call (bindings/jax), and the hook that orders a program's calls.
+This module also loads the native library that programs call (bindings/jax), and installs the hook that orders a
+program's calls.
 
 The primitive supports forward and reverse differentiation and vmap. It is executed even if its results are unused,
 because other ranks may use theirs. ``ordering`` defines the order of calls in a program; bindings/jax executes them.
@@ -49,7 +50,7 @@ _aval = jax.typeof if hasattr(jax, "typeof") else jax.core.get_aval  # jax.typeo
 
 
 def _require_cpu() -> None:
-    """Check that programs run on the CPU.
+    """Check that JAX compiles programs for the CPU.
 
     Raises:
         NotImplementedError: They would run on another platform; the message names it.
@@ -64,7 +65,7 @@ def _require_cpu() -> None:
 
 @functools.lru_cache(maxsize=1)
 def _register() -> None:
-    """Load the library, pass it the engine's function table and register it with XLA, once per process.
+    """Load the native library, pass it the engine's function table, and register it with XLA. Runs once per process.
 
     Raises:
         ImportError: The library cannot be loaded, or has another version.
@@ -90,17 +91,17 @@ _lowered = _Lowered()
 
 
 def _lower_call(arrays: Arrays) -> list[Any]:
-    """Return the results of a new call in a program that JAX is lowering."""
+    """Add a call to the program that JAX is lowering, and return its results."""
     _lowered.calls += 1
     return list(create(arrays, [], UNORDERED).results)[:-1]
 
 
 def _install_ordering() -> None:
-    """Make JAX's lowering of programs end with `order`. Effective once per process.
+    """Patch JAX so that the lowering of a program ends with `order`. Called once per process.
 
     JAX has no public hook for a complete program. In all supported versions, every way to compile one calls
-    `lower_jaxpr_to_module`. If a version of JAX does not, calls keep a target that XLA does not know
-    (`foreign.UNORDERED`). The program is then rejected rather than run without an order.
+    `lower_jaxpr_to_module`. In a version of JAX that does not call it, calls keep the target `foreign.UNORDERED`, which
+    XLA does not know. XLA then rejects the program instead of running it without an order.
     """
     plain = jax_mlir.lower_jaxpr_to_module
 
@@ -113,17 +114,17 @@ def _install_ordering() -> None:
         return result
 
     jax_mlir.lower_jaxpr_to_module = lower_jaxpr_to_module
-    traceback_util.register_exclusion(__file__)  # errors in users' programs pass through here
+    traceback_util.register_exclusion(__file__)  # hide this function in the tracebacks of errors in users' programs
 
 
 @dataclass(frozen=True)
 class Call:
-    """The parameters of a call in a compiled program, without the arrays. Codes are those of src/horovod/_core.pyi."""
+    """Parameters of a call in a compiled program, without its arrays. Codes are defined in src/horovod/_core.pyi."""
 
     kind: int
     """Kind of collective. KIND_BARRIER returns the arrays unchanged when all ranks have arrived."""
     names: tuple[str, ...]
-    """Full name of each array; "" to match by the order in which programs run."""
+    """Operation name of each array, or "" to match arrays by the order in which programs run."""
     groups: tuple[str, ...]
     """Name of each array's group; "" for none."""
     op: int
@@ -135,7 +136,7 @@ class Call:
     postscale: float = 1.0
     wire: int = 0
     steps: str = ""
-    """Name under which ranks compare, in a branch, how often they have reached it; "" for no comparison."""
+    """If not "" and the call is in a branch, ranks compare under this name how many times they have reached it."""
     rows: tuple[int, ...] = ()
     """Dimension 0 of each result if it differs from the argument's (allgather, alltoall, reducescatter)."""
     sums: bool = False
@@ -145,7 +146,7 @@ class Call:
     """
 
     def of(self, some: Sequence[int], **changes: Any) -> "Call":
-        """Return the call restricted to some of the arrays, with changed fields."""
+        """Return a copy of the call for the arrays with indices ``some``, with the given changes of fields."""
         chosen = {
             "names": tuple(self.names[i] for i in some),
             "groups": tuple(self.groups[i] for i in some),
@@ -154,30 +155,30 @@ class Call:
         return replace(self, **{**chosen, **changes})
 
     def renamed(self, rename: Any, **changes: Any) -> "Call":
-        """Return the call with ``rename`` applied to each non-empty name and group, and with changed fields."""
+        """Return a copy of the call with ``rename`` applied to all names and groups, and with the given changes."""
         names, groups = (tuple(text and rename(text) for text in texts) for texts in (self.names, self.groups))
         return replace(self, names=names, groups=groups, **changes)
 
     def numbers(self, i: int) -> tuple[int, ...]:
-        """Return the codes of the i-th array in the form that call.cc reads."""
+        """Return the codes of the i-th array, in the order that call.cc expects."""
         kind = PASS_ON if self.kind == KIND_BARRIER and i > 0 else self.kind
         return kind, self.face, self.op, self.root, self.process_set, self.wire
 
 
 def is_traced(arrays: Sequence[Any]) -> bool:
-    """Return True if any of the arrays is traced, that is, stands for a value of a program being compiled."""
+    """Return True if any of the arrays is traced, which means that it is part of a program being compiled."""
     return any(isinstance(array, jax.core.Tracer) for array in arrays)
 
 
 def run(call: Call, arrays: Sequence[Any]) -> list[Any]:
-    """Return the results of ``call`` for arrays of any shape, traced or not.
+    """Run ``call`` on concrete arrays, or add it to the program being compiled for traced arrays.
 
     The derivative of a reduction is the same reduction of tangents or gradients; Min, Max and Product have none. The
-    gradient of a broadcast is the average on the root and zero elsewhere. The gradient of an allgather is the average,
-    of which each rank takes its rows.
+    gradient of a broadcast is the average on the root and zero elsewhere. The gradient of an allgather is this rank's
+    rows of the average.
 
-    Errors at run time become a JAX error with Horovod's message: jax.errors.JaxRuntimeError, which is a RuntimeError,
-    or ValueError, depending on how JAX called the program.
+    If a collective fails at run time, JAX raises an error with Horovod's message. It is a jax.errors.JaxRuntimeError,
+    which is a RuntimeError, or a ValueError, depending on how JAX called the program.
 
     Raises:
         NotImplementedError: The device is not a CPU.
@@ -190,15 +191,15 @@ def run(call: Call, arrays: Sequence[Any]) -> list[Any]:
     return list(_primitive.bind(*arrays, call=call)) if arrays else []
 
 
-# JAX is not told about the side effect, because it calls programs with side effects in a slow way, about 15 us per
-# argument and result. _kept alone keeps JAX from dropping a call whose results are unused.
+# The primitive does not declare its side effect, because JAX calls programs with side effects more slowly, by about 15
+# us per argument and result. Instead, the rule _kept prevents JAX from dropping calls whose results are unused.
 _primitive = Primitive("horovod_collective")
 _primitive.multiple_results = True
 
 
 @_primitive.def_impl
 def _outside_of_programs(*arrays: Any, call: Call) -> list[Any]:
-    with jax.disable_jit(False):  # otherwise the call would return to this function
+    with jax.disable_jit(False):  # with jit disabled, the call would recurse into this function
         return _program(call)(*arrays)
 
 
@@ -228,7 +229,8 @@ def _lower(context: Any, *operands: Any, call: Call) -> Any:
     )
 
 
-# In some versions, a cached lowering becomes a function around each call, and these run one after another.
+# Disable the cache: in some versions of JAX, a cached lowering wraps each call in a function, and such functions run
+# one after another.
 try:
     mlir.register_lowering(_primitive, _lower, platform="cpu", cacheable=False)
 except TypeError:  # jax before 0.6 did not cache lowerings
@@ -259,8 +261,8 @@ def _derivative(primals: Sequence[Any], tangents: Sequence[Any], *, call: Call) 
 
 ad.primitive_jvps[_primitive] = _derivative
 
-# Tangent of a reduction without a derivative. JAX requests tangents even of values that no gradient needs, such as
-# metrics next to a loss, and drops them. So only their use is an error.
+# Tangent of a reduction that has no derivative. JAX also requests tangents that no gradient needs, for example of
+# metrics beside a loss, and drops them. So only the use of this tangent raises an error.
 _no_derivative = Primitive("horovod_no_derivative")
 
 
@@ -302,7 +304,8 @@ def _averaged(call: Call, given: Sequence[Any], process_set: Any) -> list[Any]:
 def _of_broadcast(call: Call, given: Sequence[Any], shapes: Sequence[tuple[int, ...]]) -> list[Any]:
     ranks = _set(call)
     reduced = _averaged(call, given, ranks)
-    # Zeros elsewhere, but computed from `reduced`, so that every rank takes part in the second derivative, too.
+    # The gradient is zero on other ranks. It is computed from `reduced` there too, so that every rank takes part in the
+    # second derivative.
     is_root = ranks.ranks[ranks.rank()] == call.root
     return [jnp.where(is_root, gradient, jnp.zeros_like(gradient)) for gradient in reduced]
 
@@ -340,7 +343,7 @@ def _set(call: Call) -> Any:
 
 
 def _batched(arrays: Sequence[Any], dims: Sequence[Any], *, call: Call) -> tuple[list[Any], list[Any]]:
-    """Handle vmap: collectives only depend on the number of rows, so the batch dimension moves behind the rows."""
+    """Implement vmap: move the batch dimension behind the rows, because dimension 0 must remain the rows."""
     if call.rows:
         arrays = [
             array if dim is None else jnp.moveaxis(array, dim, 1) for array, dim in zip(arrays, dims, strict=True)

@@ -1,4 +1,4 @@
-"""Translation of JAX errors, when a collective fails in a compiled program, to Horovod's.
+"""Conversion of the errors that JAX raises when a collective fails in a compiled program to Horovod's errors.
 
 JAX raises one of two types for the same error, depending on how it called the program.
 """
@@ -10,9 +10,9 @@ from typing import Any
 
 from horovod.common.exceptions import HorovodInternalError, RanksDisagreeError
 
-# Part of all messages of Code::mismatch.
+# Text that all messages with the status Code::mismatch contain.
 _DISAGREE = "ranks disagree about"
-# Prefix of the messages of bindings/jax, after XLA's status.
+# Text with which messages of bindings/jax begin, after the status that XLA puts in front.
 _MARK = "horovod: "
 
 

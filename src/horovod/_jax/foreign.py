@@ -1,4 +1,4 @@
-"""The foreign calls that represent collectives in a lowered program: creating, reading and merging them."""
+"""Creation and merging of the foreign calls that represent collectives in a lowered program."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,11 +10,11 @@ from jaxlib.mlir import ir
 from horovod._core import KIND_ALLREDUCE, KIND_BARRIER, KIND_BROADCAST
 
 TARGET = "horovod_collective"
-"""Target of calls, which bindings/jax implements."""
+"""Name of the foreign function, which bindings/jax implements."""
 PASS_ON = -1
-"""Kind of a call that returns the array and sends nothing, as in bindings/jax/call.h."""
+"""Kind of a call that only returns its array, as in bindings/jax/call.h. It sends nothing."""
 COUNT = -2
-"""Kind of a call that returns how often this rank has executed it and sends nothing, as in bindings/jax/call.h."""
+"""Kind of a call that returns how many times this rank has executed it, as in bindings/jax/call.h. It sends nothing."""
 UNORDERED = "horovod_collective_without_an_order"
 """Target of calls that `ordering.order` has not processed. XLA does not know it, so such a program cannot run."""
 
@@ -37,7 +37,7 @@ class Arrays:
     numbers: list[tuple[int, ...]]
     scales: list[tuple[float, float]]
     steps: list[str]
-    """Name under which ranks compare, in a branch, how often they have reached it; "" for no comparison."""
+    """If not "" and the call is in a branch, ranks compare under this name how many times they have reached it."""
 
 
 def is_call(op: Any) -> bool:
@@ -53,14 +53,14 @@ def names_of(op: Any) -> set[str]:
 
 
 def steps_of(op: Any) -> set[str]:
-    """Return the names under which a call compares steps."""
+    """Return the non-empty ``steps`` names of a call; see ``Arrays.steps``."""
     return set(filter(None, _texts(op, "steps")))
 
 
 def token_type() -> Any:
-    """Return the type of tokens: plain integers, because XLA treats programs with its own tokens differently.
+    """Return the type of tokens, a plain integer, because XLA treats programs with its own tokens differently.
 
-    Their value is 0, or in a branch the number of times that this rank has reached it (`counted`).
+    A token's value is 0. In a branch, it is the number of times that this rank has reached the branch (`counted`).
     """
     return ir.RankedTensorType.get([], ir.IntegerType.get_signless(32))
 
@@ -68,12 +68,12 @@ def token_type() -> Any:
 def create(arrays: Arrays, after: Sequence[Any], target: str) -> Any:
     """Create a call at the insertion point.
 
-    Its last result is a token, which exists when the call has returned.
+    Its last result is a token, on which later calls depend.
 
     Args:
         arrays: Arrays of the call.
-        after: Values that must exist before the call begins and that it does not read, such as tokens.
-        target: `UNORDERED`, or TARGET for `ordering`.
+        after: Values, such as tokens, that must be computed before the call but are not read by it.
+        target: `UNORDERED`, or `TARGET` when called from `ordering`.
     """
     i32 = ir.IntegerType.get_signless(32)
     values = [*arrays.operands, *after]
@@ -94,12 +94,12 @@ def create(arrays: Arrays, after: Sequence[Any], target: str) -> Any:
         operands=values,
         attributes={
             "call_target_name": ir.StringAttr.get(target),
-            # Otherwise XLA would merge equal calls, drop them, or move them out of loops and branches.
+            # Keeps XLA from merging equal calls, dropping calls, or moving them out of loops and branches.
             "has_side_effect": ir.BoolAttr.get(True),
             "backend_config": ir.DictAttr.get(config),
             "api_version": ir.IntegerAttr.get(i32, 4),
             "called_computations": ir.ArrayAttr.get([]),
-            # In place if XLA has no other use for the array, as for gradients; otherwise XLA makes the copy.
+            # Run in place. XLA copies an array first if it is used elsewhere, which gradients are not.
             "output_operand_aliases": ir.ArrayAttr.get([ir.Attribute.parse(alias) for alias in aliases]),
             "operand_layouts": ir.ArrayAttr.get([_row_major(value.type) for value in values]),
             "result_layouts": ir.ArrayAttr.get([_row_major(one) for one in results]),
@@ -108,12 +108,12 @@ def create(arrays: Arrays, after: Sequence[Any], target: str) -> Any:
 
 
 def merge(calls: Sequence[Any], after: Sequence[Any], in_branch: bool) -> Any:
-    """Replace several calls by one with all their arrays at the insertion point, and return it.
+    """Replace several calls by a single call with all their arrays at the insertion point, and return it.
 
     Args:
-        calls: Operations of which none depends on another.
+        calls: Calls to replace, which must not depend on each other.
         after: As in `create`; the first one is the token of the preceding call.
-        in_branch: True to compare steps, if the calls request it.
+        in_branch: True if the calls are in a branch, so that ranks compare steps if a call requests it.
     """
     together = Arrays([], [], [], [], [], [], [])
     for op in calls:
@@ -139,7 +139,7 @@ def passed_on(value: Any) -> Any:
 
 
 def counted(token: Any, name: str) -> Any:
-    """Create a call that sends nothing and returns a token with the number of times that this rank has reached it."""
+    """Create a call that sends nothing and returns a token with the number of times that it was executed."""
     return _here(COUNT, name, token)
 
 
@@ -149,7 +149,7 @@ def _here(kind: int, name: str, value: Any) -> Any:
 
 
 def _read(op: Any) -> Arrays:
-    """Return the arrays of a call, without the token of an already ordered one, as in an exported program."""
+    """Return the arrays of a call. If the call is already ordered, as in an exported program, its token is left out."""
     config = ir.DictAttr(op.attributes["backend_config"])
     numbers, scales = list(ir.DenseI32ArrayAttr(config["numbers"])), list(ir.DenseF64ArrayAttr(config["scales"]))
     count = len(op.results) - 1
@@ -169,10 +169,10 @@ def _texts(op: Any, attribute: str) -> list[str]:
 
 
 def _in_place(kind: int, value: Any) -> bool:
-    """Return True if a result may reuse its argument's memory.
+    """Return True if a call may write its result to the memory of its argument.
 
-    A function's argument may belong to the caller, who keeps it. XLA would then copy it first, and writing to another
-    array costs the same.
+    An argument of a function may belong to the caller, so XLA would copy it first. Writing the result to another array
+    is then as fast.
     """
     owner = value.owner
     return kind in _IN_PLACE and not (isinstance(owner, ir.Block) and owner.owner.operation.name == "func.func")

@@ -1,19 +1,19 @@
-"""An order of a program's collectives in which no rank waits for another forever.
+"""Order of a program's collectives that prevents deadlocks between ranks.
 
 On the CPU, XLA runs a program's foreign calls one after another in an order of its choice. Each Horovod call blocks
-until the other ranks have reached theirs. Programs are the same on all ranks except for the order in which independent
-calls were written. So the order is derived from the dependencies between calls, which are the same on all ranks:
+until the other ranks have reached the same call. Programs are equal on all ranks, except that independent calls may be
+written in a different order. So the order is derived from the dependencies between calls, which are equal on all ranks:
 
 - Calls of a block that depend on equally many preceding calls become one call with all their arrays.
-- A loop, branch or function that contains calls follows all calls of its block that do not depend on it. Several of
-  them keep the order in which they were written.
+- A loop, branch or function that contains calls runs after all calls of its block that do not depend on it. Several
+  loops, branches and functions keep the order in which they were written.
 
-Every element of the sequence takes a token from its predecessor and passes one to its successor. Loops carry the token
-through their iterations; branches and functions return it. Tokens are always results of foreign calls, which XLA cannot
-analyze.
+Every call, loop, branch and function takes a token from its predecessor and passes one to its successor. Loops carry
+the token through their iterations; branches and functions return it. Tokens are always results of foreign calls, which
+XLA cannot analyze.
 
-`order` works on a complete program, so it does not matter when JAX lowers which part of it. docs/adr/0028-jax-order.md
-explains why this is sufficient, and what it does not cover.
+`order` processes the complete program, so the order in which JAX lowers its parts does not matter.
+docs/adr/0028-jax-order.md explains why this is sufficient, and what it does not cover.
 """
 
 from collections.abc import Iterator
@@ -47,7 +47,7 @@ def order(module: Any) -> None:
 
 
 class _Program:
-    """The functions of a module, and which of them contain calls."""
+    """The functions of a module, of which some contain Horovod calls."""
 
     def __init__(self, module: Any) -> None:
         operations = [one.operation for one in module.body.operations]
@@ -78,7 +78,7 @@ class _Program:
         return found
 
     def _steps(self, op: Any) -> set[str]:
-        """Return the names under which calls inside of an operation compare steps."""
+        """Return the `steps` names of all calls that are nested in an operation."""
         names: set[str] = set()
         for call in _walk(op, "stablehlo.custom_call"):
             names |= foreign.steps_of(call) if foreign.is_call(call) else set()
@@ -100,7 +100,7 @@ class _Program:
         )
 
     def _thread(self, block: Any, token: Any, in_branch: bool) -> Any:
-        """Order the contents of a block after `token` (None: nothing), and return the token of the last element."""
+        """Order the calls of a block, starting with `token` if it is not None, and return the last token."""
         for step in self._sequence(block):
             with ir.InsertionPoint(step[0]), step[0].location:
                 if foreign.is_call(step[0]):
@@ -110,10 +110,10 @@ class _Program:
         return token
 
     def _sequence(self, block: Any) -> list[list[Any]]:
-        """Sort a block into its sequence: each step is a list of calls to merge, or one loop, branch or function."""
+        """Sort a block, and return its steps: lists of calls to merge, or of one loop, branch or function."""
         calls: dict[_Key, list[Any]] = {}
         inner: list[Any] = []
-        known: dict[Any, _Key] = {}  # keys of the values produced in this block
+        known: dict[Any, _Key] = {}  # sort key of each value computed in this block
         places = []
         operations = [one.operation for one in block.operations]
         for op in operations[:-1]:  # the last operation is the block's return
@@ -170,14 +170,14 @@ class _Program:
         self._thread(condition, condition.arguments[-1], in_branch)
         carried = body.arguments[-1]
         after = self._thread(body, carried, in_branch)
-        if after == carried:  # all calls are in the condition; XLA would treat the carried token as a constant
+        if after == carried:  # all calls are in the condition, so XLA would treat the carried token as a constant
             with ir.InsertionPoint.at_block_terminator(body), op.location:
                 after = foreign.passed_on(carried)
         _end_with(body, after)
         return new
 
     def _take_token(self, function: Any) -> Any:
-        """Add a token to a function's arguments and results, and return the argument."""
+        """Add a token to a function's arguments and to its result types, and return the argument."""
         type_ = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
         token = foreign.token_type()
         longer = ir.FunctionType.get([*type_.inputs, token], [*type_.results, token])
@@ -187,9 +187,9 @@ class _Program:
 
 
 def _free(calls: dict[_Key, list[Any]], op: Any, key: _Key) -> _Key:
-    """Return the next key after `key` at which no call shares a name with this one.
+    """Return the first key after `key` that has no call with a name in common with `op`.
 
-    Operations of the same name must run one after another.
+    Operations with the same name must run one after another, so they must not be merged.
     """
     names = foreign.names_of(op)
     key = key[0], key[1] + 1
@@ -205,7 +205,7 @@ def _devices(module: Any) -> int:
 
 
 def _used(op: Any) -> Iterator[Any]:
-    """Yield the values that an operation uses, including those used by blocks inside of it."""
+    """Yield the values that an operation uses, including the values that its blocks use."""
     yield from op.operands
     for region in op.regions:
         for block in region.blocks:
@@ -214,7 +214,7 @@ def _used(op: Any) -> Iterator[Any]:
 
 
 def _walk(op: Any, *names: str) -> Iterator[Any]:
-    """Yield the operations inside of an operation that have one of the given names."""
+    """Yield the operations with one of the given names that are nested in an operation."""
     for region in op.regions:
         for block in region.blocks:
             for one in block.operations:
@@ -243,9 +243,9 @@ def _zero() -> Any:
 
 
 def _create_anew(op: Any, more: list[Any]) -> Any:
-    """Create an operation again with more operands and a token as its last result.
+    """Create a copy of an operation with more operands and a token as its last result.
 
-    The blocks move to the new operation.
+    The blocks are moved to the new operation.
     """
     new = ir.Operation.create(
         op.name,
@@ -261,7 +261,7 @@ def _create_anew(op: Any, more: list[Any]) -> Any:
 
 
 def _end_with(block: Any, token: Any) -> None:
-    """Make a block return a token as well."""
+    """Add a token to the values that a block returns."""
     last = list(block.operations)[-1].operation
     with ir.InsertionPoint(last), last.location:
         ir.Operation.create(last.name, operands=[*last.operands, token])

@@ -1,4 +1,4 @@
-"""Arguments of the JAX frontend's collectives: pytrees, names of their leaves, and dtypes that the engine lacks."""
+"""Arguments of the JAX frontend's collectives: pytrees, names of leaves, and dtypes that the engine lacks."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -46,7 +46,7 @@ def _array(leaf: Any, place: str) -> Any:
 
 
 def full_names(operation: str, name: str | None, places: Sequence[str]) -> list[str]:
-    """Return the names on the wire, or "" if there is no name.
+    """Return the operation names of the leaves, or "" for each if ``name`` is None.
 
     For example, the leaf ``['w']`` of an argument named "grads" becomes ``allreduce.grads['w']``.
 
@@ -58,13 +58,13 @@ def full_names(operation: str, name: str | None, places: Sequence[str]) -> list[
 
 
 def to_reduce(array: Any, op: int, scaled: bool, what: str) -> tuple[Any, Callable[[Any], Any]]:
-    """Return (the array in a dtype that can be reduced, a function that converts the result back).
+    """Return the array in a dtype that can be reduced, and a function that converts the result back.
 
-    8-bit floats are reduced as float32, unsigned 32- and 64-bit integers as signed ones. ``scaled`` is True if there
-    are scale factors.
+    8-bit floats are reduced as float32, unsigned 32- and 64-bit integers as signed ones. ``scaled`` is True if a scale
+    factor is not 1.
 
     Raises:
-        ValueError: Average, or a factor, for unsigned 32- or 64-bit integers.
+        ValueError: The array has unsigned 32- or 64-bit integers, and ``op`` is Average or there is a scale factor.
     """
     dtype = array.dtype
     if dtype.name.startswith(_SMALL_FLOATS):
@@ -77,15 +77,15 @@ def to_reduce(array: Any, op: int, scaled: bool, what: str) -> tuple[Any, Callab
             f"{what}: op must be Sum, Min, Max or Product without factors for dtype {dtype.name}, got "
             f"{op_name(op)}{factors}; or use another dtype such as int32 or float32"
         )
-    # Signed and unsigned sums and products have the same bits. Comparisons agree after flipping the highest bit, which
-    # is the sign bit of signed integers.
+    # Sums and products have the same bits for signed and unsigned integers. Min and Max are correct if the highest bit,
+    # the sign bit of signed integers, is flipped before and after.
     flip = jnp.asarray(1 << (8 * dtype.itemsize - 1) if op in (Min, Max) else 0, dtype)
     twin = lax.bitcast_convert_type(array ^ flip, _TWINS[dtype.name])
     return twin, lambda reduced: lax.bitcast_convert_type(reduced, dtype) ^ flip
 
 
 def to_copy(array: Any) -> tuple[Any, Callable[[Any], Any]]:
-    """Return (the array in a dtype that can be copied, a function that converts the result back).
+    """Return the array in a dtype that can be sent, and a function that converts the result back.
 
     8-bit floats are sent as bfloat16, which contains all their values, and unsigned integers as signed ones.
     """

@@ -1,12 +1,12 @@
-"""Collectives of the JAX frontend on arrays and pytrees, both concrete and traced.
+"""Collectives of the JAX frontend on concrete and traced arrays and pytrees.
 
 Concrete arrays are converted to NumPy, without a copy if they are in CPU memory. Traced arrays make the collective part
-of the compiled program (``horovod._jax``), where gradients, ``vmap``, ``scan`` and ``cond`` work. One rank may run
-eagerly what others compile, if each call depends on the previous one.
+of the compiled program (``horovod._jax``), where gradients, ``vmap``, ``scan`` and ``cond`` work. One rank can run
+collectives eagerly that other ranks compile, if each call depends on the previous one.
 
 All functions raise ValueError, which names the argument, its value, what is accepted and the rank, for invalid
 arguments. They raise HorovodInternalError, which names tensor and ranks, if ranks disagree or a rank was lost. In
-compiled programs that becomes a JAX error with the same message.
+compiled programs it becomes a JAX error with the same message.
 """
 
 from collections.abc import Sequence
@@ -83,8 +83,8 @@ def allreduce(
     Raises:
         ValueError: An argument is invalid, or Horovod is not initialized.
         NotImplementedError: ``Adasum`` on a number of ranks that is not a power of two.
-        HorovodInternalError: Ranks disagree, or a rank was lost. In a compiled program, a JAX error with the same
-            message.
+        HorovodInternalError: Ranks disagree, or a rank was lost. A compiled program raises a JAX error with the same
+            message instead.
     """
     how = (compression, prescale_factor, postscale_factor, process_set)
     return _allreduce(tree, "allreduce", name, resolve_op(op, average, "allreduce"), *how)
@@ -149,11 +149,11 @@ def reduce_leaves(
     beside: Sequence[Any] = (),
     steps: str = "",
 ) -> list[Any]:
-    """Allreduce arrays with full names, as one group or individually.
+    """Allreduce arrays with given operation names, as one group or individually.
 
-    ``beside`` are arrays of the same program: if one of them is traced, the call is part of the program even if its own
-    arrays are constants. ``steps`` is the name under which ranks compare, in a branch, how often they have reached it;
-    "" for no comparison.
+    ``beside`` has other arrays of the caller: if one of them is traced, the call becomes part of the compiled program
+    even if its own arrays are constants. If ``steps`` is not "" and the call is in a branch, ranks compare under this
+    name how many times each of them has reached the branch.
     """
     if not leaves:
         return []
@@ -204,7 +204,7 @@ def broadcast(tree: Any, root_rank: int, name: str | None = None, process_set: P
 
 
 def broadcast_leaves(leaves: Sequence[Any], names: Sequence[str], root_rank: int, process_set: ProcessSet) -> list[Any]:
-    """Broadcast arrays with full names."""
+    """Broadcast arrays with given operation names from the root rank."""
     if not leaves:
         return []
     what = names[0] or "broadcast"
@@ -432,7 +432,7 @@ def _scatter(
 def barrier(tree: Any = None, process_set: ProcessSet = global_process_set) -> Any:
     """Wait until all ranks of the process set have called ``barrier``.
 
-    In a compiled program, ``tree`` places the barrier: computations that use the result take place after it.
+    In a compiled program, ``tree`` determines the barrier's place: computations that use the result run after it.
 
     Args:
         tree (pytree, optional): Arrays that are passed through.
@@ -461,7 +461,7 @@ def _call(kind: int, names: Sequence[str], number: int, **more: Any) -> calls.Ca
 
 
 def _checked(tensors: Sequence[Any], names: Sequence[str], process_set: ProcessSet, what: str) -> int:
-    """Return the id of the process set after checking the dtypes.
+    """Check the dtypes and the process set, and return the id of the set.
 
     Raises:
         ValueError: A dtype is not supported, or the set does not contain this rank.

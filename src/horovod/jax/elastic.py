@@ -50,7 +50,7 @@ def run(func: Callable[..., Any]) -> Callable[..., Any]:
     """Decorate a training function ``func(state, *args, **kwargs)`` for elastic training.
 
     The function is called again with the current state after a failure or a change of the job's ranks. It must not
-    catch HorovodInternalError, HostsUpdatedInterrupt, or JAX's errors of Horovod collectives.
+    catch HorovodInternalError, HostsUpdatedInterrupt, or the errors that JAX raises when a Horovod collective fails.
 
     Args:
         func (Callable): Training function, whose first argument is a ``State``.
@@ -62,21 +62,22 @@ def run(func: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _reset() -> None:
-    before = face.job  # a new epoch has a new job; it is the same if another frontend keeps the epoch alive
+    before = face.job  # the job object changes with each epoch, unless another frontend keeps the epoch alive
     basics.shutdown()
     basics.init()
     if face.job is not before:
-        # Compiled programs contain values of an epoch: ranks and sizes, in shapes and in code that only some ranks
-        # have; roots; ids of process sets.
+        # Compiled programs contain values that can change with the epoch: ranks, sizes, roots and ids of process sets.
+        # So compile them again.
         jax.clear_caches()
 
 
 class ObjectState(_ObjectState):
-    """Elastic state of arbitrary attributes, which must support copying and pickling.
+    """Elastic state with arbitrary attributes, which must support copying and pickling.
 
     Args:
-        bcast_object (Callable, optional): Function that broadcasts an object. Default: this frontend's.
-        get_rank (Callable, optional): Function that returns the rank. Default: this frontend's.
+        bcast_object (Callable, optional): Function that broadcasts an object. Default: this frontend's
+            ``broadcast_object``.
+        get_rank (Callable, optional): Function that returns the rank. Default: this frontend's ``rank``.
         **kwargs: Attributes and their initial values.
     """
 
@@ -87,13 +88,13 @@ class ObjectState(_ObjectState):
 
 
 class JaxState(ObjectState):
-    """Elastic state of pytrees and other attributes.
+    """Elastic state whose attributes are pytrees or other values.
 
     Example::
 
         state = hvd.elastic.JaxState(params=params, opt_state=opt_state, epoch=0)
 
-    A commit copies the arrays, so steps may donate them.
+    A commit copies the arrays, so compiled steps can donate them.
 
     Args:
         **kwargs: Attributes and their initial values.

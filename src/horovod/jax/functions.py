@@ -1,4 +1,4 @@
-"""Synchronization of pytrees of arrays and of Python objects with a root rank, and comparison between ranks."""
+"""Broadcast of pytrees and Python objects from a root rank, and comparison of values between ranks."""
 
 from collections.abc import Collection
 from typing import Any
@@ -21,8 +21,8 @@ def broadcast_parameters(
 ) -> Any:
     """Return a pytree like ``params`` with the root's arrays.
 
-    All arrays are sent in one operation. Keys of random numbers are included. Leaves that are neither arrays nor
-    numbers, such as functions, are unchanged.
+    All arrays are sent in one operation. Random keys are included. Leaves that are neither arrays nor numbers, such as
+    functions, are unchanged.
 
     Args:
         params (pytree): Parameters, an optimizer state, a model of Equinox, a state of Flax NNX, or any other pytree,
@@ -101,7 +101,7 @@ def check_in_sync(
         *objects: Pytrees of arrays, numbers, strings and None, and other objects with such attributes.
         process_set (ProcessSet): Ranks to compare. Default: all ranks.
         ignore (Collection[str]): Entries to skip, as paths or patterns such as ``["opt_state.*"]``.
-        **named: More objects, whose keywords become their names in the error message.
+        **named: More objects. Their keywords are used as names in the error message.
 
     Returns:
         str: SHA-256 of the compared values, in hexadecimal.

@@ -21,10 +21,10 @@ from horovod.jax.collectives import reduce_leaves
 
 @dataclass
 class GradientReduction:
-    """Checked settings of a reduction of gradients.
+    """Settings of a reduction of gradients, which are already checked.
 
-    ``name`` is the prefix of the operations' names. ``counted`` is True if ranks compare their numbers of steps when
-    the reduction is in a branch.
+    ``name`` is the prefix of the operations' names. If ``counted`` is True and the reduction is in a branch, ranks
+    compare how many times they have reached it.
     """
 
     name: str
@@ -46,7 +46,7 @@ class GradientReduction:
         marks.find()
 
     def active(self) -> bool:
-        """Return True if there are other ranks to reduce with.
+        """Return True if the process set has more than one rank, so that a reduction is needed.
 
         Raises:
             ValueError: Horovod is not initialized.
@@ -55,15 +55,15 @@ class GradientReduction:
 
     @refusing(face)
     def __call__(self, gradients: Any, weight: Any = None, beside: Any = ()) -> Any:
-        """Return the gradients, reduced in one call.
+        """Reduce the gradients over the ranks in one call, and return them.
 
         Args:
             gradients: Pytree of this rank's gradients.
-            weight: Weight of this rank's gradients, such as its number of samples; a number, traced or not. The result
-                is then the weighted mean, and zero if all weights are 0. Gradients with weight 0 are ignored and may be
-                NaN. The weights are reduced first, in a separate call.
-            beside: Pytree. If one of its arrays is traced, the call is part of the program even if ``gradients`` are
-                constants.
+            weight: Weight of this rank's gradients, such as its number of samples. It can be a number or a traced
+                scalar. The result is then the weighted mean, and zero if all weights are 0. Gradients with weight 0 are
+                ignored and may be NaN. The weights are reduced first, in a separate call.
+            beside: Pytree of other arrays of the caller. If one of them is traced, the call becomes part of the
+                compiled program even if ``gradients`` are constants.
         """
         if weight is not None and self.op != Average:
             raise ValueError(f"weight requires op=Average, got op={op_name(self.op)}")
@@ -85,8 +85,8 @@ class GradientReduction:
         return f"allreduce.{self.name}.step" if self.counted else ""
 
     def _weighted(self, leaves: Sequence[Any], names: Sequence[str], count: Any, others: Sequence[Any]) -> list[Any]:
-        # Reduce the total weight first, uncompressed. Each contribution is then a share of the mean, which cannot
-        # overflow 16 bits, unlike a gradient times a number of samples. Shares need no predivision.
+        # Reduce the total weight first, uncompressed. Each rank then sends its gradients times weight / total. Unlike
+        # gradients times a number of samples, these values cannot overflow 16-bit floats, and they need no predivision.
         full = f"allreduce.{self.name}.weight"
         none = Compression.none
         (total,) = reduce_leaves([count], [full], Sum, none, 1.0, 1.0, self.process_set, beside=[*leaves, *others])
@@ -114,7 +114,7 @@ def count_of(weight: Any) -> Any:
 def weighted(leaf: Any, weight: Any) -> Any:
     """Return ``leaf * weight`` in float32, or in the dtype of ``leaf`` if that is wider.
 
-    For the weight 0 the result is 0, whatever ``leaf`` is: the gradient of a batch without samples is NaN.
+    If the weight is 0, the result is 0 even if ``leaf`` is NaN, as the gradient of an empty batch is.
     """
     wide = leaf.astype(_wide(leaf.dtype))
     return jnp.where(weight != 0, wide * weight.astype(wide.dtype), jnp.zeros_like(wide))
@@ -123,7 +123,7 @@ def weighted(leaf: Any, weight: Any) -> Any:
 def shared(leaf: Any, weight: Any, total: Any) -> Any:
     """Return ``leaf * weight / total``, computed in float32 or wider; 0 if the total is 0.
 
-    The result has the dtype of ``leaf``. For 8-bit floats it is float32, in which they are summed anyway.
+    The result has the dtype of ``leaf``, or float32 for 8-bit floats, which are summed in float32.
     """
     dtype = _wide(leaf.dtype)
     share = weight.astype(dtype) / jnp.where(total > 0, total, 1).astype(dtype)

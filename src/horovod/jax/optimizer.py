@@ -1,7 +1,7 @@
-"""DistributedOptimizer: an Optax gradient transformation preceded by a reduction of the gradients over the ranks.
+"""DistributedOptimizer: an Optax gradient transformation that first reduces the gradients over the ranks.
 
-The extra arguments of Optax's `update` that depend on the loss are reduced as well, because transformations that decide
-by a loss (`reduce_on_plateau`, `lbfgs`, `polyak_sgd`) must decide alike on all ranks.
+The extra arguments of Optax's `update` that depend on the loss are reduced as well. Transformations that use the loss
+for decisions (`reduce_on_plateau`, `lbfgs`, `polyak_sgd`) must decide alike on all ranks.
 """
 
 import functools
@@ -25,7 +25,7 @@ _FUNCTIONS = ("value_fn", "obj_fn", "grad_fn")
 
 
 class ExtraArgs:
-    """Reduction of the extra arguments of one distributed optimizer.
+    """Reducer for the extra arguments of one distributed optimizer.
 
     Args:
         gradients: Settings for the optimizer's gradients. Losses are reduced in the same way, but never compressed.
@@ -42,13 +42,13 @@ class ExtraArgs:
 
         Args:
             extra: Arguments of this rank. `value` (a loss) and `grad` are reduced. `value_fn`, `obj_fn` and `grad_fn`
-                become functions whose results, and the derivatives of these, are reduced. Others are unchanged.
-            own: This rank's gradients. If `grad` is the same object, it becomes `reduced` without being sent again.
+                are replaced by functions whose results and derivatives are reduced. Other arguments are unchanged.
+            own: This rank's gradients. If `grad` is the same object, it is replaced by `reduced` and not sent again.
             reduced: The reduced gradients.
             weight: Weight of this rank's samples, or None.
 
         Raises:
-            ValueError: There is a function, and the reduction is neither Average nor Sum.
+            ValueError: An argument is a function, and the reduction is neither Average nor Sum.
         """
         result = dict(extra)
         if not self._gradients.active():
@@ -79,7 +79,7 @@ class ExtraArgs:
         return joined
 
     def _shared(self, params: Any) -> Any:
-        """Return `params`, which are equal on all ranks, with a gradient that is averaged over the ranks."""
+        """Return `params` unchanged, but average their gradient over the ranks. `params` must be equal on all ranks."""
 
         @jax.custom_jvp
         def same(floats: list[Any]) -> list[Any]:
@@ -87,7 +87,8 @@ class ExtraArgs:
 
         @same.defjvp
         def _(floats: Any, tangents: Any) -> Any:
-            # Equal on all ranks as well; the transpose of an average is an average.
+            # The tangents are equal on all ranks too, so averaging does not change them. Its transpose averages the
+            # gradient.
             return floats[0], self._arguments(tangents[0])
 
         leaves, structure = jax.tree_util.tree_flatten(params)
@@ -127,17 +128,19 @@ def DistributedOptimizer(
 ) -> Any:
     """Return a gradient transformation that reduces gradients over the ranks before it applies ``optimizer``.
 
-    ``update(grads, state, params, weight=n)`` accepts the weight of this rank's gradients in addition to the arguments
-    of ``optimizer``. If given, on all ranks, the result is the weighted mean. The extra arguments ``value``, ``grad``,
-    ``value_fn``, ``obj_fn`` and ``grad_fn`` are reduced over all ranks. Others must be equal on all ranks.
+    In addition to the arguments of ``optimizer``, ``update(grads, state, params, weight=n)`` accepts the weight of this
+    rank's gradients. With a weight, which all ranks must then pass, the gradients are averaged with these weights. The
+    extra arguments ``value``, ``grad``, ``value_fn``, ``obj_fn`` and ``grad_fn`` are reduced over all ranks. Other
+    extra arguments must be equal on all ranks.
 
     Args:
-        optimizer (optax.GradientTransformation): Transformation.
+        optimizer (optax.GradientTransformation): Transformation to apply to the reduced gradients.
         name (str): Prefix of the operations' names, unique among the program's optimizers. Default:
             "DistributedOptimizer".
         compression (Compressor): See ``Compression``. Default: none.
         backward_passes_per_step (int): Number of updates k over which gradients are summed locally, those of 8 and 16
-            bits in float32. Only each k-th update reduces them and has an effect; the others return zeros. Default: 1.
+            bits in float32. Only every k-th update reduces and applies them; the other updates return zeros. Default:
+            1.
         op (int): Reduction except ``Adasum``. Default: ``Average``.
         gradient_predivide_factor (float): With ``Average`` over n ranks and a factor f, gradients are divided by f
             before and by n/f after the summation. Default: 1.0.
@@ -160,7 +163,8 @@ def DistributedOptimizer(
     if op == Adasum:
         raise ValueError(f"op must be an elementwise reduction such as {op_name(Average)}, got {op_name(op)}")
     passes = check_passes(backward_passes_per_step)
-    # With several passes, this optimizer creates the branch, and decides it by a count that is the same on all ranks.
+    # With several passes, this optimizer creates the branch itself. Its condition is a count that is equal on all
+    # ranks.
     reduce = GradientReduction(name, compression, op, gradient_predivide_factor, process_set, counted=passes == 1)
     plain, extra_args = _with_extra_args(optimizer, ExtraArgs(reduce))
     if passes == 1:
@@ -198,7 +202,7 @@ def _accumulating(
 
         def step() -> Any:
             mine = summed
-            if count is not None:  # the weighted reduction expects a mean
+            if count is not None:  # the reduction with a weight expects the mean of this rank's gradients
                 mine = each(lambda a: a / jnp.where(total > 0, total, 1).astype(a.dtype), summed)
             elif average:
                 mine = each(lambda a: a / passes, summed)
@@ -210,8 +214,8 @@ def _accumulating(
             return updates, Accumulated(inner, zeros, jnp.zeros_like(total), jnp.zeros_like(done))
 
         def wait() -> Any:
-            # The updates of a step may differ in dtype from the gradients. The reduction, which only a step performs,
-            # preserves shapes and dtypes.
+            # The dtypes of the updates may differ from those of the gradients, so find them out here. The reduction is
+            # left out because it preserves shapes and dtypes.
             of_step = jax.eval_shape(lambda g, s, p: plain(g, s, p, **extra)[0], grads, state.inner, params)
             updates = each(lambda one: jnp.zeros(one.shape, one.dtype), of_step)
             return updates, Accumulated(state.inner, summed, total, done)
@@ -229,7 +233,7 @@ def _no_sum(leaf: Any) -> Any:
 
 
 def _with_extra_args(optimizer: Any, extra: ExtraArgs) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """Return (its `update`, a function that creates the extra arguments for it, or none if it accepts none)."""
+    """Return the optimizer's `update`, and a function that creates the extra arguments to pass to it."""
     import optax
 
     if not isinstance(optimizer, optax.GradientTransformation):

@@ -1,7 +1,7 @@
-"""Process functions of the JAX frontend: init, rank, size and related ones, and ``jax.distributed.initialize()``.
+"""Process functions of the JAX frontend (init, rank, size and others), and support for ``jax.distributed``.
 
-JAX gets the coordinator's address and the number and count of processes from a class derived from its ``ClusterEnv``,
-which ``import horovod.jax`` registers.
+``import horovod.jax`` registers a subclass of JAX's ``ClusterEnv``. From it, ``jax.distributed.initialize()`` gets the
+coordinator's address, the number of processes and the index of this process.
 """
 
 import os
@@ -78,18 +78,18 @@ report = basics.report
 log_stats = basics.log_stats
 
 
-_held: list[socket.socket] = []  # keeps other programs from using the coordinator's port
+_held: list[socket.socket] = []  # open socket that reserves the coordinator's port
 
 
 def register_cluster() -> None:
-    """Register Horovod jobs with JAX. Has no effect with a JAX version that lacks the interface."""
+    """Register Horovod jobs with ``jax.distributed``. Does nothing if the JAX version lacks the interface."""
     try:
         from jax._src.clusters import ClusterEnv
     except ImportError:
         return
 
     class HorovodCluster(ClusterEnv):
-        """A job started by horovodrun, or formed by ``hvd.init()``."""
+        """Cluster environment of a job that was started by horovodrun or initialized by ``hvd.init()``."""
 
         name = "horovod"
 
@@ -113,7 +113,8 @@ def register_cluster() -> None:
         def get_local_process_id(cls) -> int | None:
             return local_device(os.environ)
 
-    # JAX uses the first class that recognizes the environment. Prefer the job to an enclosing launcher's allocation.
+    # JAX uses the first class that recognizes the environment. Put this one first, so that the Horovod job is preferred
+    # to the allocation of a launcher such as Slurm.
     known = getattr(ClusterEnv, "_cluster_types", [])
     if HorovodCluster in known:
         known.remove(HorovodCluster)
@@ -121,9 +122,9 @@ def register_cluster() -> None:
 
 
 def local_device(environment: Mapping[str, str]) -> int | None:
-    """Return the index of this process's accelerator among the visible ones.
+    """Return the index of this process's accelerator among the visible accelerators.
 
-    None means all visible ones, because each process was already given its own.
+    None means all visible ones: the launcher has already given each process its own accelerators.
     """
     visible = environment.get("CUDA_VISIBLE_DEVICES")
     given = environment.get("HOROVOD_GPUS_PER_WORKER", "0") not in ("", "0")
@@ -135,8 +136,8 @@ def local_device(environment: Mapping[str, str]) -> int | None:
 def coordinator(port: str | None = None) -> str:
     """Return the address "host:port" at which this rank reaches JAX's coordinator on rank 0. All ranks must call it.
 
-    ``port`` is used if given. The port is the same for all ranks, but the host is the address through which this rank
-    reaches rank 0, which may be in several networks. Initializes Horovod if necessary.
+    The coordinator uses ``port`` if it is given. The port is the same on all ranks, but the host can differ, because
+    rank 0 may be in several networks. Initializes Horovod if necessary.
     """
     basics.init()
     own = (port or str(_free_port())) if basics.rank() == 0 else None
@@ -146,7 +147,7 @@ def coordinator(port: str | None = None) -> str:
 
 
 def _free_port() -> int:
-    """Return a port that stays reserved for this user.
+    """Reserve a port for programs of this user, and return its number.
 
     The coordinator can bind it because it sets SO_REUSEPORT, like the socket kept open here.
     """

@@ -1,8 +1,8 @@
-"""The native library for MXNet's engine: its loading, its connection to Horovod's engine, its errors and late results.
+"""Interface to the native library that runs Horovod's operations in MXNet's engine.
 
-The size of allgather's and alltoall's results is unknown until they arrive, and MXNet 1.9 cannot set the shape of an
-array later. So the operation writes to a placeholder array, which orders it among MXNet's other operations. The result
-becomes an NDArray on first use, which waits.
+The size of an allgather's or alltoall's result is unknown until it arrives, and MXNet 1.9 cannot set the shape of an
+array later. So the operation writes to a placeholder array, by which MXNet orders it among other operations. The first
+use of the result waits for the operation and creates the NDArray.
 """
 
 import ctypes
@@ -22,7 +22,7 @@ _MESSAGE = 4096  # bytes
 
 
 class _Named(MXNetError):
-    """Error whose class MXNet finds by the word before the first colon of the message; that word is removed."""
+    """Error whose class name precedes the first colon of the message, as MXNet expects. The name is removed."""
 
     name: ClassVar[str] = ""
 
@@ -30,7 +30,7 @@ class _Named(MXNetError):
         super().__init__(message.removeprefix(f"{self.name}: "))
 
 
-# Each class can be caught both as an MXNet error and as a standard Python error.
+# Each class is both an MXNet error and a standard Python error.
 
 
 class ArgumentError(_Named, ValueError):
@@ -40,7 +40,7 @@ class ArgumentError(_Named, ValueError):
 
 
 class ReduceOpError(ArgumentError, HorovodInternalError):
-    """Error for an invalid ``op`` of a reducescatter; older programs expect a RuntimeError."""
+    """Error for an invalid ``op`` of a reducescatter. It is a RuntimeError, because older programs expect that."""
 
 
 class ShutDown(MXNetError, NotRunningError):
@@ -58,7 +58,7 @@ for _error in (ArgumentError, InternalError):
 
 
 class _Order(ctypes.Structure):
-    """The struct ``Order`` of bindings/mxnet/call.h."""
+    """Mirror of the struct ``Order`` of bindings/mxnet/call.h."""
 
     _fields_: ClassVar = [
         *((name, ctypes.c_int32) for name in ("kind", "op", "root", "process_set", "wire", "priority")),
@@ -80,7 +80,7 @@ class _Order(ctypes.Structure):
 class Operation:
     """The parameters of an operation, without the arrays.
 
-    Codes are those of src/horovod/_core.pyi. ``names`` are the names of the group's members.
+    Codes are defined in src/horovod/_core.pyi. ``names`` are the names of the group's members.
     """
 
     kind: int
@@ -98,7 +98,7 @@ class Operation:
 
 
 def _load() -> ctypes.CDLL:
-    """Return the library, attached to the engine and to MXNet.
+    """Load the library, connect it to Horovod's engine and to MXNet, and return it.
 
     Raises:
         ImportError: The library cannot be loaded; the message says why.
@@ -134,8 +134,8 @@ def push(operation: Operation, dtypes: Sequence[int], inputs: Sequence[Any], out
         operation: Parameters of the operation.
         dtypes: Horovod's dtype code of each input.
         inputs: Input arrays.
-        outputs: An output for each input, which may be the input itself. For allgather and alltoall, a single array
-            that stands for the result.
+        outputs: One output per input, which can be the input itself. For allgather and alltoall, a single placeholder
+            array.
 
     Returns:
         Address of the result for allgather and alltoall, otherwise 0.
@@ -169,7 +169,7 @@ def push(operation: Operation, dtypes: Sequence[int], inputs: Sequence[Any], out
 
 
 def take(gathered: int, member: int, array: Any) -> None:
-    """Move the received data of a member into a new NDArray of that size."""
+    """Move the data received for one member to ``array``, a new NDArray of the same size."""
     _call(library.hvd_mxnet_take, gathered, member, array.handle.value)
 
 
@@ -203,12 +203,12 @@ def new_array(like: Any, shape: Sequence[int], number: int) -> Any:
 
 
 class Arrival:
-    """Future results of an operation: for each member an array and its sizes."""
+    """Future results of an allgather or alltoall: an array and its sizes for each member."""
 
     def __init__(self, stand_in: Any, address: int) -> None:
         """Store the operation.
 
-        ``stand_in`` is the placeholder that it writes to, and ``address`` is the result of ``_library.push``.
+        ``stand_in`` is the placeholder array that the operation writes to. ``address`` is the result of ``push``.
         """
         self._stand_in = stand_in
         self._address = address
@@ -222,19 +222,19 @@ class Arrival:
         """Wait for the operation.
 
         Raises:
-            MXNetError: The operation failed. Raised by every call.
+            MXNetError: The operation failed. Every call raises the error again.
         """
         with self._lock:
             if self._failure is not None:
                 raise self._failure
             try:
                 self._stand_in.wait_to_read()
-            except MXNetError as error:  # MXNet raises it only once
+            except MXNetError as error:  # MXNet raises an error only once, so keep it
                 self._failure = error
                 raise
 
     def sizes(self, member: int) -> list[int]:
-        """Wait, and return the number of rows from each rank of the set."""
+        """Wait for the operation, and return the number of rows received from each rank of the process set."""
         self.wait()
         count = library.hvd_mxnet_sizes(self._address, member, None, 0)
         sizes = (ctypes.c_int64 * count)()
@@ -242,7 +242,7 @@ class Arrival:
         return list(sizes)
 
     def array(self, member: int, like: Any, shape: Sequence[int], number: int) -> Any:
-        """Wait, and return the received array of a member. Can be called once per member.
+        """Wait for the operation, and return the array received for a member. Can be called once per member.
 
         ``like`` determines the kind of array, and ``shape`` is the shape of the input.
         """
@@ -252,19 +252,19 @@ class Arrival:
 
 
 class _Arriving:
-    """NDArray that calls ``make`` on first use, and then represents the array that ``make`` has returned."""
+    """NDArray that calls ``make`` on first use, and from then on stands for the array that ``make`` returned."""
 
     writable = True
 
     def __new__(cls, make: Callable[[], Any] | None = None, *, handle: Any = None, writable: bool = True) -> Any:
-        # MXNet creates views and copies with the class of the original.
+        # MXNet creates views and copies by calling the class of the original, without `make`.
         plain = _numpy_array if issubclass(cls, _numpy_array) else mx.nd.NDArray
         return object.__new__(cls) if make is not None else plain(handle, writable)
 
     def __init__(self, make: Callable[[], Any]) -> None:
         self._make: Callable[[], Any] | None = make
         self._made: Any = None
-        self._lock = threading.Lock()  # the result can be taken only once
+        self._lock = threading.Lock()  # `make` must be called only once
 
     @property
     def handle(self) -> Any:
@@ -276,7 +276,7 @@ class _Arriving:
         return self._made.handle
 
     def __del__(self) -> None:
-        """Do nothing: the other array owns the handle."""
+        """Do nothing, because the array that ``make`` returned owns the handle."""
 
 
 class ArrivingNDArray(_Arriving, mx.nd.NDArray):
@@ -288,5 +288,5 @@ class arriving_ndarray(_Arriving, _numpy_array):  # named like its base class
 
 
 def arriving(like: Any, make: Callable[[], Any]) -> Any:
-    """Return an array of the kind of ``like`` that becomes the result of ``make`` on first use."""
+    """Return an array, of the same type as ``like``, that becomes the result of ``make`` on first use."""
     return (arriving_ndarray if isinstance(like, _numpy_array) else ArrivingNDArray)(make)

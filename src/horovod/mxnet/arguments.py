@@ -1,7 +1,7 @@
-"""Checks of the operations' arguments (arrays, process sets, names and splits) before submission.
+"""Checks of the arguments of operations (arrays, process sets, names and splits) before submission.
 
-An invalid argument raises ArgumentError, which is an MXNetError and a ValueError. It names the operation, the argument,
-its value, what is accepted and the rank.
+An invalid argument raises ArgumentError, which is an MXNetError and a ValueError. Its message names the operation, the
+argument, the value, the accepted values and the rank.
 """
 
 import ctypes
@@ -65,18 +65,18 @@ def refusing(function: _F) -> _F:
 
 
 def number_of_dtype(array: Any) -> int:
-    """Return MXNet's number for the element type of an NDArray."""
+    """Return MXNet's number of an NDArray's dtype."""
     number = ctypes.c_int()
     check_call(_LIB.MXNDArrayGetDType(array.handle, ctypes.byref(number)))
     return number.value
 
 
 def code_of(value: Any, what: str, written: bool = False) -> int:
-    """Return the engine's code for the element type of an array.
+    """Return the engine's code for the dtype of an array.
 
     Raises:
-        ValueError: ``value`` is not an NDArray, is sparse, is on a GPU, has an unsupported element type, or is
-            read-only although it is to be ``written``. The message begins with ``what``.
+        ValueError: ``value`` is not an NDArray, is sparse, is on a GPU, has an unsupported dtype, or is read-only
+            although ``written`` is True. The message begins with ``what``.
     """
     if not isinstance(value, mx.nd.NDArray):
         raise ValueError(f"{what} must be an NDArray of MXNet, got a {type(value).__name__}")
@@ -89,7 +89,7 @@ def code_of(value: Any, what: str, written: bool = False) -> int:
         )
     number = number_of_dtype(value)
     name = NAMES.get(number)
-    if name is None:  # uint32 or uint64, which have no name in MXNet's Python package
+    if name is None:  # uint32 and uint64, for which MXNet's Python package has no name
         raise ValueError(f"{what} must have one of the dtypes {dtypes.SUPPORTED}, got MXNet's dtype number {number}")
     if written and not value.writable:
         raise ValueError(f"{what} must be writable, got a read-only NDArray")
@@ -119,7 +119,7 @@ def check_priority(priority: Any, operation: str) -> int:
 
 
 def splits_of(splits: Any, rows: int | None, process_set: ProcessSet) -> list[int]:
-    """Return the rows for each rank of the set; empty for equal parts.
+    """Return the number of rows for each rank of the process set, or an empty list for equal parts.
 
     ``rows`` is the size of dimension 0, or None for a scalar, which the engine rejects on all ranks.
     """
@@ -139,7 +139,7 @@ def splits_of(splits: Any, rows: int | None, process_set: ProcessSet) -> list[in
 
 
 class _Unnamed:
-    """Names of unnamed operations: a counter for each operation and process set, in call order."""
+    """Names for unnamed operations, numbered in call order for each kind of operation and process set."""
 
     COUNT = 256
     """Number of distinct names. Operations with a reused name run one after another."""
@@ -157,5 +157,6 @@ class _Unnamed:
         return f"noname.{(self._counts[key] - 1) % self.COUNT}"
 
 
-# MXNet runs operations when they are ready, in an order that may differ between ranks, so the engine cannot count them.
+# Number operations here, in call order. MXNet can run them in an order that differs between ranks, so the engine cannot
+# number them.
 unnamed = _Unnamed()

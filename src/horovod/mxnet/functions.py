@@ -1,9 +1,9 @@
 """Broadcast of parameters and Python objects from a root rank, allgather of objects, and names of parameters.
 
-Names on the wire: MXNet numbers layers by how many layers a process has created before: ``dense12_weight`` may be
-``dense0_weight`` on a rank that has created no other model. It also sorts parameters as strings, ``dense10_weight``
-before ``dense9_weight``, so positions differ as well. So each number is replaced by its index among the sorted numbers
-in the same place.
+MXNet numbers layers in the order in which a process creates them: ``dense12_weight`` on one rank can be
+``dense0_weight`` on a rank that has created no other model. It also sorts parameters as strings, so ``dense10_weight``
+precedes ``dense9_weight``, and positions differ too. So for matching between ranks, each number in a name is replaced
+by its index among the sorted numbers at the same place.
 """
 
 import re
@@ -65,7 +65,7 @@ _NUMBERED = re.compile(r"(.*?)(\d+)$")
 
 
 def on_the_wire(names: Iterable[str]) -> dict[str, str]:
-    """Return, for each name, one that does not depend on what else was created before.
+    """Map each name to a name that does not depend on which other layers the process has created.
 
     For example, ``dense9_weight`` and ``dense10_weight`` become ``dense0_weight`` and ``dense1_weight``. Different
     names remain different.
@@ -86,7 +86,7 @@ def on_the_wire(names: Iterable[str]) -> dict[str, str]:
 
 
 def _parts(name: str) -> list[tuple[str, str]]:
-    """Return (preceding text, part) for each part between underscores."""
+    """Split a name at underscores, and return (preceding text, part) for each part."""
     parts = name.split("_")
     return [("_".join(parts[:i]), part) for i, part in enumerate(parts)]
 
@@ -100,7 +100,7 @@ def by_number(name: str) -> list[tuple[int, str]]:
 def broadcast_parameters(
     params: Any, root_rank: int = 0, prefix: str | None = None, process_set: ProcessSet = global_process_set
 ) -> None:
-    """Overwrite ``params`` on every rank of the process set with the root's values, and wait for it.
+    """Overwrite ``params`` on every rank of the process set with the root's values, and wait until this is done.
 
     A Parameter whose shape is not known yet is broadcast when it is initialized, in the first forward pass.
 
@@ -136,15 +136,15 @@ def broadcast_parameters(
 
 
 def _by_name(params: Any) -> dict[str, Any]:
-    """Return the values by the string form of their keys, which matches them between ranks.
+    """Map the string form of each key to its value. Ranks match values by these strings.
 
     Raises:
-        ValueError: The string form of a key may differ between ranks, or two keys have the same one.
+        ValueError: The string form of a key may differ between ranks, or two keys have the same string form.
     """
     named: dict[str, Any] = {}
     for key in list(params.keys()):
         name = key if isinstance(key, str) else repr(key)
-        if not isinstance(key, str) and " at 0x" in name:  # contains a memory address
+        if not isinstance(key, str) and " at 0x" in name:  # the string contains a memory address
             raise ValueError(
                 f"broadcast_parameters: keys of params must be names, numbers or tuples of them, got {key!r}, whose "
                 "text differs between ranks"
@@ -156,7 +156,7 @@ def _by_name(params: Any) -> dict[str, Any]:
 
 
 def _sorted(params: Any) -> tuple[list[tuple[str, Any]], list[tuple[str, Parameter]]]:
-    """Return (arrays by name, parameters without an array yet), after checking all of them."""
+    """Check all values. Return the arrays and their names, and the parameters that have no array yet."""
     arrays: list[tuple[str, Any]] = []
     deferred: list[tuple[str, Parameter]] = []
     for name in sorted(params.keys()):
@@ -176,7 +176,7 @@ def _sorted(params: Any) -> tuple[list[tuple[str, Any]], list[tuple[str, Paramet
 def _check_one_device(parameter: Parameter) -> None:
     try:
         devices = parameter.list_ctx()
-    except RuntimeError as error:  # the message names the parameter and says to call initialize()
+    except RuntimeError as error:  # MXNet's message names the parameter and tells the user to call initialize()
         raise ValueError(f"broadcast_parameters: {error}") from None
     if len(devices) > 1:
         raise ValueError(
@@ -187,11 +187,11 @@ def _check_one_device(parameter: Parameter) -> None:
 
 def _broadcast_once_known(parameter: Parameter, root_rank: int, name: str, process_set: ProcessSet) -> None:
     def initialize(data: Any, devices: Any) -> None:
-        parameter.__dict__.pop("_init_impl", None)  # from now on, the method of the class applies again
+        parameter.__dict__.pop("_init_impl", None)  # restores the method of the class
         parameter._init_impl(data, devices)
         with mx.autograd.pause():
             array = parameter.data()
             broadcast_(array, root_rank, name, 0, process_set)
             array.wait_to_read()
 
-    parameter._init_impl = initialize  # replaces the hook of an earlier call, if any
+    parameter._init_impl = initialize  # replaces the hook that an earlier call may have set

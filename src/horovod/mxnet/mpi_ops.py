@@ -1,4 +1,4 @@
-"""Process functions and operations of the MXNet frontend, under the import path that other software uses.
+"""Process functions and operations of the MXNet frontend. Other software imports them from this module.
 
 operations.py defines the operations.
 """

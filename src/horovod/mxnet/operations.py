@@ -1,8 +1,8 @@
-"""The operations, with one function each.
+"""Operations of the MXNet frontend, each as one function.
 
 Each function submits its arrays to MXNet's engine and returns at once. MXNet runs the operation when earlier operations
-on the same arrays are done, and delays later ones. Arrays are dense, in CPU memory. Operations with the same name run
-one after another in call order.
+on the same arrays are done, and runs later ones after it. Arrays are dense, in CPU memory. Operations with the same
+name run one after another in call order.
 
 Invalid arguments raise ArgumentError, which is an MXNetError and a ValueError. If ranks disagree or a rank is lost, the
 next wait for an output array (``asnumpy()``, ``wait_to_read()``, ``mx.nd.waitall()``) raises InternalError, which is an
@@ -40,14 +40,14 @@ from horovod.mxnet.arguments import (
 
 
 def _begin(operation: str, name: str | None, priority: Any, process_set: ProcessSet) -> tuple[int, int]:
-    """Return (id of the process set, priority) after checking the arguments."""
+    """Check the process set and the priority. Return the id of the set and the priority."""
     face.require_engine()
     ops.wire_name(operation, name)
     return set_id(face, process_set, operation), check_priority(priority, operation)
 
 
 def _names(operation: str, name: str | None, number: int, count: int | None) -> tuple[str, list[str]]:
-    """Return (name of the operation, names of its members). ``count`` is None for a single operation."""
+    """Return the name of the operation and the names of its members. ``count`` is None for a single operation."""
     name = name or unnamed.next(operation, number)
     if count is None:
         full = ops.wire_name(operation, name)
@@ -67,7 +67,7 @@ def reduce(
     wire: int = WIRE_NONE,
     grouped: bool = False,
 ) -> list[Any]:
-    """Allreduce several arrays as a group, or a single one that is not ``grouped``.
+    """Allreduce several arrays as a group, or one array if ``grouped`` is False.
 
     Returns ``tensors`` if ``in_place``, else new arrays.
     """
@@ -79,7 +79,7 @@ def reduce(
         ops.check_reduction(operation, code, op, prescale, postscale, process_set.size() or 1)
     if not tensors:
         return list(tensors)
-    # In-place and other calls share names, so that ranks may mix them.
+    # In-place calls use the same names as other calls, so that ranks can mix them.
     full, names = _names(operation.rstrip("_"), name, number, len(tensors) if grouped else None)
     outputs = tensors if in_place else [new_array(t, t.shape, number_of_dtype(t)) for t in tensors]
     how = (op, 0, priority, float(prescale), float(postscale), wire, grouped)
@@ -231,7 +231,7 @@ def _gather(operation: str, tensors: Sequence[Any], name: str | None, priority: 
 
 def _member(arrival: Arrival, index: int, tensor: Any) -> Any:
     shape, number = tensor.shape, number_of_dtype(tensor)
-    # Do not keep the array itself, so that its memory can be released.
+    # The function must not refer to the array itself, so that its memory can be released.
     like = new_array(tensor, (1,), number)
     return arriving(tensor, lambda: arrival.array(index, like, shape, number))
 
@@ -242,7 +242,8 @@ def allgather(
 ) -> Any:
     """Concatenate the arrays of all ranks along dimension 0, in rank order.
 
-    The size of the result depends on the other ranks, so the first use of the result waits, even of its shape.
+    The size of the result depends on the other ranks. So the first use of the result, even of its shape, waits for the
+    operation.
 
     Args:
         tensor (NDArray): Array with at least one dimension. All dimensions except the first must be the same on all
@@ -280,7 +281,7 @@ def grouped_allgather(
 def broadcast_to(
     tensor: Any, output: Any, root_rank: int, name: str | None, priority: int, process_set: ProcessSet
 ) -> Any:
-    """Write the root's array to ``output``, which may be ``tensor``, or to a new array if it is None."""
+    """Broadcast the root's array to ``output``, which can be ``tensor`` itself, or to a new array if it is None."""
     operation = "broadcast"
     number, priority = _begin(operation, name, priority, process_set)
     root = root_of(root_rank, process_set, operation)
@@ -350,7 +351,8 @@ def alltoall(
 ) -> Any:
     """Send ``splits[i]`` rows to rank i of the process set, and return the received rows in rank order.
 
-    The first use of a result waits, as for ``allgather``. If ``splits`` is an NDArray, the call itself waits for it.
+    The first use of a result waits for the operation, as for ``allgather``. If ``splits`` is an NDArray, the call
+    itself waits for it.
 
     Args:
         tensor (NDArray): Array with at least one dimension.

@@ -1,4 +1,4 @@
-"""DistributedOptimizer and DistributedTrainer: they average gradients over all ranks before they use them."""
+"""DistributedOptimizer and DistributedTrainer, which average gradients over all ranks before each update."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ _OWN = ("_optimizer", "_reducer")
 class DistributedOptimizer(mx.optimizer.Optimizer):
     """Optimizer that averages gradients over the ranks, for Module and custom updaters.
 
-    With Gluon, use ``DistributedTrainer``. Attributes are read from and written to the given optimizer.
+    With Gluon, use ``DistributedTrainer`` instead. Other attributes are those of the given optimizer.
 
     Args:
         optimizer (mxnet.optimizer.Optimizer): Optimizer that uses the averaged gradients.
@@ -43,7 +43,7 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
         object.__setattr__(self, "_reducer", _reducer(gradient_predivide_factor, num_groups, process_set))
 
     def __getattr__(self, name: str) -> Any:
-        if name in _OWN:  # these attributes do not exist yet while it is unpickled
+        if name in _OWN:  # during unpickling, these attributes do not exist yet
             raise AttributeError(name)
         return getattr(self._optimizer, name)
 
@@ -58,11 +58,11 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
             object.__setattr__(self, name, value)
 
     def create_state(self, index: Any, weight: Any) -> Any:
-        """Create state like the plain optimizer."""
+        """Create the state of a weight, as the plain optimizer does."""
         return self._optimizer.create_state(index, weight)
 
     def create_state_multi_precision(self, index: Any, weight: Any) -> Any:
-        """Create state like the plain optimizer."""
+        """Create the state of a weight, as the plain optimizer does."""
         return self._optimizer.create_state_multi_precision(index, weight)
 
     def update(self, index: Any, weight: Any, grad: Any, state: Any) -> None:
@@ -71,7 +71,7 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
         self._optimizer.update(index, weight, grad, state)
 
     def update_multi_precision(self, index: Any, weight: Any, grad: Any, state: Any) -> None:
-        """Do the same as ``update`` for 16-bit weights of which the optimizer keeps a 32-bit copy."""
+        """Do the same as ``update``, for 16-bit weights of which the optimizer keeps a 32-bit copy."""
         self._average(index, grad)
         self._optimizer.update_multi_precision(index, weight, grad, state)
 
@@ -92,7 +92,7 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
         several = isinstance(index, (list, tuple))
         indices, gradients = (list(index), list(grad)) if several else ([index], [grad])
         names = [f"optimizer.{one}" for one in indices]
-        # Give priority to the weights that the next forward pass needs first.
+        # Reduce gradients first whose weights the next forward pass needs first.
         self._reducer.reduce(gradients, names, [-one if isinstance(one, int) else 0 for one in indices])
 
 
@@ -166,7 +166,7 @@ class DistributedTrainer(mx.gluon.Trainer):
     def _allreduce_grads(self) -> None:
         wire = on_the_wire(param.name for param in self._params)
         trained = [(wire[param.name], i, param) for i, param in enumerate(self._params) if param.grad_req != "null"]
-        trained.sort(key=lambda one: by_number(one[0]))  # the order determines the groups
+        trained.sort(key=lambda one: by_number(one[0]))  # gradients are assigned to groups in this order
         gradients = [param.list_grad()[0] for _, _, param in trained]
         names = [f"{self._hvd_prefix}gradient.{name}" for name, _, _ in trained]
         self._hvd_reducer.reduce(gradients, names, [-i for _, i, _ in trained])

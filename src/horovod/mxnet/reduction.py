@@ -19,7 +19,7 @@ def check_groups(num_groups: Any) -> int:
     """Return ``num_groups`` as an int.
 
     Raises:
-        ValueError: ``num_groups`` is not an integer of 0 or more.
+        ValueError: ``num_groups`` is not an integer, or is negative.
     """
     if isinstance(num_groups, bool) or not isinstance(num_groups, Integral) or num_groups < 0:
         raise ValueError(f"num_groups must be an integer of at least 0, got {num_groups!r}")
@@ -43,7 +43,7 @@ class Reducer:
         process_set: ProcessSet = global_process_set,
         compression: Any = Compression.none,
     ) -> "Reducer":
-        """Return a reducer with checked arguments.
+        """Check the arguments and return a reducer.
 
         Raises:
             ValueError: An argument is invalid; the message names it.
@@ -54,10 +54,10 @@ class Reducer:
         return cls(rules.check_predivide(predivide, Average), check_groups(num_groups), process_set, compression)
 
     def reduce(self, gradients: Sequence[Any], names: Sequence[str], priorities: Sequence[int]) -> None:
-        """Overwrite ``gradients``, of any dtypes, with their averages.
+        """Overwrite ``gradients``, which can have different dtypes, with their averages over the ranks.
 
-        Does nothing if there are no other ranks to average with. ``names`` must be the same on all ranks.
-        ``priorities`` apply in MXNet's engine.
+        Does nothing if the process set has only one rank. ``names`` must be the same on all ranks. ``priorities`` are
+        priorities in MXNet's engine.
         """
         if not gradients or not rules.anybody_else(self.process_set, face.require_job()):
             return
@@ -66,7 +66,8 @@ class Reducer:
                 self._reduce([gradient], name, priority, grouped=False)
             return
         for part in rules.parts(range(len(gradients)), self.num_groups):
-            # Name the group after its first member, so that ranks with different numbers of gradients notice this.
+            # Name the group after its first member, so that the engine detects ranks with different numbers of
+            # gradients.
             members = [gradients[i] for i in part]
             self._reduce(members, f"{names[part[0]]}.group", max(priorities[i] for i in part), grouped=True)
 

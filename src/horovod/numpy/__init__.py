@@ -1,4 +1,4 @@
-"""Horovod for NumPy arrays and all objects with ``__array_interface__``, a buffer or DLPack.
+"""Horovod for NumPy arrays and other objects that support ``__array_interface__``, buffers or DLPack.
 
 Example::
 

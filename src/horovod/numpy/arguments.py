@@ -1,8 +1,8 @@
-"""Conversion of arguments of operations to arrays.
+"""Conversion of operations' arguments to NumPy arrays.
 
-The functions accept NumPy arrays and scalars, Python numbers, and objects with ``__array_interface__``, a buffer
+Operations accept NumPy arrays and scalars, Python numbers, and objects that support ``__array_interface__``, buffers
 (``array.array``, ``memoryview``, ``bytearray``), DLPack (CPU tensors of PyTorch, JAX arrays) or ``__array__``. Results
-are NumPy arrays; in-place operations write to the given memory.
+are NumPy arrays. In-place operations write to the memory of their argument.
 """
 
 import numbers
@@ -23,7 +23,7 @@ _ARRAYS = (
 
 @dataclass(frozen=True)
 class Given:
-    """An argument of an operation."""
+    """Argument of an operation, converted to an array."""
 
     value: Any
     """The caller's object."""
@@ -33,7 +33,7 @@ class Given:
     """Array that the engine reads, in C order and aligned; a copy if ``view`` is not."""
 
     def put_back(self, result: Array) -> Any:
-        """Store the result of an in-place operation in the caller's object, and return that."""
+        """Store the result of an in-place operation in the caller's object, and return that object."""
         if result is not self.view:
             self.view[...] = result
         return self.value
@@ -46,7 +46,7 @@ def take(value: Any, what: str, in_place: bool = False) -> Given:
 
     Raises:
         ValueError: ``value`` is not accepted. The message begins with ``what`` (operation, name and rank), and names
-            the type and what is accepted.
+            the type of ``value`` and the accepted types.
     """
     view = _own(value, what)
     if view is None:
@@ -67,7 +67,7 @@ def take_all(values: Any, what: str, in_place: bool = False) -> list[Given]:
 
 
 def _own(value: Any, what: str) -> Array | None:
-    """Return a value of NumPy or Python as an array, or None for other objects."""
+    """Return a NumPy or Python value as an array, or None if ``value`` is another object."""
     if isinstance(value, np.ma.MaskedArray):
         raise ValueError(
             f"{what}: the tensor must not be a masked array, whose mask would be lost; pass its data and its mask "

@@ -29,11 +29,12 @@ __all__ = ["Batch", "ElasticDataset", "ObjectState", "PerRank", "RandomNumbers",
 
 
 class ObjectState(_ObjectState):
-    """Elastic state of arbitrary attributes that support copying and pickling, such as arrays and scikit-learn models.
+    """Elastic state whose attributes support copying and pickling, such as arrays and scikit-learn models.
 
     Args:
-        bcast_object (Callable, optional): Function that broadcasts an object. Default: this frontend's.
-        get_rank (Callable, optional): Function that returns the rank. Default: this frontend's.
+        bcast_object (Callable, optional): Function that broadcasts an object. Default: this frontend's
+            ``broadcast_object``.
+        get_rank (Callable, optional): Function that returns the rank. Default: this frontend's ``rank``.
         **kwargs: Attributes and their initial values.
     """
 
@@ -54,8 +55,8 @@ batch = _batch_of_this_rank(rank, size)
 def run(func: Callable[..., Any]) -> Callable[..., Any]:
     """Decorate a training function ``func(state, *args, **kwargs)`` for elastic training.
 
-    The function is called again with the current state after a failure or a change of the job's ranks. It must not
-    catch HorovodInternalError or HostsUpdatedInterrupt.
+    The function is called again with the current state after a failure or a change of the job's ranks. The function
+    must not catch HorovodInternalError or HostsUpdatedInterrupt.
 
     Args:
         func (Callable): Training function, whose first argument is a ``State``.

@@ -1,4 +1,4 @@
-"""Process functions, synchronization of arrays and objects with a root rank, and comparison of values between ranks."""
+"""Process functions, broadcast of arrays and objects from a root rank, and comparison of values between ranks."""
 
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
@@ -91,7 +91,7 @@ def check_in_sync(
         *objects: Arrays, numbers, strings, None, and dicts and lists of these.
         process_set (ProcessSet): Ranks to compare. Default: all ranks.
         ignore (Collection[str]): Entries to skip, as paths or patterns such as ``["model.head.*"]``.
-        **named: More objects, whose keywords become their names in the error message.
+        **named: More objects. Their keywords are used as names in the error message.
 
     Returns:
         str: SHA-256 of the compared values, in hexadecimal.

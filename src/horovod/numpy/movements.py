@@ -1,7 +1,7 @@
-"""Broadcast, allgather and alltoall of arrays, join and barrier, and functions for handles.
+"""Broadcast, allgather and alltoall of arrays, ``join`` and ``barrier``, and functions for handles.
 
-Arguments and errors are those of ``reductions``. Because values are only copied, uint32, uint64 and the 8-bit floats of
-ml_dtypes are supported too.
+Common arguments and errors are described in ``reductions``. Values are only copied, so uint32, uint64 and the 8-bit
+floats of ml_dtypes are supported too.
 """
 
 from collections.abc import Sequence
@@ -243,8 +243,9 @@ def alltoall_async(
 def join(device: int = -1) -> int:
     """Declare that this rank has no more data, and block until every rank has called ``join``.
 
-    Meanwhile this rank contributes zeros to the other ranks' sums; ``Average`` still divides by the number of all
-    ranks. It does not affect minima, maxima and products. Other collectives fail while a rank has joined.
+    Meanwhile this rank contributes zeros to allreduces with ``Sum`` and ``Average``; ``Average`` still divides by the
+    number of all ranks. It does not affect the results of ``Min``, ``Max`` and ``Product``. Other collectives fail
+    while a rank has joined.
 
     Args:
         device (int): Ignored; accepted for compatibility with scripts written for GPUs.
@@ -289,7 +290,7 @@ def poll(handle: Handle) -> bool:
 
 
 def synchronize(handle: Handle) -> Any:
-    """Wait for an operation and return its result, like ``handle.result()``. May be called repeatedly.
+    """Wait for an operation and return its result, like ``handle.result()``. Can be called several times.
 
     Args:
         handle (Handle): Handle of an operation.

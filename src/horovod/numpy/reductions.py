@@ -1,4 +1,4 @@
-"""Allreduce and reducescatter of arrays, single and in groups."""
+"""Allreduce and reducescatter of single arrays and of groups of arrays."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,7 +16,7 @@ from horovod.numpy.compression import Compression
 
 
 def _op_label(operation: str, name: str | None) -> str:
-    """Return the beginning of messages about an argument."""
+    """Return the beginning of an error message about an argument."""
     return label_of(face, wire_name(operation, name), operation)
 
 
