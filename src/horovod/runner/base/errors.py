@@ -8,7 +8,7 @@ class LaunchError(ValueError):
 
 
 class AgentError(RuntimeError):
-    """Error of a host agent: it could not start, ended early or sent an invalid message."""
+    """Error of a host's agent, which could not start, ended early or sent an invalid message."""
 
 
 class OutcomeError(RuntimeError):

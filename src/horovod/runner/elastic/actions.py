@@ -104,9 +104,9 @@ ACCUSED = 2.0
 TOGETHER = 5.0  # Seconds for which ready workers wait for others that are starting, so that members pause only once.
 LEAVING = 10.0  # Seconds for a dismissed worker to end.
 CERTAIN = 10.0  # Seconds after SIGKILL until a process that cannot be killed counts as gone.
-# Seconds after a failure in which its host can be found lost. A host's shutdown can end the rank first.
+# Seconds after a rank's failure in which its host may still be found lost: a shutdown can end the rank first.
 TORN_DOWN = 10.0
-STOOD_STILL = 5.0  # Seconds of delay that show that the launcher or its machine was stopped.
+STOOD_STILL = 5.0  # Seconds of delay from which the launcher or its machine must have been stopped.
 
 
 class Phase(Enum):

@@ -154,7 +154,7 @@ class Membership:
         worker = self._member(number, epoch)
         if worker is not None:
             worker.life = Life.WAITING
-            # An epoch of new workers has trained only if none of them is still new.
+            # If no member had the state when the epoch was formed, and this one still has none, no state exists.
             if holds is not None:
                 worker.holds, self._begun = holds, holds or (self._begun and not self._fresh)
             worker.came()
@@ -174,7 +174,7 @@ class Membership:
         return self._decide(now)
 
     def ending(self, number: int, now: float) -> list[Action]:
-        """Record that a member has reported that it ends because of an exception.
+        """Record that a member has reported that it ends because it raised an exception.
 
         The others need not wait for it to return. Its process can take some time to end.
         """
@@ -186,7 +186,7 @@ class Membership:
         return self._decide(now)
 
     def accused(self, numbers: Collection[int], now: float, why: str) -> list[Action]:
-        """Kill workers that the launcher found stuck, for example because one has been stopped for too long.
+        """Kill workers that the launcher has found stuck, for example after a worker was stopped for too long.
 
         Other ranks cannot have noticed that yet.
         """
@@ -397,7 +397,7 @@ class Membership:
         return self.limits.least if self._ran else self.limits.start
 
     def _hopeless_at(self, waiting: int, now: float) -> float:
-        """Return the time from which the job has too few workers, present or starting, and too few slots for more."""
+        """Return the time from which the job can no longer get enough workers; infinity if it still can."""
         if waiting >= self._needed or self.workers.of(Life.STARTING, Life.WORKING, Life.ENDING, Life.KILLED):
             return math.inf
         free = workers.free_slots(self._blacklist.usable(self._slots, now), self.workers.taken())

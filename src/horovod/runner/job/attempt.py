@@ -167,7 +167,7 @@ class Attempt:
 
     @property
     def ends(self) -> list[RankEnd]:
-        """How each rank ended, as the input for `first_failure`."""
+        """End of each rank, as input for `first_failure`."""
         return self.endings.ends
 
     # Event loop
@@ -304,7 +304,7 @@ class Attempt:
     def _show(self, report: Output) -> None:
         try:
             self._screen.show(report)
-        except RankFileError as error:  # for example, the disk is full; stop rather than leave incomplete files
+        except RankFileError as error:  # a full disk, for example; stop rather than leave incomplete files
             self._watch.fail(str(error))
 
     def _end_rank(self, report: Exited) -> None:

@@ -239,7 +239,7 @@ class ElasticAttempt:
 
     @property
     def ends(self) -> list[RankEnd]:
-        """How each rank ended, as the input for `first_failure`."""
+        """End of each rank, as input for `first_failure`."""
         return [] if self._end is not None and self._end.success else self._roster.ends(self.endings.ends)
 
     @property
@@ -299,7 +299,7 @@ class ElasticAttempt:
             self._chaos.wrote(report.rank, report.data, time.monotonic())
         try:
             self._screen.show(report)
-        except RankFileError as error:  # for example, the disk is full; stop rather than leave incomplete files
+        except RankFileError as error:  # a full disk, for example; stop rather than leave incomplete files
             self._watch.fail(str(error))
 
     def _end_worker(self, report: Exited) -> None:

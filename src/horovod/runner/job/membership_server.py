@@ -37,9 +37,9 @@ class MembershipServer:
         self._membership = membership
         self._act = act
         self._members: dict[int, list[int]] = {}  # Workers of the last epoch, in rank order; the key is the epoch.
-        # For each group "formed <round>" in the store, the epoch whose forming it completes.
+        # Epoch by store group `formed <round>`. The epoch is formed once all its workers have joined that group.
         self._rounds: dict[str, int] = {}
-        self._number_of: dict[int, int] = {}  # Number of this round, by epoch.
+        self._number_of: dict[int, int] = {}  # Round of that group, by epoch.
         self._over: dict[int, str] = {}  # Reason why the last epoch is over, by epoch.
         self._last_news = 0.0
         self._in_sync: set[int] = set()  # workers whose last request said that their state is in sync

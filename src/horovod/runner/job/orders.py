@@ -104,7 +104,7 @@ class Orders:
         addresses = {} if self._on_one_machine else common_addresses(facts)
         self._torch = self._torch_arguments(addresses) if settings.torch_env else None
 
-    def __repr__(self) -> str:  # must not show the key
+    def __repr__(self) -> str:  # the default repr would show the key
         return f"Orders({[agent.host for agent in self._agents]})"
 
     def messages(self, agent: Agent, *, stdin: bool, results: bool) -> Iterator[Request]:
@@ -241,7 +241,7 @@ class ElasticOrders:
         fixed_here = bool(elastic.hosts) and all(hosts.is_local(host.name) for host in elastic.hosts)
         self._interface = loopback() if fixed_here else None
 
-    def __repr__(self) -> str:  # must not show the key
+    def __repr__(self) -> str:  # the default repr would show the key
         return f"ElasticOrders({self._settings.command})"
 
     def prepare(self, agent: Agent, slots: int) -> Iterator[Request]:

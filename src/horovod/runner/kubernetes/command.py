@@ -296,7 +296,7 @@ def _has_left(api: Api, name: str) -> bool:
 
 
 def _is_of(api: Api, kind: str, part: str, name: str) -> bool | None:
-    """Return True if the object belongs to the job; None if it does not exist or may not be read."""
+    """Return True if the object belongs to the job; None if it does not exist or reading it is forbidden."""
     try:
         return manifests.is_part(api.get(kind, part), name)
     except ApiError:

@@ -115,7 +115,7 @@ class Judge:
         return Outcome(launcher.code or 1, tuple(lines))
 
     def _begun(self, views: Sequence[View]) -> bool:
-        """Return True once the expected pods have started. More pods may wait for room without limit."""
+        """Return True once the expected pods have started. Additional pods can wait for free nodes without limit."""
         return pods.runs(views) and (self._old or pods.started(views) >= self._expected)
 
     def _not_started(self, views: Sequence[View], events: Sequence[Mapping[str, Any]], now: float) -> Outcome | None:

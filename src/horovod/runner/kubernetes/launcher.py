@@ -121,7 +121,7 @@ def _say(text: str) -> None:
 
 
 def main() -> int:
-    """Run the arguments of this process and return the exit code, as `horovod.runner.launch.main` does."""
+    """Run the command line of this process and return the exit code, as `horovod.runner.launch.main` does."""
     try:
         result = run(orders(sys.argv[1:]), dict(os.environ))
     except (LaunchError, argparse.ArgumentError) as error:

@@ -155,7 +155,7 @@ def _workers(request: Request) -> Manifest:
         # Jobs without an owner are deleted after this time. It is long enough to report the launcher's end.
         "ttlSecondsAfterFinished": max(request.keep, LEAST_KEEP),
     }
-    if request.elastic:  # an evicted pod must not count as a failure, because each failure delays the next retries more
+    if request.elastic:  # an evicted pod must not count as a failure, because failures delay later retries
         spec["podFailurePolicy"] = {
             "rules": [{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}]
         }

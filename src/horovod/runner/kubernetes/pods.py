@@ -91,7 +91,7 @@ def views(found: Iterable[Mapping[str, Any]]) -> list[View]:
 
 
 def steady(found: Sequence[View], known: dict[str, View]) -> list[View]:
-    """Return the states; a pod that waits to pull its image again keeps its last error, which the API forgets.
+    """Return the states. A pod that waits to pull its image again keeps its last error, which the API forgets.
 
     `known` stores these states by pod name. The caller must keep it between calls.
     """

@@ -85,7 +85,7 @@ class Pod:
 def names_of(launcher: str, namespace: str = "") -> list[str]:
     """Return the names of the launcher's pod, in the order in which to try them.
 
-    A name without a namespace could resolve to another Service, or outside the cluster, until our own is known.
+    A name without a namespace could resolve to another Service, or outside the cluster, before ours can be resolved.
 
     Args:
         launcher: Name of the Service, or an address.
@@ -203,7 +203,7 @@ def _say(text: str) -> None:
 
 
 def main() -> int:
-    """Run the arguments of this process and return the exit code."""
+    """Run the command line of this process and return the exit code."""
     parser = argparse.ArgumentParser(prog="horovod.runner.kubernetes.worker")
     parser.add_argument("--launcher", required=True)
     parser.add_argument("--port", type=int, required=True)

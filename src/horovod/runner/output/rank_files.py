@@ -14,7 +14,7 @@ _TOP = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 class RankFileError(OSError):
-    """Error of writing a rank's output file. The message contains the path and the reason."""
+    """Error that reports that a rank's output file cannot be written. The message contains the path and the reason."""
 
     def __init__(self, path: Path, error: OSError) -> None:
         super().__init__(error.errno, error.strerror, str(path))

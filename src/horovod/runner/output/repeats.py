@@ -131,7 +131,7 @@ class _Held:
     due: float
     lines: list[bytes] = field(default_factory=list)
     size: int = 0
-    last: bool = False  # True if the rank has ended
+    last: bool = False  # True once the rank has ended
 
 
 class Farewells:

@@ -180,7 +180,7 @@ class Watch(msgspec.Struct, frozen=True, tag="watch"):
 
 
 class Spawn(msgspec.Struct, frozen=True, tag="spawn"):
-    """Request to run a command (ssh to an agent on another host). Its stdin and stdout become the stream `stream`."""
+    """Request to run a command (ssh to an agent on another host). Its stdin and stdout become stream `stream`."""
 
     stream: int
     command: list[bytes]

@@ -32,7 +32,7 @@ class BaseSettings:
     elastic: bool = False
     prefix_output_with_timestamp: bool = False
 
-    def __repr__(self) -> str:  # must not show the key
+    def __repr__(self) -> str:  # the default repr would show the key
         return f"{type(self).__name__}(num_proc={self.num_proc})"
 
 
