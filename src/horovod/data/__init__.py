@@ -1,8 +1,8 @@
 """Data for training: loaders that read ahead, and streams of records from files that are divided among ranks.
 
-``order`` (pure) decides in which order records are visited, which are left, and which rank visits them. Others read
-files (``source``, ``files``, ``tars``, ``parquet``) or read ahead in a thread (``loader``).
-Independent of frameworks: a rank's number comes from the job of this process, or is passed as a function.
+``order`` computes in which order records are visited, which of them are left, and which rank visits them. ``source``,
+``files``, ``tars`` and ``parquet`` read files, and ``loader`` reads ahead in a thread. The package does not depend on a
+framework: it gets a rank's number from the job of this process, or from a function that the caller passes.
 """
 
 from horovod.data.files import LineFiles, WholeFiles

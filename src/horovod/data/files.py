@@ -1,4 +1,4 @@
-"""Sources that read files by bytes: ``LineFiles``, ``WholeFiles``, and the base class of those with byte ranges."""
+"""Sources that read bytes of files: ``LineFiles``, ``WholeFiles``, and a base class for records in byte ranges."""
 
 from abc import abstractmethod
 from collections.abc import Iterator
@@ -30,9 +30,9 @@ class Range:
 
 
 class ByteRanges(Source):
-    """Source of records in byte ranges.
+    """Base class of sources whose blocks are byte ranges of files.
 
-    A subclass finds the ranges of a file (``index``) and parses one (``parse``).
+    A subclass finds the ranges of a file (``index``) and parses the bytes of a range (``parse``).
     """
 
     digest_of = "the files' names, sizes and order, and of how many records each block has, by block_bytes"
@@ -46,13 +46,13 @@ class ByteRanges(Source):
         Args:
             paths: A file, a directory, a pattern with ``*``, a numbered range of names such as
                 ``shard-{000..127}.tar``, or several of these.
-            block_bytes: Approximate number of bytes that are read and held at once.
+            block_bytes: Approximate number of bytes per block, which are read and held in memory at once.
 
         Raises:
-            ValueError: If a file is missing, unreadable, damaged or compressed; names it.
+            ValueError: If a file is missing, unreadable, damaged or compressed. The message names the file.
         """
-        self._files: list[tuple[str, int]] = []  # with their sizes
-        self._blocks: list[tuple[int, Range]] = []  # with the number of the file
+        self._files: list[tuple[str, int]] = []  # (path, size in bytes)
+        self._blocks: list[tuple[int, Range]] = []  # (index in _files, range)
         check_count("block_bytes", block_bytes, 1)
         for number, path in enumerate(find_files(paths, self.SUFFIX)):
             with readable(path):
@@ -65,12 +65,12 @@ class ByteRanges(Source):
     @staticmethod
     @abstractmethod
     def index(path: str, size: int, block_bytes: int) -> Iterator[Range]:
-        """Yield the ranges of a file of ``size`` bytes. Raises ValueError naming it if it is damaged."""
+        """Yield the ranges of a file of ``size`` bytes. Raises a ValueError that names the file if it is damaged."""
 
     @staticmethod
     @abstractmethod
     def parse(data: bytes) -> list[Any]:
-        """Return the records in the bytes of a range."""
+        """Parse the bytes of a range and return its records."""
 
     def made_of(self) -> list[tuple[str, int]]:
         return self._files
@@ -94,7 +94,7 @@ class ByteRanges(Source):
 class LineFiles(ByteRanges):
     r"""Source whose records are the lines of files, as ``bytes`` without the line end (``\n`` or ``\r\n``).
 
-    For text, JSON lines, and CSV without a header.
+    Suitable for text, JSON lines, and CSV without a header.
     """
 
     @staticmethod
@@ -117,19 +117,19 @@ class LineFiles(ByteRanges):
 
 
 class WholeFiles(Source):
-    """Source in which each file is a record, ``(path, bytes)``; for example for directories of images."""
+    """Source in which each file is a record, ``(path, bytes)``. Suitable for directories of images, for example."""
 
     digest_of = "the files' names, sizes and order, and of how many records each block has, by block_files"
 
     def __init__(self, paths: Paths, block_files: int = 32) -> None:
-        """Find the files and their sizes.
+        """Create the source, and read the sizes of all files.
 
         Args:
             paths: A file, a directory, a pattern with ``*``, a numbered range of names, or several of these.
-            block_files: Number of files that are read and held at once.
+            block_files: Number of files per block, which are read and held in memory at once.
 
         Raises:
-            ValueError: If a file is missing or unreadable; names it.
+            ValueError: If a file is missing or unreadable. The message names the file.
         """
         check_count("block_files", block_files, 1)
         found = [(path, size_of(path)) for path in find_files(paths)]

@@ -1,4 +1,4 @@
-"""Loaders of batches: ReadAhead, which reads the next items in a thread, BaseDataLoader, AsyncDataLoaderMixin."""
+"""Loaders of batches: ReadAhead, which reads the next items in a thread, BaseDataLoader and AsyncDataLoaderMixin."""
 
 import atexit
 import collections
@@ -22,14 +22,14 @@ _open: "weakref.WeakSet[ReadAhead[Any]]" = weakref.WeakSet()
 
 
 class _End:
-    """Last item in a pipe, with the error that ended it, if any."""
+    """Last item in a pipe. It holds the error that ended the iteration, or None."""
 
     def __init__(self, error: BaseException | None) -> None:
         self.error = error
 
 
 class _Pipe:
-    """Queue between a reading and a consuming thread."""
+    """Bounded queue between a reading thread and a consuming thread."""
 
     def __init__(self, room: int) -> None:
         self._room = room
@@ -38,7 +38,7 @@ class _Pipe:
         self._closed = False
 
     def put(self, item: Any) -> bool:
-        """Add an item, after waiting for room; the end needs no room.
+        """Wait until the pipe has room, and add an item. The end is added without waiting.
 
         Return False if the consumer has closed the pipe.
         """
@@ -50,7 +50,7 @@ class _Pipe:
             return not self._closed
 
     def get(self) -> Any:
-        """Wait for the next item and return it; after the end or a close, return the end."""
+        """Wait for the next item and return it. Return the end after the last item, or if the pipe is closed."""
         with self._changed:
             self._changed.wait_for(lambda: self._closed or bool(self._items))
             if self._closed:
@@ -60,7 +60,7 @@ class _Pipe:
             return item
 
     def close(self) -> None:
-        """Close the pipe, waking both threads; remaining items are dropped."""
+        """Close the pipe, drop the remaining items, and wake both threads."""
         with self._changed:
             self._closed = True
             self._items.clear()
@@ -68,7 +68,7 @@ class _Pipe:
 
 
 def _read(make: Callable[[], Iterable[Any]], pipe: _Pipe) -> None:
-    """Read in the thread. It has no reference to the ReadAhead, so that this is collected when the program drops it."""
+    """Read items into the pipe. Has no reference to the ReadAhead, so that it can be garbage-collected."""
     error = None
     try:
         iterator = iter(make())
@@ -76,11 +76,11 @@ def _read(make: Callable[[], Iterable[Any]], pipe: _Pipe) -> None:
             for item in iterator:
                 if not pipe.put(item):
                     break
-                del item  # the consumer decides when its memory is freed
+                del item  # drop the reference, so that the consumer can free the item's memory
         finally:
             if close := getattr(iterator, "close", None):
                 close()
-    except BaseException as raised:  # every error belongs to the consumer
+    except BaseException as raised:  # the consumer raises the error
         error = raised
     pipe.put(_End(error))
 
@@ -94,22 +94,22 @@ class ReadAhead(Iterator[T], Generic[T]):
             for batch in batches:
                 step(batch)
 
-    An error of the iterable is raised in the consuming loop, after the items before it, with its traceback. The thread
-    ends on ``close``, at the end of the items, on an error, or when the iterator is garbage-collected.
+    An error of the iterable is raised in the consuming loop, with its traceback, after all items that precede it. The
+    thread ends on ``close``, at the end of the items, on an error, or when the iterator is garbage-collected.
     """
 
     def __init__(self, iterable: Iterable[T] | Callable[[], Iterable[T]], depth: int = 2) -> None:
         """Start to read ahead.
 
         Args:
-            iterable: The iterable, or a function that returns it, called in the thread.
+            iterable: The iterable, or a function that returns it. The function is called in the thread.
             depth: Maximum number of items to read ahead.
 
         Raises:
             ValueError: If ``depth`` is below 1.
         """
         self._pipe = _Pipe(check_count("depth", depth, 1))
-        # A loader may be both iterable and callable, with a __call__ for another purpose.
+        # A loader can be iterable and also have a __call__ for another purpose.
         make = (lambda: iterable) if isinstance(iterable, Iterable) else iterable
         self._pid = os.getpid()
         self._thread = threading.Thread(target=_read, args=(make, self._pipe), name="horovod-data", daemon=True)
@@ -127,16 +127,16 @@ class ReadAhead(Iterator[T], Generic[T]):
         if item.error is None:
             raise StopIteration
         try:
-            if isinstance(item.error, StopIteration):  # not the end of the items, which is reported differently
+            if isinstance(item.error, StopIteration):  # a StopIteration would be taken for the end of the items
                 raise RuntimeError("the iterable raised StopIteration") from item.error
             raise item.error
         finally:
-            del item  # otherwise the error would keep its own frame alive
+            del item  # the traceback refers to this frame, so break the reference cycle
 
     def close(self) -> None:
-        """End the thread, waiting up to 10 s for what it is reading.
+        """End the thread, and wait up to 10 s for the item that it is reading.
 
-        After that, log a warning; the thread ends when it returns.
+        After 10 s, logs a warning. The thread then ends when the item has been read.
         """
         if os.getpid() != self._pid:
             return
@@ -159,7 +159,7 @@ class ReadAhead(Iterator[T], Generic[T]):
 
 
 def counted(take: Callable[[], Any]) -> Any:
-    """Call ``take`` and return its result; the time counts as waiting for data."""
+    """Call ``take`` and return its result. The duration is counted as time waiting for data."""
     if not marks.begin_wait():
         return take()
     begin = time.perf_counter_ns()
@@ -181,20 +181,20 @@ log = logging.getLogger("horovod.data")
 class BaseDataLoader:
     """Base class of iterables over batches.
 
-    A subclass provides the batches in ``_iterate`` and, if known, their number in ``__len__``. It may change each batch
+    A subclass provides the batches in ``_iterate`` and, if known, their number in ``__len__``. It can change each batch
     in ``_process_batch``.
     """
 
     def __len__(self) -> int:
-        # TypeError, because `list(loader)` calls this and continues without a length.
+        # `list(loader)` calls this method, and continues without a length after a TypeError.
         raise TypeError(f"{type(self).__name__} must define __len__, which returns the number of batches")
 
     def _iterate(self) -> Any:
-        """Return the batches of one pass."""
+        """Return an iterator over the batches of one pass over the data."""
         raise NotImplementedError(f"{type(self).__name__} must define _iterate, which returns the batches of one pass")
 
     def _process_batch(self, batch: Any) -> Any:
-        """Return the batch that the program gets instead of ``batch``; called in the program's thread."""
+        """Return the batch to pass to the program instead of ``batch``. Called in the program's thread."""
         return batch
 
     def __iter__(self) -> Iterator[Any]:
@@ -203,7 +203,7 @@ class BaseDataLoader:
 
 
 class _Loops(weakref.WeakSet[ReadAhead[Any]]):
-    """Readers of this process; the copy of a loader has none."""
+    """Open ReadAheads of a loader. A copy or pickle of the loader has none."""
 
     def __reduce__(self) -> Any:
         return _Loops, ()
@@ -218,8 +218,8 @@ class AsyncDataLoaderMixin:
 
         loader = Loader(async_loader_queue_size=8, path="data")     # path: argument of PlainLoader
 
-    Each loop has its own thread, which ends with it, even if the loop is left early. An error in ``_iterate`` is raised
-    in the loop, after the batches before it, with its traceback.
+    Each loop has its own thread, which ends when the loop ends or is left early. An error in ``_iterate`` is raised in
+    the loop, with its traceback, after all batches that precede it.
     """
 
     def __init__(
@@ -228,7 +228,7 @@ class AsyncDataLoaderMixin:
         """Create a loader that reads ahead.
 
         Args:
-            async_loader_queue_size: Number of batches to read ahead; 0: no thread.
+            async_loader_queue_size: Number of batches to read ahead. 0 reads without a thread.
             debug_data_loader: If True, log to ``horovod.data`` at level INFO how long the program waited for each
                 batch.
             *args: Arguments of the loader class.
@@ -243,7 +243,7 @@ class AsyncDataLoaderMixin:
         super().__init__(*args, **kwargs)
 
     def close_async_loader(self) -> None:
-        """End the threads and the loops that use them. A later loop starts a new thread."""
+        """End all threads and the loops that use them. A later loop starts a new thread."""
         for one in list(self._reading):
             one.close()
 

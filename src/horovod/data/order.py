@@ -1,21 +1,21 @@
-"""Order of an epoch's records, and their division among ranks. Pure.
+"""Order of an epoch's records, and their division among ranks.
 
-The order is equal on all ranks, and independent of their number.
+The order is equal on all ranks, and does not depend on the number of ranks.
 
-Records come in *blocks*, which are read as a whole. Each epoch has a different order of blocks. They are visited in
-*windows* of a few blocks, and the records of a window are shuffled. So a rank that goes through a run of places reads
-each part of a file once, and holds one window in memory. Larger windows mix records better. Blocks of a *chain* stay in
-sequence.
+Records are grouped into *blocks*, which are read as a whole. Each epoch has a different order of blocks. A few
+consecutive blocks form a *window*, whose records are shuffled. A record's index in the resulting order is its *place*.
+A rank that visits consecutive places reads each part of a file once, and holds one window in memory. Larger windows mix
+records better. The blocks of a *chain* stay in sequence.
 
-All ranks have the same order of all records, and know which are left as *intervals* of places. Each rank gets one
-contiguous run of them, so that it reads its files sequentially and shares hardly any with other ranks. All ranks go
-through their runs at the same pace. So every rank knows what all ranks have done, including a lost one, and what is
-left are the ends of the runs::
+All ranks know which records are left, as *intervals* of places. The places that are left are divided into one
+contiguous *run* per rank. So a rank reads its files sequentially and shares hardly any file with other ranks. All ranks
+visit their runs at the same pace. So every rank knows which records all ranks have visited, even those of a lost rank.
+The ends of the runs are left::
 
     places   0 1 2 3 4 5 | 6 7 8 9 10 11      2 ranks, after two records each:
              done-- 2 3 4 5  done-- 8 9 10 11    left (2, 6), (8, 12), for 3 ranks: 2 3 4 | 5 8 9 | 10 11
 
-Ranks must make equally many steps, so ranks whose run is one record shorter visit one record twice.
+Ranks must take equally many steps, so ranks whose run is one record shorter visit one record twice.
 """
 
 import bisect
@@ -26,7 +26,7 @@ from typing import Any
 from horovod.common.elastic.order import permutation
 
 Piece = tuple[int, int, list[int]]
-"""Number of the window, number of the block, places of records in the block."""
+"""Number of the window, number of the block, and indices of records within the block."""
 
 
 class Order:
@@ -34,11 +34,11 @@ class Order:
 
     Args:
         lengths: Number of records of each block.
-        shuffle: True to shuffle.
+        shuffle: True to shuffle the blocks, and the records of each window.
         seed: Seed of the order.
         epoch: Number of the epoch.
         mix: Number of blocks per window.
-        chains: Number of blocks of each chain; empty: every block is a chain.
+        chains: Number of blocks in each chain. Empty if blocks are independent.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Order:
         elif shuffle:
             blocks = permutation(len(lengths), seed, epoch)
         self._windows = [tuple(blocks[begin : begin + mix]) for begin in range(0, len(lengths), mix)]
-        # Start of each block within its window, and start of each window; each list ends with the end.
+        # Start of each block within its window, and below, start of each window. Each list also contains the end.
         self._starts = [[0, *itertools.accumulate(lengths[block] for block in window)] for window in self._windows]
         self._begins = [0, *itertools.accumulate(starts[-1] for starts in self._starts)]
         self._last: tuple[int, Any] = (-1, None)
@@ -65,7 +65,7 @@ class Order:
         return self._windows[number]
 
     def pieces(self, begin: int, end: int) -> Iterator[Piece]:
-        """Yield the records at places ``begin`` to ``end`` (exclusive), grouped by block within a window."""
+        """Yield the records at places ``begin`` to ``end`` (exclusive), grouped by window and block."""
         while begin < end:
             number = bisect.bisect_right(self._begins, begin) - 1
             first, stop = self._begins[number], min(end, self._begins[number + 1])
@@ -74,7 +74,7 @@ class Order:
             begin = stop
 
     def _inside(self, number: int, begin: int, end: int) -> Iterable[tuple[int, list[int]]]:
-        """Return the records at places ``begin`` to ``end`` of a window, as (block's index in it, places)."""
+        """Return the records at places ``begin`` to ``end`` of a window, as (block's index in the window, places)."""
         starts = self._starts[number]
         if not self._shuffle:
             return _in_a_row(begin, end, starts)
@@ -91,7 +91,7 @@ def _in_a_row(begin: int, end: int, starts: list[int]) -> Iterator[tuple[int, li
 
 
 def _by_block(places: Any, starts: list[int]) -> Iterator[tuple[int, list[int]]]:
-    """Group an array of places by block. Blocks, and places within each, keep the order of their first occurrence."""
+    """Group an array of places by block. Blocks and places keep the order in which they first occur."""
     import numpy as np
 
     of = np.searchsorted(starts, places, side="right") - 1
@@ -104,7 +104,7 @@ def _mixed(length: int, numbers: Sequence[int]) -> Any:
     """Return a permutation of the integers below ``length`` as an array.
 
     NumPy's RandomState gives the same result on all machines and in all its versions (NEP 19). It is fifty times as
-    fast as ``permutation``, which matters because a window may have a million records.
+    fast as ``permutation``, which matters because a window can have a million records.
     """
     import numpy as np
 
@@ -117,19 +117,19 @@ Intervals = tuple[tuple[int, int], ...]
 
 
 def count(intervals: Intervals) -> int:
-    """Return the number of places."""
+    """Return the number of places in the intervals."""
     return sum(end - begin for begin, end in intervals)
 
 
 def section(intervals: Intervals, begin: int, end: int) -> Intervals:
-    """Return the places with numbers ``begin`` to ``end`` (exclusive), counted through all intervals."""
+    """Return the ``begin``-th to ``end``-th place (exclusive) of the intervals, counted from 0."""
     return tuple(_sections(intervals, [(begin, end)]))
 
 
 def _sections(intervals: Intervals, numbers: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Yield the sections for several ascending ranges of numbers.
+    """Yield the sections (see ``section``) for several ascending ranges of numbers.
 
-    Works in one pass, because there may be thousands of intervals and ranges.
+    This takes a single pass, because there can be thousands of intervals and ranges.
     """
     passed = index = 0
     for begin, end in numbers:
@@ -145,7 +145,7 @@ def _sections(intervals: Intervals, numbers: Iterable[tuple[int, int]]) -> Itera
 
 
 def joined(pieces: Iterable[tuple[int, int]]) -> Intervals:
-    """Return ascending pieces as intervals, joining adjacent ones."""
+    """Join adjacent pieces, which must be ascending, and return the result as intervals."""
     made: list[tuple[int, int]] = []
     for begin, end in pieces:
         if made and made[-1][1] == begin:
@@ -156,29 +156,29 @@ def joined(pieces: Iterable[tuple[int, int]]) -> Intervals:
 
 
 def run(left: Intervals, rank: int, ranks: int) -> Intervals:
-    """Return the places of ``left`` that the rank visits. The lengths of runs differ by at most one."""
+    """Return the run of a rank: the places of ``left`` that it visits. Lengths of runs differ by at most one."""
     places = count(left)
     return section(left, rank * places // ranks, (rank + 1) * places // ranks)
 
 
 def steps(left: Intervals, ranks: int) -> int:
-    """Return how many records each rank visits, including repeated ones."""
+    """Return the number of records that each rank visits, including a repeated record."""
     return -(-count(left) // ranks)
 
 
 def extra(left: Intervals, rank: int, ranks: int) -> int | None:
-    """Return the extra place that a rank with a shorter run visits at the end; None if it has none."""
+    """Return the place that a rank with a shorter run visits in addition, or None for ranks with a longer run."""
     mine = run(left, rank, ranks)
     if count(mine) == steps(left, ranks):
         return None
     if mine:
-        return mine[-1][1] - 1  # the records around it have just been read
+        return mine[-1][1] - 1  # the block that contains it has just been read
     number = rank % count(left)
     return section(left, number, number + 1)[0][0]
 
 
 def rest(left: Intervals, ranks: int, done: int) -> Intervals:
-    """Return what is left when each rank has visited ``done`` records of its run."""
+    """Return the intervals that are left when each rank has visited ``done`` records of its run."""
     places = count(left)
     edges = [rank * places // ranks for rank in range(ranks + 1)]
     ends = ((min(begin + done, end), end) for begin, end in itertools.pairwise(edges))
@@ -186,7 +186,7 @@ def rest(left: Intervals, ranks: int, done: int) -> Intervals:
 
 
 def checked(left: Iterable[Iterable[int]], places: int) -> Intervals:
-    """Return intervals from a saved state, possibly given as lists. Raises ValueError if they are invalid."""
+    """Check intervals from a saved state, which can be lists, and return them. Raises ValueError if invalid."""
     try:
         made = tuple((int(begin), int(end)) for begin, end in left)
     except (TypeError, ValueError):

@@ -14,10 +14,10 @@ _ARENA_BYTES = 128 << 10
 
 
 class ParquetFiles(Source):
-    """Source of rows of Parquet files; batches are dicts of NumPy arrays by column, with rows as first dimension.
+    """Source of rows of Parquet files. A batch maps each column to a NumPy array with one row per record.
 
-    Numbers, booleans and times keep their types. Lists of equal length become further dimensions (fixed-size lists,
-    also nested, and lists with ``shapes``). Other lists become arrays of objects, as do strings and bytes.
+    Numbers, booleans and times keep their types. Fixed-size lists, also nested ones, and lists whose shape is given in
+    ``shapes`` become further dimensions. Other lists, strings and bytes become arrays of objects.
     """
 
     digest_of = "the files' names, sizes and order, and of how many records each block has, by columns and block_bytes"
@@ -35,11 +35,12 @@ class ParquetFiles(Source):
         Args:
             paths: A file, a directory (its ``*.parquet`` files), a pattern with ``*``, a numbered range of names, or
                 several of these.
-            columns: Names of columns; default: all.
-            shapes: Shape of the list in each row, by column: ``{"image": (28, 28)}``.
+            columns: Names of the columns to read. Default: all columns.
+            shapes: Shape of the list in each row, by column, such as ``{"image": (28, 28)}``.
             filesystem: A ``pyarrow.fs`` file system that contains the paths.
-            block_bytes: Size of a block as arrays. A block is a row group, or a part of one if that is larger. Parts
-                are visited in order, and starting in the middle requires decoding what comes before.
+            block_bytes: Maximum bytes of a block, as arrays in memory. A block is a row group, or a part of a row group
+                that is larger than this. Parts of a row group are visited in order. To start in the middle of a row
+                group, the rows before must be decoded.
 
         Raises:
             ValueError: If a file is missing, damaged or has other columns than the first one, if a column is missing,
@@ -50,7 +51,7 @@ class ParquetFiles(Source):
         self._files = find_files(paths, ".parquet") if filesystem is None else _named(paths)
         self._shapes = {name: tuple(shape) for name, shape in (shapes or {}).items()}
         self._columns: list[str] = []
-        # File, row group, its first row, True if it is the whole group.
+        # Per block: number of the file, row group, first row, and True if the block is the whole row group.
         self._blocks: list[tuple[int, int, int, bool]] = []
         self._sizes: list[int] = []
         self.lengths: list[int] = []
@@ -81,13 +82,13 @@ class ParquetFiles(Source):
                 return load(block)
         path = self._files[number]
         with opened(path, self._filesystem, self._sizes[number]) as (file, _):
-            # No threads, because they would stay and each rank has its own core.
+            # Without threads: they would stay alive, and each rank has only one core.
             table = file.read_row_group(group, columns=self._columns, use_threads=False)
         return self._arrays(block, table, f"{path}, row group {group}")
 
     @contextlib.contextmanager
     def walk(self) -> Iterator[Callable[[int], dict[str, Any]]]:
-        """Keep the row group of the last block open, if that was a part of one."""
+        """Return a context that keeps a row group open while its parts are read."""
         reading: Reading | None = None
         place = (-1, -1)
 
@@ -120,14 +121,14 @@ class ParquetFiles(Source):
         return {name: self.array(name, table.column(name), f"{where}, column {name}") for name in self._columns}
 
     def array(self, name: str, column: Any, where: str) -> Any:
-        """Return a column of a row group as an array.
+        """Convert a column of a row group to an array.
 
-        Override it for columns that contain something other than numbers or lists of numbers.
+        Override it for columns that contain values other than numbers and lists of numbers.
 
         Args:
             name: Name of the column.
             column: A ``pyarrow.ChunkedArray``.
-            where: Location for error messages.
+            where: Location of the column, for error messages.
         """
         return _array(column, self._shapes.get(name), where)
 
@@ -158,7 +159,7 @@ class ParquetFiles(Source):
             parts = [loaded[name] for loaded, _ in chosen]
             values = _new_array((int(ends[-1]), *parts[0].shape[1:]), np.result_type(*{part.dtype for part in parts}))
             for part, places, begin, end in zip(parts, indices, ends[:-1], ends[1:], strict=True):
-                # The places are valid indices; with another mode NumPy would copy once more.
+                # All places are valid indices, so the mode does not matter; the default mode would make another copy.
                 np.take(part, places, axis=0, out=values[begin:end], mode="clip")
             made[name] = values
         return made
@@ -168,14 +169,14 @@ class ParquetFiles(Source):
 def opened(path: str, filesystem: Any, size: int | None = None, buffers: int = 0) -> Iterator[tuple[Any, int]]:
     """Open a file, and yield it with its size in bytes.
 
-    Errors of pyarrow within the block become ValueErrors that name the file, except for lack of memory and
-    cancellation.
+    Errors of pyarrow within the ``with`` block are converted to ValueErrors that name the file, except for a lack of
+    memory and a cancellation.
 
     Args:
         path: Path of the file.
         filesystem: A ``pyarrow.fs`` file system, or None.
-        size: Size that it had before; None: unknown.
-        buffers: Bytes of buffer per column, if row groups are not read as a whole.
+        size: Size that the file must have, or None if unknown.
+        buffers: Buffer size per column in bytes, for reading row groups piece by piece. 0 to read them as a whole.
     """
     try:
         import pyarrow
@@ -192,10 +193,10 @@ def opened(path: str, filesystem: Any, size: int | None = None, buffers: int = 0
 
 
 def _new_array(shape: tuple[int, ...], dtype: Any) -> Any:
-    """Return an uninitialized array.
+    """Return an uninitialized NumPy array.
 
     Large arrays use Arrow's allocator, which can reuse memory that another thread has freed. malloc would return such
-    memory to the system at once, and then get it back page by page.
+    memory to the system at once, and later get it back page by page.
     """
     import numpy as np
     import pyarrow as pa
@@ -207,7 +208,7 @@ def _new_array(shape: tuple[int, ...], dtype: Any) -> Any:
 
 
 def _named(paths: Paths) -> list[str]:
-    """Return the names for a remote file system unchanged."""
+    """Return the paths as a list, without expanding them. Used with a remote file system."""
     found = [os.fspath(one) for one in ([paths] if isinstance(paths, (str, os.PathLike)) else paths)]
     if not found or len(set(found)) < len(found):
         raise ValueError(f"paths must name at least one file, and each once, got {paths!r}{rank_suffix()}")
@@ -230,11 +231,11 @@ def _compare(types: Mapping[str, Any], found: Mapping[str, Any], first: str, pat
 
 
 def _array(column: Any, shape: tuple[int, ...] | None, where: str) -> Any:
-    """Return a column of a row group as an array.
+    """Convert a column of a row group to an array.
 
     Raises:
-        ValueError: If a column of integers or booleans has missing values, on which its type would depend, or if a list
-            does not have the shape.
+        ValueError: If a column of integers or booleans has missing values, because the dtype would then depend on the
+            data, or if a list does not have the given shape.
     """
     import numpy as np
     import pyarrow as pa
@@ -256,7 +257,7 @@ def _array(column: Any, shape: tuple[int, ...] | None, where: str) -> Any:
     sizes = _sizes(kind)
     if shape is None:
         shape = tuple(size for size in sizes if size is not None)
-    # With nested lists the shape applies at each depth; a flat list must have its product as length.
+    # For nested lists, each depth must match the shape. A flat list must have the product of the shape as its length.
     flat = [_flat(chunk, shape if len(shape) == len(sizes) else (), where) for chunk in column.chunks]
     values = flat[0][0] if len(flat) == 1 else np.concatenate([one for one, _ in flat]) if flat else np.empty(0)
     numbers = np.concatenate([each for _, each in flat]) if flat else np.empty(0, np.int64)
@@ -269,7 +270,7 @@ def _array(column: Any, shape: tuple[int, ...] | None, where: str) -> Any:
 
 
 def _sizes(kind: Any) -> list[int | None]:
-    """Return the sizes of nested lists; None for lists of variable size."""
+    """Return the size of the lists at each depth, or None for lists of variable size."""
     import pyarrow as pa
 
     sizes: list[int | None] = []
@@ -280,19 +281,19 @@ def _sizes(kind: Any) -> list[int | None]:
 
 
 def _flat(chunk: Any, shape: tuple[int, ...], where: str) -> tuple[Any, Any]:
-    """Return the numbers in the possibly nested lists of a chunk, and how many each row has.
+    """Flatten the lists of a chunk, which can be nested, and return the numbers and the count per row.
 
-    ``shape``: required list length at each depth; empty: any.
+    ``shape`` is the required list length at each depth. Empty accepts any length.
     """
     import numpy as np
     import pyarrow as pa
 
-    # Start of each row in what has been flattened so far, and the end of the last row.
+    # Start of each row in the values flattened so far, followed by the end of the last row.
     ends = np.arange(len(chunk) + 1)
     for depth, size in enumerate(_sizes(chunk.type)):
         if chunk.null_count:
             raise ValueError(f"{where} must not have missing inner lists, got {chunk.null_count}{rank_suffix()}")
-        # The offsets of a slice of an array do not begin at 0.
+        # If the chunk is a slice, its offsets do not begin at 0.
         offsets = np.arange(len(chunk) + 1) * size if size is not None else chunk.offsets.to_numpy()
         lengths = np.diff(offsets)
         if shape and len(wrong := np.flatnonzero(lengths != shape[depth])):

@@ -1,4 +1,4 @@
-"""Reading of Parquet row groups that are too large for memory, piece by piece. Needs pyarrow."""
+"""Functions that read Parquet row groups piece by piece if they are too large for memory. Needs pyarrow."""
 
 import contextlib
 import io
@@ -18,18 +18,18 @@ _OBJECT = 64
 
 
 def leaves(schema: Any, columns: Sequence[str]) -> list[int]:
-    """Return the indices, within a row group, of the physical columns of the given columns.
+    """Return the indices of the physical columns (within a row group) that belong to the given columns.
 
-    ``schema``: a ``pyarrow.parquet.ParquetSchema``.
+    ``schema`` is a ``pyarrow.parquet.ParquetSchema``.
     """
     paths = [schema.column(index).path for index in range(len(schema))]
     return [i for i, path in enumerate(paths) if any(path == name or path.startswith(f"{name}.") for name in columns)]
 
 
 def array_bytes(about: Any, leaves: Sequence[int]) -> int:
-    """Return the approximate size in bytes of a row group's columns as arrays.
+    """Return the approximate size in bytes that the columns of a row group have as arrays in memory.
 
-    The file only has the size of the encoded data, which may be far smaller. ``about``: a
+    The file only contains the size of the encoded data, which can be far smaller. ``about`` is a
     ``pyarrow.parquet.RowGroupMetaData``.
     """
     total = 0
@@ -43,10 +43,10 @@ def array_bytes(about: Any, leaves: Sequence[int]) -> int:
 
 
 class Checked:
-    """Row groups of a file whose metadata is safe to read.
+    """Iterable over a file's row groups that checks their metadata before it is accessed.
 
-    If metadata of a damaged row group or column is accessed, pyarrow ends the process, because it does not catch an
-    exception of its C++ part. When reading a row group, it does catch it. So each row group is first read from a dummy
+    Accessing the metadata of a damaged row group or column ends the process, because pyarrow does not catch a C++
+    exception there. It does catch the exception when it reads a row group. So each row group is first read from a dummy
     file that contains no data.
     """
 
@@ -59,7 +59,7 @@ class Checked:
     def __iter__(self) -> Iterator[Any]:
         """Yield the ``pyarrow.parquet.RowGroupMetaData`` of each row group.
 
-        Raises pyarrow's error for a damaged one.
+        Raises pyarrow's error if a row group is damaged.
         """
         for group in range(self._metadata.num_row_groups):
             with contextlib.suppress(_NothingReadError):
@@ -93,48 +93,48 @@ class _Unreadable(io.RawIOBase):
 
 
 def cut(rows: int, size: int, most: int) -> list[tuple[int, int]]:
-    """Return (first row, end) of pieces of at most about ``most`` bytes, of ``size`` bytes in all. Pure.
+    """Divide ``rows`` rows of ``size`` bytes into pieces of about ``most`` bytes or less.
 
-    All pieces except the last have equally many rows.
+    Returns (first row, end row) of each piece. All pieces except the last have equally many rows.
     """
     step = max(1, -(-rows // max(1, -(-size // most))))
     return [(begin, min(begin + step, rows)) for begin in range(0, rows, step)] or [(0, 0)]
 
 
 def buffer_bytes(columns: int) -> int:
-    """Return the buffer size per column for a file that is read piece by piece.
+    """Return the buffer size per column, in bytes, for a file that is read piece by piece.
 
-    Without buffers, pyarrow reads the encoded columns of a row group as a whole.
+    Without buffers, pyarrow would read the encoded columns of a row group as a whole.
     """
     return max(MIN_BUFFER, min(4 << 20, _BUFFERS // max(1, columns)))
 
 
 @contextlib.contextmanager
 def naming_file(path: str, trouble: str = "is damaged, or not a Parquet file") -> Iterator[None]:
-    """Convert pyarrow's errors to ValueErrors that name the file, except for lack of memory and cancellation."""
+    """Convert pyarrow's errors to ValueErrors that name the file, except for MemoryError and cancellation."""
     import pyarrow
 
     try:
         yield
-    except (MemoryError, pyarrow.ArrowCancelled):  # ArrowMemoryError is a MemoryError; neither is a problem of the file
+    except (MemoryError, pyarrow.ArrowCancelled):  # ArrowMemoryError is a MemoryError
         raise
     except (OSError, pyarrow.ArrowException) as error:
         raise ValueError(f"{path} {trouble}: {error}{rank_suffix()}") from error
 
 
 class Reading:
-    """Sequential reader of a row group.
+    """Sequential reader of the rows of one row group.
 
-    Skipped rows are decoded too, because Parquet has no other way to reach later rows, and dropped.
+    Skipped rows are decoded and dropped, because Parquet has no other way to reach later rows.
     """
 
     def __init__(self, open_file: Callable[[], Any], path: str, group: int, columns: Sequence[str], step: int) -> None:
-        """Open the file and begin to read.
+        """Open the file and start to read a row group.
 
         Args:
-            open_file: Returns a context manager that yields a ``pyarrow.parquet.ParquetFile`` and its size; its errors
-                are passed on.
-            path: Path for messages.
+            open_file: Function that returns a context manager, which yields a ``pyarrow.parquet.ParquetFile`` and its
+                size. Its errors are passed on.
+            path: Path of the file, for error messages.
             group: Number of the row group.
             columns: Names of the columns.
             step: Number of rows to decode at once.
@@ -150,9 +150,9 @@ class Reading:
         self._open.close()
 
     def rows(self, begin: int, end: int) -> Any:
-        """Return the rows ``begin`` to ``end`` (exclusive) as a ``pyarrow.Table``; fewer if the row group ends.
+        """Return the rows ``begin`` to ``end`` (exclusive), or fewer at the end of the group, as a ``pyarrow.Table``.
 
-        ``begin`` must not be before the end of the previous rows. Raises ValueError for a damaged file.
+        ``begin`` must not be less than the previous call's ``end``. Raises ValueError if the file is damaged.
         """
         import pyarrow as pa
 

@@ -1,4 +1,4 @@
-"""Source: interface for records in blocks; resolution of file arguments, and checks that the files exist."""
+"""Interface of sources of records, and functions that find, check and read files."""
 
 import contextlib
 import glob
@@ -24,45 +24,45 @@ class Source(ABC):
     lengths: Sequence[int]
     """Number of records of each block; equal on all ranks."""
     chains: Sequence[int] = ()
-    """Number of consecutive blocks in each chain, which should be read in order, such as parts of compressed data.
+    """Number of blocks in each chain: consecutive blocks that should be read in order, like parts of compressed data.
 
-    Empty: blocks are independent.
+    Empty if blocks are independent.
     """
     digest_of: str = "how many records each block has"
-    """What ``digest`` depends on, including arguments of the source; for error messages."""
+    """Text for error messages that tells what ``digest`` depends on, including arguments of the source."""
 
     @abstractmethod
     def load(self, block: int) -> Any:
-        """Read and return all records of a block. Raises ValueError naming a file that is missing or damaged."""
+        """Read and return all records of a block. Raises a ValueError that names a missing or damaged file."""
 
     def walk(self) -> contextlib.AbstractContextManager[Callable[[int], Any]]:
-        """Return a context manager for one iteration over blocks.
+        """Return a context manager for one iteration over the blocks.
 
-        It yields a function like ``load`` that may keep resources open between blocks.
+        It yields a function like ``load``, which can keep resources open between blocks.
         """
         return contextlib.nullcontext(self.load)
 
     def take(self, loaded: Any, places: Sequence[int]) -> Any:
-        """Return the records at ``places`` of what ``load`` returned."""
+        """Return the records with indices ``places`` of a loaded block, the result of ``load``."""
         return [loaded[place] for place in places]
 
     def join(self, taken: Sequence[Any]) -> Any:
-        """Join several results of ``take``, of one or more blocks, to a batch."""
+        """Join several results of ``take`` to a batch."""
         return [record for part in taken for record in part]
 
     def gather(self, chosen: Sequence[tuple[Any, Sequence[int]]]) -> Any:
-        """Return a batch of the records at the given places of loaded blocks: ``take`` and ``join`` in one step."""
+        """Return a batch of records, given as pairs of a loaded block and indices within it."""
         return self.join([self.take(loaded, places) for loaded, places in chosen])
 
     def made_of(self) -> Sequence[tuple[str, int]]:
-        """Return path and size of each file of the source, in order; empty if it is not made of files."""
+        """Return the path and size in bytes of each file of the source, in order. Empty if it reads no files."""
         return ()
 
     def digest(self) -> str:
         """Return a digest that identifies the source's records.
 
-        It depends on the number of records of the blocks and on names and sizes of the files. Names are relative to the
-        files' common directory, so that moving that does not change the digest.
+        It depends on the number of records of each block, and on the names and sizes of the files. Names are relative
+        to the files' common directory, so that moving the directory does not change the digest.
         """
         files = self.made_of()
         names = _within([path for path, _ in files])
@@ -80,12 +80,12 @@ def _within(paths: Sequence[str]) -> list[str]:
 
 
 def rank_suffix() -> str:
-    """Return " (rank R)" for the end of error messages; empty outside a job."""
+    """Return " (rank R)" for the end of error messages, or "" outside of a job."""
     return f" (rank {state.job.rank})" if state.job is not None else ""
 
 
 def check_count(name: str, value: Any, least: int) -> int:
-    """Return ``value``; raise ValueError naming the argument if it is not an integer of at least ``least``."""
+    """Check that ``value`` is an integer of at least ``least``, and return it. Raises ValueError otherwise."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}{rank_suffix()}")
     return value
@@ -105,14 +105,15 @@ _PACKED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd")  # gzip, bzip2
 
 
 def find_files(paths: Paths, suffix: str = "") -> list[str]:
-    """Return the names of the files in the given order; files of a directory or pattern are sorted.
+    """Find the files that ``paths`` names. The files of a directory or pattern are sorted.
 
     Args:
         paths: Files, directories, patterns or ranges.
-        suffix: Required ending of names in directories. Names that begin with ``_`` or ``.`` are skipped there.
+        suffix: Suffix that files in directories must have. Files whose names begin with ``_`` or ``.`` are skipped in
+            directories.
 
     Raises:
-        ValueError: If something does not exist, matches no file, or names a file twice.
+        ValueError: If a path does not exist or matches no file, or if a file is named twice.
     """
     given = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
     found = [file for one in given for file in _files(os.fspath(one), suffix)]
@@ -155,7 +156,7 @@ def _rows(path: str) -> Iterator[str]:
         yield path
         return
     first, last = int(match[1]), int(match[2])
-    # Like in a shell: also descending, and padded to the same width if a number begins with 0.
+    # As in a shell, ranges can descend, and numbers are padded to the same width if one begins with 0.
     padded = any(text[0] == "0" and len(text) > 1 for text in match.groups())
     width = max(map(len, match.groups())) if padded else 0
     for number in range(first, last + 1) if first <= last else range(first, last - 1, -1):
@@ -167,14 +168,14 @@ def _nothing(path: str, what: str) -> list[str]:
 
 
 def size_of(path: str) -> int:
-    """Return the size of a file in bytes. Raises ValueError naming a file that cannot be read."""
+    """Return the size of a file in bytes. Raises a ValueError that names the file if it cannot be read."""
     with readable(path):
         return os.path.getsize(path)
 
 
 @contextlib.contextmanager
 def readable(path: str) -> Iterator[None]:
-    """Convert an OSError in the block to a ValueError that names the file."""
+    """Convert an OSError within the ``with`` block to a ValueError that names the file."""
     try:
         yield
     except OSError as error:
@@ -182,7 +183,7 @@ def readable(path: str) -> Iterator[None]:
 
 
 def check_not_compressed(path: str) -> None:
-    """Raise ValueError for a compressed file, in which nothing can be found without reading everything before it."""
+    """Check that a file is not compressed, because compressed files cannot be read from the middle."""
     with open(path, "rb") as file:
         begin = file.read(6)
     if begin.startswith(_PACKED):
@@ -193,7 +194,7 @@ def read_bytes(path: str, size: int, begin: int, end: int) -> bytes:
     """Return the bytes ``begin`` to ``end`` of a file.
 
     Raises:
-        ValueError: If the file no longer has ``size`` bytes or cannot be read; names it.
+        ValueError: If the file no longer has ``size`` bytes, or cannot be read. The message names the file.
     """
     try:
         with open(path, "rb") as file:

@@ -1,4 +1,4 @@
-"""StreamingDataset: batches of a source for each rank of a job whose members may change."""
+"""StreamingDataset, which divides the records of a source among the ranks of a job, also if the ranks change."""
 
 import bisect
 from collections.abc import Callable, Iterator
@@ -23,7 +23,7 @@ def _size() -> int:
 
 
 class StreamingDataset(Resumes):
-    """Batches of this rank's share of an epoch, from files that may be larger than memory.
+    """Iterable over the batches of this rank's share of an epoch. Files can be larger than memory.
 
     Example::
 
@@ -41,12 +41,12 @@ class StreamingDataset(Resumes):
 
     It also works without elastic training.
 
-    Each record is visited once per epoch, for any number of ranks and any changes of it. All ranks make equally many
-    steps. For that, a few records (fewer than there are ranks) are visited twice at the end of an epoch. A rank reads
-    its files sequentially, and shares only the ends with other ranks.
+    Each record is visited once per epoch, for any number of ranks, even if the number changes. All ranks take equally
+    many steps. So a few records, fewer than there are ranks, are visited twice at the end of an epoch. A rank reads its
+    files sequentially. At most its first and its last file are also read by other ranks.
 
-    It can be pickled if ``rank`` and ``size`` can. In another process it has the share of the rank where it was
-    pickled, until ``reset`` is called.
+    A dataset can be pickled if ``rank`` and ``size`` can be pickled. In another process, it has the share of the rank
+    that pickled it, until ``reset`` is called.
     """
 
     def __init__(
@@ -63,13 +63,13 @@ class StreamingDataset(Resumes):
         """Create the dataset for this rank.
 
         Args:
-            source: Source of records; the same on all ranks.
+            source: Source of records, which must be the same on all ranks.
             batch_size: Records per rank and step. The last batch of an epoch may have fewer.
-            shuffle: True: a different order in each epoch, equal on all ranks, derived from ``seed``.
+            shuffle: True to use a different order in each epoch. It is derived from ``seed`` and equal on all ranks.
             seed: Seed of the order, from 0 to 2**64 - 1.
             mix: Number of blocks that are held in memory and mixed at a time.
-            rank: Returns the rank; default: that of this process's job.
-            size: Returns the number of ranks; default: that of this process's job.
+            rank: Function that returns the rank. Default: the rank in this process's job.
+            size: Function that returns the number of ranks. Default: the size of this process's job.
 
         Raises:
             ValueError: If ``batch_size`` or ``mix`` is below 1, or if ``rank`` and ``size`` are not given outside a
@@ -85,14 +85,14 @@ class StreamingDataset(Resumes):
         self._digest = source.digest()
         self._place = rank or _rank, size or _size
         self._order: tuple[int, Order] | None = None
-        self._left: parts.Intervals = ()  # when records were last divided among ranks
+        self._left: parts.Intervals = ()  # records that were left when they were last divided among ranks
         self._me, self._ranks = 0, 1
-        self._steps = self._recorded = 0  # number of this rank's records since then, and how many of them are done
+        self._steps = self._recorded = 0  # records of this rank since then: total, and recorded
         self._share_out(self._all())
         marks.data_seen = True
 
     def __len__(self) -> int:
-        """Return how many batches of the epoch this rank has left; equal on all ranks."""
+        """Return the number of batches that are left in the epoch, which is equal on all ranks."""
         return -(-(self._steps - self._recorded) // self.batch_size)
 
     def __iter__(self) -> Iterator[Any]:
@@ -100,10 +100,11 @@ class StreamingDataset(Resumes):
         return self.batches()
 
     def batches(self, worker: int = 0, workers: int = 1) -> Iterator[Any]:
-        """Iterate over every ``workers``-th batch of the rest of the epoch, starting with number ``worker``.
+        """Iterate over every ``workers``-th batch that is left in the epoch, starting with batch ``worker``.
 
-        For processes that share a rank's part, such as the workers of PyTorch's DataLoader, which takes batches from
-        them in turn. The rest is determined by the call, not when the first batch is requested.
+        Used if several processes share a rank's part, such as the workers of PyTorch's DataLoader, which takes batches
+        from its workers in turn. Which batches are left is determined when this method is called, not when the first
+        batch is requested.
 
         Raises:
             ValueError: If ``worker`` is not below ``workers``.
@@ -119,15 +120,15 @@ class StreamingDataset(Resumes):
         return self._read(self._order_now(), tuple(mine), begins, self.batch_size)
 
     def record(self, samples: int | None = None) -> None:
-        """Record that ``samples`` records (default: one batch) are done. Call it after the step and before the commit.
+        """Record that ``samples`` records (default: one batch) are processed. Call it between step and commit.
 
-        All ranks must do so in the same steps.
+        All ranks must call it in the same steps.
         """
         samples = self.batch_size if samples is None else check_count("samples", samples, 0)
         self._recorded = min(self._recorded + samples, self._steps)
 
     def on_batch_end(self, batches: int = 1) -> None:
-        """Record ``batches`` batches; after the last batch of an epoch, begin the next epoch.
+        """Record ``batches`` batches, and begin the next epoch after the last batch of an epoch.
 
         Called by Keras' ``UpdateDatasetCallback``.
         """
@@ -138,8 +139,8 @@ class StreamingDataset(Resumes):
     def set_epoch(self, epoch: int) -> None:
         """Begin an epoch of the dataset.
 
-        If it is called with the number of the current, partly completed epoch, recorded batches stay done. If that
-        epoch is complete, it begins again.
+        A call with the number of the current epoch keeps the recorded batches if the epoch is partly processed. If it
+        is complete, such a call restarts it.
         """
         under_way = epoch == self.epoch and 0 < self.processed_num < self._length
         left = self._now_left() if under_way else self._all()
@@ -148,7 +149,7 @@ class StreamingDataset(Resumes):
 
     @property
     def processed_num(self) -> int:
-        """Number of records of the epoch that all ranks together have done."""
+        """Number of records of the epoch that the ranks have processed together."""
         return self._length - parts.count(self._now_left())
 
     def state_dict(self) -> dict[str, Any]:
@@ -156,7 +157,7 @@ class StreamingDataset(Resumes):
         return {"epoch": self.epoch, "left": left, **self._same()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue from a saved position. Raises ValueError if it is of a different source or order."""
+        """Continue from a saved position. Raises ValueError if it belongs to a different source or order."""
         for name, here in self._same().items():
             if state_dict.get(name, here) != here:
                 words = f" (a digest of {self.source.digest_of})" if name == "source" else ""
@@ -172,10 +173,10 @@ class StreamingDataset(Resumes):
         self._share_out(self._now_left())
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_order": None}  # as long as there are blocks, and recreated when needed
+        return {**self.__dict__, "_order": None}  # large, and computed again when needed
 
     def _same(self) -> dict[str, Any]:
-        """Return the properties without which a position in an epoch has no meaning."""
+        """Return the properties that must be equal for a saved position in an epoch to be valid."""
         same = {"length": self._length, "source": self._digest, "shuffle": self.shuffle, "seed": self.seed}
         return {**same, "mix": self.mix}
 
@@ -206,7 +207,7 @@ class StreamingDataset(Resumes):
 
 
 class _Held:
-    """Loaded blocks of the current window."""
+    """Cache of the loaded blocks of the current window."""
 
     def __init__(self, source: Source, load: Callable[[int], Any]) -> None:
         self._source, self._load = source, load
@@ -226,9 +227,9 @@ class _Held:
         return self._source.gather(chosen)
 
     def _hold(self, block: int, window: tuple[int, ...]) -> None:
-        """Load a block after those that precede it in its chain and window.
+        """Load a block, after the blocks that precede it in its chain and window.
 
-        The records of the earlier blocks are needed later.
+        The earlier blocks are loaded first because they must be read in order, and their records are needed later.
         """
         first = self._firsts[bisect.bisect_right(self._firsts, block) - 1] if self._firsts else block
         for one in range(first, block + 1):

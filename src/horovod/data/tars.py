@@ -1,4 +1,4 @@
-"""TarFiles: samples in tar archives, in the format that WebDataset writes."""
+"""TarFiles, which reads samples from tar archives in the format that WebDataset writes."""
 
 import io
 import itertools
@@ -11,11 +11,11 @@ from horovod.data.source import rank_suffix
 
 _BLOCK = tarfile.BLOCKSIZE
 _KEY = "__key__"
-_LONGEST_HEADER = 1 << 20  # bytes of a header with a long name, or with attributes of one member
-_LONGEST_GLOBAL = 1 << 16  # bytes of attributes of all following members
-_MAX_GLOBAL = 1000  # number of such attributes
-_MAX_HEADERS = 16  # headers per member
-_MAX_DIGITS = 255  # consecutive digits in attributes
+_LONGEST_HEADER = 1 << 20  # maximum bytes of a header with a long name or with attributes of one member
+_LONGEST_GLOBAL = 1 << 16  # maximum bytes of a header with attributes of all following members
+_MAX_GLOBAL = 1000  # maximum number of attributes of all following members
+_MAX_HEADERS = 16  # maximum number of headers per member
+_MAX_DIGITS = 255  # maximum number of consecutive digits in attributes
 _DIGITS = bytes(ord("0") if chr(byte).isdecimal() and byte < 128 else ord(" ") for byte in range(256))
 # Exceptions that tarfile raises for invalid headers.
 _TORN = (tarfile.TarError, OSError, ValueError, ArithmeticError, LookupError)
@@ -24,17 +24,17 @@ _HEADERS = (*_ATTRIBUTES, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
 
 
 class _Member(tarfile.TarInfo):
-    """Header parser that refuses data with which tarfile would loop endlessly or use too much memory."""
+    """Header parser that rejects headers for which tarfile would loop endlessly or use too much memory."""
 
     @classmethod
     def fromtarfile(cls, archive: tarfile.TarFile) -> "_Member":
         assert isinstance(archive, _Archive)
         assert archive.fileobj is not None
-        if archive.fileobj.tell() >= archive.checked_to:  # some versions of Python also call this for each of _HEADERS
+        if archive.fileobj.tell() >= archive.checked_to:  # some Python versions also call this for _HEADERS
             archive.checked_to = _check_headers(archive.fileobj)
         try:
             made = super().fromtarfile(archive)
-        # After the first member, tarfile would take it for the end of the archive.
+        # After the first member, tarfile would treat this error as the end of the archive.
         except tarfile.InvalidHeaderError as error:  # type: ignore[attr-defined]
             raise tarfile.ReadError(str(error)) from error
         if made.size < 0:
@@ -49,10 +49,10 @@ class _Archive(tarfile.TarFile):
 
 
 def _check_headers(file: Any) -> int:
-    """Check the headers of the next member, and return where they end; the file's position does not change.
+    """Check the headers of the next member, and return their end. The file's position does not change.
 
     Raises:
-        ValueError: If there are too many or too large headers, or one that would take tarfile too long.
+        ValueError: If there are too many headers, or if a header is too large or would take tarfile too long to parse.
         tarfile.HeaderError: If a header is damaged.
     """
     place = file.tell()
@@ -75,7 +75,7 @@ def _check_headers(file: Any) -> int:
 
 
 def _check_attributes(data: bytes) -> None:
-    """Raise ValueError for attributes for which tarfile would need quadratic time."""
+    """Check the attributes in a header. Raises ValueError if tarfile would need quadratic time to parse them."""
     if b"0" * (_MAX_DIGITS + 1) in data.translate(_DIGITS):
         raise ValueError(f"an attribute must have at most {_MAX_DIGITS} consecutive digits")
     at = 0
@@ -88,7 +88,7 @@ def _check_attributes(data: bytes) -> None:
 
 
 class TarFiles(ByteRanges):
-    """Source of records made of consecutive files of an archive with the same name up to the first dot.
+    """Source of records in tar archives. A record is a sequence of files with the same name up to the first dot.
 
     ``0017.jpg`` and ``0017.cls`` become ``{"__key__": "0017", "jpg": b"...", "cls": b"..."}``. Archives must not be
     compressed. Members without a dot in their name, and members other than regular files, are skipped.
@@ -107,7 +107,8 @@ class TarFiles(ByteRanges):
             raise ValueError(f"{path} is damaged, or not a tar archive: {error}{rank_suffix()}") from error
         with open(path, "rb") as file:
             file.seek(end)
-            # tarfile accepts archives that end between two members or continue with arbitrary data.
+            # Check this here, because tarfile accepts archives that end between two members or continue with arbitrary
+            # data.
             if file.read(_BLOCK) != bytes(_BLOCK):
                 raise ValueError(f"{path} is damaged: the archive does not end at byte {end} of {size}{rank_suffix()}")
 
@@ -125,7 +126,7 @@ def _content(data: bytes, member: tarfile.TarInfo) -> bytes:
 
 
 def _split(name: str) -> tuple[str, str]:
-    """Return key and rest of a member's name; one is empty if the name has no dot, or nothing before it."""
+    """Return the parts of a member's name before and after the first dot. A part can be empty."""
     folder, slash, file = name.rpartition("/")
     stem, _, rest = file.partition(".")
     return (folder + slash + stem, rest) if stem else ("", "")
