@@ -102,8 +102,8 @@ class Watcher(threading.Thread):
 class LogReader(threading.Thread):
     """Thread that prints the output of the launcher's pod, each line once.
 
-    It puts ``("log", None)`` into `inbox` at the end of the output. If the log may not be read, `say` reports that
-    first.
+    It puts ``("log", None)`` into `inbox` at the end of the output. If reading the log is forbidden,
+    `say` reports that first.
     """
 
     def __init__(
