@@ -16,7 +16,7 @@ namespace {
 
 std::atomic<int> blocking_mode{static_cast<int>(Blocking::unknown)};
 
-// ---- submission -----------------------------------------------------------------------------------------------------
+// ---- Submission of operations ---------------------------------------------------------------------------------------
 
 // Count down the open members. `call` may be deleted afterwards.
 void one_less(Call* call) {
@@ -183,7 +183,7 @@ void compute_async(void* kernel, TF_OpKernelContext* ctx, TF_AsyncOpKernelDoneCa
 }
 void compute_sync(void* kernel, TF_OpKernelContext* ctx) { compute(*static_cast<Kernel*>(kernel), ctx, nullptr); }
 
-// ---- questions -------------------------------------------------------------------------------------------------------------
+// ---- Answers to questions -------------------------------------------------------------------------------------------
 template <HvdQuestion kAsked>
 void answer(void* kernel, TF_OpKernelContext* ctx) {
   Call call;
@@ -212,7 +212,7 @@ void probe(void* kernel, TF_OpKernelContext* ctx, TF_AsyncOpKernelDoneCallback* 
 }
 void probe_sync(void* kernel, TF_OpKernelContext* ctx) { probe(kernel, ctx, nullptr); }
 
-// ---- registration ----------------------------------------------------------------------------------------------------------
+// ---- Registration of kernels ----------------------------------------------------------------------------------------
 using Create = void* (*)(TF_OpKernelConstruction*);
 
 template <Kind kKind, bool kGrouped>

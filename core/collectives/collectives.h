@@ -29,7 +29,7 @@ Function* implementation(const Implementation<Function> (&table)[kCount], Algori
   return table[0].run;
 }
 
-// ---- allreduce ------------------------------------------------------------------------------------------------------------
+// ---- Allreduce algorithms -------------------------------------------------------------------------------------------
 
 // Over shared memory (comm.node), directly on segments without packing. allreduce_shm picks one of its algorithms by
 // size.
@@ -74,7 +74,7 @@ Status allreduce_adasum(Comm&, const Segments&, DType, const Scale&);
 Status allreduce_compressed(Comm&, const Segments&, std::span<float* const> residuals, WireFormat, const Scale&);
 Status allreduce_compressed_hierarchical(Comm&, const Segments&, std::span<float* const> residuals, WireFormat, const Scale&);
 
-// ---- other collectives ----------------------------------------------------------------------------------------------
+// ---- Algorithms of the other collectives ----------------------------------------------------------------------------
 
 // Broadcast `bytes` bytes at `data` from set rank `root`.
 using Broadcast = Status(Comm&, std::byte* data, size_t bytes, int root);

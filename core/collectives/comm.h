@@ -65,7 +65,7 @@ struct Comm {
   int rank_of(int global) const;
 };
 
-// ---- moving bytes over links --------------------------------------------------------------------------------------------
+// ---- Moving bytes over links ----------------------------------------------------------------------------------------
 
 // Block until all bytes are moved, an error occurs, or comm.timeout passes without progress. Errors name the global
 // rank of the peer.
@@ -84,7 +84,7 @@ struct Transfer {
 };
 Status exchange_all(Comm& comm, std::span<Transfer> transfers);
 
-// ---- concatenated tensors -------------------------------------------------------------------------------------------
+// ---- Concatenated tensors and scaling -------------------------------------------------------------------------------
 
 // The concatenation of several tensors of one dtype. A fused operation works on it without packing the tensors first.
 struct Segments {

@@ -11,7 +11,7 @@
 
 namespace hvd {
 
-// ---- one step in one direction: move what can be moved now and shorten the span -------------------------------------
+// ---- Non-blocking transfers that move what is possible now and shorten the span -------------------------------------
 Status advance_out(const Comm& comm, int peer, ConstBytes& out, bool& moved);
 Status advance_in(const Comm& comm, int peer, Bytes& in, bool& moved);
 
@@ -42,7 +42,7 @@ Status pump(Comm& comm, const Text& text, Step step) {
   }
 }
 
-// ---- receiving and combining ----------------------------------------------------------------------------------------------
+// ---- Receiving and combining values ---------------------------------------------------------------------------------
 struct Combine {
   DType dtype;  // type of the values in memory, always an accumulation type
   ReduceOp op;
@@ -92,7 +92,7 @@ Status ring_pass_halves(Comm& comm, const std::byte* data, DType d, std::byte* b
 // the last rank `to` is negative.
 Status relay(Comm& comm, int from, int to, Bytes data);
 
-// ---- 16-bit floats ----------------------------------------------------------------------------------------------------------
+// ---- Conversion of 16-bit floats ------------------------------------------------------------------------------------
 
 // Return the values in their accumulation type: either `data` itself or a float32 copy in scratch slot `slot`.
 std::byte* widened(Comm& comm, int slot, std::byte* data, size_t count, DType d);

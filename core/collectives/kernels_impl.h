@@ -46,7 +46,7 @@ HVD_INLINE To same_bits(From v) {
   return to;
 }
 
-// ---- elements: loading to, and storing from, a vector of the accumulation type --------------------------------------
+// ---- Loading elements into vectors of the accumulation type, and storing them ---------------------------------------
 
 template <class T>
 struct Native {
@@ -160,7 +160,7 @@ struct BFloat16 {
   }
 };
 
-// ---- operations. Signed sums and products use the unsigned type (see make_table), so they wrap without undefined behaviour -----
+// ---- Reduction operations; signed integers use their unsigned type, so that they wrap (see make_table) --------------
 
 struct Sum {
   template <class V>
@@ -208,7 +208,7 @@ constexpr bool kIsFloat<float> = true;
 template <>
 constexpr bool kIsFloat<double> = true;
 
-// ---- the loop -----------------------------------------------------------------------------------------------------------------
+// ---- The reduction loop ---------------------------------------------------------------------------------------------
 
 template <class In, class Op, int K>
 HVD_INLINE typename In::Vec combine(const std::byte* const (&s)[K], size_t at) {
@@ -325,7 +325,7 @@ void stream_loop(std::byte* dst, const std::byte* src, size_t bytes) {
 
 #include "collectives/kernels_adasum.h"
 
-// ---- the table ----------------------------------------------------------------------------------------------------------------
+// ---- The table of kernels -------------------------------------------------------------------------------------------
 
 template <class In, class Out, class Op>
 constexpr void fill_op(Kernels::Reduce (&row)[kFusedSources]) {

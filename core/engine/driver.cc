@@ -39,7 +39,7 @@ Driver::Driver(EngineOptions& options, Submissions* submissions, Observers* obse
 
 double Driver::now() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
 
-// ---- one turn -------------------------------------------------------------------------------------------------------------
+// ---- One turn of the progress loop ----------------------------------------------------------------------------------
 namespace {
 
 // Measure the CPU time of this thread. On a busy machine, wall time would include other threads' use of the core.
@@ -154,7 +154,7 @@ bool Driver::send_requests(bool flush) {
   return true;
 }
 
-// ---- agreed operations ----------------------------------------------------------------------------------------------
+// ---- Execution of agreed operations ---------------------------------------------------------------------------------
 bool Driver::execute_agreed() {
   bool moved = false;
   // A rank that has left takes no part in these operations, and its goodbye, which was already received, could not wake

@@ -104,7 +104,7 @@ void Driver::on_frame(const Frame& frame) {
   if (!good) fail(Status(Code::internal, "invalid control message from " + label(from)), true);
 }
 
-// ---- received on rank 0 ---------------------------------------------------------------------------------------------
+// ---- Messages received on rank 0 ------------------------------------------------------------------------------------
 bool Driver::on(int from, ReadyRequests& message) {
   if (!coordinator_) return false;
   observers_->tell(&Observer::noticed, from, message.requests);
@@ -137,7 +137,7 @@ bool Driver::on(int from, ObserverMessageUp& message) {
   return true;
 }
 
-// ---- from rank 0 ----------------------------------------------------------------------------------------------------------
+// ---- Messages received from rank 0 ----------------------------------------------------------------------------------
 bool Driver::on(int, Decisions& message) {
   observers_->tell(&Observer::agreed, message.responses);
   // A failed unnamed operation counts as one of this rank's operations even if this rank called something else, so that
@@ -178,7 +178,7 @@ bool Driver::on(int from, ObserverMessageDown& message) {
   return true;
 }
 
-// ---- goodbyes and aborts, handled ahead of other messages by hear_urgent() ------------------------------------------
+// ---- Goodbyes and aborts, which hear_urgent() handles before other messages -----------------------------------------
 bool Driver::on(int, Goodbye& message) {
   shutdown_state_.add_goodbye(std::move(message));
   return true;

@@ -143,7 +143,7 @@ void Engine::ask_who_waits() {
   waker_.notify();
 }
 
-// ---- waiting --------------------------------------------------------------------------------------------------------------
+// ---- Waiting for operations -----------------------------------------------------------------------------------------
 bool Engine::wait(Operation& op, Deadline deadline) {
   // A forked child must neither drive its parent's engine nor take a lock that another thread may have held at the
   // fork.
@@ -184,7 +184,7 @@ void Engine::run(int cpu) {
   progress_lock_->run();
 }
 
-// ---- shutdown -------------------------------------------------------------------------------------------------------
+// ---- Shutdown of the engine -----------------------------------------------------------------------------------------
 
 // A forked child inherits the descriptors but not the thread. While it holds the sockets open, peers cannot detect the
 // death of the parent. So the child closes its copies and touches nothing else.

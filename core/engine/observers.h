@@ -21,7 +21,7 @@ class Observers {
   void add(std::shared_ptr<Observer> observer);
   void remove(const Observer* observer);
 
-  // ---- called by the driver (holder of the progress lock) -----------------------------------------------------------
+  // ---- Functions called by the driver, which holds the progress lock ------------------------------------------------
 
   // Apply changes; called at the beginning of a turn.
   void refresh() {
@@ -32,7 +32,7 @@ class Observers {
     for (const auto& observer : followed_) (observer.get()->*event)(arguments...);
   }
 
-  // ---- called by submitting threads ---------------------------------------------------------------------------------
+  // ---- Functions called by submitting threads -----------------------------------------------------------------------
   void stamp(Operation& op) const {
     if (times_wanted_.load(std::memory_order_relaxed)) op.submitted_ticks = ticks();
   }
@@ -102,7 +102,7 @@ class MessageBus {
     return report_;
   }
 
-  // ---- called by the driver -----------------------------------------------------------------------------------------
+  // ---- Functions called by the driver -------------------------------------------------------------------------------
   bool any() const { return any_.load(std::memory_order_relaxed); }
   std::vector<ObserverMessage> take(bool* asked) {
     std::lock_guard lock(mutex_);

@@ -23,7 +23,7 @@ namespace hvd {
 
 class ShutdownState {
  public:
-  // ---- other ranks --------------------------------------------------------------------------------------------------
+  // ---- State of the other ranks -------------------------------------------------------------------------------------
 
   // Record that `rank` has left. Its links may then close without counting as a loss.
   void parted(int rank) { parted_.insert(rank); }
@@ -42,7 +42,7 @@ class ShutdownState {
   // schedule ignores the goodbye while the schedule runs, because it does not count the schedule's operations.
   bool past(uint64_t executed, bool has_no_part) const { return goodbye_ && (executed >= goodbye_->executed || has_no_part); }
 
-  // ---- this rank ----------------------------------------------------------------------------------------------------
+  // ---- State of this rank -------------------------------------------------------------------------------------------
 
   // Return the number of operations that this rank's goodbye promises. This is the number executed so far, because an
   // earlier goodbye may have promised more. A rank without entries in the schedule keeps the earlier promise.
@@ -82,7 +82,7 @@ class AbortRequest {
     requested_.store(true, std::memory_order_seq_cst);
   }
 
-  // ---- called by the driver -----------------------------------------------------------------------------------------
+  // ---- Functions called by the driver -------------------------------------------------------------------------------
   bool requested() const { return requested_.load(std::memory_order_seq_cst); }
   // Return the reason. Valid once requested() is true; it never changes afterwards.
   const Status& why() const { return why_; }

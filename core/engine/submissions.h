@@ -48,7 +48,7 @@ class Submissions {
   // fused with earlier ones.
   void fence();
 
-  // ---- called by the driver -----------------------------------------------------------------------------------------
+  // ---- Functions called by the driver -------------------------------------------------------------------------------
 
   // Return true once if a schedule holds operations that no caller waits for, so that the watchdog must check them.
   bool must_watch() { return must_watch_.load(std::memory_order_relaxed) && must_watch_.exchange(false); }

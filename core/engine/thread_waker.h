@@ -19,7 +19,7 @@ class ThreadWaker {
   // as this object exists.
   void attach(const WakeupEvent& wakeup, std::shared_ptr<Segment> memory);
 
-  // ---- called after publishing work with a seq_cst store ------------------------------------------------------------
+  // ---- Functions called after work was published with a seq_cst store -----------------------------------------------
   void notify() const { wakeup_.notify(); }
   // Wake the engine, whatever it sleeps for.
   void wake() const { wakeup_.wake(SleepState::idle); }
@@ -29,7 +29,7 @@ class ThreadWaker {
   // them.
   void notify_now();
 
-  // ---- called by a thread that drives or is about to sleep ----------------------------------------------------------
+  // ---- Functions called by a thread that drives or is about to sleep ------------------------------------------------
   void set_sleep_state(SleepState sleep_state) {
     wakeup_.word()->sleep_state.store(static_cast<uint32_t>(sleep_state), std::memory_order_seq_cst);
   }

@@ -41,7 +41,7 @@ class Waits {
     arrival_.store(ticks(), std::memory_order_relaxed);
   }
 
-  // ---- callable from any thread -------------------------------------------------------------------------------------
+  // ---- Functions callable from any thread ---------------------------------------------------------------------------
 
   // Return the ticks spent in waits up to `now`, including the current wait.
   uint64_t blocked(uint64_t now) const {

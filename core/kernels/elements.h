@@ -17,7 +17,7 @@ inline constexpr bool kIsFloat<float> = true;
 template <>
 inline constexpr bool kIsFloat<double> = true;
 
-// ---- operations on two values; a is the operand of the lower rank ---------------------------------------------------
+// ---- Operations on two values, where a is the operand of the lower rank ---------------------------------------------
 
 // Integers are added and multiplied as unsigned numbers, so that they wrap. Compilers know that the upper bits do not
 // matter.
@@ -45,7 +45,7 @@ struct Number {
 // Convert each of the four bytes in a word to a bool, 0 or 1.
 HVD_KERNEL_INLINE uint32_t truths(uint32_t x) { return ((((x & 0x7f7f7f7f) + 0x7f7f7f7f) | x) >> 7) & 0x01010101; }
 
-// ---- scaling -----------------------------------------------------------------------------------------------------------------------
+// ---- Scaling of values ----------------------------------------------------------------------------------------------
 
 template <class T>
 HVD_KERNEL_INLINE T scale_float(T x, const Scaling& s) {
@@ -69,7 +69,7 @@ HVD_KERNEL_INLINE uint8_t scale_truth(uint8_t x, const Scaling& s) {
   return s.identity ? x : static_cast<uint8_t>((s.factor != 0) & (x != 0));
 }
 
-// ---- types -------------------------------------------------------------------------------------------------------------------------
+// ---- Element types --------------------------------------------------------------------------------------------------
 
 namespace element {
 
@@ -128,7 +128,7 @@ inline constexpr int kBytes = sizeof(typename E::Value);
 template <class E>
 inline constexpr bool kScalesFast = kIsFloat<typename E::Acc>;
 
-// ---- the same on words ----------------------------------------------------------------------------------------------
+// ---- The same operations on words -----------------------------------------------------------------------------------
 
 // Number of words that hold kLanes values, in memory and in the accumulation type. Conversions between the two forms
 // follow.

@@ -15,7 +15,7 @@ struct Place {
   HVD_KERNEL_INLINE uint64_t stride() const { return static_cast<uint64_t>(blocks) * threads; }
 };
 
-// ---- memory: addresses must be multiples of the size ----------------------------------------------------------------
+// ---- Memory access at addresses that are multiples of the size ------------------------------------------------------
 
 #if defined(__CUDACC__)
 
@@ -75,7 +75,7 @@ inline void store_aligned(uint64_t address, const Words<(kBytes + 3) / 4>& x) {
 // HVD_KERNEL is defined by the file that includes kernels.cu.
 #endif
 
-// ---- one element at any address, because tensors from callers may start anywhere ------------------------------------
+// ---- Access to one element at any address, because callers' tensors may start anywhere ------------------------------
 
 template <int kBytes>
 HVD_KERNEL_INLINE Words<(kBytes + 3) / 4> words_of(uint64_t bits) {

@@ -167,7 +167,7 @@ Status Communicator::async_error() {
   return status_of(library_, asked != kSuccess ? asked : noticed, asked != kSuccess ? "ncclCommGetAsyncError" : "communication", handle());
 }
 
-// ---- shutdown -------------------------------------------------------------------------------------------------------
+// ---- Ending communicators -------------------------------------------------------------------------------------------
 
 std::shared_ptr<Ending> Ending::start(Method method, Communicators communicators, Status why, double seconds) {
   std::vector<std::shared_ptr<Communicator>> well, others;

@@ -204,7 +204,7 @@ void Dumper::ended(const Status& why) {
   if (Status s = dump("", why.message(), nullptr); !s.ok()) return;
 }
 
-// ---- signal handling ------------------------------------------------------------------------------------------------
+// ---- Handling of signals --------------------------------------------------------------------------------------------
 namespace {
 
 std::atomic<int> signal_event{-1}, signal_process{-1};

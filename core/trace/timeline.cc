@@ -88,7 +88,7 @@ Status Timeline::status() const {
   return status_;
 }
 
-// ---- events ---------------------------------------------------------------------------------------------------------
+// ---- Recording of events --------------------------------------------------------------------------------------------
 void Timeline::push(Event event, size_t more_bytes) {
   const size_t bytes = sizeof(Event) + event.text.size() + more_bytes;
   bool first;
@@ -284,7 +284,7 @@ void Timeline::heard(int from, uint32_t topic, std::string_view body) {
   push(std::move(e));
 }
 
-// ---- thread ---------------------------------------------------------------------------------------------------------
+// ---- The writer thread ----------------------------------------------------------------------------------------------
 void Timeline::run() {
   pthread_setname_np(pthread_self(), "hvd-timeline");
   // Give this thread the lowest priority, because training goes first. If it gets no CPU time for long, events are

@@ -129,7 +129,7 @@ class Timeline final : public Observer {
 
   std::atomic<bool> taking_, told_steps_{false}, told_end_{false};
 
-  // ---- used by the driver -------------------------------------------------------------------------------------------
+  // ---- Members used by the driver -----------------------------------------------------------------------------------
 
   // Responses that were executed. Those of a schedule keep their addresses until it ends, but the addresses of others
   // may be reused.
@@ -152,7 +152,7 @@ class Timeline final : public Observer {
   bool closing_ = false, hurry_ = false;
   Status status_;
 
-  // ---- used by the thread -------------------------------------------------------------------------------------------
+  // ---- Members used by the writer thread ----------------------------------------------------------------------------
   TimelineText text_;
   std::unique_ptr<TimelineFile> file_;
   Clock::time_point file_began_ = Clock::now();

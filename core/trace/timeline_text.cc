@@ -54,7 +54,7 @@ const char* timeline_name(Kind kind, ReduceOp op) {
   }
 }
 
-// ---- tensors --------------------------------------------------------------------------------------------------------
+// ---- Tensors and their pids in the trace ----------------------------------------------------------------------------
 bool TimelineTensors::One::same(const Response& r, size_t i) const {
   return name == r.names[i] && set == r.set && frontend == r.frontend && kind == r.kind && op == r.op && dtype == r.dtype &&
          (i >= r.shapes.size() || dimensions == r.shapes[i]);
@@ -87,7 +87,7 @@ size_t TimelineTensors::bytes() const {
   return sum;
 }
 
-// ---- events ---------------------------------------------------------------------------------------------------------------
+// ---- Events of operations -------------------------------------------------------------------------------------------
 void TimelineText::event(char phase, uint32_t pid, int64_t at, std::string_view name, std::string_view rest, std::string* out) const {
   char text[128];
   char* end = text;
@@ -290,7 +290,7 @@ void TimelineText::finished(int64_t at, bool good, const TimelineTensors& tensor
   }
 }
 
-// ---- events of the rank itself --------------------------------------------------------------------------------------
+// ---- Events of the rank itself --------------------------------------------------------------------------------------
 void TimelineText::schedule_begun(int64_t at, uint64_t id, size_t buckets, size_t tensors, std::string* out) {
   schedule_ended(at, out);
   std::string rest = ",\"args\":{";
