@@ -62,7 +62,8 @@ typedef struct HvdResult {
   size_t output_bytes;
 } HvdResult;
 
-// Called once, on any thread, possibly before submit() has returned. It must not wait for another operation.
+// Called once when the operation is done, on any thread, possibly before submit() has returned. It must not wait for
+// another operation.
 typedef void (*HvdDone)(void* context, const HvdResult* result);
 
 typedef struct HvdWork HvdWork;

@@ -45,7 +45,7 @@ class Call {
   int64_t pair_ = 2;                         // Shape of both arrays.
   int32_t devices_ = 0;
   std::vector<HvdRequest> requests_;
-  std::vector<const xla::Buffer*> places_;  // result buffer of each request
+  std::vector<const xla::Buffer*> places_;  // the buffer that receives the result of each request
 };
 
 }  // namespace hvd::jax

@@ -11,7 +11,7 @@ void set_current(std::shared_ptr<Engine> engine, int rank, int size, int local_r
 // Set whether a frontend is in the job. Calls of other frontends fail with "not initialized" or "shut down". At first
 // no frontend is in the job.
 void serve_frontend(uint8_t frontend, bool in);
-// Drop the engine in a forked child.
+// Drop the engine in a forked child without destroying it.
 void abandon_current();
 // Return the address of the HvdFrontendApi.
 uintptr_t frontend_api();

@@ -1,4 +1,4 @@
-// MPI functions for src/horovod/common/bootstrap/mpi.py.
+// MPI functions that src/horovod/common/bootstrap/mpi.py uses.
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
 
@@ -32,7 +32,7 @@ MpiInfo start_session(const std::string& library, const std::string& launcher, b
     nb::gil_scoped_release unlocked;
     status = mpi::Session::open({library, launcher, one_thread, patience}, &session);
   }
-  // All errors here are mistakes in how the job was started.
+  // Raise ValueError for every error here, because all are mistakes in how the job was started.
   if (!status.ok()) throw nb::value_error(status.message().c_str());
   return describe(*session);
 }

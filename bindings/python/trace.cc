@@ -1,4 +1,4 @@
-// Observers of an engine for Python: messages from other ranks, and reports of waiting operations.
+// Python interface to the observers of an engine: messages from other ranks, and reports of waiting operations.
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>

@@ -45,7 +45,7 @@ struct Call {
   void fail(const TfStatus& status);
 };
 
-// Return false if the call has failed.
+// Steps of a call before its submission. Each returns false if the call has failed.
 bool take_input(Call* call, Member* m);
 bool forward(Call* call, Member* m, const void** in);
 bool allocate_scattered(Call* call, Member* m);

@@ -62,7 +62,7 @@ bool Coordinator::propose(std::vector<Response>* responses) {
   r.kind = Kind::adopt_schedule;
   encode(schedule, &r.payload);
   responses->push_back(std::move(r));
-  // From now on every rank treats requested but undecided operations as part of the schedule.
+  // From now on every rank treats operations that were requested but not decided as part of the schedule.
   negotiator_.clear_pending();
   detector_.reset();
   operations_ = schedule.entries.size();

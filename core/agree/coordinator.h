@@ -23,7 +23,7 @@ class Coordinator {
   void add_requests(int rank, uint64_t epoch, std::vector<Request> requests, double now);
   void settled(int rank, uint64_t epoch) { settled_[rank] = epoch; }
 
-  // Return the next responses for all ranks. When a schedule is adopted it is the last response, and epoch() has
+  // Return the next responses for all ranks. If a schedule is adopted, that is the last response, and epoch() has
   // advanced.
   std::vector<Response> decide();
 

@@ -16,7 +16,7 @@ bool alike(const Response& x, const Response& y) {
 struct FusionUnit {
   std::vector<size_t> members;  // indices of the operations in this unit
   size_t bytes = 0;
-  bool apart = false;  // must not be fused with other units
+  bool apart = false;  // true if these operations must not be fused with others
 };
 
 std::vector<FusionUnit> fusion_units(const std::vector<Ready>& ready, const FuseOptions& options) {

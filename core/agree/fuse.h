@@ -25,10 +25,11 @@ struct Ready {
   bool grouped() const { return group_size > 0; }
 };
 
-// Fuse operations into responses. Allreduces of equal set, frontend, dtype, op, wire format and scale are fused up to
-// the threshold, also across other operations between them; likewise reducescatters (by input bytes) and allgathers (by
-// output bytes). Other kinds are never fused. A group of one such kind is one response whatever its size; a group that
-// needs several responses is fused with nothing else. Responses are ordered by their first members. Deterministic.
+// Fuse operations into responses. Allreduces with equal set, frontend, dtype, op, wire format and scale are fused up to
+// the threshold, even if other operations are between them. Reducescatters (counted by input bytes) and allgathers
+// (counted by output bytes) are fused in the same way. Other kinds are never fused. A group whose members share one
+// kind and these fields is one response, whatever its size. A group that needs several responses is fused with nothing
+// else. Responses are ordered by their first members. The result is deterministic.
 std::vector<Response> fuse(std::vector<Ready> ready, const FuseOptions& options);
 // Fuse as above, and return for each response the indices of the operations in it.
 std::vector<Response> fuse(std::vector<Ready> ready, const FuseOptions& options, std::vector<std::vector<size_t>>* members);

@@ -54,7 +54,7 @@ void encode(const Schedule& s, std::string* out) {
 
 namespace {
 
-// True if the names of the bucket's parts are those of its entries.
+// True if the parts of the bucket have the same names as its entries.
 bool belongs(const Schedule::Bucket& bucket, const std::vector<ScheduleEntry>& entries) {
   size_t at = 0;
   for (const Response& part : bucket.parts) {

@@ -1,13 +1,15 @@
 // Steady state without negotiation. Training repeats the same tensors step after step. Once the coordinator has seen
-// the same list twice it proposes it as a schedule, which all ranks adopt at the same place in the order of operations.
-// From then on a bucket (one fused operation) starts once its tensors have been submitted on every rank, in the
-// schedule's order, without any message that describes them. A rank that deviates revokes the schedule, and all ranks
-// return to negotiation (engine/schedule_sync.h).
+// the same list of operations twice, it proposes the list as a schedule, which all ranks adopt at the same place in the
+// order of operations. From then on a bucket (one fused operation) starts once its tensors have been submitted on every
+// rank. Buckets start in the schedule's order, and no message describes them. A rank that deviates revokes the
+// schedule, and all ranks return to negotiation (engine/schedule_sync.h).
 //
-//   rank 0:    decisions -> ScheduleDetector: two equal periods? -> make_schedule() -> sent in its place in the order of decisions
-//   each rank: decode() -> ScheduleCursor: bucket after bucket, round after round -> revoked by a rank that deviates
-//                 ^                                                                  |
-//                 +------ the detector waits, longer where schedules do not last <---+
+// A schedule goes through these steps:
+//   1. On rank 0, the ScheduleDetector sees two equal periods in the decisions. make_schedule() builds the schedule,
+//      which is sent in its place in the order of decisions.
+//   2. On each rank, decode() reads it, and a ScheduleCursor follows it bucket after bucket and round after round.
+//   3. A rank that deviates revokes it. The detector then waits before it proposes the next one, and waits longer if
+//      schedules do not last.
 //
 // This file defines a schedule, its encoding and its construction. The coordinator detects repetition
 // (schedule_detector.h), and every rank follows a schedule with a cursor (schedule_cursor.h). None of this does I/O or

@@ -79,7 +79,7 @@ bool ScheduleCursor::offer(uint32_t entry, const Request& q, void* token, bool* 
 
 void ScheduleCursor::offer_again(uint32_t entry, void* token, bool* completed) { add(entry, token, completed); }
 
-// Hot path: the only code that runs for every tensor of every step.
+// This is the hot path, the only code that runs for every tensor of every step.
 void ScheduleCursor::add(uint32_t entry, void* token, bool* completed) {
   Slot& slot = slots_[entry];
   const bool first = slot.waiting.empty();

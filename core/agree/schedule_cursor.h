@@ -1,9 +1,12 @@
 // Position of one rank in a schedule. It matches submissions with entries and knows for how many buckets this rank is
 // ready. Does no I/O and starts no threads.
 //
-//   submission --find()--> entry --offer()--> waiting in its slot --take(), with its whole bucket--> running --finish()--> done
-//                 |            |
-//              none        unexpected request: the rank leaves the schedule
+// A submission goes through these steps:
+//   1. find() returns its entry, if there is one.
+//   2. offer() puts it into the slot of the entry, where it waits. If the schedule expects another request, the rank
+//      leaves the schedule.
+//   3. take() takes it, together with its whole bucket, and it runs.
+//   4. finish() marks it as done.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -24,7 +27,7 @@ class ScheduleCursor {
 
   const Schedule& schedule() const { return *schedule_; }
 
-  // Return the entry that a submission of this kind and name belongs to, or kNoEntry.
+  // Return the entry to which a submission of this kind and name belongs, or kNoEntry.
   static constexpr uint32_t kNoEntry = UINT32_MAX;
   uint32_t find(const Request& request) const;
   // True if an operation with this entry's name is in flight, that is offered but not yet passed to finish(). An
@@ -60,7 +63,7 @@ class ScheduleCursor {
  private:
   // Entries that can only be told apart by their order: unnamed entries, and entries with a repeated name.
   struct Stream {
-    std::vector<uint32_t> entries;  // entries in order of submission
+    std::vector<uint32_t> entries;  // entries, in the order of submission
     uint64_t seen = 0;
     uint32_t next() const { return entries[seen % entries.size()]; }
     uint32_t previous() const { return entries[(seen + entries.size() - 1) % entries.size()]; }
@@ -70,7 +73,7 @@ class ScheduleCursor {
     std::vector<void*> waiting;  // Tokens that wait in this slot, one per round; rarely more than one.
     uint32_t bucket = 0;
     bool mine = false;
-    bool running = false;  // taken but not finished
+    bool running = false;  // number of tokens that are taken but not finished
     Stream* stream = nullptr;
   };
   void add(uint32_t entry, void* token, bool* completed);

@@ -1,8 +1,8 @@
 // Backend: executes one agreed operation on host memory. The host backend moves bytes through shared memory and
-// sockets; MPI is another. The engine has negotiated, validated and fused before it calls. Every call blocks until this
-// rank's part is done, and all members of the comm make the same calls in the same order. GPU collectives do not use
-// this interface (engine/device): a GPU is never waited for, so those calls only launch work in stream order, which is
-// polled and possibly aborted later.
+// sockets; the MPI backend uses MPI. The engine has already negotiated, validated and fused the operation. Every call
+// blocks until this rank's part is done, and all members of the comm make the same calls in the same order. GPU
+// collectives do not use this interface (see engine/device), because no thread ever waits for a GPU: those calls only
+// launch work in stream order, which is polled and possibly aborted later.
 #pragma once
 #include <span>
 #include <string_view>

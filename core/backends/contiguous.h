@@ -1,5 +1,5 @@
-// Helpers for algorithms that work in place on contiguous memory: a single tensor's output is used directly, several
-// tensors are packed.
+// Helpers for algorithms that work in place on contiguous memory. The output of a single tensor is used directly;
+// several tensors are packed.
 #pragma once
 #include "collectives/comm.h"
 #include "collectives/reduce.h"

@@ -1,4 +1,4 @@
-// Backend for host memory: shared memory inside a host, links between hosts.
+// Backend for host memory, with shared memory inside a host and links between hosts.
 #pragma once
 #include <memory>
 #include <string>

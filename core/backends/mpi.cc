@@ -1,12 +1,14 @@
-// Mapping of collectives to MPI operations. MPI only moves bytes; values are added here in the canonical order
+// Mapping of collectives to MPI operations. MPI only moves bytes. Values are added here in the canonical order
 // (collectives/reduce.h), because MPI libraries guarantee no order and choose one by size and number of processes.
-// Integers have the same sum in any order but are added here too, because MPI_Iallreduce has proved slower.
+// Integers have the same sum in any order but are added here too, because MPI_Iallreduce was measured to be slower.
 //
-//   allreduce, small          MPI_Iallgather, and every rank adds everything
-//   allreduce, large          MPI_Ialltoallv of slices; each owner adds its slice and sends it to all by a second one
-//   allreduce by MPI's sums   MPI_Iallreduce, if configured
-//   several ranks on a host   shared memory inside the hosts, one of the above between them
-//                             (collectives/allreduce_hierarchical.cc)
+// Operations use these MPI calls:
+//   - A small allreduce uses MPI_Iallgather, and every rank adds everything.
+//   - A large allreduce uses MPI_Ialltoallv for slices. Each owner adds its slice and sends it to all ranks by a second
+//     MPI_Ialltoallv.
+//   - If configured, an allreduce by MPI's sums uses MPI_Iallreduce.
+//   - If a host has several ranks, they use shared memory inside the host, and one of the above between the hosts
+//     (collectives/allreduce_hierarchical.cc).
 //
 // Everything is split into pieces. This bounds the memory that MPI uses, keeps counts within MPI's ints, and makes the
 // timeout apply to each piece.

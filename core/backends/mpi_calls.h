@@ -1,7 +1,7 @@
-// Runs one MPI operation at a time from start to completion by polling MPI_Test, because nothing can interrupt MPI from
-// inside. MPI writes only to memory of this class, never to a tensor: an operation abandoned because a rank was lost
-// cannot be cancelled and may continue. Its memory is then leaked on purpose, and the session is unusable. MPI may read
-// freed tensors: no rank receives those bytes any more.
+// Runs one MPI operation at a time from start to completion by polling MPI_Test, because nothing can interrupt a
+// blocking MPI call. MPI writes only to memory of this class, never to a tensor. The reason is that an operation
+// abandoned because of a lost rank cannot be cancelled and may continue. Its memory is then leaked on purpose, and the
+// session is unusable. MPI may still read freed tensors, but no rank receives those bytes any more.
 #pragma once
 #include <memory>
 #include <vector>

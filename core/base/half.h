@@ -38,7 +38,7 @@ HVD_ON_DEVICE constexpr uint16_t float_to_half(float f) {
   // A carry into the exponent still gives the right result.
   uint32_t h = (magnitude - (112u << 23) + 0x0fff + ((magnitude >> 13) & 1)) >> 13;
   h = magnitude < 0x38800000 ? tiny : h;
-  h = magnitude >= 0x47800000 ? 0x7c00 : h;  // 2^16 and above become infinity
+  h = magnitude >= 0x47800000 ? 0x7c00 : h;  // values of 2^16 and above become infinity
   h = magnitude > 0x7f800000 ? 0x7e00 | ((magnitude >> 13) & 0x03ff) : h;
   return static_cast<uint16_t>(sign | h);
 }

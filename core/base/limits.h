@@ -1,4 +1,4 @@
-// Limits shared by several layers.
+// Limits that several layers of the core share.
 #pragma once
 
 namespace hvd {

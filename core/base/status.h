@@ -34,7 +34,7 @@ class [[nodiscard]] Status {
     return body_ ? body_->message : none;
   }
   int rank() const { return body_ ? body_->rank : -1; }
-  // Return the same error with context: "context: message".
+  // Return the same error with a context in front of the message: "context: message".
   Status with(std::string_view context) const { return ok() ? *this : Status(code(), std::string(context) + ": " + message(), rank()); }
 
  private:

@@ -46,9 +46,10 @@ Status allgather_shm(Comm& comm, const std::byte* in, std::byte* out, std::span<
 }
 
 // Ring allgather: every rank's block travels once around the ring and is sent on as it arrives. Each rank keeps two
-// connections busy all the time, and blocks may differ in size.
+// connections busy all the time. Blocks may differ in size.
 //
-// Cost: (P-1) * alpha + (P-1)/P * N * beta, where N is all blocks together; with one dominant block about N * beta.
+// The cost, in the symbols of plan/cost.h, is (P-1) * alpha + (P-1)/P * N * beta, where N is the size of all blocks
+// together. With one dominant block it is about N * beta more.
 // Source: R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication Operations in MPICH", IJHPCA
 // 19(1), 2005.
 

@@ -1,25 +1,28 @@
-// Adasum: adds the orthogonal parts of two gradients and averages the parallel parts,
-//   a (+) b = (1 - a.b / (2 a.a)) a + (1 - a.b / (2 b.b)) b,
-// and combines more than two in pairs: neighbours first, then neighbours among the results. An operand that is zero
-// leaves the other unchanged. The products are computed separately for each tensor of a fused operation.
+// Adasum adds the orthogonal parts of two gradients and averages the parallel parts:
+// a (+) b = (1 - a.b / (2 a.a)) a + (1 - a.b / (2 b.b)) b.
+// More than two gradients are combined in pairs: first neighbours, then neighbours among the results, and so on. An
+// operand that is zero leaves the other unchanged. The products are computed separately for each tensor of a fused
+// operation.
 //
-// Vector halving with distance doubling, as in allreduce_rabenseifner, neighbours first: in each step two ranks share a
-// range, and each takes the other's values for one half of it. Before combining, a rank needs the products over the
-// whole tensor, whose parts are spread over the ranks of both halves of the subcube; these add their sums by recursive
-// doubling. Then the results are copied back the same way. The set size must be a power of two.
+// The algorithm is vector halving with distance doubling, as in allreduce_rabenseifner, with neighbours first. In each
+// step two ranks share a range, and each takes the other's values for one half of it. Before combining, a rank needs
+// the products over the whole tensor, whose parts are spread over the ranks of both halves of the subcube. These ranks
+// add their sums by recursive doubling. Then the results are copied back the same way. The set size must be a power of
+// two.
 //
 // Every tensor is split into P parts separately, so that bits do not depend on fusion. The buffer holds parts 0 of all
 // tensors, then parts 1, and so on. So a range of parts is contiguous, and a single tensor keeps its order.
 //
-// Sums are in double, values in float32 or float64. 16-bit floats are sent as float32 while reducing and as 16 bits on
-// the way back. Products of float32 fit a double, those of float64 do not: each rank scales its part of a tensor by a
-// power of two near its largest magnitude, and sums travel with the exponents of these units. A NaN or infinity makes
-// the result NaN unless the other operand is zero.
+// Sums are computed in double, and values in float32 or float64. 16-bit floats are sent as float32 while reducing and
+// as 16 bits on the way back. Products of float32 fit a double, but products of float64 do not. So each rank scales its
+// part of a float64 tensor by a power of two near its largest magnitude, and sends the exponents of these units with
+// the sums. A NaN or infinity makes the result NaN unless the other operand is zero.
 //
-// On one node, partners exchange data through the staging areas, as in an alltoall in which every rank has one partner.
+// On one node, partners exchange data through the staging areas, as in an all-to-all in which every rank has one
+// partner.
 //
-// Cost, with Q = log2(P): (2 Q + Q (Q + 1) / 2) * alpha + (P-1)/P * N * (2 beta + 2 gamma).
-// Order: the canonical order (collectives/reduce.h).
+// The cost, in the symbols of plan/cost.h with Q = log2(P), is (2 Q + Q (Q + 1) / 2) * alpha + (P-1)/P * N * (2 beta +
+// 2 gamma). Values are added in the canonical order (collectives/reduce.h).
 // Source: S. Maleki et al., "Scaling Distributed Training with Adaptive Summation", MLSys 2021 (arXiv:2006.02924).
 #include <algorithm>
 #include <bit>
@@ -48,7 +51,7 @@ int32_t unit_of(double magnitude) {
   return std::isfinite(magnitude) ? std::ilogb(magnitude) & ~1 : 0;
 }
 
-// Return the factor that the kernels apply twice to convert values to units of 2^exponent.
+// Return the factor that converts values to units of 2^exponent when the kernels apply it twice.
 double root_of_inverse(int32_t exponent) { return std::ldexp(1.0, -exponent / 2); }
 
 Sums sums_of(DType d, const std::byte* a, const std::byte* b, size_t n) {
@@ -74,8 +77,8 @@ Sums operator+(const Sums& x, const Sums& y) {
   return s;
 }
 
-// a (+) b = a * units[0]^2 * factors[0] + b * units[1]^2 * factors[1]. The units are 1 unless one operand is so much
-// smaller that its factor would overflow a double.
+// Compute the factors for a (+) b = a * units[0]^2 * factors[0] + b * units[1]^2 * factors[1]. The units are 1 unless
+// one operand is so much smaller that its factor would overflow a double.
 struct Factors {
   double units[2] = {1, 1}, factors[2] = {1, 1};
 

@@ -1,21 +1,21 @@
-// Allreduce of float32 sums sent in a compressed encoding (collectives/codec.h): direct reduce-scatter, then direct
-// allgather, as in allreduce_pairwise. Every rank encodes its contribution and sends each rank the part that it owns.
-// The owner decodes all contributions to its part, including its own, adds them in float32 in the canonical order,
-// scales, and encodes the result once. Every rank, the owner included, decodes that result. So each value is rounded
-// twice whatever the number of ranks, and all ranks get equal bits, because they decode the same bytes. A ring would
-// have to decode, add and encode at every hop.
+// Allreduce of float32 sums that are sent in a compressed encoding (collectives/codec.h): a direct reduce-scatter, then
+// a direct allgather, as in allreduce_pairwise. Every rank encodes its contribution and sends each rank the part that
+// it owns. The owner decodes all contributions to its part, including its own, adds them in float32 in the canonical
+// order, scales, and encodes the result once. Every rank, including the owner, decodes that result. So each value is
+// rounded twice whatever the number of ranks, and all ranks get equal bits, because they decode the same bytes. A ring
+// would have to decode, add and encode at every hop.
 //
-// Cost: 2 (P-1) * alpha + 2 (P-1)/P * c N * beta + coding, with c = 1/2 for fp16 and bf16, 65/256 for int8. The alphas
-// overlap.
+// The cost, in the symbols of plan/cost.h, is 2 (P-1) * alpha + 2 (P-1)/P * c N * beta plus the time for coding, where
+// c is 1/2 for fp16 and bf16 and 65/256 for int8. The alphas overlap.
 //
 // Error feedback: the coding error of a rank's contribution stays in its residual and is added to its next
 // contribution. The coding error of the result goes to the residual of the part's owner, in units of a contribution. So
 // nothing is lost permanently: the sum of all results and residuals equals the sum of all contributions, up to float32
-// rounding. Values that are not finite are not kept.
+// rounding. Values that are not finite are not kept in residuals.
 // Sources: F. Seide et al., "1-bit stochastic gradient descent and its application to data-parallel distributed
 // training of speech DNNs", Interspeech 2014; S. P. Karimireddy et al., "Error feedback fixes SignSGD and other
-// gradient compression schemes", ICML 2019; feedback on both ways: H. Tang et al., "DoubleSqueeze: parallel stochastic
-// gradient descent with double-pass error-compensated compression", ICML 2019.
+// gradient compression schemes", ICML 2019. For feedback on both ways: H. Tang et al., "DoubleSqueeze: parallel
+// stochastic gradient descent with double-pass error-compensated compression", ICML 2019.
 #include <cmath>
 #include <cstring>
 
@@ -159,9 +159,10 @@ Status allreduce_compressed(Comm& comm, const Segments& data, std::span<float* c
 }
 
 // Compressed allreduce for hosts with several ranks: float32 in shared memory inside the hosts, where bytes are cheap,
-// and coded data only between the hosts. As in allreduce_hierarchical, each of the first members of a host owns a slice
-// of the host's sum, and the members with one index on all hosts reduce that slice among themselves, here with the
-// compressed algorithm. A slice consists of one part of every tensor, so ownership does not depend on fusion.
+// and coded data only between the hosts. As in allreduce_hierarchical, the members of a host with a local index below
+// comm.slices each own a slice of the host's sum. The members with the same index on all hosts reduce that slice among
+// themselves, here with the compressed algorithm. A slice consists of one part of every tensor, so ownership does not
+// depend on fusion.
 //
 // Error feedback: every rank adds its residual to its contribution and clears it. The coding error of the host's sum
 // goes to the member that owns the slice.

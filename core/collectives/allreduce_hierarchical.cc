@@ -1,17 +1,18 @@
-// Hierarchical allreduce: inside the hosts, then between them, then inside again, so only one copy of the data leaves a
-// host. The data are split into slices, one for each local index that every host has (comm.slices). Through shared
-// memory each of the first members reduces its slice for the host. The members with one index on all hosts then reduce
-// that slice between the hosts, all slices in parallel over separate connections. Finally the slices are gathered
-// inside the host.
+// Hierarchical allreduce: inside the hosts, then between them, then inside again, so that only one copy of the data
+// leaves a host. The data are split into slices, one for each local index that every host has (comm.slices). Each
+// member with such an index reduces its slice for the host through shared memory. The members with the same index on
+// all hosts then reduce that slice between the hosts, with all slices in parallel over separate connections. Finally
+// the slices are gathered inside the host.
 //
-// Cost for H hosts with L members each, l = cost in shared memory, N' = N / L: l(N) + T(H, N') + l(N). T is recursive
-// doubling for small slices, the pairwise algorithm for few hosts, and Rabenseifner for more hosts if H is a power of
-// two. These three add in the same order, so the choice does not affect the result.
-// Order: the canonical order among the members of a host, then among the hosts. It holds per element, so slices do not
-// affect the result either. 16-bit floats stay in float32 until the last addition, because the hosts' sums must not be
-// rounded before they are added; only the result of large slices is sent in 16 bits between the hosts.
-// Source: N. Karonis et al., "Exploiting hierarchy in parallel computer networks to optimize collective operation
-// performance", IPDPS 2000; slices: M. Cho et al., "BlueConnect", SysML 2019.
+// The cost for H hosts with L members each is l(N) + T(H, N / L) + l(N), where l is the cost in shared memory. T is the
+// cost of recursive doubling for small slices, of the pairwise algorithm for few hosts, and of Rabenseifner's algorithm
+// for more hosts if H is a power of two. These three add in the same order, so the choice does not affect the result.
+// Values are added in the canonical order among the members of a host, then among the hosts. The order holds per
+// element, so slices do not affect the result either. 16-bit floats stay in float32 until the last addition, because
+// the hosts' sums must not be rounded before they are added. Only the result of large slices is sent as 16 bits between
+// the hosts.
+// Sources: N. Karonis et al., "Exploiting hierarchy in parallel computer networks to optimize collective operation
+// performance", IPDPS 2000. For slices: M. Cho et al., "BlueConnect", SysML 2019.
 #include <algorithm>
 #include <bit>
 
@@ -26,7 +27,7 @@ constexpr size_t kSmall = 32 << 10;
 constexpr size_t kSmallForTwo = 512 << 10;  // The same limit for two hosts, which send each other all data with either algorithm.
 constexpr int kFewHosts = 8;  // Up to this many hosts the pairwise algorithm can keep all connections busy at once.
 
-// Reduce a slice between the hosts, from type `acc` to the result of type `d`.
+// Reduce a slice between the hosts. The values have type `acc`, and the result has type `d`.
 Status between_hosts(Comm& cross, std::byte* slice, DType acc, std::byte* result, DType d, size_t count, ReduceOp op,
                      const BetweenHosts& other) {
   const bool small = count * size_of(acc) <= (cross.size == 2 ? kSmallForTwo : kSmall);

@@ -1,17 +1,17 @@
 // Direct reduce-scatter, then direct allgather: every rank sends each other rank its part of the data, reduces all
-// contributions to its own part at once, and sends the result to all ranks. Two rounds of messages whatever P is, and
-// no forwarding. The owner sees all contributions, so it can add them in the canonical order. Good for large data on
-// few ranks, for any P.
+// contributions to its own part at once, and sends the result to all ranks. This takes two rounds of messages for any
+// P, and no forwarding. The owner of a part sees all contributions, so it can add them in the canonical order. The
+// algorithm is good for large data on few ranks.
 //
-// The two halves overlap: on each connection the result follows the contribution, and a block of the result is sent as
+// The two halves overlap. On each connection the result follows the contribution, and a block of the result is sent as
 // soon as all contributions to it have been added, while later ones are still in flight. So connections are busy in
-// both directions all the time, and the contributions waiting to be added are one block per peer, which fits the cache.
+// both directions all the time. Only one block per peer waits to be added, which fits the cache.
 //
-// Cost: 2 (P-1) * alpha + 2 (P-1)/P * N * beta + (P-1)/P * N * gamma. The alphas overlap, and so do all additions
-// except those of the last block. 16-bit floats are sent as 16 bits both ways: only original values and final results
-// are sent, the sums stay with the owner.
-// Source: the direct exchange of R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication
-// Operations in MPICH", IJHPCA 19(1), 2005 (pairwise exchange for reduce-scatter).
+// The cost, in the symbols of plan/cost.h, is 2 (P-1) * alpha + 2 (P-1)/P * N * beta + (P-1)/P * N * gamma. The alphas
+// overlap, and so do all additions except those of the last block. 16-bit floats are sent as 16 bits both ways, because
+// only original values and final results are sent, while the sums stay with the owner.
+// Source: the pairwise exchange for reduce-scatter in R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective
+// Communication Operations in MPICH", IJHPCA 19(1), 2005.
 #include <algorithm>
 #include <new>
 

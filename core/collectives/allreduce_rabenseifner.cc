@@ -1,12 +1,13 @@
 // Rabenseifner's algorithm: reduce-scatter by recursive halving, then allgather by recursive doubling. In each of the
-// first log2(P) steps two ranks share a range, and each takes the other's values for one half of it and adds; then the
-// results are copied back the same way. Partners are neighbours first (vector halving, distance doubling), because that
-// is the canonical order of reductions; the result is the same as with recursive doubling.
+// first log2(P) steps two ranks share a range, and each takes the other's values for one half of it and adds them. Then
+// the results are copied back the same way. Partners are neighbours first (vector halving, distance doubling), because
+// that is the canonical order of reductions. So the result is the same as with recursive doubling.
 //
-// Cost: 2 log2(P) * alpha + 2 (P-1)/P * N * beta + (P-1)/P * N * gamma; if P is not a power of two, two more steps with
-// all N. 16-bit floats are sent as 16 bits in the first step and on the way back, as float32 in between.
-// Source: R. Rabenseifner, "Optimization of Collective Reduction Operations", ICCS 2004; R. Thakur, R. Rabenseifner, W.
-// Gropp, "Optimization of Collective Communication Operations in MPICH", IJHPCA 19(1), 2005.
+// The cost, in the symbols of plan/cost.h, is 2 log2(P) * alpha + 2 (P-1)/P * N * beta + (P-1)/P * N * gamma. If P is
+// not a power of two, two more steps send all N bytes. 16-bit floats are sent as 16 bits in the first step and on the
+// way back, and as float32 in between.
+// Sources: R. Rabenseifner, "Optimization of Collective Reduction Operations", ICCS 2004; R. Thakur, R. Rabenseifner,
+// W. Gropp, "Optimization of Collective Communication Operations in MPICH", IJHPCA 19(1), 2005.
 #include "collectives/collectives.h"
 #include "collectives/flow.h"
 

@@ -1,9 +1,10 @@
 // Recursive doubling: in step k every rank exchanges all its partial values with the rank whose number differs in bit
-// k, and both add. After log2(P) steps every rank has the result. Fewest steps, so best for small data.
+// k, and both add them. After log2(P) steps every rank has the result. No algorithm takes fewer steps, so this is the
+// best one for small data.
 //
-// Cost: log2(P) * (alpha + N * (beta + gamma)), two steps more if P is not a power of two. 16-bit floats are sent as 16
-// bits in the first step and as float32 in the later ones, which send sums, so that a value is rounded only once.
-// Order of the reduction: the canonical order (collectives/reduce.h).
+// The cost, in the symbols of plan/cost.h, is log2(P) * (alpha + N * (beta + gamma)), with two more steps if P is not a
+// power of two. 16-bit floats are sent as 16 bits in the first step. Later steps send sums, as float32, so that a value
+// is rounded only once. Values are added in the canonical order (collectives/reduce.h).
 // Source: R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication Operations in MPICH", IJHPCA
 // 19(1), 2005.
 #include "collectives/collectives.h"

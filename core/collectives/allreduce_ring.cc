@@ -1,13 +1,13 @@
-// Ring allreduce: the data are split into P slices. Each travels once around the ring collecting the values of all
-// ranks, and once more as the result. Every rank sends to one neighbour and receives from the other all the time:
-// optimal in bandwidth, with only two connections per rank. There are no steps: a slice is sent on as soon as its first
-// block has been combined.
+// Ring allreduce: the data are split into P slices. Each slice travels once around the ring to collect the values of
+// all ranks, and once more as the result. Every rank sends to one neighbour and receives from the other all the time.
+// This is optimal in bandwidth and needs only two connections per rank. There are no separate steps: a slice is sent on
+// as soon as its first block has been combined.
 //
-// Cost: 2 (P-1) * alpha + 2 (P-1)/P * N * beta + (P-1)/P * N * gamma.
-// Order of the reduction: slice i starts at rank i + 1 and is added along the ring, so the position of an element
-// decides the order of its additions. All ranks get the same bits, but these differ from those of the other algorithms
-// and change with fusion. So the ring is not chosen by default for floats on more than two ranks (plan/algorithms.h).
-// 16-bit floats are sent as 16 bits in the first step and on the second pass, as float32 while they are sums.
+// The cost, in the symbols of plan/cost.h, is 2 (P-1) * alpha + 2 (P-1)/P * N * beta + (P-1)/P * N * gamma.
+// Slice i starts at rank i + 1 and is added along the ring, so the position of an element decides the order of its
+// additions. All ranks get the same bits, but these differ from those of the other algorithms and change with fusion.
+// So the ring is not chosen by default for floats on more than two ranks (plan/algorithms.h). 16-bit floats are sent as
+// 16 bits in the first step and on the second pass, and as float32 while they are sums.
 // Source: P. Patarasuk, X. Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", JPDC 69(2),
 // 2009.
 #include "collectives/collectives.h"

@@ -1,18 +1,18 @@
-// Allreduce over shared memory, directly from and to the users' tensors. Three algorithms, all in the canonical order
-// (reduce.h), so the choice among them, the chunk size and fusion change no bit of the result.
+// Allreduce over shared memory, directly from and to the users' tensors. There are three algorithms. All of them add in
+// the canonical order (reduce.h), so the choice among them, the chunk size and fusion change no bit of the result.
 //
-// Direct, for small data. Every member stages its whole vector and reduces all vectors itself: one synchronisation.
-//   cost: a + R m + W m + X (n - 1) m
+// The direct algorithm is for small data. Every member stages its whole vector and reduces all vectors itself, with one
+// synchronisation. The cost, in the symbols of shm.h, is a + R m + W m + X (n - 1) m.
 //
-// Sliced, for larger data. In each round every member owns one of n slices. It stages the slices that it does not own;
-// reduces its own slice, reading its own contribution from user memory and the others' from their staging areas; writes
-// the result to its output and its staging area; and copies out the others' results. Two synchronisations per round,
-// hidden by working on three rounds at a time.
-//   cost: 2 a (once) + R m + W m + X 2 (n - 1) / n m
-// Sliced, with tensors in the arenas of all members: no staging at all, see offsets.h.
+// The sliced algorithm is for larger data. In each round every member owns one of n slices. It stages the slices that
+// it does not own. Then it reduces its own slice, reading its own contribution from user memory and the others' from
+// their staging areas, and writes the result to its output and its staging area. Finally it copies out the others'
+// results. There are two synchronisations per round, hidden by working on three rounds at a time. The cost is 2 a
+// (once) + R m + W m + X 2 (n - 1) / n m. If the tensors are in the arenas of all members, the sliced algorithm needs
+// no staging at all; see arena_offsets.h.
 //
 // This is reduce-scatter followed by allgather (Thakur, Rabenseifner, Gropp: Optimization of Collective Communication
-// Operations in MPICH, 2005) with direct exchange in both, split into chunks that stay in cache.
+// Operations in MPICH, 2005), with direct exchange in both, split into chunks that stay in cache.
 #include <algorithm>
 #include <cstring>
 #include <vector>

@@ -1,8 +1,8 @@
 // All-to-all over shared memory: a sub-buffer has a region for each receiver. In each round every member fills its
-// regions and empties those meant for it.
-//   cost: a + R m + X m (n - 1) / n + W m, for m bytes sent and received
-// A member knows only its own sizes, so a header before the first round holds every member's. From it follow the number
-// of rounds, equal for all, and whether the sent and expected sizes match.
+// regions and empties the regions meant for it. The cost, in the symbols of shm.h, is a + R m + X m (n - 1) / n + W m,
+// for m bytes sent and received. A member knows only its own sizes, so a header before the first round holds the sizes
+// of every member. It determines the number of rounds, which is equal for all, and shows whether the sent and expected
+// sizes match.
 #include <cstring>
 #include <numeric>
 
@@ -100,11 +100,11 @@ Status alltoall_shm(Comm& comm, const std::byte* in, std::span<const size_t> sen
 }
 
 // Pairwise all-to-all: every rank sends each other rank its part directly, to several peers at a time
-// (collectives/flow.h). A slow pair does not delay the others of its window.
+// (collectives/flow.h). A slow pair does not delay the other pairs of its window.
 //
-// Cost: (P-1) * alpha + (P-1)/P * N * beta; the alphas overlap within a window.
-// Source: R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication Operations in MPICH", IJHPCA
-// 19(1), 2005 (pairwise exchange); the symmetric rounds are the circle method for tournaments.
+// The cost, in the symbols of plan/cost.h, is (P-1) * alpha + (P-1)/P * N * beta. The alphas overlap within a window.
+// Source: the pairwise exchange in R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication
+// Operations in MPICH", IJHPCA 19(1), 2005. The symmetric rounds are the circle method for tournaments.
 
 Status alltoall_pairwise(Comm& comm, const std::byte* in, std::span<const size_t> send_bytes, std::byte* out,
                          std::span<const size_t> recv_bytes) {

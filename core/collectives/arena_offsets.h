@@ -1,5 +1,5 @@
-// Allreduce of tensors in arenas, where the neighbours can access them directly (transport/arena.h). Before a large
-// allreduce in shared memory each member writes the arena offsets of its pieces to the head of its staging area.
+// Allreduce of tensors in arenas, which the ranks of a host can access directly (transport/arena.h). Before a large
+// allreduce in shared memory, each member writes the arena offsets of its pieces to the start of its staging area.
 // Private to this layer.
 #pragma once
 #include <cstddef>

@@ -16,9 +16,9 @@ Status barrier_shm(Comm& comm) {
 }
 
 // Dissemination barrier: in round k every rank sends to the rank 2^k ahead and receives from the rank 2^k behind. After
-// ceil(log2(P)) rounds every rank has heard, directly or indirectly, from every other.
+// ceil(log2(P)) rounds every rank has heard from every other rank, directly or indirectly.
 //
-// Cost: ceil(log2(P)) * alpha.
+// The cost, in the symbols of plan/cost.h, is ceil(log2(P)) * alpha.
 // Source: D. Hensgen, R. Finkel, U. Manber, "Two algorithms for barrier synchronization", Int. J. Parallel Programming
 // 17(1), 1988.
 

@@ -38,10 +38,10 @@ Status broadcast_shm(Comm& comm, std::byte* data, size_t bytes, int root) {
   return {};
 }
 
-// Binomial tree: the root sends to the rank half the set away, then each of the two serves one half, and so on. Fewest
-// steps, so best for small data.
+// Binomial tree: the root sends to the rank half the set away, then each of the two serves one half of the set, and so
+// on. No algorithm takes fewer steps, so this is the best one for small data.
 //
-// Cost: ceil(log2(P)) * (alpha + N * beta).
+// The cost, in the symbols of plan/cost.h, is ceil(log2(P)) * (alpha + N * beta).
 // Source: R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication Operations in MPICH", IJHPCA
 // 19(1), 2005.
 
@@ -51,7 +51,7 @@ Status broadcast_tree(Comm& comm, std::byte* data, size_t bytes, int root) {
   // Return the position in the tree, which is 0 for the root.
   const unsigned place = static_cast<unsigned>((comm.rank - root + comm.size) % comm.size);
   auto rank_at = [&](unsigned p) { return static_cast<int>((p + static_cast<unsigned>(root)) % size); };
-  // The parent of a place has its lowest bit cleared; a child has one lower bit set.
+  // The parent of a place is the place with the lowest set bit cleared. A child has one additional bit below that.
   const unsigned lowest = place == 0 ? std::bit_ceil(size) : place & (~place + 1);
   if (place != 0) HVD_RETURN_IF_ERROR(recv_from(comm, rank_at(place - lowest), {data, bytes}));
   for (unsigned bit = lowest / 2; bit > 0; bit /= 2) {  // serve the largest subtree first, because it is the deepest
@@ -60,11 +60,12 @@ Status broadcast_tree(Comm& comm, std::byte* data, size_t bytes, int root) {
   return {};
 }
 
-// Pipelined chain: root, root + 1, ... Each rank passes on what has arrived while the rest is still arriving. Every
-// connection carries the data once, and for large data the time does not grow with the number of ranks. A segment is
-// what a connection delivers at a time (at most its buffer), so there is no segment size to tune.
+// Pipelined chain of the ranks root, root + 1, and so on. Each rank passes on what has arrived while the rest is still
+// arriving. Every connection carries the data once, so for large data the time does not grow with the number of ranks.
+// A segment is what a connection delivers at a time (at most its buffer), so there is no segment size to tune.
 //
-// Cost: (P - 2 + N/S) * (alpha + S * beta), where S is the bytes that a connection holds; about N * beta for large N.
+// The cost, in the symbols of plan/cost.h, is (P - 2 + N/S) * (alpha + S * beta), where S is the number of bytes that a
+// connection holds. For large N it is about N * beta.
 // Source: the pipelined linear broadcast of J. Pjesivac-Grbovic et al., "Performance analysis of MPI collective
 // operations", Cluster Computing 10(2), 2007.
 

@@ -1,16 +1,16 @@
 // Compressed encodings of float32 values for the wire.
 //
-// fp16, bf16: each value is rounded to nearest, ties to even. float16 overflows to infinity above 65504 (gradient
-// scalers rely on it).
+// With fp16 and bf16, each value is rounded to nearest, ties to even. float16 overflows to infinity above 65504;
+// gradient scalers rely on it.
 //
-// int8: blocks of kCodeBlock values (the last may be shorter). A block is a float32 scale, then one signed byte per
-// value, which stands for byte * scale. The scale is the block's largest magnitude / 127, with its significand cut to
-// 17 bits so that the product is exact. Bytes are rounded to nearest, ties to even, so the error of a value is at most
-// half the scale: 1/254 of the block's largest magnitude, slightly more because of the cut. A block with an infinity or
-// a NaN decodes to NaN throughout, so that it is never mistaken for valid numbers. Scales end at 2^-107: values below
-// 2^-108 become zero.
+// With int8, values form blocks of kCodeBlock values, of which the last may be shorter. A block is a float32 scale,
+// then one signed byte per value, which stands for byte * scale. The scale is the block's largest magnitude / 127, with
+// its significand cut to 17 bits so that the product is exact. Bytes are rounded to nearest, ties to even. So the error
+// of a value is at most half the scale: 1/254 of the block's largest magnitude, or slightly more because of the cut. A
+// block with an infinity or a NaN decodes to NaN throughout, so that it is never mistaken for valid numbers. The
+// smallest scale is 2^-107: values below 2^-108 become zero.
 // Source of blockwise quantisation: D. Alistarh et al., "QSGD: Communication-efficient SGD via gradient quantization
-// and encoding", NIPS 2017 (with random rounding; here results must be reproducible).
+// and encoding", NIPS 2017. That paper uses random rounding; here results must be reproducible.
 #pragma once
 #include <algorithm>
 #include <cstddef>
@@ -36,14 +36,14 @@ constexpr size_t coded_bytes(WireFormat f, size_t count) {
   }
 }
 
-// Values must be aligned for float; coded data need no alignment. Every CPU produces the same bits.
+// Float values must be aligned for float; coded data need no alignment. Every CPU produces the same bits.
 void encode_floats(WireFormat, std::byte* to, const float* from, size_t count);
 void decode_floats(WireFormat, float* to, const std::byte* from, size_t count);
 
 // Helpers of the two compressed allreduces: tensors split into runs, and the batches in which runs are processed.
 // Private to this layer.
 
-// A range of one float32 tensor.
+// A range of the elements of one float32 tensor.
 struct CodedRun {
   const std::byte* in;   // Input values, or null for zeros.
   std::byte* out;        // Memory for the result, or null to drop it.

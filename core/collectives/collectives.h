@@ -1,8 +1,9 @@
 // All host collectives. A table for each collective maps algorithms to functions; plan/algorithm_table.h says when each
 // is chosen.
 //
-// Counts are elements of dtype `d`. Every member of the comm calls a function with matching arguments. It returns when
-// this member's output is complete and its input may be reused. An error leaves the job unusable (the engine ends it).
+// Counts are numbers of elements of dtype `d`. Every member of the comm calls a function with matching arguments. It
+// returns when this member's output is complete and its input may be reused. An error leaves the job unusable, and the
+// engine ends it.
 #pragma once
 #include <functional>
 #include <span>

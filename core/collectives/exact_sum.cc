@@ -12,8 +12,8 @@ __extension__ typedef __int128 Wide;
 constexpr int64_t kDoubleExact = int64_t{1} << 53;
 constexpr Wide kWidest = static_cast<Wide>(~static_cast<unsigned __int128>(0) >> 1);
 
-// A double has 53 significant bits and a sum of int64 over up to 2^11 ranks has 74, so the product fits 127 bits.
-// Beyond that it saturates, like any result that does not fit the element type.
+// A double has 53 significant bits, and a sum of int64 over up to 2^11 ranks has 74 bits, so their product fits 127
+// bits. Larger products saturate, like any result that does not fit the element type.
 Wide times_exactly(Wide x, double factor) {
   int exponent = 0;
   Wide product = x;
@@ -70,7 +70,7 @@ T clamped(Wide x, Wide low = std::numeric_limits<T>::min(), Wide high = std::num
 
 template <class T>
 void to(int64_t* words, const std::byte* src, size_t n, double factor) {
-  // The limit of a single word leaves room for the sum over 2^11 ranks.
+  // This limit of a single word leaves room for the sum over 2^11 ranks.
   constexpr Wide kMax = sizeof(T) == 8 ? Wide{std::numeric_limits<int64_t>::max()} : Wide{1} << 52;
   const Scaler scaled({factor, 1});
   for (size_t i = 0; i < n; ++i) {

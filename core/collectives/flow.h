@@ -1,4 +1,4 @@
-// Data flow shared by the loops of all algorithms over links. Private to this layer.
+// Data flow that the loops of all algorithms over links share. Private to this layer.
 #pragma once
 #include <algorithm>
 #include <array>
@@ -126,7 +126,7 @@ enum LinkSlot : int {
   kSlotGuardTheirs,
 };
 
-// Round schedule of algorithms in which every rank talks directly to every other rank.
+// Order of the rounds in algorithms in which every rank talks directly to every other rank.
 //
 // Ranks a and b meet in round (a + b) mod size, so both agree on the round. In each round a rank meets one other rank
 // (or itself), so a window of consecutive rounds can run at once. Ranks never deadlock: in the earliest unfinished

@@ -1,15 +1,16 @@
-// Guarded allreduce: the messages that carry an allreduce also carry the vote on whether it takes place. Each message
-// of a recursive doubling starts with the schedule position below which its senders are ready, and every rank keeps the
-// minimum. After log2(P) steps every rank knows the minimum over all ranks and, if all were ready, the reduction of all
-// data. If some rank was not ready, all ranks learn it together; since the data were a copy, no tensor was changed.
+// Guarded allreduce: the messages that carry an allreduce also carry the vote on whether it takes place. It is a
+// recursive doubling in which each message starts with the schedule position below which its senders are ready, and
+// every rank keeps the minimum. After log2(P) steps every rank knows the minimum over all ranks and, if all were ready,
+// the reduction of all data. If some rank was not ready, all ranks learn it at the same step. No tensor was changed
+// then, because the data were a copy.
 //
 // A rank may be arbitrarily late, depending on its program, so this collective never blocks: advance() makes the
 // progress that is possible at the moment.
 //
-// Cost: log2(P) * (alpha + N * (beta + gamma)), two steps more if P is not a power of two (collectives/flow.h).
-// Order of the reduction: the canonical order (collectives/reduce.h).
-// Source of recursive doubling: see allreduce_recursive_doubling.cc. Adding the vote as a second, small operand of a
-// global reduction is a standard construction.
+// The cost, in the symbols of plan/cost.h, is log2(P) * (alpha + N * (beta + gamma)), with two more steps if P is not a
+// power of two (collectives/flow.h). Values are added in the canonical order (collectives/reduce.h).
+// The source of recursive doubling is given in allreduce_recursive_doubling.cc. Adding the vote as a second, small
+// operand of a global reduction is a standard construction.
 #pragma once
 #include <cstdint>
 #include <string>

@@ -1,4 +1,4 @@
-// Adasum kernels: part of kernels_impl.h, which includes this file inside its unnamed namespace.
+// Adasum kernels. This is a part of kernels_impl.h, which includes the file inside its unnamed namespace.
 //
 // All arithmetic is in double, whatever the element type. On every instruction set, sums use kAdasumLanes lanes, and
 // lane i takes elements i, i + kAdasumLanes, and so on. So the bits are the same everywhere.

@@ -1,9 +1,7 @@
-// Kernel implementations, included once by each kernels_<isa>.cc after it has defined
-//   HVD_KERNEL_WIDTH   bytes of a vector register
-//   HVD_KERNEL_NAME    the name that isa() returns
-//   HVD_KERNEL_F16C    if the CPU converts float16
-// They use the compiler's vector types, which GCC and Clang map to the target, so that one source serves SSE2, AVX2,
-// AVX-512 and NEON without relying on the auto-vectoriser.
+// Kernel implementations, included once by each kernels_<isa>.cc. Before that, the file defines HVD_KERNEL_WIDTH (bytes
+// of a vector register), HVD_KERNEL_NAME (the name that isa() returns) and, if the CPU converts float16,
+// HVD_KERNEL_F16C. The kernels use the compiler's vector types, which GCC and Clang map to the target. So one source
+// serves SSE2, AVX2, AVX-512 and NEON without relying on the auto-vectoriser.
 //
 // Everything is in an unnamed namespace, and memcpy is the only library function used. An inline function with external
 // linkage would be compiled here with AVX code, and the linker might then use that copy in the whole program.

@@ -1,8 +1,8 @@
-// Selects the kernels and applies the canonical order, see reduce.h. The kernels combine up to four sources.
+// Selects the kernels and applies the canonical order (see reduce.h). The kernels combine up to four sources.
 //
-// Scaling: floats are multiplied by factor / divisor, computed in double and rounded once to the accumulation type.
-// That equals x * factor / divisor if the divisor is a power of two, and is within one unit in the last place
-// otherwise. A multiplication is free in a memory-bound loop, a division is not. Integers use x * factor / divisor in
+// Scaling of floats multiplies by factor / divisor, computed in double and rounded once to the accumulation type. That
+// equals x * factor / divisor if the divisor is a power of two, and is within one unit in the last place otherwise. A
+// multiplication is free in a loop that is bound by memory, but a division is not. Integers use x * factor / divisor in
 // double, truncated towards zero and clamped to the type's range. A bool is unchanged unless the factor is zero.
 #include "collectives/reduce.h"
 
@@ -35,8 +35,8 @@ const Kernels* find_kernels(std::string_view name) {
 #if defined(__x86_64__)
   const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
                       __builtin_cpu_supports("avx512dq");
-  // Some compilers do not know the name "f16c" (clang before 16). The "avx2" check already covers whether the system
-  // saves the registers.
+  // Some compilers (clang before 16) do not know the name "f16c". The "avx2" check already shows that the system saves
+  // the registers.
   unsigned a = 0, b = 0, c = 0, d = 0;
   const bool f16c = __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
   const bool avx2 = __builtin_cpu_supports("avx2") && f16c;

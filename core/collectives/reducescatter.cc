@@ -1,8 +1,7 @@
-// Reduce-scatter over shared memory: a sub-buffer has a region for each member. In each round every member stages its
-// contributions to the others' parts and reduces its own part, reading its own contribution from user memory.
-//   cost: a + R m + X m (n - 1) / n + W m / n, for m bytes in
-// Direct exchange in the canonical order (reduce.h). `out` may be this member's own part of `in`, which no other member
-// reads.
+// Reduce-scatter over shared memory by direct exchange in the canonical order (reduce.h). A sub-buffer has a region for
+// each member. In each round every member stages its contributions to the others' parts and reduces its own part,
+// reading its own contribution from user memory. The cost, in the symbols of shm.h, is a + R m + X m (n - 1) / n + W m
+// / n, for m bytes of input. `out` may be this member's own part of `in`, because no other member reads that.
 #include <algorithm>
 #include <numeric>
 #include <vector>
@@ -55,13 +54,13 @@ Status reducescatter_shm(Comm& comm, const std::byte* in, std::byte* out, std::s
   return run_rounds(node, ceil_div(largest, step), 0, stage_in, take_out);
 }
 
-// Direct reduce-scatter: every rank sends each other rank its part of the data; the owner of a part reduces all
-// contributions at once, in the canonical order (collectives/reduce.h), and scales. Large parts go in rounds, to bound
-// the memory for contributions that wait for the reduction.
+// Direct reduce-scatter: every rank sends each other rank its part of the data. The owner of a part reduces all
+// contributions at once, in the canonical order (collectives/reduce.h), and scales the result. Large parts are sent in
+// rounds, to bound the memory for contributions that wait for the reduction.
 //
-// Cost: (P-1) * alpha + (P-1)/P * N * (beta + gamma); the alphas overlap within a window of peers, and are paid once
-// per round. 16-bit floats are sent unchanged and added in float32.
-// Source: the pairwise exchange of R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication
+// The cost, in the symbols of plan/cost.h, is (P-1) * alpha + (P-1)/P * N * (beta + gamma). The alphas overlap within a
+// window of peers and are paid once per round. 16-bit floats are sent unchanged and added in float32.
+// Source: the pairwise exchange in R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication
 // Operations in MPICH", IJHPCA 19(1), 2005.
 
 namespace {

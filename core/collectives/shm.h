@@ -51,8 +51,8 @@ struct SubBuffers {
 // Run a collective with one stage per round: every member stages round k + 1 before it takes out round k, so that
 // members rarely wait for each other.
 //
-//   stage_in(k)   store this member's data of round k into sub-buffer k % kDepth
-//   take_out(k)   wait for stage k + 1 of the members it reads from, and read; return a Status
+// stage_in(k) stores this member's data of round k into sub-buffer k % kDepth. take_out(k) waits for stage k + 1 of the
+// members that it reads from, reads their data, and returns a Status.
 //
 // `staged` is the number of rounds (0 or 1) that the caller has already staged and published.
 //

@@ -1,7 +1,7 @@
 // Control plane: a tree of links over which ranks request operations, agree on their order, and learn of failures. Rank
-// 0 is the root. The first rank of each node is its child and the parent of the node's other ranks, so the root's work
-// grows with the number of nodes, not ranks. The first ranks relay frames to the root; frames from the root go to all
-// ranks. pump() never blocks.
+// 0 is the root. The first rank of each node is a child of the root and the parent of the node's other ranks, so the
+// root's work grows with the number of nodes, not ranks. These first ranks relay frames to the root. Frames from the
+// root go to all ranks. pump() never blocks.
 #pragma once
 #include <poll.h>
 #include <sys/epoll.h>
@@ -69,9 +69,9 @@ class SocketSet {
 };
 
 // Control plane: a tree of links over which ranks request operations, agree on their order, and learn of failures. Rank
-// 0 is the root. The first rank of each node is its child and the parent of the node's other ranks, so the root's work
-// grows with the number of nodes, not ranks. The first ranks relay frames to the root; frames from the root go to all
-// ranks. pump() never blocks.
+// 0 is the root. The first rank of each node is a child of the root and the parent of the node's other ranks, so the
+// root's work grows with the number of nodes, not ranks. These first ranks relay frames to the root. Frames from the
+// root go to all ranks. pump() never blocks.
 
 // Types of frames, with the direction in which each travels. engine/protocol.h defines the contents. Frames that are
 // "flooded" go from any rank to all others.

@@ -1,14 +1,13 @@
-// Driver: one turn of the engine's progress loop. The thread that holds the progress lock (the engine's own, or a
+// Driver: one turn of the engine's progress loop. The thread that holds the progress lock (the engine's own thread or a
 // waiting caller) calls step(), so turns never overlap. A turn takes submissions, sends requests, handles messages and
 // executes agreed operations, in this order.
 //
-//                    adopt(): its turn in the common order has come
-//   negotiating ----------------------------------------------------> following a schedule
-//   to_request_ -> pending_      run_schedule(): a bucket starts when all ranks are ready for it (schedule_sync_); ranks that
-//   order_ -> execute()           are alone on their nodes find this out by a vote that may carry the data (readiness_vote_)
-//        ^                                                                |
-//        +----------------------------------------------------------------+
-//          leave_schedule(): all ranks know its last position and have reached it
+// A driver has two states:
+//   - While negotiating, operations go from to_request_ to pending_, and responses from order_ to execute(). adopt()
+//     starts a schedule when its turn in the common order has come.
+//   - While following a schedule, run_schedule() starts a bucket when all ranks are ready for it (schedule_sync_).
+//     Ranks that are alone on their nodes find this out by a vote, which may carry the data (readiness_vote_).
+//     leave_schedule() returns to negotiation when all ranks know the schedule's last position and have reached it.
 //
 // Each state can end only once. It ends in fail() when a rank is lost, an operation cannot be executed, or all
 // operations that a leaving rank promised are done (shutdown_state_). It ends in leave() when this program shuts down.

@@ -65,7 +65,7 @@ Status Driver::start_on_path(const Response& response, Comm& comm, std::vector<O
   return status;
 }
 
-// Poll launched operations. Return false if the job ends because of one.
+// Poll launched operations. Return false if one of them ends the job.
 bool Driver::look_at_launched() {
   if (shutdown_state_.over()) return true;
   Status status = nccl_path_.in_flight() ? nccl_path_.look() : Status();

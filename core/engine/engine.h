@@ -21,7 +21,7 @@ namespace hvd {
 
 class Engine {
  public:
-  // `options` must have passed check().
+  // `options` must have passed EngineOptions::check().
   explicit Engine(EngineOptions options);
   ~Engine();  // calls shutdown() if that has not happened yet
   Engine(const Engine&) = delete;

@@ -69,7 +69,7 @@ std::string described(const Response& response);
 // Return the product of the dimensions, starting with number `from`.
 size_t elements_of(const std::vector<int64_t>& shape, size_t from = 0);
 
-// Return the value of Execution::bytes.
+// Return the bytes that observers see as Execution::bytes.
 size_t bytes_of(const Response& response, const Comm& comm);
 
 // Return the reduction that the backend performs. For Average that is a sum, which is divided at the end.

@@ -2,8 +2,8 @@
 // (engine/counters.h), timeline and flight recorder are implementations. Several may listen at once. They may be added
 // and removed while the engine runs (engine/observers.h).
 //
-//   submitted -> requested -> agreed -> started -> finished            negotiated
-//   submitted ----------------------------> started -> finished        by a schedule, between schedule_begun and schedule_ended
+// A negotiated operation has the events submitted, requested, agreed, started and finished. An operation of a schedule
+// has only submitted, started and finished, between schedule_begun and schedule_ended.
 //
 // Threads: submitted() and refused() are called by the submitting thread, possibly by several threads at once. All
 // other functions are called by the thread that drives the engine (the engine's own or a waiting caller): never two at

@@ -42,10 +42,10 @@ inline constexpr double kImpatientAfter = 2;
 // Decides whether the engine's thread or a waiting caller drives the engine, that is, runs its progress loop. A caller
 // that drives saves the several microseconds that it takes to wake the thread.
 //
-//   the thread   run(): turns while something progresses -> park(): sleeps without the lock until the wakeup event, a
-//                message or a timeout
-//   a caller     drive(): turns until its operation is done. After a while without progress it leaves the rest to the
-//                thread and sleeps on its operation; while only a peer's message is missing it may doze() with the lock
+// The engine's thread is in run(). It runs turns while something progresses. Then park() sleeps without the lock until
+// the wakeup event, a message or a timeout. A caller is in drive() and runs turns until its operation is done. After
+// some time without progress it leaves the rest to the thread and sleeps on its operation. While only a peer's message
+// is missing, it may sleep in doze() with the lock held.
 //
 // When a thread releases the lock, it sets the matching sleep state, and wakes the engine's thread if work is left.
 class ProgressLock {

@@ -1,11 +1,13 @@
-// Progress of a running schedule on one rank: publish how far this rank is ready, learn how far all ranks are, and
-// leave the schedule together. Three implementations behind one interface:
-//   - all ranks on one node: each has a word in shared memory (schedule id, frozen, position). To leave, a rank freezes its
-//     word; the others see it and freeze theirs. Frozen words no longer change, so all ranks compute the same last position.
-//   - several nodes: positions go to the coordinator, which answers how far to go and decides the last position.
-//   - every rank alone on its node, all buckets on the global set: ranks vote on each position (ReadinessVote), and the vote
-//     tells how far to go or that the schedule ends here. The coordinator only spreads that a rank wants to leave, so that
-//     ranks with nothing to vote on vote against.
+// Progress of a running schedule on one rank. It publishes how far this rank is ready, finds out how far all ranks are,
+// and lets all ranks leave the schedule together. There are three implementations behind one interface:
+//   - If all ranks are on one node, each has a word in shared memory (schedule id, frozen, position). To leave, a rank
+//     freezes its word; the others see it and freeze theirs. Frozen words no longer change, so all ranks compute the
+//     same last position.
+//   - With several nodes, ranks send their positions to the coordinator, which answers how far to go and decides the
+//     last position.
+//   - If every rank is alone on its node and all buckets are on the global set, ranks vote on each position
+//     (ReadinessVote). The vote tells how far to go or that the schedule ends here. The coordinator only reports that a
+//     rank wants to leave, so that ranks with nothing to vote on vote against the position.
 // In all three, if any rank has started a bucket, every rank starts it.
 #pragma once
 #include <cstdint>
@@ -80,9 +82,9 @@ class ScheduleSync {
 };
 
 // Readiness vote on a bucket of a schedule, for jobs in which every rank is alone on its node. All ranks vote by a
-// guarded allreduce (collectives/guarded.h) on whether the bucket's position is executed. A rank votes once it has
-// submitted its part of the bucket or wants to leave the schedule. A small enough allreduce, or a barrier, completes
-// with the vote; everything else is executed afterwards as usual.
+// guarded allreduce (collectives/guarded.h) on whether the bucket at a position is executed. A rank votes once it has
+// submitted its part of the bucket, or when it wants to leave the schedule. A small enough allreduce, or a barrier,
+// completes with the vote. Every other operation is executed after it as usual.
 //
 // A vote lasts until the slowest program submits, so nothing here blocks. The timeout applies only after every rank was
 // told to leave.

@@ -1,9 +1,9 @@
 // Shutdown state of this rank: which ranks have left, up to which operation each took part, and why the job ended. It
 // does no I/O; engine/driver_end.cc acts on it.
 //
-//   together --a rank sends goodbye--> leaving --all operations it promised are done--> over
-//      |                                |
-//      +------ a rank is lost, a collective fails, this program leaves -------> over
+// At first all ranks are together. When a rank sends a goodbye, the state is leaving; when all operations that it
+// promised are done, the state is over. If a rank is lost, a collective fails, or this program leaves, the state is
+// over at once.
 //
 // While a rank leaves, operations up to the promised number still complete. Later operations are not started, or are
 // abandoned.

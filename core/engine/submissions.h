@@ -2,19 +2,21 @@
 // checks at call time, the cursor of a running schedule (submissions_schedule.cc), and the reason why the engine has
 // ended. One lock, which is held only briefly, guards all of it.
 //
-// Path of an operation before its request is sent:
+// An operation goes through these steps before its request is sent:
 //
-//   submit -> [assembly_: its group is incomplete here] -> queue_  -> take()         -> the driver, requested next
-//                                                       -> cursor_ -> take_bucket()  -> the driver, executed next
+//   1. submit() accepts it. While its group is incomplete on this rank, assembly_ holds it.
+//   2. Outside a schedule it goes to queue_. take() passes it to the driver, which requests it next.
+//   3. In a schedule it goes to cursor_ instead. take_bucket() passes it to the driver, which executes it next.
 //
-// The state of this object selects the path:
+// The state of this object decides between the last two:
 //
-//                   begin_schedule(): what is queued goes             a submission that the schedule does not expect, or
-//   negotiating ----------------------------------> following -------------------------------------------> deviated
-//   (no cursor_)    into cursor_, as far as it fits   (cursor_)     nudge() finds an incomplete bucket (stuck_)   (deviated_)
-//        ^                                                                                                     |
-//        +-----------------------------------------------------------------------------------------------------+
-//            end_schedule(), also from following when another rank leaves: cursor_ and queue_ go to the driver, requested next
+//   - negotiating: there is no cursor_. begin_schedule() moves the queued operations into a new cursor_, as far as they
+//     fit, and the state becomes following.
+//   - following: cursor_ takes the submissions. The state becomes deviated after a submission that the schedule does
+//     not expect, or when nudge() finds an incomplete bucket (stuck_).
+//   - deviated: deviated_ is set. end_schedule() passes the operations in cursor_ and queue_ to the driver, which
+//     requests them next, and the state becomes negotiating. It also ends the following state, when another rank
+//     leaves.
 //
 // While negotiating or deviated, new operations go to queue_. end() is final in every state: afterwards new submissions
 // get ended_ as their error.
@@ -63,7 +65,7 @@ class Submissions {
   OperationPtr oldest_unannounced() const;
   // Announce that the engine itself, not the program, will submit this many operations (Operation::carries).
   void expect(size_t operations);
-  // Free the names of operations that are about to complete.
+  // Free the names of operations that are about to complete, so that the names can be used again.
   void release(const std::vector<Operation*>& operations);
 
   // Return the name of the next unnamed group of this kind. Groups, like unnamed operations, are matched by the order
@@ -150,7 +152,7 @@ class Submissions {
   uint64_t fence_ = 0;
   Clock::time_point last_{};
   std::unique_ptr<ScheduleCursor> cursor_;
-  std::vector<void*> tokens_;  // tokens of the bucket being taken
+  std::vector<void*> tokens_;  // tokens of the bucket that is being taken
   bool deviated_ = false, stuck_ = false;
   std::atomic<bool> must_watch_{false};
   Status ended_;

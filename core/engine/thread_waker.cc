@@ -23,7 +23,7 @@ void drain_fd(int fd) {
 
 }  // namespace
 
-// Without a timer, submissions trigger the wakeup event at once.
+// If there is no timer, submissions trigger the wakeup event at once.
 ThreadWaker::ThreadWaker() : timer_(::timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC)) {}
 
 void ThreadWaker::attach(const WakeupEvent& wakeup, std::shared_ptr<Segment> memory) {

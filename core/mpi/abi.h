@@ -1,9 +1,10 @@
 // Differences between MPI libraries. Their functions have the same names, but handles are represented differently and
 // the numeric constants differ. There are three families, with one table for each. These functions keep no state.
 //
-//   Open MPI 4, 5, Spectrum MPI     libmpi.so.40      a handle is the address of an exported variable
-//   MPICH 3.4 to 5, Intel, Cray     libmpi.so.12      a handle is an int
-//   the standard ABI of MPI 5       libmpi_abi.so.1   a handle is a pointer with a small number in it
+// The families, with the file names of their libraries:
+//   - Open MPI 4 and 5 and Spectrum MPI (libmpi.so.40): a handle is the address of an exported variable.
+//   - MPICH 3.4 to 5, Intel MPI and Cray MPI (libmpi.so.12): a handle is an int.
+//   - The standard ABI of MPI 5 (libmpi_abi.so.1): a handle is a pointer with a small number in it.
 //
 // One type serves for all handles: a pointer-sized integer that is set to zero before a library writes to it. Where
 // handles are ints, a library reads and writes the lower half. For arguments the calling conventions of x86-64 and

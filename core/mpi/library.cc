@@ -10,7 +10,7 @@
 namespace hvd::mpi {
 namespace {
 
-// X(member, name); all functions are required.
+// X(member, name) for each function. All of them are required.
 #define HVD_MPI_FUNCTIONS(X)                        \
   X(initialized, "MPI_Initialized")                 \
   X(finalized, "MPI_Finalized")                     \

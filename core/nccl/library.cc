@@ -9,7 +9,7 @@
 namespace hvd::nccl {
 namespace {
 
-// X(member, name, required), for loading and for symbols().
+// X(member, name, required) for each function, used for loading and for symbols().
 #define HVD_NCCL_FUNCTIONS(X)                                   \
   X(get_version, "ncclGetVersion", true)                        \
   X(get_unique_id, "ncclGetUniqueId", true)                     \

@@ -5,7 +5,7 @@
 
 // clang-format off
 
-// X(algorithm, where it can run)
+// X(algorithm, where it can run) for each algorithm.
 #define HVD_ALGORITHMS(X)     \
   X(shm, local)               \
   X(recursive_doubling, links) \

@@ -10,7 +10,7 @@ namespace hvd {
 
 // Hosts and ranks as seen by one rank.
 struct Topology {
-  int rank = 0;  // number of this rank
+  int rank = 0;  // global number of this rank
   int size = 1;
   std::vector<int> host;                  // Host of each rank, as an index; hosts are numbered in the order of their first rank.
   std::vector<std::vector<int>> members;  // Ranks of each host, ascending.

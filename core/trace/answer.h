@@ -62,10 +62,10 @@ class Answerer final : public Observer, public std::enable_shared_from_this<Answ
   // End the thread. Later questions are not answered.
   void close();
 
-  // Answer with JSON:
-  // {"number", "rank", "forced": true if Python did not answer, "stacks": in faulthandler's format, "python": JSON from
-  //  give() or null, "before", "state": two results of process_state() some tenths of a second apart, "steps": number of
-  //  steps, "recent": as in trace/dump.h}
+  // Answer with a JSON object that has these members: "number" and "rank"; "forced", true if Python did not answer;
+  // "stacks" in faulthandler's format; "python", the JSON from give() or null; "before" and "state", two results of
+  // process_state() some tenths of a second apart; "steps", the number of steps; "recent", as described in
+  // trace/dump.h.
   void heard(int from, uint32_t topic, std::string_view body) override;
   void waiting(std::span<const Negotiator::Waiting> all, double now, bool asked) override;
 

@@ -6,12 +6,12 @@
 
 namespace hvd {
 
-// Return the state of process `pid` as JSON, or "" if it does not exist. The main thread comes first, then up to
-// `threads` others.
-//   {"pid", "at": ns of the monotonic clock, "tracer": pid of the debugger or 0, "resident_kib", "swapped_kib",
-//    "faults": pages read from disk so far, "blocked": ticks (1/100 s) spent waiting for disks,
-//    "threads": [{"id", "name", "state": a letter as in ps(1), "cpu": ticks, "wait": the kernel function or "",
-//                 "call": system call number or -1, "file": the file that call reads or writes, or ""}, ...]}
+// Return the state of process `pid` as a JSON object, or "" if it does not exist. "at" is the time in ns of the
+// monotonic clock, "tracer" the pid of the debugger or 0, "faults" the number of pages read from disk so far, and
+// "blocked" the ticks (1/100 s) spent waiting for disks; there are also "pid", "resident_kib" and "swapped_kib".
+// "threads" lists the main thread first, then up to `threads` others. Each has "id", "name", "state" (a letter as in
+// ps(1)), "cpu" in ticks, "wait" (the kernel function or ""), "call" (the system call number or -1), and "file" (the
+// file that the call reads or writes, or "").
 std::string process_state(int pid, size_t threads = 64);
 
 }  // namespace hvd

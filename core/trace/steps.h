@@ -71,7 +71,7 @@ class StepMeter final : public Observer {
   }
 
  private:
-  // Totals at one moment.
+  // Totals of all measurements at one moment.
   struct Reading {
     uint64_t at, blocked, collectives, hidden, bytes, moved, operations, tensors, unattended;
   };

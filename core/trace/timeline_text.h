@@ -1,10 +1,10 @@
 // Converts events of operations to a Chrome trace. It does no I/O and receives times as arguments. docs/timeline.md
 // describes the format.
 //
-// A process of the trace is a tensor (pid is the tensor's index); pid 0 is the rank itself. Each tensor has
-//   B NEGOTIATE_<OP>  an X named by rank for each rank that is ready  E
-//   B <OP>  B QUEUE E  B <activity> E ...  E with dtype and shape
-// and pid 0 has schedules, their rounds, steps, cycle marks and clock offsets.
+// Each tensor is a process of the trace, with its index as the pid; pid 0 is the rank itself. Events of a tensor are
+// nested slices (phases B and E): NEGOTIATE_<OP>, with an instant (phase X) named by rank for each rank that is ready,
+// then <OP>, which contains QUEUE and one slice per activity and ends with dtype and shape. The process with pid 0 has
+// schedules, their rounds, steps, cycle marks and clock offsets.
 #pragma once
 #include <cstdint>
 #include <memory>

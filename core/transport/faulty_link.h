@@ -9,7 +9,7 @@
 
 namespace hvd {
 
-// Faults to inject, at byte counts or call counts.
+// Faults to inject, triggered by byte counts or call counts.
 struct FaultScript {
   static constexpr uint64_t kNever = std::numeric_limits<uint64_t>::max();
   uint64_t cut_after_sent = kNever;                   // Bytes sent after which the connection closes, as if the process had died.

@@ -4,7 +4,8 @@
 // members run the same collectives in the same order, and the number of stages of a collective depends only on its
 // arguments. So `base + k` means the same stage on every member.
 //
-//   Each collective: begin() -> half of the staging area; publish() after each stage; await(member, stage); finish().
+// A collective calls begin(), which returns half of the staging area, then publish() after each stage and await(member,
+// stage) before it reads another member's data, and at the end finish().
 //
 // Staging: every rank has an area that the others read. It is split into two halves, which successive operations of a
 // group use in turn. begin() waits until all members have finished the operation that used the half before. That was

@@ -1,6 +1,6 @@
 // Link decorator that encrypts. Bytes are sent in records of this form:
 //
-//     length of the text (uint32, little-endian)   encrypted text   tag of both (16 bytes)
+// length of the text (uint32, little-endian), encrypted text, tag of both (16 bytes)
 //
 // The n-th record of a direction has the nonce n, and each direction of each connection has its own key. So altered,
 // repeated, dropped, foreign or reflected records are detected. After kRecordsPerKey records a direction continues with

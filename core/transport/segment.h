@@ -1,13 +1,14 @@
 // Shared memory of the ranks of one host. It is one anonymous file (memfd) that the host's first rank creates in Python
 // and passes to the others as a descriptor. It has no name and disappears with its last user, even after kill -9.
 //
-//   header      abort flag
-//   wakeups       one WakeupWord per local rank
-//   words       a page per local rank, of words that GPUs write and wait for (engine/device/ipc_memory.h)
-//   set blocks  per process set and local rank: a cache line with a progress counter and one with a schedule word
-//   rings       per ordered pair of local ranks: a byte ring for data and one for control messages (shm links)
-//   staging     per local rank: the fusion buffer that the others read
-//   arenas      per local rank: memory for its tensors that the others can read and write (arena.h)
+// The parts of the segment, in order:
+//   - header: the abort flag
+//   - wakeups: one WakeupWord per local rank
+//   - words: one page per local rank, with words that GPUs write and wait for (engine/device/ipc_memory.h)
+//   - set blocks: per process set and local rank, a cache line with a progress counter and one with a schedule word
+//   - rings: per ordered pair of local ranks, a byte ring for data and one for control messages (shm links)
+//   - staging: per local rank, the fusion buffer that the others read
+//   - arenas: per local rank, memory for its tensors that the others can read and write (arena.h)
 //
 // Untouched pages cost nothing, so the layout is generous. It depends only on the number of local ranks and the sizes.
 #pragma once

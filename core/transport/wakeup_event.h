@@ -33,7 +33,7 @@ class WakeupEvent {
   void wake(SleepState at_least) const {
     if (word_ && word_->sleep_state.load(std::memory_order_seq_cst) >= static_cast<uint32_t>(at_least)) notify();
   }
-  void notify() const;  // wakes unconditionally, with one write(2)
+  void notify() const;  // wakes the owner in any state, with one write(2)
   int fd() const { return fd_; }
   WakeupWord* word() const { return word_; }
 

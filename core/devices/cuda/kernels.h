@@ -16,7 +16,8 @@ class CudaKernels {
   explicit CudaKernels(const CudaDriver& driver) : driver_(driver) {}
   CudaKernels(const CudaKernels&) = delete;
 
-  // Load all kernels and launch each once on a stream from `make_stream`. Later calls return the same result.
+  // Load all kernels, and launch each once on a stream from `make_stream`. Later calls return the result of the first
+  // call.
   Status load(const std::function<Status(CudaDriver::Stream*)>& make_stream);
   void unload();
   Status launch(size_t kernel, const void* parameters, kernels::Geometry geometry, CudaDriver::Stream stream) const;

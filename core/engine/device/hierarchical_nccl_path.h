@@ -4,13 +4,13 @@
 // host memory. The path is used for sets that NCCL cannot connect as a whole, and where HOROVOD_HIERARCHICAL_ALLREDUCE
 // requests it.
 //
-//   start() ---> pack, NCCL reduces inside the host; advance() copies the parts to pinned memory without waiting
-//                  |
-//                  v the copy has arrived: advance() submits
-//                "NAME/hosts" on host memory, negotiated and executed like any other operation
-//                  |
-//                  v done, in the common order: the part is copied back, NCCL gathers, unpack; then the program's
-//                  operation is done, which means launched
+// An operation goes through these steps:
+//   1. start() packs the tensors and launches NCCL's reduction inside the host. advance() copies the parts to pinned
+//      memory without waiting.
+//   2. When the copy of a part has arrived, advance() submits the operation "NAME/hosts" on host memory. It is
+//      negotiated and executed like any other operation.
+//   3. When that is done, the part is copied back and NCCL gathers, in the common order. Then the tensors are unpacked,
+//      and the program's operation is done, which means launched.
 //
 // Used only by the thread that drives the engine.
 #pragma once

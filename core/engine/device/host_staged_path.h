@@ -34,14 +34,12 @@ double resting_seconds_after(Clock::time_point begun);
 // Host-staged path: executes device operations through host memory, which works for every device and interconnect. Each
 // operation of the program becomes two operations of the engine:
 //
-//   agreed ---> start() ---> data are copied to pinned memory, without waiting for the device
-//   (device)                    |
-//                               v the copy has arrived: advance() submits
-//                             "NAME/staged" on host memory, negotiated and executed like any other operation: it starts
-//                             when the data of every rank are there
-//                               |
-//                               v done
-//                             the result is copied back; then the program's operation is done, which means launched
+// An operation goes through these steps:
+//   1. Once the device operation is agreed on, start() copies its data to pinned memory, without waiting for the
+//      device.
+//   2. When the copy has arrived, advance() submits the operation "NAME/staged" on host memory. It is negotiated and
+//      executed like any other operation, so it starts when every rank has its data there.
+//   3. When that is done, the result is copied back. The program's operation is then done, which means launched.
 //
 // Devices are ready at different times. The negotiation of the second operation waits for them, and deadlines, stall
 // warnings and lost ranks are handled there. Large allreduces and broadcasts are split into pieces, so that copies in
@@ -94,7 +92,7 @@ class HostStagedPath {
   };
   // One operation on host memory, which executes the program's operation or a piece of it.
   struct Part {
-    size_t load = 0;  // index of the part's load
+    size_t load = 0;  // index of the load that contains this part
     OperationPtr host;
     static constexpr size_t kNone = SIZE_MAX;
     size_t in = 0, out = kNone, residual = kNone;  // byte offset in the memory of the load

@@ -2,18 +2,19 @@
 // IPC). It is used if several ranks share one GPU, which NCCL refuses, or if there is no NCCL. Reductions use our own
 // kernels, which add in the same order as the CPU and so give the same bits.
 //
-//   unasked ---- exchange location and device; open the others' buffers and read a pattern there ----> by IPC
-//                                |
-//                                +------ a rank cannot ----------------------------------------------> by the host, permanently
+// Whether a set uses this path is decided at its first operation. The ranks exchange their location and device, open
+// the others' buffers and read a pattern in them. If all succeed, the set uses IPC; if one rank cannot, it permanently
+// uses the host.
 //
 // Tensors are processed in windows (engine/device/splitting.h). Each rank works on its own stream, and no step waits
 // for the device:
 //
-//   put       pack own tensors into the own buffer                                              tell `ready`
-//   ---------- all ranks have called that: a host barrier, because a value must be published before it is waited for
-//   work      wait for the others' `ready`; reduce from all buffers into all, or copy           tell `done`
-//   ---------- all ranks have called that
-//   take      wait for `done` of the ranks that wrote or read the own buffer; unpack
+//   1. Put: a rank packs its tensors into its own buffer and signals `ready`.
+//   2. Host barrier, because a value must be published before another rank waits for it.
+//   3. Work: a rank waits for the others' `ready`, reduces from all buffers into all of them, or copies, and signals
+//      `done`.
+//   4. Host barrier.
+//   5. Take: a rank waits for `done` of the ranks that wrote or read its own buffer, and unpacks the buffer.
 //
 // There are two slots for windows. In each interval between two barriers, a rank puts one window, works on the one
 // before, and takes the one before that. Every wait is for a call made earlier, so waits cannot form a cycle, even

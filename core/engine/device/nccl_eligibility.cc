@@ -26,7 +26,7 @@ uint64_t host_id() {
 
 }  // namespace
 
-// GPU properties that the ranks of a set exchange.
+// GPU properties of a rank, which the ranks of a set exchange.
 struct NcclSets::Record {
   uint8_t device = 0;  // true if the rank has a device
   uint8_t wanted = 0;

@@ -62,9 +62,9 @@ class GpuMemory : public std::enable_shared_from_this<GpuMemory> {
 
 // NCCL communicators of process sets: decides whether a set can have one, creates it, and ends it.
 //
-//   unasked ---- exchange what each rank has: GPU, NCCL ----> making ---- exchange who is ready ----> by NCCL
-//                                |                            |
-//                                +------ a rank cannot -------+---- timeout ----------------------> by the host, permanently
+// A set starts without a decision. Its ranks first exchange what each has: a GPU, and NCCL. If one rank lacks
+// something, the set permanently uses the host. Otherwise they create the communicator, and exchange who is ready. Once
+// all are ready the set uses NCCL; after a timeout it permanently uses the host.
 //
 // The ranks of a set decide together, for each response, with host collectives. They process the same responses in the
 // same order, so their messages match. Once everything is decided, no more messages are sent.

@@ -18,7 +18,7 @@ struct Piece {
   size_t at = 0;  // Byte offset in the memory of the load.
 };
 
-// Pieces that are copied together.
+// Pieces that are copied together as one load.
 struct Load {
   std::vector<Piece> pieces;
   size_t bytes = 0;
@@ -35,7 +35,7 @@ std::vector<Load> cut(std::span<const size_t> tensors, size_t most);
 
 // The parts of the tensors that are in a buffer at the same time.
 struct Window {
-  // Elements [first, first + count) of a tensor, at byte offset `at` in the buffer.
+  // Elements [first, first + count) of a tensor, located at byte offset `at` of the buffer.
   struct Part {
     size_t tensor, first, count, at;
   };
