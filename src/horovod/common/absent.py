@@ -36,7 +36,8 @@ class AbsentModules:
     @staticmethod
     def find_spec(name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
         if name in ABSENT and not _only_looked_for():
-            # No ``name=``, because `from horovod.torch import elastic` would then raise a less informative error.
+            # Do not pass ``name=``, with which `from horovod.torch import elastic` would raise a less informative
+            # error.
             raise ModuleNotFoundError(_refusal(name))
         return None
 
@@ -49,13 +50,13 @@ def _only_looked_for() -> bool:
 
 
 def install() -> None:
-    """Install the finder; idempotent."""
+    """Install the finder in ``sys.meta_path``; idempotent."""
     if AbsentModules not in sys.meta_path:
         sys.meta_path.append(AbsentModules)
 
 
 def no_attribute(module: str, name: str) -> AttributeError:
-    """Return the error that a module's ``__getattr__`` raises for a missing attribute."""
+    """Return the AttributeError for a module's ``__getattr__`` to raise for a missing attribute."""
     full = f"{module}.{name}"
     if full in ABSENT:
         return AttributeError(_refusal(full))

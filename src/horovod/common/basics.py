@@ -46,7 +46,7 @@ _watch = ending.Watch(_about)
 
 
 class HorovodBasics(observed.Observed):
-    """Initialization, shutdown and queries of one frontend, and the queries about the observed job."""
+    """Functions of one frontend: initialization, shutdown, and queries about the process, the job and its figures."""
 
     def __init__(self, face: str) -> None:
         """Bind the functions to one frontend.
@@ -60,24 +60,25 @@ class HorovodBasics(observed.Observed):
         """Join the job that the environment describes; without such variables, start a job of this process alone.
 
         Has no effect while this frontend is initialized. All ranks must pass the same arguments, except that each rank
-        passes its own communicators in ``process_sets`` (see ``given_sets``). A frontend that joins a job started by
-        another frontend may omit both arguments, or must pass values that the running job has.
+        passes its own communicators in ``process_sets`` (see ``given_sets``). If another frontend of the process has
+        already started the job, omit both arguments or pass values that match the running job.
 
-        After ``shutdown`` of this frontend, while others are still in the job, ``init`` joins that job again. If the
-        job has ended because a rank was lost or has left, ``init`` stops it for the other frontends too and starts a
-        new one, in which all ranks must call ``init``. Operations of the other frontends then raise
-        HorovodInternalError, as after ``shutdown``, until they call ``init`` too.
+        If this frontend has shut down while others stay in the job, ``init`` joins that job again. If the job has ended
+        in the meantime because a rank was lost or has left, ``init`` stops it for the other frontends too and starts a
+        new one. All ranks must then call ``init``. Operations of the other frontends then raise HorovodInternalError,
+        as after ``shutdown``, until they call ``init`` too.
 
         Args:
-            comm: World ranks that form the job; each of them calls ``init`` with the same list, and the other processes
-                do not call it. Or an mpi4py communicator, in a job that an MPI launcher has started: its members call
-                ``init``, and ``rank()`` is the rank in it. None (the default): all ranks.
+            comm: List of the world ranks that form the job. These ranks call ``init`` with the same list; other
+                processes do not call it. If an MPI launcher has started the job, this may also be an mpi4py
+                communicator. Then its members call ``init``, and ``rank()`` is the rank in it. None (the default): all
+                ranks.
             process_sets: Process sets to register, or "dynamic" to allow adding and removing them later.
 
         Raises:
             ValueError: If an argument or setting is invalid, if the running job does not have these ``comm`` and
                 ``process_sets``, if the communicator is not part of this job, or if the job cannot be formed. The
-                message names what ``init`` was waiting for; ``init`` may be called again.
+                message says what ``init`` was waiting for. ``init`` can be called again.
             NotImplementedError: If ``comm`` is a list and ``process_sets`` contains sets made from communicators.
             ImportError: If the native engine cannot be loaded.
         """
@@ -101,8 +102,8 @@ class HorovodBasics(observed.Observed):
     def shutdown(self) -> None:
         """Leave the job; no effect when not initialized.
 
-        If no other frontend of this process is in the job, pending operations fail with HorovodInternalError on this
-        and all other ranks. Otherwise they complete when the other ranks have submitted them too.
+        If no other frontend of this process is in the job, pending operations fail with HorovodInternalError on all
+        ranks. Otherwise they complete when the other ranks have submitted them too.
         """
         with _lock:
             self._face.leave()
@@ -132,7 +133,7 @@ class HorovodBasics(observed.Observed):
         return self._face.require_job().size
 
     def local_rank(self) -> int:
-        """Return the index of this process among those of its host.
+        """Return the index of this process among the processes on its host.
 
         Raises:
             ValueError: If not initialized.
@@ -148,7 +149,7 @@ class HorovodBasics(observed.Observed):
         return self._face.require_job().local_size
 
     def cross_rank(self) -> int:
-        """Return the index of this host among those that have a process with this local rank.
+        """Return the index of this host among the hosts that have a process with this local rank.
 
         Raises:
             ValueError: If not initialized.
@@ -201,12 +202,12 @@ class HorovodBasics(observed.Observed):
     def mpi_threads_supported(self) -> bool:
         """Return True if several threads of this process may call MPI.
 
-        If the engine or mpi4py has initialized MPI here, the result is what MPI has granted. Otherwise it is True,
-        because this library does not call MPI then. If HOROVOD_MPI_THREADS_DISABLE is set, it is False, unless the job
-        uses MPI for communication.
+        If the engine or mpi4py has initialized MPI in this process, the result is what MPI has granted. Otherwise it is
+        True, because this library then does not call MPI. If HOROVOD_MPI_THREADS_DISABLE is set, the result is False
+        unless the job uses MPI for communication.
 
         Raises:
-            ValueError: If not initialized, or if MPI neither started this job nor carries its communication.
+            ValueError: If not initialized, or if the job was not started by MPI and does not communicate over MPI.
         """
         self._face.require_job()
         if not self.mpi_enabled():
@@ -223,13 +224,13 @@ class HorovodBasics(observed.Observed):
     def mpi_enabled(self) -> bool:
         """Return True if the job communicates over MPI (HOROVOD_CPU_OPERATIONS=mpi) or was started by an MPI launcher.
 
-        May be called before ``init``.
+        This can be called before ``init``.
         """
         place = launchers.find(os.environ)
         return (place is not None and place.mpi) or worker_env.carried_by_mpi(os.environ)
 
     def gloo_enabled(self) -> bool:
-        """Return True if the built-in engine does the communication itself, without MPI."""
+        """Return True if the built-in engine performs all communication itself, without MPI."""
         return not worker_env.carried_by_mpi(os.environ)
 
     def mpi_built(self) -> bool:

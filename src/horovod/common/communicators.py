@@ -41,7 +41,7 @@ def world_ranks(comm: Any, what: str) -> list[int]:
         )
     group, world = comm.Get_group(), mpi.COMM_WORLD.Get_group()
     try:
-        # Called through the class, because it is a class method in mpi4py 3 and a method of the group in mpi4py 4.
+        # Call it through the class: it is a class method in mpi4py 3 and a method of the group in mpi4py 4.
         ranks = list(mpi.Group.Translate_ranks(group, list(range(group.Get_size())), world))
     finally:
         group.Free()
@@ -92,7 +92,7 @@ def _check_world(mpi: Any, what: str) -> None:
         )
     world = mpi.COMM_WORLD
     here, told = (world.Get_rank(), world.Get_size()), (env.rank, env.size)
-    if here == told:  # also true for a process started without a launcher, for which MPI creates a world of size one
+    if here == told:  # also for a process without launcher, whose MPI world has size one
         return
     who = "HOROVOD_RANK and HOROVOD_SIZE say" if env.place is None else f"{env.place.launcher} says"
     name, version = mpi.get_vendor()

@@ -33,7 +33,7 @@ class Compressor:
 
     @staticmethod
     def decompress(tensor: Any, ctx: Any) -> Any:
-        """Return the received tensor in the form that was given to ``compress``."""
+        """Return the received tensor, converted back to the form that ``compress`` got."""
         raise NotImplementedError("a compressor defines decompress(tensor, ctx)")
 
 
@@ -59,7 +59,7 @@ class CastCompressor(Compressor):
 
     @staticmethod
     def is_floating(dtype: Any) -> bool:
-        """Return True for a floating-point dtype."""
+        """Return True if this is a floating-point dtype."""
         raise NotImplementedError("a face defines is_floating(dtype)")
 
     @staticmethod
@@ -84,8 +84,9 @@ class CastCompressor(Compressor):
 class WireCompressor(NoneCompressor):
     """Base class of compressors that the engine implements, for float32 tensors reduced with Average or Sum.
 
-    Each contribution is rounded once on its way to the rank that adds it in float32, and the result once on its way to
-    all ranks. All ranks get the same bits. In a job on several hosts, ranks of one host exchange float32.
+    Each rank's values are rounded once when they are sent to the rank that adds them in float32. The sum is rounded
+    once when it is sent to all ranks. All ranks get the same bits. In a job on several hosts, ranks on the same host
+    exchange float32.
     """
 
     wire_format: int = WIRE_NONE
@@ -127,7 +128,7 @@ class Choices:
 
 
 def check_compression(compression: object) -> None:
-    """Raise ValueError, naming the argument, if it is not a compressor (for example a string)."""
+    """Raise ValueError, which names the argument, if it is not a compressor but, for example, a string."""
     if not callable(getattr(compression, "compress", None)) or not callable(getattr(compression, "decompress", None)):
         raise ValueError(f"compression must be {_ACCEPTED}, got {compression!r}")
 

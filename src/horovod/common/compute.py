@@ -88,7 +88,7 @@ class ComputeService:
         self._workers = [f"{one}.{index}" for one in range(dispatchers) for index in range(workers_per_dispatcher)]
 
     def addresses(self) -> dict[str, list[tuple[str, int]]]:
-        """Return the addresses to pass to clients."""
+        """Return the addresses of the registry, to be passed to clients."""
         return self._addresses
 
     def wait_for_shutdown(self) -> None:
@@ -209,7 +209,7 @@ class ComputeClient:
             self._set(f"lives.{number}.{reader}", uuid.uuid4().hex)
 
     def end_reader(self, number: int, reader: int) -> None:
-        """Record that the reader has finished."""
+        """Record that the reader has finished reading."""
         with contextlib.suppress(StoreTimeout):
             self._set(f"done.{number}.{reader}", "")
 

@@ -88,6 +88,6 @@ def is_immutable(array: object) -> bool:
 
 
 def class_name(array: object) -> str:
-    """Return the full name of the value's class, for messages."""
+    """Return the full name of a value's class, for messages."""
     kind = type(array)
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"

@@ -154,7 +154,7 @@ class Watch:
 
 
 def told_of(error: BaseException, trace: TracebackType | None = None) -> str:
-    """Return the description that peers get of an exception that ends a rank.
+    """Describe the exception that ends this rank, for messages to its peers.
 
     Args:
         error: The exception.
@@ -241,7 +241,7 @@ def _ancestors() -> Iterator[int]:
     while pid > 1:
         try:
             with open(f"/proc/{pid}/stat", "rb") as file:
-                # The second field is the command's name in parentheses, which may contain any character.
+                # The second field, the command's name in parentheses, may contain any character.
                 pid = int(file.read().rpartition(b")")[2].split()[1])
         except OSError:  # raised if the process has ended
             return

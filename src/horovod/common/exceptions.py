@@ -38,7 +38,7 @@ class UnsupportedOpError(HorovodInternalError, ValueError):
 
 
 class NotRunningError(HorovodInternalError, ValueError):
-    """A collective was called after ``shutdown``."""
+    """A collective operation was called after ``shutdown``."""
 
 
 class OutOfSyncError(RuntimeError):

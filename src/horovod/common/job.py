@@ -117,7 +117,7 @@ class Access:
             self._say(forked)
 
     def require_job(self) -> Job:
-        """Return the job, or raise ValueError naming ``init`` if not initialized."""
+        """Return the job. Raises ValueError, which names ``init``, if not initialized."""
         return self.job if self.job is not None else not_initialized()
 
     def require_engine(self) -> "Engine":

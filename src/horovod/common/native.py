@@ -9,7 +9,7 @@ __all__ = ["library_path"]
 def library_path(name: str) -> Path:
     """Return the path of the library installed as ``name``, for example "horovod.tensorflow._tf".
 
-    Uses Python's import system, because an editable install keeps built files apart from the sources.
+    This asks Python's import system, because an editable install keeps built files apart from the sources.
 
     Raises:
         ImportError: If the library is not installed.

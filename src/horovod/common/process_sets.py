@@ -68,7 +68,7 @@ class ProcessSet:
         return None if self.ranks is None or state.job is None else state.job.rank in self.ranks
 
     def _invalidate(self) -> None:
-        """Forget the registration. The ranks stay, so that the object can be added again."""
+        """Forget the id but keep the ranks, so that the object can be added again."""
         self.process_set_id = self.mpi_comm = self.world_ranks = None
 
     def __reduce_ex__(self, protocol: Any) -> Any:
@@ -152,7 +152,7 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
         )
     made = process_set if isinstance(process_set, ProcessSet) else ProcessSet(process_set)
     check_new(made, job.size)
-    register(made)  # The engine checks for duplicates, so that all ranks get the error.
+    register(made)  # The engine checks for duplicates, so that all ranks raise the error.
     return made
 
 

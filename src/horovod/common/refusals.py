@@ -31,7 +31,7 @@ def refusing(face: Access) -> Callable[[_F], _F]:
 
 
 def add_rank(face: Access, error: Exception) -> None:
-    """Add the rank to the message of an error that has been caught."""
+    """Add this process's rank to the message of an error that was caught."""
     if len(error.args) == 1 and isinstance(error.args[0], str):
         error.args = (with_rank(face, error.args[0]),)
 

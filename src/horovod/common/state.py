@@ -1,7 +1,4 @@
-"""The only job of this process: its place in the job, and the engine.
-
-Frameworks access it through ``frontends``.
-"""
+"""Job of this process, with its place in the job and the engine. Frameworks access it through ``frontends``."""
 
 from typing import TYPE_CHECKING
 

@@ -94,7 +94,7 @@ class Marks:
             if self._leader and number != self._other:
                 self._other = number
                 return
-            self._leader = number  # it has made two steps since the other optimizer's last one
+            self._leader = number  # this optimizer has made two steps since the other one's last step
         self._other = 0
         self._mark()
 

@@ -21,7 +21,7 @@ def is_mpi_comm(value: object) -> bool:
 
 
 def is_iterable(x: object) -> bool:
-    """Return True if ``iter(x)`` works."""
+    """Return True if ``x`` is iterable, that is, if ``iter(x)`` works."""
     try:
         iter(x)  # type: ignore[call-overload]
     except TypeError:

@@ -169,8 +169,8 @@ def _spins(plan: Plan, peers: Sequence[Peer], settings: Settings) -> int:
 
     On a shared core, a polling rank would keep the rank that it waits for from running.
     """
-    # Ranks pinned to one core each see only their own, so take the union. Compare host names, because
-    # HOROVOD_TRANSPORT=tcp makes every rank its own node.
+    # Take the union of all ranks' cores, because a rank that is pinned to a core sees only that one. Compare host
+    # names, because HOROVOD_TRANSPORT=tcp makes every rank a node by itself.
     neighbours = [peer for peer in peers if peer.hostname == peers[plan.me].hostname]
     cores = {core for peer in neighbours for core in peer.cpus}
     quota = cgroups.cores()

@@ -21,7 +21,7 @@ ADVICE = (
 
 
 class NotFormedError(ValueError):
-    """The job cannot be formed, possibly because of other ranks; an elastic job may succeed in the next epoch."""
+    """The job cannot be formed, maybe because of other ranks. An elastic job may succeed in its next epoch."""
 
 
 class LinkError(Exception):

@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 
 
 class Joining:
-    """Attempt to join a job. Call ``run`` once."""
+    """One attempt to join a job. Call ``run`` exactly once."""
 
     def __init__(
         self, env: WorkerEnv, settings: Settings, members: list[int] | None, sets: list[GivenSet], dynamic: bool
@@ -298,7 +298,7 @@ def describe(
     unix_name: str,
     ciphers: list[str],
 ) -> Peer:
-    """Return this rank's record for the other ranks."""
+    """Return the record that describes this rank to the other ranks."""
     return Peer(
         version=__version__,
         world_rank=env.rank,

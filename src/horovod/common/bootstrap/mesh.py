@@ -56,7 +56,7 @@ class _Attempt:
 
 
 class MeshBuilder:
-    """Builder of all links of one rank. Call ``run`` once."""
+    """Builder of all links of one rank. Call ``run`` exactly once."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class MeshBuilder:
             epoch: Number of the epoch.
             listeners: Listening sockets of this rank.
             cipher: Cipher of encrypted links.
-            encrypted: Kinds of links that will be encrypted.
+            encrypted: Kinds of links to encrypt.
             kinds: Kinds of links to form now.
         """
         self.sessions: dict[Link, Session] = {}
@@ -293,7 +293,7 @@ class MeshBuilder:
             self._dialers[attempt.link].connected(attempt.target, time.monotonic())
 
     def _may_go_on(self, attempt: _Attempt) -> bool:
-        """Handle the message that has just arrived; return False if the attempt is over."""
+        """React to the message that the handshake has just processed; return False if the attempt is over."""
         side = attempt.side
         if isinstance(side, Connector):
             if side.proven and self._proven.get(_known(attempt)) is not attempt:

@@ -33,7 +33,7 @@ GRACE = 10.0
 """Seconds in which MPI_Finalize must return after a neighbor's process has ended, whether it has completed or died."""
 TELL_AFTER = 60.0
 """Seconds of waiting for live processes after which a message is logged."""
-_SLICE = 0.2  # seconds between checks
+_SLICE = 0.2  # seconds between checks for lost processes
 
 _links: list[tuple[str, int]] = []
 _kept: list[tuple[str, int]] = []
@@ -160,7 +160,7 @@ def begin(env: WorkerEnv, settings: Settings) -> None:
         if LOG_LEVELS.index(settings.text("HOROVOD_LOG_LEVEL")) <= LOG_LEVELS.index("info"):
             make_sink(env.rank, settings.flag("HOROVOD_LOG_HIDE_TIME"))(LOG_LEVELS.index("info"), text)
     else:
-        try:  # MPI may have been finalized, or be unusable
+        try:  # MPI may be finalized or unusable
             info = _core.mpi_start(_begun[0].path, "", False, 0.0)
         except Exception as error:
             raise ValueError(f"{OPERATIONS} is 'mpi': {error}") from None

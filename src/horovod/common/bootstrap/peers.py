@@ -116,7 +116,7 @@ class Plan:
 
     @property
     def leads(self) -> bool:
-        """True if this rank is the first of its node."""
+        """True if this rank is the first rank of its node."""
         return self.me == self.leader
 
     @property
@@ -184,7 +184,7 @@ Link = tuple[int, int]
 
 
 def wanted_links(plan: Plan, kinds: Sequence[int]) -> tuple[list[Link], list[Link]]:
-    """Return (links that this rank connects, links that peers connect to this rank)."""
+    """Return (links that this rank opens to peers, links that peers open to this rank)."""
     outgoing = [(DATA, rank) for rank in plan.remote if rank < plan.me]
     incoming = [(DATA, rank) for rank in plan.remote if rank > plan.me]
     incoming += [(NODE, rank) for rank in plan.local_children] + [(CONTROL, rank) for rank in plan.remote_children]

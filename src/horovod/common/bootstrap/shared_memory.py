@@ -88,7 +88,7 @@ def make(size: int, ranks: int) -> list[int]:
     try:
         made.append(create_memory_file("horovod-segment"))
         os.ftruncate(made[0], size)
-        # Prevent shrinking, which would kill other ranks with SIGBUS.
+        # Seal the size: if one rank shrank the memory, the other ranks would die of SIGBUS.
         fcntl.fcntl(made[0], fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
         made += make_bells(ranks)
     except OSError:
@@ -98,7 +98,7 @@ def make(size: int, ranks: int) -> list[int]:
 
 
 def make_bells(ranks: int) -> list[int]:
-    """Return one non-blocking eventfd for each rank."""
+    """Create one non-blocking eventfd for each rank, and return their descriptors."""
     made: list[int] = []
     try:
         for _ in range(ranks):
@@ -139,7 +139,7 @@ def receive(sock: socket.socket, count: int, timeout: float) -> list[int]:
 
 
 def _receive_batch(sock: socket.socket) -> tuple[bytes, list[int], int]:
-    # Not socket.recv_fds, because some Python versions drop its flags, and children would inherit the descriptors.
+    # Do not use socket.recv_fds: some Python versions ignore its flags, so that children would inherit the descriptors.
     batch = array.array("i")
     data, ancillary, flags, _ = sock.recvmsg(1, socket.CMSG_SPACE(_BATCH * batch.itemsize), socket.MSG_CMSG_CLOEXEC)
     for level, kind, content in ancillary:

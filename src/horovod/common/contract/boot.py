@@ -60,7 +60,7 @@ READY, GO = b"r", b"g"
 
 
 def main() -> None:
-    """Run ``main()`` of the module named by the first argument, with the remaining arguments."""
+    """Run ``main()`` of the module that the first argument names, with the remaining arguments."""
     waiting = select.poll()
     waiting.register(0, select.POLLHUP)
     with contextlib.suppress(AttributeError, OSError):  # pidfd_open needs Linux 5.3

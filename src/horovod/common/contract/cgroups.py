@@ -25,7 +25,7 @@ class Room:
 
 @dataclass(frozen=True)
 class Groups:
-    """Directories of one controller, from the process's own group up to the topmost visible one."""
+    """Directories of one controller: the process's own group and its parents, as far as they are visible."""
 
     version: int
     folders: list[str]
@@ -88,7 +88,7 @@ def cpu_limit(cpu_max: str = "", quota_us: str = "", period_us: str = "") -> flo
     """
     quota, _, period = cpu_max.strip().partition(" ") if cpu_max.strip() else (quota_us.strip(), "", period_us.strip())
     if not (quota.isascii() and quota.isdecimal() and period.isascii() and period.isdecimal()) or int(period) == 0:
-        return None  # "max", or -1 in version 1
+        return None  # no limit: "max", or -1 in version 1
     return int(quota) / int(period)
 
 

@@ -81,9 +81,9 @@ class Rows(msgspec.Struct, frozen=True, tag="live-ranks"):
 
 
 class Value(msgspec.Struct, frozen=True, array_like=True):
-    """Value reported by ``hvd.report`` under one name: mean, minimum and maximum over ``ranks`` ranks.
+    """Value that ``ranks`` ranks have reported under one name (``hvd.report``): its mean, minimum and maximum.
 
-    A statistic is None if it is not a finite number.
+    Each of these is None if it is not a finite number.
     """
 
     name: str
@@ -94,7 +94,7 @@ class Value(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Values(msgspec.Struct, frozen=True, tag="live-values"):
-    """Values reported under several names."""
+    """Values that ranks have reported, for several names."""
 
     values: list[Value]
 

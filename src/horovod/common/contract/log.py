@@ -28,7 +28,7 @@ def make_sink(rank: int, hide_time: bool) -> Callable[[int, str], None]:
             stream.write(f"{stamp}[horovod, rank {rank}] {name}: {message}\n")
             stream.flush()
         except (OSError, ValueError):
-            pass  # a closed stderr must not end training
+            pass  # a closed stderr must not stop training
 
     return sink
 
@@ -57,7 +57,7 @@ _OURS = re.compile(r"[/\\]horovod[/\\](?:" + "|".join(_PARTS) + r")[/\\]")
 
 
 def library_of(path: str) -> str:
-    """Return the package that a source file belongs to; empty for the user's own code."""
+    """Return the package to which a source file belongs; empty for the user's own code."""
     if _OURS.search(path):
         return "horovod"
     found = _INSTALLED.search(path)

@@ -78,7 +78,7 @@ class Updated(msgspec.Struct, frozen=True, tag="updated"):
 
     @property
     def result(self) -> HostUpdateResult:
-        """Kind of the update, as an enum value."""
+        """Kind of the host update, as an enum value."""
         return HostUpdateResult(self.update)
 
 

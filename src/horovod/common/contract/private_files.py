@@ -12,7 +12,7 @@ import stat
 from collections.abc import Iterator
 
 _FOLDER = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-# Opening a pipe without a reader would otherwise block.
+# O_NONBLOCK, because opening a pipe without a reader would block.
 _FILE = os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 

@@ -103,8 +103,8 @@ class ReportPipe:
         """Open the worker's end of the pipe.
 
         Args:
-            name: Name of the pipe from ``name_of``. If it is empty or denotes another file here (in another pid
-                namespace), reports are dropped.
+            name: Name of the pipe from ``name_of``. If it is empty, or denotes another file because this process is in
+                another pid namespace, reports are dropped.
         """
         self._fd = -1
         path, _, inode = name.rpartition(":")
@@ -119,7 +119,7 @@ class ReportPipe:
                 os.close(fd)
 
     def tell(self, report: Report) -> None:
-        """Write the report if the pipe has room."""
+        """Write the report if the pipe has room for it; otherwise drop it."""
         self.write(encode(report))
 
     def write(self, line: bytes) -> bool:
@@ -179,5 +179,5 @@ def rank_ranges(ranks: Collection[int], between: str = ",") -> str:
 
 
 def named_ranks(ranks: Collection[int], between: str = ", ") -> str:
-    """Return text such as ``rank 5`` or ``ranks 0-3, 7``."""
+    """Format ranks as text such as ``rank 5`` or ``ranks 0-3, 7``."""
     return f"rank{'s' if len(ranks) > 1 else ''} {rank_ranges(ranks, between)}"

@@ -9,7 +9,7 @@ Value = bool | int | float | str | list[int] | None
 
 @dataclass(frozen=True)
 class Setting:
-    """Row of the table of settings."""
+    """One setting: a row of the table of all settings."""
 
     name: str
     """Name of the environment variable."""

@@ -391,7 +391,7 @@ def for_debugging(settings: Settings) -> Settings:
 
 
 def generate_docs() -> str:
-    """Return the text of docs/settings.md."""
+    """Generate the text of docs/settings.md."""
     lines = [
         "# Settings",
         "",

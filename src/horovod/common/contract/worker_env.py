@@ -91,7 +91,7 @@ class WorkerEnv:
 
         Raises:
             ValueError: If a variable is invalid; names variable, value and what is accepted. Also if there are several
-                processes but no rendezvous; says what to do.
+                processes but no rendezvous address; says what to do.
         """
         env = os.environ if environ is None else environ
         place = launchers.find(env)
@@ -126,7 +126,7 @@ class WorkerEnv:
                 "let it set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT instead, and for all the same key in "
                 "HOROVOD_JOB_KEY"
             )
-        # MPI may start the processes and carry tensors (bootstrap/mpi.py); negotiation uses our own links.
+        # MPI may start the processes and transfer tensors (bootstrap/mpi.py); negotiation uses the engine's own links.
         if self.controller == "mpi" and not (self.place is not None and self.place.mpi):
             raise ValueError(f"HOROVOD_CONTROLLER must be 'gloo' in this build, got {self.controller!r}")
 
@@ -158,7 +158,7 @@ class WorkerEnv:
         return made
 
     def with_place(self, given: membership.Place) -> "WorkerEnv":
-        """Return a copy with the place that the launcher has given it in an epoch."""
+        """Return a copy with the place in an epoch that the launcher has given to this worker."""
         return replace(
             self,
             rank=given.rank,
@@ -196,7 +196,7 @@ class WorkerEnv:
                 read_key_fd(self.key_fd)
 
     def given_key(self) -> Secret | None:
-        """Return the key that the user provides to a job of another launcher, or None.
+        """Return the key that the user provides for a job of another launcher, or None.
 
         Removes HOROVOD_JOB_KEY from this process's environment.
 
@@ -302,10 +302,10 @@ def is_path_of_descriptor(path: str) -> bool:
 
 
 def read_key_fd(fd: int) -> Secret:
-    """Return the key in a memfd made by ``make_key_fd``.
+    """Return the key in a memfd created by ``make_key_fd``.
 
-    The descriptor stays open and its offset unchanged, but programs no longer inherit it, because one may run as
-    another user.
+    The descriptor stays open, and its offset does not change. Programs started later do not inherit it, because they
+    may run as another user.
 
     Raises:
         ValueError: If the descriptor is not such a memfd.
@@ -331,7 +331,7 @@ def read_key_fd(fd: int) -> Secret:
 
 
 def forget_keys() -> None:
-    """Close the key descriptors in a forked child, which is not a member of the job. Copies in memory stay."""
+    """Close the key descriptors in a forked child, which is not in the job. Copies of the key in memory stay."""
     for fd, identity in _read.items():
         with contextlib.suppress(OSError):
             found = os.fstat(fd)

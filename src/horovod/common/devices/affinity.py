@@ -157,7 +157,7 @@ def _distance(one: Path, other: Path) -> str:
     common = 0
     while common < min(map(len, ways)) and ways[0][common] == ways[1][common]:
         common += 1
-    if common > 1:  # a bridge below the host bridge; devices at the same root port have a switch there
+    if common > 1:  # below the host bridge they share a port, so a switch
         return SWITCH
     if common == 1:
         return BRIDGE

@@ -144,7 +144,7 @@ def have_nccl_warn(environ: MutableMapping[str, str], files: Sequence[str] = NCC
 
 
 def nvtx(environ: Mapping[str, str]) -> Library | Missing:
-    """Return the library that marks ranges for NVIDIA's profilers."""
+    """Return the NVTX library, which marks ranges for NVIDIA's profilers."""
     for wheel in _NVTX_WHEELS:
         for path in in_packages(wheel):
             return Library(path, "a package of Python")
@@ -155,7 +155,7 @@ def nvtx(environ: Mapping[str, str]) -> Library | Missing:
 
 
 def loaded(name: str) -> str:
-    """Return the path of the library with this name in this process; empty if none is loaded."""
+    """Return the path of the library with this name that this process has loaded; empty if there is none."""
     try:
         library = ctypes.CDLL(name, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
         return _origin(library) or name

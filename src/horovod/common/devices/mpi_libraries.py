@@ -142,7 +142,7 @@ def _launchers() -> Iterator[Path]:
             with open(f"/proc/{pid}/stat") as file:
                 pid = int(file.read().rpartition(")")[2].split()[1])
             program = Path(os.readlink(f"/proc/{pid}/exe"))
-        except (OSError, ValueError, IndexError):  # the topmost ancestor, or another user's process
+        except (OSError, ValueError, IndexError):  # no further ancestor, or a process of another user
             return
         if _LAUNCHERS.match(program.name):
             yield program
@@ -167,7 +167,7 @@ class Tried(NamedTuple):
 
 
 def try_mpi(path: str, environ: Mapping[str, str] = os.environ, seconds: float = SECONDS) -> Tried:
-    """Test the library. Takes about a second, or ``seconds`` if it does not answer. Never raises."""
+    """Test the library. This takes about a second, or ``seconds`` if the test does not answer. Never raises."""
     prefix = Path(path).parent.parent
     # Even for a single process, Open MPI 4 runs a helper program, which it expects under the path it was built for.
     own = {"OPAL_PREFIX": str(prefix)} if (prefix / "bin/orted").is_file() else {}
@@ -189,7 +189,7 @@ def try_mpi(path: str, environ: Mapping[str, str] = os.environ, seconds: float =
 
 
 def main() -> int:
-    """Test the MPI library named by this process's argument."""
+    """Test the MPI library that this process's first argument names."""
     from horovod import _core
 
     try:

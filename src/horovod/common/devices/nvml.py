@@ -32,7 +32,7 @@ _P2P: Final = {
     5: "not supported",
     6: "unknown",
 }
-_READ, _NVLINK = 0, 2  # indices of properties of a pair of GPUs
+_READ, _NVLINK = 0, 2  # NVML's numbers of properties of a pair of GPUs
 _ADVICE: Final = {
     4: "this user may not ask it (permissions of /dev/nvidia*)",
     9: "the kernel module of NVIDIA's driver is not loaded, or /dev/nvidia* is not in this container",
@@ -168,19 +168,19 @@ class Nvml:
         return f"{text}; {_ADVICE[code]}" if code in _ADVICE else text
 
     def number(self, name: str, *arguments: Any) -> int:
-        """Return the result of a function that fills an int or unsigned int."""
+        """Call a function that fills an int or unsigned int, and return its value."""
         value = ctypes.c_int(0)
         self._call(name, *arguments, ctypes.byref(value))
         return value.value
 
     def text(self, name: str, *arguments: Any) -> str:
-        """Return the result of a function that fills a string."""
+        """Call a function that fills a string, and return the string."""
         buffer = ctypes.create_string_buffer(96)
         self._call(name, *arguments, buffer, ctypes.c_uint(len(buffer)))
         return buffer.value.decode(errors="replace")
 
     def device(self, index: int) -> ctypes.c_void_p:
-        """Return the handle of a GPU."""
+        """Return NVML's handle of a GPU."""
         handle = ctypes.c_void_p()
         self._call("nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(index), ctypes.byref(handle))
         return handle

@@ -26,7 +26,7 @@ class _TrialError(Exception):
 
 
 class _Cuda:
-    """CUDA driver with a current context on its first GPU."""
+    """CUDA driver with a context on the first GPU, which is current in this thread."""
 
     def __init__(self, path: str) -> None:
         try:
@@ -98,7 +98,7 @@ def open_it(driver: str, text: str) -> None:
 
 
 def main() -> None:
-    """Run `own DRIVER` or `open DRIVER HANDLE`."""
+    """Run the part of the test that the arguments select: `own DRIVER` or `open DRIVER HANDLE`."""
     parts: dict[str, Callable[..., None]] = {"own": own, "open": open_it}
     try:
         parts[sys.argv[1]](*sys.argv[2:])

@@ -67,7 +67,7 @@ def installed() -> dict[str, str]:
 
 
 def of_nccl(library: Library | Missing) -> int:
-    """Return the version code of a library, or 0 if unknown, without loading it or starting a process.
+    """Return the version code of a library without loading it or starting a process; 0 if unknown.
 
     The version is taken from its package, from the file's name, or from the file's contents.
     """
@@ -98,12 +98,12 @@ def _in_file(path: str) -> int:
         with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
             found = re.search(_WORDS, text)
             return code_of(found[1].decode()) if found is not None else 0
-    except (OSError, ValueError):  # empty files cannot be mapped
+    except (OSError, ValueError):  # an empty file cannot be mapped
         return 0
 
 
 def load_elsewhere(path: str) -> tuple[int, str]:
-    """Load the library in a separate process, and return (version code, reason if it cannot be loaded)."""
+    """Load the library in a separate process; return (version code, error text if it cannot be loaded)."""
     try:
         done = subprocess.run(
             [sys.executable, *boot.standalone_arguments("-c", _LOAD, path)],

@@ -104,7 +104,7 @@ def find_mismatch(told: Sequence[tuple[Sequence[str], bool]], rank: int) -> Mism
 
 
 def signature(tensors: Iterable[tuple[Sequence[int], object]]) -> str:
-    """Return a digest of shapes and dtypes in order; equal digests mean that broadcasts match."""
+    """Return a digest of shapes and dtypes, in order. If ranks have equal digests, their broadcasts match."""
     shown = [f"{list(shape)} {dtype}" for shape, dtype in tensors]
     return f"{len(shown)} tensors, {hashlib.sha256(' '.join(shown).encode()).hexdigest()[:8]}"
 

@@ -86,7 +86,7 @@ def batch(global_batch: int, ranks: int, rank: int, most: int | None = None) -> 
     each, more = divmod(global_batch, ranks)
     of = tuple(each + (index < more) for index in range(ranks))
     passes = 1 if most is None else -(-of[0] // most)
-    passes = min(passes, of[-1])  # no rank makes an empty pass
+    passes = min(passes, of[-1])  # so that no rank makes an empty pass
     if most is not None and -(-of[0] // passes) > most:
         raise ValueError(
             f"global_batch {global_batch} on {ranks} ranks cannot be cut into equally many passes of at most {most} "

@@ -265,7 +265,7 @@ class Checkpoint:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # Methods of the writer thread.
+    # Methods that run in the writer thread.
 
     def _write_all(self) -> None:
         while True:

@@ -72,15 +72,15 @@ def begin(directory: Path, stem: str) -> tuple[Path, io.FileIO]:
     """
     while True:
         path = directory / f".{stem}.{os.getpid()}.{secrets.token_hex(4)}.tmp"
-        # Explicit mode, because files that others can change would be refused (checkpoint_trust.py), whatever the
-        # umask.
+        # Set the mode explicitly, because the umask may let others write, and such files would be rejected
+        # (checkpoint_trust.py).
         file = io.FileIO(path, "xb", opener=lambda name, flags: os.open(name, flags, 0o644))
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             there = path.exists()
         except BlockingIOError:  # another process saw the file before it was locked, and will remove it
             there = False
-        except OSError:  # a file system without locks
+        except OSError:  # this file system does not support locks
             there = True
         if there:
             return path, file
@@ -88,7 +88,7 @@ def begin(directory: Path, stem: str) -> tuple[Path, io.FileIO]:
 
 
 def is_unfinished(name: str) -> bool:
-    """Return True for the name of an unfinished file."""
+    """Return True if this is the name of an unfinished file."""
     return _UNFINISHED.fullmatch(name) is not None
 
 
@@ -123,7 +123,7 @@ def made_in(directory: Path) -> os.stat_result:
     path, file = begin(directory, "job")
     with file:
         try:
-            with contextlib.suppress(OSError):  # a file system without modes
+            with contextlib.suppress(OSError):  # this file system does not support modes
                 os.fchmod(file.fileno(), 0o600)
             return os.fstat(file.fileno())
         finally:
@@ -193,7 +193,7 @@ def write_into(file: io.FileIO, step: int, dump: Callable[[IO[bytes]], None], tr
 
 
 def read(directory: Path, step: int, load: Callable[[IO[bytes]], Any], trust: Trust = OWN) -> Any:
-    """Return what ``load`` makes of the payload, after its checksum has been verified.
+    """Verify the checksum of a checkpoint, and return what ``load`` returns for its payload.
 
     Raises:
         TornCheckpointError: If the file is damaged; says how.
@@ -248,7 +248,7 @@ def _checked(file: io.BufferedReader, name: str, step: int, trust: Trust) -> int
 
 
 class _Summed(io.RawIOBase):
-    """Writer that counts and checksums the bytes it passes to ``file``."""
+    """File-like writer that counts and checksums the bytes that it writes to ``file``."""
 
     def __init__(self, file: io.FileIO, summed: Sum) -> None:
         self._file = file
@@ -275,7 +275,7 @@ class _Summed(io.RawIOBase):
 
 
 class _Payload(io.RawIOBase):
-    """Reader limited to the first ``length`` bytes of a file."""
+    """File-like reader of the first ``length`` bytes of a file."""
 
     def __init__(self, file: io.FileIO, length: int) -> None:
         self._file = file

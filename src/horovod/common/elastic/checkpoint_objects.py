@@ -39,7 +39,7 @@ def without_password(text: str) -> str:
 
 
 class Objects:
-    """Checkpoints at a URL; see ``Place``."""
+    """Storage of checkpoints at a URL; see ``Place``."""
 
     def __init__(self, url: str, options: Mapping[str, Any], trust: Trust = files.OWN) -> None:
         """Open the file system of the URL.
@@ -81,7 +81,7 @@ class Objects:
         return self._shown
 
     def is_there(self) -> bool:
-        return True  # object stores have no empty directories
+        return True  # object stores do not have empty directories
 
     def steps(self) -> list[int]:
         return files.steps_of(self._names())

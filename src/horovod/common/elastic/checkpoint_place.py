@@ -43,7 +43,7 @@ class Place(Protocol):
         """Write a checkpoint atomically, replacing one of the same step. Errors of ``dump`` are raised too."""
 
     def read(self, step: int, load: Load) -> Any:
-        """Return what ``load`` makes of the payload, after its checksum has been verified.
+        """Verify the checksum of a checkpoint, and return what ``load`` returns for its payload.
 
         Raises:
             TornCheckpointError: If the checkpoint is damaged.
@@ -65,7 +65,7 @@ class Place(Protocol):
 
 
 class Folder:
-    """Checkpoints in a local or mounted directory."""
+    """Storage of checkpoints in a local or mounted directory."""
 
     def __init__(self, path: Path, trust: Trust = files.OWN) -> None:
         self.path, self._trust = path, trust

@@ -41,7 +41,7 @@ def samples_of(source: Any, shuffle: int, seed: int, prepare: Callable[[Any], An
 
 
 class Arrays:
-    """Samples from arrays with equal first dimensions, or from an integer n: the indices below n."""
+    """Samples from arrays with equal first dimensions, or for an integer n, the indices from 0 to n - 1."""
 
     shuffles = False
 

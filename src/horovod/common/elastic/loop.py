@@ -66,7 +66,7 @@ def run_fn(
             failed = False
             if changed:  # reset callbacks may use collectives, which may fail
                 state.on_reset()
-                notification_manager.register_listener(state)  # for host updates received since
+                notification_manager.register_listener(state)  # delivers host updates received since
             if together.needed:
                 if isinstance(state, State):
                     state.begin_step()
@@ -180,7 +180,8 @@ def _settle(state: Any) -> Outcome | None:
 def _go_back(state: Any, error: HorovodInternalError, entered: bool) -> None:
     """Restore or keep the state after a failure.
 
-    ``entered``: True if the program's function was called since the last ``sync``; otherwise the state is unchanged.
+    ``entered`` is True if the program's function was called since the last ``sync``. Otherwise the state has not
+    changed.
     """
     if not isinstance(state, Keeping):
         state.restore()

@@ -1,7 +1,7 @@
 """State that an elastic program keeps across failures and changes of members.
 
-A *commit* is a copy in memory to which a rank returns after a failure. *sync* gives all ranks the same state; it is how
-a new worker gets its state.
+A *commit* is a copy in memory to which a rank returns after a failure. *sync* gives all ranks the same state, including
+new workers.
 """
 
 import copy
@@ -103,7 +103,7 @@ class State(ABC):
             callback()
 
     def on_hosts_updated(self, timestamp: float, update_res: HostUpdateResult) -> None:
-        """Store a host update; rank 0's next ``check_host_updates`` handles it. Thread-safe."""
+        """Store a host update until the next ``check_host_updates``, which uses rank 0's. Thread-safe."""
         self._host_messages.put((timestamp, update_res))
 
     def commit(self) -> None:

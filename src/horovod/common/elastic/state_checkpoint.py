@@ -1,4 +1,4 @@
-"""Checkpoints of states, from which a restarted job continues."""
+"""Checkpoints of elastic states, from which a restarted job can continue."""
 
 import os
 import pickle
@@ -22,7 +22,9 @@ class Stateful(Protocol):
 
 
 class StateCheckpoint(Checkpoint):
-    """Checkpoints of one job, in a directory for this job only that rank 0 can write to; other ranks need not see it.
+    """Checkpoints of one job, in a directory for this job only.
+
+    Only rank 0 needs access to the directory.
 
     Example::
 
@@ -78,7 +80,7 @@ class StateCheckpoint(Checkpoint):
         )
 
     def load(self, step: int | None = None) -> Loaded | None:
-        """Load a checkpoint as ``Checkpoint.load`` does; the value is the saved state."""
+        """Load a checkpoint like ``Checkpoint.load``; its value is the saved state."""
         found = super().load(step)
         return found and Loaded(found.step, _parts(found.value)[0])
 

@@ -33,7 +33,7 @@ class CurveKeyServer(ThreadedServer):
     def __init__(
         self, listeners: Sequence[socket.socket], known: Callable[[int], bytes | None], key: bytes, port: int
     ) -> None:
-        """Start to serve the job's key.
+        """Start the server that gives ranks the job's key.
 
         Args:
             listeners: Listening sockets; owned by this object from now on.

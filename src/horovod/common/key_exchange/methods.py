@@ -69,7 +69,7 @@ class Group:
 
     @property
     def leader(self) -> int:
-        """Rank whose process runs the store."""
+        """World rank whose process runs the store."""
         return self.members[0] if self.members else 0
 
     @property
@@ -108,7 +108,7 @@ class MeetingMethod:
         raise NotImplementedError
 
     def follow(self, group: Group, seconds: float) -> Meeting:
-        """Find the store. Raises MeetingError after ``seconds``."""
+        """Find rank 0's store. Raises MeetingError after ``seconds``."""
         raise NotImplementedError
 
 

@@ -269,7 +269,7 @@ def _load() -> Any:
 
 
 def _candidates() -> Iterator[str]:
-    import ctypes.util  # imported here, because it is seldom needed and imports much of the standard library
+    import ctypes.util  # slow import that is seldom needed
 
     yield from dict.fromkeys(path for pid in _ancestors() for path in mapped_libraries(pid, "libpmix"))
     named = ctypes.util.find_library("pmix")

@@ -29,7 +29,7 @@ _AT_ONCE = 256
 _STEP = 0.5  # seconds between checks of the time and of new candidates
 _LONGEST = 4096  # maximum bytes of a message
 _LOOK_UPS = 8  # maximum number of parallel lookups
-_UNKNOWN = 3.0  # seconds until an unknown name is looked up again
+_UNKNOWN = 3.0  # seconds before an unknown name is looked up again
 
 
 def ask(candidates: Callable[[], Iterable[Candidate]], key: bytes, deadline: float) -> Candidate | None:

@@ -43,7 +43,7 @@ from horovod.common.security.auth import AuthError, derive_key
 
 NONCE = 32
 
-_INITIAL_USERS = "user:[4026531837]"  # the same on every machine: PROC_USER_INIT_INO
+_INITIAL_USERS = "user:[4026531837]"  # inode of the initial user namespace on every machine (PROC_USER_INIT_INO)
 
 
 @dataclass(frozen=True)

@@ -174,7 +174,7 @@ def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
         length, kind = _ATTRIBUTE.unpack_from(data, at)
         if length < _ATTRIBUTE.size:
             return
-        yield kind & 0x3FFF, data[at + _ATTRIBUTE.size : at + length]  # two bits are flags
+        yield kind & 0x3FFF, data[at + _ATTRIBUTE.size : at + length]  # the upper two bits of the type are flags
         at += (length + 3) & ~3
 
 

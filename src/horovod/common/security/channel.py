@@ -29,7 +29,7 @@ def _context(accepts: bool) -> ssl.SSLContext:
     made.check_hostname = False
     made.verify_mode = ssl.CERT_NONE
     made.minimum_version = made.maximum_version = ssl.TLSVersion.TLSv1_2
-    # Sessions must not be resumed or renegotiated, because the binding could not distinguish the connections.
+    # Do not allow sessions to be resumed or renegotiated: several connections could then have the same binding.
     made.options |= ssl.OP_NO_TICKET | ssl.OP_NO_RENEGOTIATION
     try:
         made.set_ciphers(_CIPHER)
@@ -117,7 +117,7 @@ class Talk:
     """Channel over a blocking socket, with one deadline for the whole conversation."""
 
     def __init__(self, sock: Socket, accepts: bool, seconds: float) -> None:
-        """Establish the channel. Raises AuthError (including HungUp), TimeoutError or OSError."""
+        """Run the TLS handshake. Raises AuthError (including HungUp), TimeoutError or OSError."""
         self.sock = sock
         self._until = time.monotonic() + seconds
         self._received = bytearray()
@@ -143,7 +143,7 @@ class Talk:
         self._send()
 
     def read(self, count: int) -> bytes:
-        """Read exactly ``count`` bytes."""
+        """Read exactly ``count`` bytes of decrypted data."""
         while len(self._received) < count:
             self._receive()
         data = bytes(self._received[:count])

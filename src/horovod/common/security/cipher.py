@@ -60,8 +60,7 @@ def available() -> dict[str, str]:
 
 def _loaded() -> list[str]:
     """Return the paths of suitable libraries that this process has loaded, OpenSSL's first."""
-    # Importing these modules loads the libraries. Python may be built without OpenSSL, or with OpenSSL linked
-    # statically.
+    # Importing these modules loads the libraries, except if Python has no OpenSSL or has linked it statically.
     with contextlib.suppress(ImportError):
         import _hashlib  # noqa: F401
     with contextlib.suppress(ImportError):

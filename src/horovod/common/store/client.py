@@ -43,8 +43,8 @@ class StoreTimeout(StoreError):
     """A request to the store timed out.
 
     Attributes:
-        missing: Names (get) or ranks (exchange) that did not come.
-        gave_up: Ranks that had come but timed out earlier. Both lists are empty if the server did not answer.
+        missing: Names (get) without a value, or ranks (exchange) that have not called.
+        gave_up: Ranks that had called but timed out earlier. Both lists are empty if the server did not answer.
     """
 
     def __init__(self, message: str, missing: list[str], gave_up: list[str] | None = None) -> None:
@@ -79,7 +79,7 @@ class StoreClient:
         self._timeout = timeout
         self._where = f"{host}:{port}"
         self._last_id = 0
-        self._peeks: dict[str, int] = {}  # request ids of pending peek() calls, by name
+        self._peeks: dict[str, int] = {}  # request ids of unanswered peek() calls, by name
         self._peeked: dict[int, Reply] = {}  # replies to these requests
         self._decoder = msgspec.msgpack.Decoder(Reply)
         self._context = zmq.Context(io_threads=1)

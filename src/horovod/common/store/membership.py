@@ -219,7 +219,7 @@ class MembershipControl:
         self._ask(lambda table: table.fail(group, why))
 
     def set(self, name: str, value: bytes) -> None:
-        """Store a value unless the name already has one."""
+        """Store a value in the store, unless the name already has one."""
         self._ask(lambda table: table.set_first(name, value))
 
     def close(self) -> None:

@@ -17,7 +17,7 @@ _ENCRYPTION = 64  # maximum overhead of encryption per frame in bytes (33 in Cur
 MAX_VALUE_BYTES = 1 << 20
 MAX_NAMES = 65536
 MAX_RANKS = 65536
-# A request has at most one value and its name, or as many names as fit.
+# A request contains a name and its value, or as many names as fit.
 MAX_REQUEST_BYTES = MAX_VALUE_BYTES + 4096
 # Maximum bytes of all values in a reply; the reply to an exchange has one value per rank.
 MAX_REPLY_BYTES = 256 << 20

@@ -29,13 +29,13 @@ class StoreServer(ThreadedServer):
         listeners: Sequence[TcpSocket] = (),
         front: MembershipControl | None = None,
     ) -> None:
-        """Start to serve the store.
+        """Start the server of the store in its own thread.
 
         Args:
             key: The job's key.
             host: Address of the interface to listen on; the system chooses the port.
             listeners: Listening sockets on the same port to use instead; owned by the server from now on.
-            front: Interface for the launcher of an elastic job.
+            front: Launcher's interface to the membership server, in an elastic job.
 
         Raises:
             ValueError: If ``host`` is not an address of this machine.
@@ -95,7 +95,7 @@ class StoreServer(ThreadedServer):
                 gate.answer()
             if socket in ready:
                 client, *parts = socket.recv_multipart()
-                # A member's invalid message (too long, undecodable, not UTF-8 or too deeply nested) gets no answer.
+                # Ignore invalid messages of members: too long, undecodable, not UTF-8 or too deeply nested.
                 with contextlib.suppress(ValueError, RecursionError):
                     replies += table.handle(client, decoder.decode(_joined(parts)), time.monotonic())
             if front is not None:

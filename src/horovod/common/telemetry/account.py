@@ -56,7 +56,7 @@ class Account:
         """
         self._job, self._engine, self._bus, self._settings, self._link_of = job, engine, bus, settings, link
         self._interval = max(1.0, job.size / _NOTES)
-        # If hosts have different numbers of ranks, the cross rank does not identify a host.
+        # The cross rank does not identify a host if hosts have different numbers of ranks.
         self._host = job.hosts.index(job.hosts[job.rank]) if job.hosts else job.cross_rank
         self._lock = threading.RLock()  # protects the attributes from here to the events
         self._own = Own()
@@ -298,7 +298,7 @@ class Account:
             outlet.close()
 
     def leave_in_child(self) -> None:
-        """Release files and ports in a forked child, which would otherwise keep them locked and in use."""
+        """Release files and ports in a forked child, because it would keep them locked and in use."""
         for outlet in self._outlets:
             outlet.leave_in_child()
 
@@ -315,4 +315,4 @@ def _print(line: str) -> None:
         sys.stderr.write(line + "\n")
         sys.stderr.flush()
     except (OSError, ValueError):
-        pass  # a closed stderr must not end training
+        pass  # a closed stderr must not stop training

@@ -98,7 +98,7 @@ class LinesFile:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise
-        except OSError:  # a file system without locks
+        except OSError:  # this file system does not support locks
             pass
         size = os.fstat(self._file).st_size
         if size and os.pread(self._file, 1, size - 1) != b"\n":  # an earlier writer was killed in the middle of a line
@@ -118,7 +118,7 @@ class LinesFile:
         try:
             size = os.fstat(self._file).st_size
             written = os.write(self._file, data)
-            if written < len(data):  # the disk is full: leave no partial line
+            if written < len(data):  # if the disk is full, leave no partial line
                 os.ftruncate(self._file, size)
                 raise OSError(28, "No space left on device")
         except OSError as error:
@@ -126,7 +126,7 @@ class LinesFile:
 
     def close(self) -> None:
         if self._file is not None:
-            with contextlib.suppress(OSError):  # forked children share the lock and may outlive this process
+            with contextlib.suppress(OSError):  # unlock: forked children share the lock and may outlive this process
                 fcntl.flock(self._file, fcntl.LOCK_UN)
             self.leave_in_child()
 

@@ -105,7 +105,7 @@ class Rank:
 
     @property
     def label(self) -> str:
-        """Name of the rank for messages."""
+        """Text that names the rank and its host in messages."""
         return f"rank {self.rank} (host {self.host}, pid {self.pid})" if self.host else f"rank {self.rank}"
 
     @property

@@ -80,9 +80,9 @@ class Hangs:
     # ---- every rank ------------------------------------------------------------------------------------------------
 
     def _look(self, _: int, what: dict[str, Any]) -> None:
-        """Inspect a process on this host that does not answer.
+        """Inspect a process on this host whose rank does not answer.
 
-        Runs in a thread, so that this rank can still answer for itself.
+        This runs in a thread, so that this rank can still answer.
         """
 
         def look() -> None:
@@ -316,7 +316,7 @@ class ExplainListener:
         """Stop answering, and release references, in particular to the engine."""
         if self._socket is not None:
             with contextlib.suppress(OSError):
-                self._socket.shutdown(socket.SHUT_RDWR)  # wakes the thread
+                self._socket.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts connections
             self._thread.join(_LEAVING)
             self._socket.close()
             self._socket = None

@@ -52,7 +52,7 @@ class MessageBus:
 
     @property
     def box(self) -> "Mailbox":
-        """Mailbox of received messages."""
+        """Engine's mailbox with the received messages."""
         return self._box
 
     def on_waiting(self, handler: Callable[[dict[str, Any]], None]) -> None:
@@ -106,7 +106,7 @@ class MessageBus:
                 continue
             try:
                 self._handle(*message)
-            except Exception as error:  # observation must not end the job
+            except Exception as error:  # an error in observation must not end the job
                 logging.getLogger("horovod").debug("telemetry: %s: %s", type(error).__name__, error)
 
     def _handle(self, rank: int, topic: int, body: bytes) -> None:

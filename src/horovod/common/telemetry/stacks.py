@@ -66,7 +66,7 @@ class Thread:
 
     @property
     def ours(self) -> bool:
-        """True for a thread of this library's telemetry."""
+        """True if the thread belongs to this library."""
         return any(f"{os.sep}telemetry{os.sep}" in frame.path and frame.library == "horovod" for frame in self.frames)
 
     @property
@@ -239,7 +239,7 @@ def _among(objects: list[Any], wanted: set[Any]) -> list[Any]:
 
 
 def _kinds(base: Any) -> set[Any]:
-    """Return the class and all its subclasses."""
+    """Return the class and all its direct and indirect subclasses."""
     found = {base}
     for kind in base.__subclasses__():
         found |= _kinds(kind)

@@ -21,7 +21,7 @@ SAMPLE = 32
 """Maximum number of single steps in a report."""
 WARM_UP = 3
 """Number of first steps to ignore, which are unlike the others: memory is first touched, schedules are found."""
-# A step that takes this many times as long as others, and at least this many ns, includes a pause.
+# A step includes a pause if it takes this many times as long as usual, and at least this many ns.
 _PAUSE, _LEAST_PAUSE = 20, 500_000_000
 _REMEMBERED = 101  # number of recent steps whose median counts as the usual length
 _WAITING = 4096  # maximum number of sampled steps that some ranks have not reported yet
@@ -89,7 +89,7 @@ class Sums:
                 setattr(self, name, getattr(self, name) + sum(column))
 
     def since(self, before: "Sums") -> "Sums":
-        """Return the difference to earlier sums."""
+        """Return the difference between these sums and earlier ones."""
         return Sums(*(now - then for now, then in zip(self.values(), before.values(), strict=True)))
 
     def values(self) -> list[int]:
@@ -171,12 +171,12 @@ class Pings:
         self._clocks: deque[Clock] = deque(maxlen=16)
 
     def add(self, asked: int, theirs: int, answered: int) -> Clock:
-        """Add a round trip, and return the best estimate.
+        """Add a round trip, and return the most precise estimate of the clock.
 
         Args:
-            asked: Time on rank 0 when the question was sent.
-            theirs: Time on the host.
-            answered: Time on rank 0 when the answer arrived.
+            asked: Time on rank 0, in ns, when the question was sent.
+            theirs: Time on the host, in ns, when it answered.
+            answered: Time on rank 0, in ns, when the answer arrived.
         """
         self._clocks.append(Clock(theirs - (asked + answered) // 2, (answered - asked + 1) // 2))
         return min(self._clocks, key=lambda clock: clock.error)
@@ -252,7 +252,7 @@ class Lateness:
 
 
 class Together:
-    """Combined reports of all ranks, on rank 0."""
+    """Combination of the reports of all ranks, on rank 0."""
 
     def __init__(self, size: int) -> None:
         self.size = size

@@ -141,7 +141,7 @@ _SUBJECT = {"gradients": "samples", "batches": "samples"}
 
 
 class Checks:
-    """Training checks of one job on one rank."""
+    """Checks of the training in one job, on one rank."""
 
     def __init__(
         self, job: Job, engine: "Engine", bus: MessageBus, settings: Settings, warn: Callable[[str], None]
@@ -166,7 +166,7 @@ class Checks:
             self._warn(f"{text} {_OFF}")
 
     def close(self) -> None:
-        """End the checks. Rank 0 warns if it has trained without averaging anything."""
+        """End the checks. Rank 0 warns if it has trained without averaging any gradients."""
         ended = self._engine.ended()
         if self._on and self._rank == 0 and (ended is None or ended[0] == "left") and training.nothing_averaged():
             self._warn(
