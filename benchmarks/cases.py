@@ -1,4 +1,4 @@
-"""Benchmark cases: amounts of data, numbers of repetitions, and the modes of each peer. Pure data, no framework."""
+"""Benchmark cases: amounts of data, repetition counts, and the modes of each peer, without code for any framework."""
 
 from __future__ import annotations
 
@@ -30,10 +30,11 @@ class Case:
     """Case that is measured in all columns.
 
     Attributes:
-        kind: "allreduce" (one tensor), "many" or "resnet" (a set of tensors), or a training step of one of TRAINING.
+        kind: "allreduce" (one tensor), "many" or "resnet" (a set of tensors), or a network in TRAINING (a training
+            step).
         label: Name in tables.
         bytes: Size of the data; for a training step, the number of examples per rank.
-        inner: Number of operations whose mean is one sample.
+        inner: Number of operations per sample; a sample is their mean time.
         samples: Number of samples.
     """
 
@@ -72,12 +73,12 @@ def gradient_sets() -> list[Case]:
     ]
 
 
-# Networks that are trained, with the unit of throughput: (units per example, name of the unit).
+# Networks to train, with the unit in which their throughput is counted: (units per example, name of the unit).
 TRAINING = {"char_gpt": (64, "characters"), "resnet18": (1, "images")}
 
 
 def training_steps() -> list[Case]:
-    """Return training steps with small to large batches; communication has the largest share in small ones."""
+    """Return training steps from small to large batches. Communication takes the largest share in small batches."""
     shares = {"char_gpt": ((1, 20), (8, 10), (64, 4)), "resnet18": ((1, 8), (4, 4), (16, 3))}
     return [
         Case(kind, f"{kind}, {batch} a rank", batch, 1, samples)
@@ -91,7 +92,8 @@ QUICK = [4, 64 * KIB, MIB, 16 * MIB]
 
 DEFAULT = ["horovod", "optimizer", "horovod shared", "limit", "gloo", "DDP", "Open MPI"]  # columns
 
-# Column -> (job that runs it, case kind -> modes). A cell shows the best mode. DDP runs in gloo's processes.
+# By column: the job that runs it, and the modes for each kind of case. A table cell shows the best mode. DDP runs in
+# gloo's processes.
 COLUMNS: dict[str, tuple[str, dict[str, list[str]]]] = {
     "horovod": (
         "horovod",
@@ -102,9 +104,9 @@ COLUMNS: dict[str, tuple[str, dict[str, list[str]]]] = {
             **{kind: ["step"] for kind in TRAINING},
         },
     ),
-    # The optimizer with default arguments. Unlike the first column, it includes autograd's work.
+    # Horovod's optimizer with default arguments. Unlike the first column, it includes autograd's work.
     "optimizer": ("horovod", {"many": ["optimizer"], "resnet": ["optimizer"]}),
-    # Tensors in memory that the ranks share; for the optimizer, all gradients are views of its buckets.
+    # Horovod with tensors in memory that the ranks share. With the optimizer, all gradients are views of its buckets.
     "horovod shared": (
         "horovod",
         {

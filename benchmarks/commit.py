@@ -26,7 +26,7 @@ import horovod.torch as hvd
 
 @dataclass(frozen=True)
 class Cost:
-    """Times in seconds: medians over steps, or over pairs of a step with and a step without a commit."""
+    """Times in seconds, as medians over steps, or over pairs of steps with and without a commit."""
 
     without: float
     """Time of a step that only checks for changed hosts."""
@@ -41,12 +41,12 @@ class Cost:
 
     @property
     def share(self) -> float:
-        """Additional time relative to a step without a commit."""
+        """Additional time as a fraction of a step without a commit."""
         return self.extra / self.without
 
 
 def cost(without: Sequence[float], with_commit: Sequence[float], calls: Sequence[float]) -> Cost:
-    """Return the cost from the times of pairs of steps and of calls; raise ValueError for fewer than two pairs."""
+    """Compute the cost from the times of pairs of steps and of calls; raise ValueError for fewer than two pairs."""
     if len(without) != len(with_commit) or len(without) < 2:
         raise ValueError(
             f"the numbers of steps must be equal and at least 2, got {len(without)} and {len(with_commit)}"
@@ -123,7 +123,7 @@ def measure(network: str, batch: int, pairs: int, block: int) -> tuple[int, Cost
 
     def steps(commits: bool) -> float:
         state.wait()
-        step(commits)  # not measured, as it overlaps with the work of the other kind
+        step(commits)  # not measured, because work of the previous block may overlap with it
         begin = time.perf_counter()
         for _ in range(block):
             step(commits)

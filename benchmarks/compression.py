@@ -26,7 +26,7 @@ WAYS = ("none", "fp16", "bf16", "wire_fp16", "wire_bf16", "wire_int8")
 
 @dataclass
 class Curve:
-    """Results that one run of the example printed. ``losses`` has means since the previous line, by step."""
+    """Results that one run of the example printed. ``losses`` are means since the previous line, by step."""
 
     losses: dict[int, float]
     held_out: float
@@ -47,8 +47,8 @@ def parse(output: str) -> Curve:
 
 
 def table(curves: dict[str, Curve], steps: int) -> str:
-    """Return the Markdown table. The bytes of all compressors are compared with those of the first one."""
-    marks = sorted(next(iter(curves.values())).losses)[1:]  # the first line is about one step only
+    """Return the Markdown table, which compares the bytes of each compressor with the first compressor's."""
+    marks = sorted(next(iter(curves.values())).losses)[1:]  # skip the first line, which is about one step only
     head = ["compression", *(f"step {m}" for m in marks), "held-out", "bytes a step", "share", "ranks equal"]
     rows = [head, ["---"] * len(head)]
     base = next(iter(curves.values())).bytes_sent
@@ -92,7 +92,7 @@ def run(way: str, args: argparse.Namespace) -> Curve:
 
 
 def work() -> None:
-    """Run the unchanged example in a worker, then print the bytes that its rank sent, except during the start."""
+    """Run the unchanged example in a worker, then print the bytes that its rank sent after startup."""
     sys.argv = [str(EXAMPLE), *sys.argv[2:]]
     runpy.run_path(str(EXAMPLE), run_name="__main__")
     import horovod.torch as hvd

@@ -28,13 +28,13 @@ Figures = dict[str, Any]
 
 
 def delays(ranks: int, per_host: int, schedules: bool) -> int:
-    """Return the length of the longest chain of messages until all ranks know that an operation may start."""
+    """Return the length of the longest chain of messages before all ranks know that an operation can start."""
     hosts = -(-ranks // per_host)
     if schedules and hosts == 1:
-        return 1  # a word in shared memory
+        return 1  # the votes are words in shared memory
     if schedules and per_host == 1:
         return (ranks - 1).bit_length()
-    return 2 if hosts == 1 or per_host == 1 else 4  # up the tree of ranks, first ranks of hosts, rank 0, and down
+    return 2 if hosts == 1 or per_host == 1 else 4  # from ranks to the first ranks of hosts, to rank 0, and back down
 
 
 def steps_for(ranks: int) -> int:
@@ -68,7 +68,7 @@ def busy(role: Figures) -> float:
 
 
 def of_root(case: Figures, way: str) -> float:
-    """Return rank 0's messages or bytes per step, including readiness votes, which are equal on all ranks.
+    """Return rank 0's messages or bytes per step, including readiness votes, which count the same on all ranks.
 
     ``way`` is "sent", "received", "sent_bytes" or "received_bytes". See engine/schedule_sync.h for the votes.
     """

@@ -19,9 +19,9 @@ SECONDS = 600
 
 
 def train(elements: int, slow: float, step: float, configfile: str | None) -> float:
-    """Train, and return the seconds of the second pass, before which all data workers have started."""
+    """Train for two passes, and return the seconds of the second one, when all data workers have started."""
     import tensorflow as tf
-    from tensorflow.python.data.experimental.ops import testing  # has an operation that sleeps; there is no public one
+    from tensorflow.python.data.experimental.ops import testing  # private, but no public operation sleeps
 
     from horovod.tensorflow.data.compute_service import TfDataServiceConfig
 

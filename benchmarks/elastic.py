@@ -43,7 +43,7 @@ GB = 1 << 30
 
 @dataclass
 class Kills:
-    """Results of kills, in seconds and steps, one per kill. Pauses are those of remaining workers during a join."""
+    """Results of kills, one per kill, in seconds and steps. Pauses are those of the other workers in a join."""
 
     recoveries: list[float] = field(default_factory=list)
     lost: list[int] = field(default_factory=list)
@@ -63,7 +63,7 @@ class Kills:
 
 
 def kill_ours(folder: Folder, count: int, drawn: random.Random, made: Kills) -> None:
-    """Kill workers of several jobs. Each job has few kills, because the workers' files are always read completely."""
+    """Kill workers in several jobs, with few kills per job because each wait reads the workers' whole files."""
     flags = ["-np", str(RANKS), "--min-np", "2", "--max-np", str(RANKS)]
     for first in range(0, count, KILLS_A_JOB):
         where = folder("ours")
@@ -99,7 +99,7 @@ def kill_torchft(folder: Folder, count: int, drawn: random.Random, made: Kills) 
 
 
 def kill_one(job: jobs.Job, made: Kills, drawn: random.Random, newcomer: bool) -> None:
-    """Kill a worker and wait until the others have continued and, with `newcomer`, another one has joined."""
+    """Kill a worker, and wait until the others continue and, with `newcomer`, a new worker has joined."""
     there = job.until_train(RANKS)
     victim = drawn.choice(sorted(there))
     rest = set(there) - {victim}
@@ -136,7 +136,7 @@ def kill(folder: Folder, options: argparse.Namespace) -> list[str]:
             found[name] = Kills()
             try:
                 measure(folder, count, drawn, found[name])
-            except SystemExit as error:  # keep the results so far
+            except SystemExit as error:  # report the failure, but keep the results so far
                 found[name].failed = True
                 print(error, file=sys.stderr)
     options.figures["kill"] = {name: vars(kills) for name, kills in found.items()}
@@ -167,7 +167,7 @@ def has_torchft() -> bool:
 
 
 def join(folder: Folder, options: argparse.Namespace) -> list[str]:
-    """Start one rank, then another on a second "host" of this machine, so that the state is sent over TCP."""
+    """Start one rank, then another on a second simulated host, so that the state is sent over TCP."""
     pauses = {}
     links = [both_loopbacks()]
     for extra in (4, options.state):
@@ -232,7 +232,7 @@ def idle(folder: Folder, options: argparse.Namespace) -> list[str]:
         turns: list[tuple[float, float]] = []
         for number in range(options.turns + 1):
             took = {}
-            for kind in kinds if number % 2 else reversed(kinds):  # alternate which is first
+            for kind in kinds if number % 2 else reversed(kinds):  # alternate which job runs first
                 (places[kind] / f"go.{number}").touch()
                 lines = by_kind[kind].until(lambda lines: len(blocks(lines, number)) == count, "a block")  # noqa: B023
                 took[kind] = max(blocks(lines, number))
@@ -309,8 +309,9 @@ def main() -> None:
             before = os.getloadavg()[0]
             try:
                 rows += (of_part := PARTS[name](folder, options))
-                print("\n".join(of_part), file=sys.stderr)  # immediately; the table follows at the end
-            except SystemExit as error:  # keep the other parts' results
+                # print each result immediately; the table follows at the end
+                print("\n".join(of_part), file=sys.stderr)
+            except SystemExit as error:  # keep the results of the other parts
                 print(error, file=sys.stderr)
                 rows.append(row(name, "failed", "-"))
                 failed = True

@@ -1,8 +1,8 @@
-"""Random faults of elastic.py: runs jobs one after another until there were enough faults.
+"""Random faults for elastic.py: runs jobs one after another until enough faults have been injected.
 
-There are two correct results of a job. Either a rank is asked to stop after the faults, and the parameters equal those
-that one process computes for the same steps and sizes. Or all workers with the state were lost at once, and the
-launcher reports this.
+A job can end correctly in two ways. Either a rank is asked to stop after the faults, and the parameters equal those
+that one process computes for the same steps and sizes. Or the faults end all workers that have the state at once, and
+the launcher reports this.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def one_job(folder: Path, options: argparse.Namespace, seed: int, where: str) ->
             time.sleep(0.5)
         if not job.is_over():
             os.kill(one_that_trains(job), signal.SIGTERM)
-        code = job.end(60 + lasts)  # time for each rank to recompute all steps
+        code = job.end(60 + lasts)  # seconds for each rank to recompute all steps
         judge(made, job, code)
     except (subprocess.TimeoutExpired, SystemExit) as error:
         made.how = f"hung: {error}"
@@ -84,7 +84,7 @@ def one_job(folder: Path, options: argparse.Namespace, seed: int, where: str) ->
 
 
 def one_that_trains(job: jobs.Job) -> int:
-    """Wait for a worker that has done some steps, and return its pid."""
+    """Wait until some worker has done a few steps, and return its pid."""
     found: set[int] = set()
 
     def trains(lines: list[Line]) -> bool:

@@ -1,4 +1,4 @@
-"""Parsing of the files that workers of elastic.py write, and the results derived from them. Pure."""
+"""Parser of the files that workers of elastic.py write, and functions that compute results from them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Line:
 
 
 def parse(pid: int, text: str) -> list[Line]:
-    """Parse the lines of one worker, without an incomplete last line of a killed process."""
+    """Parse the lines of one worker, but skip the last line if a kill left it incomplete."""
     found = []
     for line in text.split("\n")[:-1]:
         at, what, *words = line.split()
@@ -35,7 +35,7 @@ def parse(pid: int, text: str) -> list[Line]:
 
 
 def members(lines: Iterable[Line], living: Collection[int]) -> dict[int, tuple[int, int]]:
-    """Return rank and size at the last beginning, by pid, of the live workers that have begun."""
+    """Return the latest (rank, size), by pid, of all live workers that have begun training."""
     ordered = sorted(lines, key=lambda line: line.at)
     return {
         line.pid: (line.number(1), line.number(2)) for line in ordered if line.what == "begins" and line.pid in living
@@ -43,7 +43,7 @@ def members(lines: Iterable[Line], living: Collection[int]) -> dict[int, tuple[i
 
 
 def first_step_after(lines: Iterable[Line], pid: int, since: float, size: int | None = None) -> Line | None:
-    """Return the first step that a worker finished after it had begun again after `since` (with `size` ranks)."""
+    """Return the first step that a worker finished after it began again after `since`, with `size` ranks."""
     begun = False
     for line in sorted((line for line in lines if line.pid == pid and line.at > since), key=lambda line: line.at):
         if line.what == "begins":
@@ -59,16 +59,16 @@ def last_step_before(lines: Iterable[Line], pid: int, until: float) -> Line | No
 
 
 def recovery(lines: Sequence[Line], pids: Collection[int], at: float) -> float | None:
-    """Return the seconds from `at` until all workers finished a step with the new ranks, or None if not yet."""
+    """Return the seconds from `at` until all workers finished a step with the new ranks; None if not yet."""
     firsts = [first_step_after(lines, pid, at) for pid in pids]
     return max(line.at for line in firsts if line) - at if firsts and all(firsts) else None
 
 
 def lost(lines: Sequence[Line], pids: Collection[int], at: float) -> int:
-    """Return the number of finished steps that were repeated, on the worker that lost most.
+    """Return the largest number of finished steps that a worker had to repeat.
 
-    It is the difference between the highest step that any worker had finished and the first step after `at`. Only
-    workers that had begun before `at` count.
+    The number is the difference between the highest step that any worker had finished and the first step after `at`.
+    Only workers that had begun before `at` count.
     """
     firsts = [first for pid in pids if (first := first_step_after(lines, pid, at))]
     began = min(first.at for first in firsts)
@@ -96,7 +96,7 @@ def seconds(value: float) -> str:
 
 
 def spread(values: Sequence[float]) -> str:
-    """Return a cell with median, 99th percentile and maximum; with fewer than 100 values the latter two are equal."""
+    """Return a table cell with the median, 99th percentile and maximum (equal for fewer than 100 values)."""
     if not values:
         return "-"
     return f"p50 {seconds(quantile(values, 0.5))}, p99 {seconds(quantile(values, 0.99))}, max {seconds(max(values))}"
@@ -107,7 +107,7 @@ def row(what: str, figure: str, goal: str) -> str:
 
 
 def ratio_of_turns(blocks: Sequence[tuple[float, float]]) -> tuple[float, float, float]:
-    """Return the median and the 10th and 90th percentiles of the ratios of (fixed, elastic) step times."""
+    """Return the median, 10th and 90th percentile of the ratios of elastic to fixed step times."""
     ratios = [elastic / fixed for fixed, elastic in blocks]
     return quantile(ratios, 0.5), quantile(ratios, 0.1), quantile(ratios, 0.9)
 

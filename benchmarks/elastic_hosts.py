@@ -30,11 +30,12 @@ from tests.testbed.cluster import Cluster
 from tests.testbed.hosts import why_not
 
 HOSTS = 4
-_A_HOST = 10_000_000  # larger than any pid; used to combine host and pid, because hosts use the same pids
+# larger than any pid, to combine host number and pid in one number, because hosts use the same pids
+_A_HOST = 10_000_000
 
 
 class HostsJob:
-    """Job with one rank on each host, whose workers are identified by host and pid."""
+    """Job with one rank on each host. Workers are identified by host and pid."""
 
     def __init__(self, cluster: Cluster, folder: Path, heartbeat: float) -> None:
         self._cluster = cluster
@@ -67,7 +68,7 @@ class HostsJob:
         return lines
 
     def until_train(self, steps: int = 10) -> dict[int, int]:
-        """Wait until all ranks have done some steps together, and return the worker of each host."""
+        """Wait until all ranks have done a few steps together, and return each host's worker."""
         there: dict[int, int] = {}
 
         def trains(lines: list[Line]) -> bool:
@@ -87,7 +88,7 @@ class HostsJob:
         return there
 
     def kill(self, number: int) -> float:
-        """Kill the rank of a host by SIGKILL, and return the time."""
+        """Kill a host's rank with SIGKILL, and return the time of the kill."""
         program = [sys.executable, str(jobs.PROGRAM)]
         workers = [pid for pid in self._cluster.host(number).processes() if _command_of(pid)[:2] == program]
         at = time.monotonic()
@@ -98,7 +99,7 @@ class HostsJob:
     def close(self) -> None:
         """Wait for the end of the job; kill it and raise an exception if it does not end by itself."""
         below = linux.descendants(self._process.pid)
-        for pid in below[:1]:  # its parents only wait for it
+        for pid in below[:1]:  # signal the child itself, because its parents only wait for it
             linux.send_signal(pid, signal.SIGTERM)
         try:
             self._process.wait(jobs.LIMIT)
@@ -120,7 +121,7 @@ def _command_of(pid: int) -> list[str]:
 def measure(
     job: HostsJob, fault: Callable[[int], float], after: Callable[[], Any], count: int, drawn: random.Random
 ) -> tuple[list[float], list[int]]:
-    """Inject `count` faults, one after another; return the seconds until the others finished a step, and lost steps."""
+    """Inject `count` faults in turn; return the seconds until the others finished a step, and lost steps."""
     took, again = [], []
     for _ in range(count):
         there = job.until_train()

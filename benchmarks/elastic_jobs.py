@@ -1,4 +1,4 @@
-"""Jobs of elastic.py, with Horovod, torchrun and torchft, and the files that their workers write."""
+"""Jobs of elastic.py, which run Horovod, torchrun or torchft, and the files that their workers write."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from jobs import free_ports
 
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAM = Path(__file__).with_name("elastic_program.py")
-LIMIT = 180.0  # longest wait for a job in seconds
+LIMIT = 180.0  # maximum seconds to wait for a job
 _MARK = "HVD_BENCHMARK_ELASTIC"
 
 
 class Job:
-    """Command in a new session, with the files of its workers in `folder`, which no other job uses."""
+    """Command that runs in a new session. Its workers write files to `folder`, which no other job uses."""
 
     def __init__(self, folder: Path, command: list[str], variables: dict[str, str] | None = None) -> None:
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
@@ -59,20 +59,20 @@ class Job:
         return found
 
     def processes(self) -> set[int]:
-        """Return the pids of all live processes of this job, wherever they are in the process tree."""
+        """Return the pids of all live processes of this job, even if they left its process tree."""
         wanted, found = f"{_MARK}={self._mark}".encode(), set()
         for name in filter(str.isdigit, os.listdir("/proc")):
             try:
                 variables = Path(f"/proc/{name}/environ").read_bytes().split(b"\0")
                 zombie = Path(f"/proc/{name}/stat").read_bytes().rpartition(b")")[2].split()[0] == b"Z"
             except OSError:
-                continue  # it has ended meanwhile
+                continue  # the process has ended meanwhile
             if wanted in variables and not zombie:
                 found.add(int(name))
         return found
 
     def until(self, condition: Callable[[list[Line]], bool], what: str, limit: float = LIMIT) -> list[Line]:
-        """Wait until `condition` is true for the workers' lines, and return these lines."""
+        """Wait until `condition` is true for the lines of all workers, and return the lines."""
         deadline = time.monotonic() + limit
         while True:
             lines = self.lines()
@@ -87,7 +87,7 @@ class Job:
         return self.process.poll() is not None
 
     def until_train(self, size: int, steps: int = 10, but: Collection[int] = ()) -> dict[int, int]:
-        """Wait until `size` workers have done some steps together; return ranks by pid. Pids in `but` do not count."""
+        """Wait until `size` workers, without the pids in `but`, have done `steps` steps each; return ranks by pid."""
         there: dict[int, int] = {}
 
         def trains(lines: list[Line]) -> bool:
@@ -170,17 +170,19 @@ def fixed(folder: Path, command: list[str], count: int) -> Job:
 def torchrun(folder: Path, count: int, restarts: int) -> Job:
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(count)]
     program = worker("torchrun", folder, "--snapshot", str(folder / "snapshot"))[1:]
-    # Otherwise torch 2.13 uses addresses of earlier processes from the launcher's store, and always fails again.
+    # Without this, torch 2.13 reads the addresses of earlier processes from the launcher's store, and fails in each
+    # restart.
     told = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
     return Job(folder, [*launcher, "--max-restarts", str(restarts), "--monitor-interval", "0.1", *program], told)
 
 
 class Torchft(Job):
-    """Job of a lighthouse and of replicas with one process each. An ended replica is restarted only by `again`."""
+    """torchft job: a lighthouse, and replicas with one process each. Only `again` restarts a replica."""
 
     def __init__(self, folder: Path, count: int) -> None:
         (port,) = free_ports(1)
-        lighthouse = folder / "lighthouse.py"  # a file, because it reads the process's arguments, not Python's
+        # run it from a file, because it reads the process's arguments instead of sys.argv
+        lighthouse = folder / "lighthouse.py"
         lighthouse.write_text("from torchft._torchft import lighthouse_main\nlighthouse_main()\n")
         flags = ["--bind", f"127.0.0.1:{port}", "--min_replicas", "1"]
         # By default there are ten heartbeats per second. The default timeout of 5 s would dominate the results.
@@ -193,7 +195,7 @@ class Torchft(Job):
         return self.start(worker("torchft", self.folder), REPLICA=str(number))
 
     def is_over(self) -> bool:
-        """Return True if more replicas have ended than the one that was killed."""
+        """Return True if a replica other than the killed one has ended as well."""
         return super().is_over() or sum(process.poll() is not None for process in self._replicas) > 1
 
     def again(self) -> None:
@@ -213,8 +215,8 @@ def loopback(count: int, whole: bool = False) -> float:
 
     Args:
         count: Number of bytes to send.
-        whole: If True, send `count` bytes of memory to as many, like a state. If False, send one buffer of 4 MiB
-            repeatedly to another one, so that both stay in the caches.
+        whole: If True, send `count` distinct bytes of memory, like a state. If False, send one buffer of 4 MiB
+            repeatedly to another buffer, so that both stay in the CPU caches.
     """
     chunk = 1 << 22
     source, target = (memoryview(bytearray(b"x") * (count if whole else chunk)) for _ in range(2))

@@ -30,7 +30,7 @@ class Notes:
 
 
 def model_of(width: int, extra: int = 0) -> Any:
-    """Return a model. `extra` is the size in bytes of a frozen parameter, which makes the state larger.
+    """Return a small model. `extra` is the size in bytes of a frozen parameter, which makes the state larger.
 
     It is not a buffer, because buffers are copied in each step.
     """
@@ -50,7 +50,7 @@ def optimizer_of(model: Any) -> Any:
 
 
 def loss_of(model: Any, step: int, rank: int) -> Any:
-    """Return the loss of a step on a rank, which depends only on these, so that any run can be recomputed."""
+    """Return the loss of a step on a rank. It depends only on the arguments, so any run can be recomputed."""
     import torch
 
     drawn = torch.Generator().manual_seed(1000 * step + rank)
@@ -59,7 +59,7 @@ def loss_of(model: Any, step: int, rank: int) -> Any:
 
 
 def alone(sizes: list[int], width: int) -> Any:
-    """Return the model after steps with the given numbers of ranks, computed by one process without faults."""
+    """Compute, in one process without faults, the model after steps with the given numbers of ranks."""
     model = model_of(width)
     optimizer = optimizer_of(model)
     for step, size in enumerate(sizes):
@@ -81,7 +81,8 @@ def horovod(options: argparse.Namespace, notes: Notes) -> None:
 
     torch.set_num_threads(1)
     model = model_of(options.width, options.extra)
-    optimizer = optimizer_of(model)  # before init, so that others do not wait: the first optimizer takes a second
+    # Create the optimizer before init, because the first one takes a second and the other ranks would wait.
+    optimizer = optimizer_of(model)
     hvd.init()
     optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
     state = hvd.elastic.TorchState(model, optimizer, step=0, sizes=[])
@@ -114,7 +115,7 @@ def horovod(options: argparse.Namespace, notes: Notes) -> None:
 
 
 def bare(options: argparse.Namespace, notes: Notes) -> None:
-    """Train without a framework, so that many workers fit on a machine. A step is an allgather of a number."""
+    """Train without a framework, so that many workers fit on a machine. Each step is an allgather of one number."""
     from horovod.common import frontends
     from horovod.common.basics import HorovodBasics, failures
     from horovod.common.elastic import ObjectState, run_fn
@@ -146,14 +147,15 @@ def bare(options: argparse.Namespace, notes: Notes) -> None:
 
 
 def idle(options: argparse.Namespace, notes: Notes) -> None:
-    """Run a block of steps for each file `go.0`, `go.1` and so on of the driver; end with the file `end`."""
+    """Run a block of steps for each file `go.0`, `go.1`, ... that the driver writes, until it writes `end`."""
     import torch
 
     import horovod.torch as hvd
 
     torch.set_num_threads(1)
     model = model_of(options.width)
-    optimizer = optimizer_of(model)  # before init, so that others do not wait: the first optimizer takes a second
+    # Create the optimizer before init, because the first one takes a second and the other ranks would wait.
+    optimizer = optimizer_of(model)
     hvd.init()
     optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
 
@@ -192,7 +194,7 @@ def wait_for(folder: Path, number: int) -> bool:
 
 
 def torchrun(options: argparse.Namespace, notes: Notes) -> None:
-    """Train with DDP and a snapshot of rank 0 every 10 steps, as in torch's tutorial, but in memory."""
+    """Train with DDP. Rank 0 takes a snapshot every 10 steps, as in torch's tutorial, but in memory."""
     import torch
     import torch.distributed as dist
 
@@ -222,7 +224,7 @@ def torchrun(options: argparse.Namespace, notes: Notes) -> None:
 
 
 def torchft(options: argparse.Namespace, notes: Notes) -> None:
-    """Train with torchft, where each process is a replica group. Steps count if the manager committed them."""
+    """Train with torchft. Each process is a replica group. A step counts if the manager committed it."""
     import torch
     import torch.distributed as dist
     from torchft import DistributedDataParallel, Manager, Optimizer, ProcessGroupGloo

@@ -31,7 +31,7 @@ from horovod.benchmark.standalone.serving import pin
 from horovod.common.basics import HorovodBasics
 from horovod.common.objects import allgather_object
 
-SETS = {"many": MANY, "resnet": list(reversed(resnet50()))}  # gradients arrive in reverse order of the layers
+SETS = {"many": MANY, "resnet": list(reversed(resnet50()))}  # gradients become ready in reverse order of the layers
 LABELS = {"many": "200 x 4 KiB", "resnet": "ResNet-50 gradients"}
 KINDS = ("burst", "paced", "negotiated")
 THRESHOLDS = (0, 64 * KIB, MIB, 8 * MIB, 32 * MIB, 128 * MIB)  # the last one is the default
@@ -71,7 +71,7 @@ class Row:
 
 
 class Steps:
-    """Tensors of one set on one rank, and functions that do a step with them on any engine."""
+    """Tensors of one set on one rank, with functions that run a step on any engine."""
 
     def __init__(self, name: str, backward: float) -> None:
         self.name = name
@@ -80,7 +80,7 @@ class Steps:
         self._counts = [prod(shape) for shape in SETS[name]]
 
     def step(self, engine: EngineColumn, paced: bool) -> Callable[[], float]:
-        """Return a function that does a step and returns its time in seconds, without the backward pass if paced."""
+        """Return a function that runs a step and returns its seconds, minus a simulated backward pass if paced."""
         submits = [
             engine.submitter(f"allreduce.{self.name}.{i}", memory, count)
             for i, (memory, count) in enumerate(zip(self._tensors, self._counts, strict=True))
@@ -116,7 +116,7 @@ def measure(
         local: dict[tuple[str, str], list[float]] = {key: [] for key in runs}
         for turn in range(rounds):
             for key, (run, barrier) in runs.items():
-                for _ in range(5 if turn == 0 else 1):  # the first steps lead to a schedule
+                for _ in range(5 if turn == 0 else 1):  # the engine builds a schedule during the first steps
                     run()
                 for _ in range(samples):
                     barrier()
@@ -156,7 +156,7 @@ def main() -> None:
     basics = HorovodBasics("benchmark")
     basics.init()
     cores = sorted(os.sched_getaffinity(0))
-    node_of = [0] * basics.size()  # used only by the cost model, which is not needed here
+    node_of = [0] * basics.size()  # Only the cost model uses this, which this benchmark does not need.
     engines: dict[tuple[Way, bool], EngineColumn] = {}
     for way in ways():
         for negotiated in (False, True):

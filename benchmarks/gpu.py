@@ -40,7 +40,7 @@ QUICK = [4, 4 * KIB, MIB, 5 * MIB]
 
 
 def counts(nbytes: int) -> tuple[int, int, int]:
-    """Return numbers of operations per round, of rounds, and of operations before them, until a schedule runs."""
+    """Return the numbers of operations per round, of rounds, and of warm-up operations until a schedule runs."""
     for limit, found in (
         (64 * KIB, (40, 5, 60)),
         (MIB, (20, 5, 40)),
@@ -53,7 +53,7 @@ def counts(nbytes: int) -> tuple[int, int, int]:
 
 
 class Place:
-    """Device of the tensors, with a method that waits for its computations."""
+    """Device that holds the tensors, with a method that waits for its computations."""
 
     def __init__(self, device: str) -> None:
         self.cuda = device == "cuda"
@@ -70,7 +70,7 @@ class Place:
 
 
 def timed(run: Callable[[], Any], place: Place, times: int) -> list[float]:
-    """Return the time of each operation in seconds, from the call until the result is available."""
+    """Return each operation's time in seconds, from the call until the result is available."""
     taken = []
     for _ in range(times):
         place.wait()
@@ -84,7 +84,7 @@ def timed(run: Callable[[], Any], place: Place, times: int) -> list[float]:
 def bare_copies(place: Place, nbytes: int) -> dict[str, float]:
     """Measure copies between GPU and pinned memory while all ranks copy, in bytes per second and rank.
 
-    Directions: to the host, to the device, and both at once (the value is that of each direction).
+    The directions are to the host, to the device, and both at once. For both, the value is the rate in each direction.
     """
     there, other = (torch.zeros(nbytes, dtype=torch.uint8, device=place.device) for _ in range(2))
     here, second = (torch.zeros(nbytes, dtype=torch.uint8, pin_memory=place.cuda) for _ in range(2))
@@ -109,7 +109,7 @@ def bare_copies(place: Place, nbytes: int) -> dict[str, float]:
         timed(run, place, 2)
         hvd.barrier()
         rates[name] = nbytes / statistics.median(timed(run, place, 7))
-    # Bytes read plus written, on one rank after another, because they share the GPU.
+    # Count bytes read and written. Measure one rank after another, because the ranks share the GPU.
     for rank in range(hvd.size()):
         hvd.barrier()
         if rank == hvd.rank():
@@ -142,12 +142,12 @@ def measure(nbytes: int, place: Place) -> Seconds:
 
 
 def call_seconds(nbytes: int, place: Place) -> float:
-    """Return the median time of the call of an asynchronous operation while the GPU is busy, in seconds."""
+    """Return the median time, in seconds, that the call of an asynchronous operation takes on a busy GPU."""
     x = torch.zeros(max(1, nbytes // 4), device=place.device)
     taken = []
     for _ in range(40):
         if place.cuda:
-            torch.cuda._sleep(2_000_000)  # about a millisecond
+            torch.cuda._sleep(2_000_000)  # takes about a millisecond on the GPU
         start = time.perf_counter()
         handle = hvd.allreduce_async_(x, op=hvd.Sum, name=f"call.{nbytes}")
         taken.append(time.perf_counter() - start)
@@ -157,7 +157,7 @@ def call_seconds(nbytes: int, place: Place) -> float:
 
 
 def slowest(ranks: list[Seconds]) -> Seconds:
-    """Return the times of rounds on the slowest rank of each."""
+    """Return the time of each round on the slowest rank."""
     return {name: [max(values) for values in zip(*(r[name] for r in ranks), strict=True)] for name in ranks[0]}
 
 
@@ -199,7 +199,7 @@ def continuation(place: Place, quick: bool) -> dict[str, Any]:
     inner, rounds, warm_up = (5, 3, 20) if quick else (30, 5, 200)
     medians: Seconds = {name: [] for name in every}
     for run in every.values():
-        timed(run, place, warm_up)  # until the communicator is ready, operations use the host
+        timed(run, place, warm_up)  # operations run on the host until the communicator is ready
     by_the_host = TORCH.engine.stats()["operations"]
     timed(every["horovod"], place, 3)
     by_nccl = TORCH.engine.stats()["operations"] == by_the_host
@@ -215,7 +215,7 @@ def continuation(place: Place, quick: bool) -> dict[str, Any]:
 
 
 def network(quick: bool) -> tuple[str, torch.nn.Module, tuple[int, ...]]:
-    """Return (name, model, shape of a batch)."""
+    """Return a (name, model, shape of a batch) tuple for each network."""
     if not quick:
         try:
             from torchvision.models import resnet50
@@ -292,7 +292,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="a file to which the figures are added")
     args = parser.parse_args()
     part = "optimizer" if args.optimizer else "continuation" if args.nccl else "allreduce"
-    if args.nccl:  # NCCL reads the variables once
+    if args.nccl:  # NCCL reads these variables only once
         os.environ["NCCL_HOSTID"] = os.environ.get("HOROVOD_RANK", "0")
         os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
     hvd.init()

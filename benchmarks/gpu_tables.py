@@ -31,7 +31,7 @@ def microseconds(values: list[float]) -> str:
 
 
 def share_of_memory(nbytes: int, seconds: float, run: dict[str, Any]) -> str:
-    """Return the share of the speed of a copy within the device; empty if this does not apply, or for small tensors."""
+    """Return the speed as a percentage of a copy within the device; empty for small tensors or no copy."""
     rate = run["bare copies"].get("on the device", 0.0)
     if not run["by ipc"] or not rate or nbytes < 16 * MIB:
         return ""
@@ -65,7 +65,7 @@ def steps(run: dict[str, Any]) -> str:
 
 
 def continuations(run: dict[str, Any]) -> str:
-    """Return a table of what the engine adds to NCCL. Absolute times with two ranks on one GPU mean little."""
+    """Return a table of what the engine adds to NCCL. With two ranks on one GPU, absolute times mean little."""
     ours, theirs = (run["seconds"][name] for name in ("horovod", "NCCL alone"))
     added = 1e6 * (statistics.median(ours) - statistics.median(theirs))
     how = "by NCCL" if run["by nccl"] else "NOT by NCCL"
@@ -77,7 +77,7 @@ TABLES = {"allreduce": allreduces, "optimizer": steps, "continuation": continuat
 
 
 def document(found: dict[str, Any], results: str = "") -> str:
-    """Return the Markdown document. ``results`` is the table of scripts/gpu-check.sh, which is copied."""
+    """Return the Markdown document. It includes ``results``, the table of scripts/gpu-check.sh, unchanged."""
     lines = []
     for label, run in found.items():
         if not lines:

@@ -32,7 +32,7 @@ _PEERS = {OURS: "ours", GLOO: "torch_dist", BARE: "bare"}
 
 @dataclass(frozen=True)
 class Column:
-    """Column of the table: a peer (horovod, gloo or bare) and additional environment variables."""
+    """Column of the table: a peer (horovod, gloo or bare) with additional environment variables."""
 
     name: str
     kind: str
@@ -40,7 +40,7 @@ class Column:
 
 
 def parse_variant(text: str) -> Column:
-    """Parse `name:VARIABLE=value;VARIABLE=value`; raise ValueError if it has another form."""
+    """Parse `name:VARIABLE=value;VARIABLE=value`; raise ValueError if the text has a different form."""
     name, colon, rest = text.partition(":")
     pairs = [part.partition("=") for part in rest.split(";") if part]
     if not name or not colon or not pairs or not all(key and equals for key, equals, _ in pairs):
@@ -55,7 +55,7 @@ def moved(hosts: int, nbytes: int) -> float:
 
 
 def gbit(hosts: int, nbytes: int, seconds: float) -> float:
-    """Return the bus bandwidth in Gbit/s, which can be compared with a link's."""
+    """Return the bus bandwidth in Gbit/s, which is comparable to a link's rate."""
     return moved(hosts, nbytes) * 8 / seconds / 1e9
 
 
@@ -101,13 +101,13 @@ class HostJob(Job):
             try:
                 fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
             except OSError:
-                continue  # it has ended
+                continue  # the process has ended
             ticks += int(fields[11]) + int(fields[12])  # user and system time; the first two fields were removed
         return ticks / os.sysconf("SC_CLK_TCK")
 
 
 class HostJobs:
-    """Jobs of all columns on the hosts."""
+    """Running jobs of all columns on the simulated hosts."""
 
     def __init__(self, hosts: namespaces.Hosts, args: argparse.Namespace) -> None:
         self._hosts, self._args = hosts, args
@@ -144,7 +144,7 @@ class HostJobs:
 
 @dataclass
 class Cell:
-    """Results of one column and size: seconds of all samples, and the ranks' CPU seconds per operation, by round."""
+    """Results of one column and size: seconds of all samples, and ranks' CPU seconds per operation by round."""
 
     seconds: list[float] = field(default_factory=list)
     cpu: list[float] = field(default_factory=list)
@@ -234,7 +234,7 @@ def main() -> None:
     why = namespaces.missing()
     if why:
         sys.exit(f"benchmarks/hosts.py: {why}")
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # exit normally, so that the jobs are ended
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # exit normally, so that the jobs are stopped
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [SERVING, os.environ.get("PYTHONPATH")]))
     columns = {column.name: column for column in args.columns}
     with namespaces.Hosts(args.hosts, args.rate, args.incoming) as hosts, HostJobs(hosts, args) as host_jobs:

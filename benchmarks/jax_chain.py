@@ -25,7 +25,7 @@ SIZES = {"4 KiB": 4 << 10, "16 MiB": 16 << 20}
 def measure(
     allreduce: Callable[[Any], Any], barrier: Callable[[], None], seconds: float, chains: list[int]
 ) -> dict[str, float]:
-    """Return the median time of a program in seconds, by "size x chain", repeated for ``seconds``, at least 3 times."""
+    """Return the median seconds of each program, by "size x chain". Repeat for ``seconds``, at least 3 times."""
     import jax
     from jax import numpy as jnp
 

@@ -18,7 +18,7 @@ from horovod.benchmark.jobs import Job, JobError, mpi_command, mpi_tools
 __all__ = ["Job", "JobError", "commands", "missing", "start"]
 
 HERE = Path(__file__).resolve().parent
-SERVING = str(Path(standalone.__file__).parent)  # a path, because MPI's environment lacks horovod
+SERVING = str(Path(standalone.__file__).parent)  # a path, because MPI's environment does not have horovod
 
 
 _MPI = ("mpi4py", "numpy")
@@ -88,5 +88,5 @@ def commands(
 
 
 def start(name: str, np: int, mpi_prefix: str, pin: bool = True) -> Job:
-    """Start and return the job of that name; raise JobError if it does not start."""
+    """Start the job with this name and return it; raise JobError if it does not start."""
     return Job(name, np, lambda path: commands(name, np, path, mpi_prefix, pin))

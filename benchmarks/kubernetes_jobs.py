@@ -59,7 +59,7 @@ def now() -> float:
 
 
 def told(text: str) -> list[tuple[float, float]]:
-    """Return the numbers in all lines with `done`."""
+    """Return the numbers that the job printed in lines with `done`."""
     found = [line.partition("done ")[2].split() for line in text.splitlines() if "done " in line]
     return [(float(first), float(second)) for first, second in found]
 
@@ -112,7 +112,7 @@ def horovodrun(name: str, image: str, pods: int, program: str, *more: str) -> li
 
 
 def job(image: str, pods: int) -> tuple[float, float]:
-    """Run a job; return the seconds until the first allreduce, from the call and from the last pod's start."""
+    """Run a job; return the seconds to the first allreduce, from the call and from the last pod's start."""
     began = now()
     command = horovodrun(f"job-{uuid.uuid4().hex[:6]}", image, pods, FIRST)
     done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE, check=True)
@@ -171,7 +171,7 @@ def main() -> None:
         parser.error("KUBECONFIG and HVD_TEST_IMAGE are missing: run it by python -m tools.kubernetes_bed")
     api, load = Api(config), os.getloadavg()[0]
     found: dict[str, list[float]] = {"bare": [], "job": [], "beyond": [], "running": [], "killed": []}
-    for _ in range(given.rounds):  # alternate, so that changes of the machine's speed affect all
+    for _ in range(given.rounds):  # alternate, so that a change in the machine's speed affects all of them
         found["bare"].append(bare(api, image, given.pods))
         whole, running = job(image, given.pods)
         found["job"].append(whole)

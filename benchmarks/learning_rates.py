@@ -24,7 +24,7 @@ from torch import Tensor, nn
 BATCH = 16  # samples per worker and step
 RATES = {"SGD": (0.05, 0.1, 0.2), "SGD with momentum": (0.005, 0.01, 0.02, 0.05), "Adam": (0.0005, 0.001, 0.002)}
 RULES: dict[str, Callable[[int], float]] = {"none": lambda n: 1.0, "sqrt": math.sqrt, "linear": float}
-WARM_UP = 0.1  # share of the steps
+WARM_UP = 0.1  # fraction of the steps
 
 
 @functools.cache
@@ -43,7 +43,7 @@ def optimizer_of(name: str, model: nn.Module, rate: float) -> torch.optim.Optimi
 
 
 def accuracy(name: str, rate: float, workers: int, warm_up: bool, seed: int, samples: int) -> float:
-    """Return the held-out accuracy after training with these choices."""
+    """Train with these settings and return the held-out accuracy."""
     torch.manual_seed(seed)
     (x, y), (test_x, test_y) = data()
     model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))

@@ -32,7 +32,7 @@ from cases import size_label
 ROOT = Path(__file__).resolve().parents[1]
 SIZES = [4, 1 << 10, 1 << 14, 1 << 18, 1 << 20, 1 << 24]
 THROUGH, BARE = "ours through MPI", "mpi4py"
-# Environment variables by column.
+# Environment variables of each column.
 COLUMNS = {
     THROUGH: {"HOROVOD_CPU_OPERATIONS": "mpi"},
     "the same, MPI adds": {"HOROVOD_CPU_OPERATIONS": "mpi", "HOROVOD_MPI_REDUCTION": "mpi"},
@@ -46,7 +46,7 @@ _UCX = {
     "MPIR_CVAR_CH4_NETMOD": "ucx",
 }
 _OFI = {"OMPI_MCA_pml": "cm", "OMPI_MCA_mtl": "ofi", "MPIR_CVAR_CH4_NETMOD": "ofi", "MPIR_CVAR_NOLOCAL": "1"}
-_INCLUDED = "OMPI_MCA_opal_common_ofi_provider_include"  # by default it excludes these
+_INCLUDED = "OMPI_MCA_opal_common_ofi_provider_include"  # by default, Open MPI excludes such providers
 # Environment variables for Open MPI and MPICH, by transport.
 FABRICS = {
     "default": {},
@@ -58,11 +58,11 @@ FABRICS = {
     "ofi-shm": {**_OFI, "FI_PROVIDER": "shm", _INCLUDED: "shm"},
 }
 WARM, LEAST, MOST = 100, 5, 2000
-DEADLINE = 300  # seconds for a job
+DEADLINE = 300  # maximum seconds for a job
 
 
 def call_of(column: str, array: Any) -> Callable[[], object]:
-    """Return a function that does an in-place allreduce of the array."""
+    """Return a function that allreduces the array in place."""
     if column == BARE:
         from mpi4py import MPI
 
@@ -87,7 +87,7 @@ def agreed(column: str, count: int) -> int:
 
 
 def work(column: str, options: argparse.Namespace) -> None:
-    """Measure all sizes on this rank, each for the given time. Rank 0 prints the results."""
+    """Measure all sizes with this rank, each for the given time. Rank 0 prints the results."""
     import numpy as np
 
     rank = int(os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ.get("PMI_RANK") or 0)
@@ -128,7 +128,7 @@ def sizes_of(options: argparse.Namespace) -> list[int]:
 
 
 def variables(options: argparse.Namespace, column: str) -> dict[str, str]:
-    """Return a column's environment variables for ranks, in addition to this process's."""
+    """Return the environment variables of a column's ranks, in addition to those of this process."""
     folder = Path(options.launcher).absolute().parent.parent
     packages = next(folder.glob("lib/python3.*/site-packages"))
     library = os.environ.get("HOROVOD_MPI_LIBRARY") or next(str(path) for path in folder.glob("lib/libmpi.so.*"))
@@ -142,7 +142,8 @@ def variables(options: argparse.Namespace, column: str) -> dict[str, str]:
     }
     if options.apart:
         made["HOROVOD_TRANSPORT"] = "tcp"
-    if options.ranks > (os.cpu_count() or 1):  # hosts simulated by namespaces do not see that they share cores
+    # Hosts that are simulated by namespaces do not notice that they share cores.
+    if options.ranks > (os.cpu_count() or 1):
         made["HOROVOD_SPIN"] = "0"
     return made
 

@@ -1,7 +1,8 @@
-"""Simulated hosts: network namespaces with addresses on one bridge, optionally with limited rates.
+"""Simulated hosts, as network namespaces with addresses on one bridge, and optionally limited rates.
 
-No names are created on the machine: this process enters a new network namespace, which contains the bridge, and each
-host's namespace is held by a process that ends with this one in every case. Needs root, iproute2 and util-linux.
+This leaves no named namespaces on the machine. This process enters a new network namespace, which contains the bridge.
+Another process holds each host's namespace, and always ends when this process ends. Needs root, iproute2 and
+util-linux.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def address(host: int) -> str:
 
 
 def shaping(rate_mbit: float, delay_free_burst: int = 256 << 10) -> list[str]:
-    """Return tc's arguments after `dev NAME` for a token bucket that limits the device's outgoing rate."""
+    """Return the tc arguments after `dev NAME` for a token bucket that limits a device's outgoing rate."""
     bucket = ["rate", f"{rate_mbit:g}mbit", "burst", str(delay_free_burst), "latency", "20ms"]
     return ["root", "tbf", *bucket]
 
@@ -51,7 +52,7 @@ class Hosts:
     Attributes:
         count: Number of hosts.
         rate_mbit: Maximum outgoing rate of a host's interface in Mbit/s, or None for no limit.
-        incoming: True if the limit applies to incoming data, too.
+        incoming: True if the limit also applies to incoming data.
     """
 
     def __init__(self, count: int, rate_mbit: float | None = None, incoming: bool = False) -> None:
@@ -75,13 +76,13 @@ class Hosts:
         return self
 
     def _add(self, host: int) -> None:
-        # It ends when its stdin is closed, at the latest at the end of this process.
+        # This process ends when its stdin is closed, at the latest when its parent ends.
         holder = subprocess.Popen(
             ["unshare", "--net", "sh", "-c", "echo; exec cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
         self._holders.append(holder)
         assert holder.stdout is not None
-        if holder.stdout.read(1) != b"\n":  # printed when its namespace exists
+        if holder.stdout.read(1) != b"\n":  # the process prints this when its namespace exists
             raise RuntimeError("unshare --net failed")
         port = f"port{host}"
         run("ip", "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", str(holder.pid))
@@ -100,7 +101,7 @@ class Hosts:
 
     def close(self) -> None:
         for holder in self._holders:
-            holder.communicate(timeout=10)  # closes its stdin
+            holder.communicate(timeout=10)  # closes the stdin of the process
         self._holders.clear()
 
     def __exit__(

@@ -26,7 +26,7 @@ from horovod import _core
 from horovod.common.state import state
 
 MIB = 1 << 20
-SETTLE, STEPS = 100, 400  # number of steps until the schedule runs, and of measured steps
+SETTLE, STEPS = 100, 400  # numbers of steps until the schedule runs, and of measured steps
 ACCOUNTED = 5000
 
 
@@ -71,7 +71,7 @@ def agreeing() -> list[str]:
 
 
 def memory() -> list[str]:
-    """Measure the growth of the process by allreduces of 256 MiB: as one tensor, as 8, and as 256 fused ones."""
+    """Measure how allreduces of 256 MiB grow the process: as one tensor, as 8, and as 256 fused tensors."""
     tensors = {count: [torch.ones(256 * MIB // 4 // count) for _ in range(count)] for count in (1, 8, 256)}
     before = resident()
     for some in tensors.values():
@@ -88,9 +88,9 @@ def memory() -> list[str]:
 
 
 def repeating(turns: int = 200, operations: int = 2000) -> list[str]:
-    """Measure repeated barriers, which consist only of a call from Python and the engine's work.
+    """Measure repeated barriers, which consist only of a Python call and the engine's work.
 
-    With several ranks, the time includes waiting for the others; a job of one rank shows the engine alone.
+    With several ranks, the time includes waiting for other ranks. A job of one rank measures the engine alone.
     """
     assert state.engine is not None
     work = state.engine.run(_core.KIND_BARRIER, "repeated", 0, 0, (), 0, 1, 0, 1.0, 1.0, 0, None, "", 0)
@@ -109,7 +109,7 @@ def repeating(turns: int = 200, operations: int = 2000) -> list[str]:
 
 
 def accounting() -> list[str]:
-    """Measure step accounting: the cost of marking a step, and of its threads during steps of about a millisecond."""
+    """Measure step accounting: the cost of marking a step, and of its threads with steps of about 1 ms."""
     model = nn.Linear(64, 64)
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.01), model.named_parameters())
     data = torch.randn(4, 64)
@@ -133,7 +133,7 @@ def accounting() -> list[str]:
 
 
 def observers_cpu() -> float:
-    """Return the CPU seconds of the telemetry threads, both Python's and those of the engine's observers."""
+    """Return the CPU seconds of all telemetry threads, in Python and in the engine."""
     python = {
         str(thread.native_id) for thread in threading.enumerate() if thread.name in ("hvd-steps", "hvd-telemetry")
     }

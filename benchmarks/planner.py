@@ -44,7 +44,7 @@ def program(args: argparse.Namespace, out: Path, *more: str) -> list[str]:
 
 
 def run(hosts: namespaces.Hosts, count: int, command: list[str], folder: Path, timeout: float, threshold: int) -> None:
-    """Run a job with one rank on each of the first hosts. Raises RuntimeError with the output if it fails."""
+    """Run a job with one rank on each of the first ``count`` hosts. Raises RuntimeError with the output if it fails."""
     key = make_key()
     server = StoreServer(key, host=namespaces.GATEWAY)
     try:
@@ -70,7 +70,7 @@ def run(hosts: namespaces.Hosts, count: int, command: list[str], folder: Path, t
 
 
 def row(args: argparse.Namespace, shape: profile.Profile, count: int, name: str, found: dict[str, Any]) -> list[str]:
-    """Return a row of the table."""
+    """Return a row of the table of predictions."""
     rate = args.rate * 1e6 / 8
     net = msgspec.structs.replace(network.assumed("cpu", rate), efficiency=TCP)
     settings = Settings(compression=COMPRESSIONS[name], fusion_threshold=args.fusion_threshold)
@@ -104,7 +104,7 @@ def main() -> None:
     args = parser.parse_args()
     if why := namespaces.missing():
         sys.exit(f"benchmarks/planner.py: {why}")
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # exit normally, so that the ranks are ended
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # exit normally, so that the ranks are stopped
     with tempfile.TemporaryDirectory(prefix="bench-") as temporary:
         folder = Path(temporary)
         recorded = folder / "profile.json"

@@ -1,9 +1,9 @@
-"""Training program whose computation is simulated by sleeping, for benchmarks/planner.py. One process per rank.
+"""Training program for benchmarks/planner.py, which simulates computation by sleeping. Each rank is a process.
 
     python benchmarks/planner_program.py --width 256 --layers 8 --steps 10 --out FILE [--profile] [--compression NAME]
 
-Rank 0 writes the seconds of its steps and the CPU seconds that it used in them; with ``--profile``, the profile of a
-step.
+Rank 0 writes the seconds of its steps and the CPU seconds that it used in them; with ``--profile``, it writes the
+profile of a step instead.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ WARM_UP = 5
 
 
 class Sleep(torch.autograd.Function):
-    """Identity whose backward takes a given time."""
+    """Identity function whose backward pass takes a given time."""
 
     @staticmethod
     def forward(context: Any, x: torch.Tensor, seconds: float) -> torch.Tensor:
@@ -36,7 +36,7 @@ class Sleep(torch.autograd.Function):
 
 
 class Layer(torch.nn.Module):
-    """Linear layer whose forward and backward take a given time."""
+    """Linear layer whose forward and backward passes take a given time."""
 
     def __init__(self, width: int, seconds: float) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class Layer(torch.nn.Module):
 
 
 def train(args: argparse.Namespace, compression: str) -> dict[str, Any]:
-    """Return the seconds of the steps after the first ones, and the CPU seconds of this process in them."""
+    """Return the seconds of all steps after the warm-up, and this process's CPU seconds in them."""
     model = torch.nn.Sequential(*(Layer(args.width, args.seconds) for _ in range(args.layers)))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     optimizer = hvd.DistributedOptimizer(

@@ -1,4 +1,4 @@
-"""Measure the cost of observing a job: steps with and without each observer, alternating in the same two processes.
+"""Measure the cost of observing a job: alternate steps with and without each observer in the same two processes.
 
     horovodrun -np 2 python benchmarks/price.py [--rounds 30] [--cases many char_gpt resnet18] [--json FILE]
 
@@ -39,7 +39,7 @@ CASES = {
 }
 RECORDER, STEPS, HANGS, TIMELINE = "flight recorder", "step accounting", "hang explainer", "timeline"
 DEFAULTS = frozenset({RECORDER, STEPS, HANGS})
-# Name -> observers in the outer blocks, observers in the middle blocks, and the accepted difference.
+# By name: observers in the outer blocks, observers in the middle blocks, and the accepted difference.
 COMPARISONS: dict[str, tuple[frozenset[str], frozenset[str], float]] = {
     "nothing": (frozenset(), frozenset(), 0.01),
     RECORDER: (frozenset(), frozenset({RECORDER}), 0.01),
@@ -88,7 +88,7 @@ def run(step: Step, steps: int) -> list[float]:
 
 
 def walk(switches: Switches, name: str, step: Step, settle: int, steps: int) -> list[float]:
-    """Return the median steps of a comparison's four blocks in seconds.
+    """Return the median step time of each of a comparison's four blocks, in seconds.
 
     Steps contain collectives, so all ranks change observers at the same step.
     """
@@ -105,7 +105,7 @@ def walk(switches: Switches, name: str, step: Step, settle: int, steps: int) -> 
 def background(switches: Switches, name: str, step: Step, steps: int) -> float:
     """Return the CPU seconds per step of the observers' threads in the middle blocks.
 
-    It runs for several seconds, because step accounting works once per second.
+    The blocks run for several seconds, because step accounting works only once per second.
     """
     switches.turn(COMPARISONS[name][1])
     run(step, max(1, steps // 4))
@@ -115,19 +115,20 @@ def background(switches: Switches, name: str, step: Step, steps: int) -> float:
 
 
 def ratio(figures: Sequence[float]) -> float:
-    """Return the ratio of the middle blocks to the outer ones."""
+    """Return the ratio of the step times in the middle blocks to those in the outer blocks."""
     return (figures[1] + figures[2]) / (figures[0] + figures[3])
 
 
 def interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float, float]:
-    """Return the median and its confidence interval, for any distribution of the values.
+    """Return the median and its confidence interval, which is valid for any distribution of the values.
 
-    The number of values below the true median has a binomial distribution. With few values, the interval contains all
-    of them.
+    The number of values below the true median has a binomial distribution. With few values, the interval spans all of
+    them.
     """
     ordered = sorted(values)
     n = len(ordered)
-    left_out, outside = 0, 2 / 2**n  # values left out on each side; probability that the median is outside of the rest
+    # number of values left out on each side, and the probability that the median is outside of the others
+    left_out, outside = 0, 2 / 2**n
     while left_out < (n - 1) // 2:
         outside += 2 * math.comb(n, left_out + 1) / 2**n
         if outside > 1 - confidence:
@@ -137,7 +138,7 @@ def interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, 
 
 
 def measure(case: str, given: argparse.Namespace, peer: Peer, switches: Switches) -> dict[str, list[list[float]]]:
-    """Return this rank's results by comparison: those of ``walk`` and, as the last element, of ``background``."""
+    """Return this rank's results by comparison: the results of ``walk``, then that of ``background``."""
     what, mode = CASES[case]
     step = peer.prepare(what, mode)
     run(step, 60)  # until the schedule runs
@@ -192,7 +193,7 @@ def report(label: str, found: dict[str, dict[str, list[float]]]) -> list[str]:
 
 
 def go_first(policy: int) -> None:
-    """Set the scheduling policy, such as SCHED_RR, of this thread and the engine's, but not of observers' threads."""
+    """Set the scheduling policy, such as SCHED_RR, of this and the engine's threads, but not of observers."""
     for task in os.listdir("/proc/self/task"):
         with open(f"/proc/self/task/{task}/comm") as comm:
             if int(task) == os.getpid() or comm.read().strip() == "hvd-engine":
@@ -203,7 +204,7 @@ def go_first(policy: int) -> None:
 def keep_memory() -> None:
     """Make malloc keep freed memory, so that each step uses the same memory.
 
-    Otherwise the time of a block of ResNet-18 varies by a quarter with the location of the kernel's pages.
+    Otherwise the time of a ResNet-18 block varies by a quarter, depending on which physical pages it gets.
     """
     libc = ctypes.CDLL(None)
     for parameter, value in ((-1, 1 << 30), (-3, 1 << 25)):  # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD (its maximum)
@@ -221,11 +222,11 @@ def main() -> None:
     parser.add_argument("--no-pin", action="store_true", help="do not pin each rank to a separate core")
     parser.add_argument("--realtime", action="store_true", help="run ranks before other programs (root)")
     args = parser.parse_args()
-    if not args.no_pin:  # before any thread starts
+    if not args.no_pin:  # set this before any thread starts
         cores = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, {cores[int(os.environ.get("HOROVOD_LOCAL_RANK", "0")) % len(cores)]})
     keep_memory()
-    os.environ.setdefault("HOROVOD_TIMELINE", "DYNAMIC")  # no timeline runs, but one can be started
+    os.environ.setdefault("HOROVOD_TIMELINE", "DYNAMIC")  # no timeline is being written, but one can be started
     peer = Peer()
     all_found = {}
     with tempfile.TemporaryDirectory() as folder:

@@ -26,7 +26,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from horovod.ray import ElasticRayExecutor, RayExecutor
 
-REST = 4.0  # seconds in which Ray starts processes in advance for later workers
+REST = 4.0  # seconds for Ray to start processes in advance for later workers
 
 
 class Plain:
@@ -77,7 +77,7 @@ def by_horovod(workers: int) -> float:
 
 
 def cluster(workers: int) -> tuple[Cluster, Any]:
-    """Start and connect to a cluster of three raylets; return it and the last raylet, which has half of the CPUs."""
+    """Start and connect to a cluster of three raylets; return it and the last raylet, with half of the CPUs."""
     first, last = 1, workers // 2
     made = Cluster(initialize_head=True, head_node_args={"num_cpus": first, "include_dashboard": False})
     made.add_node(num_cpus=workers - first - last)

@@ -1,4 +1,4 @@
-"""Statistics of samples, and tables of them. Pure."""
+"""Statistics of samples, and Markdown tables of them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ OURS = "horovod"
 
 @dataclass
 class Cell:
-    """Results of one case in one column: samples in seconds of all rounds, by mode."""
+    """Results of one case in one column: the samples of all rounds in seconds, by mode."""
 
     modes: dict[str, list[float]] = field(default_factory=dict)
     failure: str = ""
@@ -49,7 +49,7 @@ def table(np: int, columns: list[str], rows: dict[str, dict[str, Cell]]) -> str:
 
 
 def of_limit(rows: dict[str, dict[str, Cell]], column: str = "horovod shared") -> str:
-    """Return a line of Markdown with `column`'s speed relative to the limit, by label; empty without such rows."""
+    """Return a Markdown line with `column`'s speed relative to the limit, by label; empty without such rows."""
     shares = []
     for label, cells in rows.items():
         limit, reached = (cells[c].best() if c in cells else None for c in ("limit", column))
@@ -67,7 +67,7 @@ def throughput(
         np: Number of ranks.
         columns: Names of the columns.
         rows: Results by label and column.
-        counted: Number of units in one rank's step, and name of the unit, by label.
+        counted: (units in one rank's step, name of the unit), by label.
     """
     lines = []
     for label, (units, name) in counted.items():

@@ -33,7 +33,7 @@ WAYS = ("pyarrow", "lists", "group", "reader")
 
 
 def write(folder: str, megabytes: int) -> int:
-    """Write Parquet files with so many MB of arrays, like a Spark task, and return the number of rows."""
+    """Write Parquet files with the given MB of arrays, as a Spark task does, and return the number of rows."""
     import numpy as np
     import pyarrow as pa
     from pyarrow import parquet
@@ -67,7 +67,7 @@ def write(folder: str, megabytes: int) -> int:
 
 
 def one_row_group(source: str, target: str) -> None:
-    """Copy the rows of all files in a folder to one file with a single row group in a new folder."""
+    """Copy the rows of all files in a folder to a new folder, as one file with a single row group."""
     from pyarrow import parquet
 
     os.mkdir(target)
@@ -108,12 +108,12 @@ def rank_reads(way: str, folder: str, rank: int, ranks: int, barrier: Any, resul
     batches = plain(folder, rank, ranks) if way == "pyarrow" else ours(f"{folder}/{way}", rank, ranks)
     total = 0.0
     size = 0
-    first = next(batches)  # warm-up: imports, and reading the files' footers
+    first = next(batches)  # warm-up: import modules, and read the files' footers
     barrier.wait(120)
     begin, computed = time.perf_counter(), time.process_time()
     for batch in batches:
         size += batch["features"].nbytes
-        total += float(batch["features"][:, 0].sum())  # use the data
+        total += float(batch["features"][:, 0].sum())  # touch the data, so that it must be read
     seconds = time.perf_counter() - begin
     del first
     results.put((seconds, time.process_time() - computed, size, peak_megabytes()))
@@ -126,7 +126,7 @@ def peak_megabytes() -> float:
 
 
 def measure(way: str, folder: str, ranks: int) -> tuple[float, float, float]:
-    """Return MB/s of all ranks together, CPU seconds per GB, and the largest peak memory of a rank in MB."""
+    """Return all ranks' total MB/s, CPU seconds per GB, and the largest peak memory of a rank in MB."""
     context = multiprocessing.get_context("spawn")
     barrier, results = context.Barrier(ranks), context.Queue()
     workers = [

@@ -31,14 +31,14 @@ COUNT = 1024  # number of elements in the allreduce
 
 @dataclass
 class Row:
-    """Results of a job, in seconds unless noted. Phases are those of the slowest worker and add up to `total`."""
+    """Results of a job, in seconds unless noted. A phase ends with its slowest worker; they sum up to `total`."""
 
     workers: int
     hosts: int
-    interpreters: float  # time of the same number of interpreters without work
+    interpreters: float  # time for the same number of interpreters to start and stop without work
     total: float
-    launch: float  # until the last worker's first line of Python
-    imports: float  # of horovod.common
+    launch: float  # until the last worker runs its first line of Python
+    imports: float  # import of horovod.common
     init: float
     allreduce: float
     stop: float
@@ -56,7 +56,7 @@ class Row:
 
 
 class Traffic:
-    """Counter of this process's messages to the store, before encryption."""
+    """Counter of this process's messages to the store, with sizes before encryption."""
 
     def __init__(self) -> None:
         import zmq
@@ -112,7 +112,7 @@ def worker(traffic_too: bool) -> None:
 
 
 def environment(bytecode: str) -> dict[str, str]:
-    """Return an environment that compiles modules once into the folder `bytecode`, like an installed package."""
+    """Return an environment in which modules are compiled once, into the folder `bytecode`."""
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     made = {**os.environ, "PYTHONPATH": path, "PYTHONPYCACHEPREFIX": bytecode, "OMP_NUM_THREADS": "1"}
     made.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -120,7 +120,7 @@ def environment(bytecode: str) -> dict[str, str]:
 
 
 def interpreters(count: int) -> float:
-    """Return the seconds that `count` interpreters, started at once, need to start and stop."""
+    """Return the seconds in which `count` interpreters, started at once, start and stop."""
     begin = time.monotonic()
     processes = [subprocess.Popen([sys.executable, "-c", "pass"]) for _ in range(count)]
     for process in processes:
@@ -139,7 +139,7 @@ def host_list(workers: int, hosts: int) -> str:
 def run_job(
     workers: int, hosts: int, traffic: bool, variables: dict[str, str]
 ) -> tuple[float, float, float, list[dict[str, Any]]]:
-    """Run a job and return its begin, its end, its CPU seconds, and the workers' records."""
+    """Run a job and return its start time, end time, CPU seconds, and the workers' records."""
     command = [sys.executable, "-m", "horovod.runner", "-np", str(workers), "-H", host_list(workers, hosts)]
     command += ["--start-timeout", str(LIMIT), sys.executable, str(Path(__file__).resolve())]
     command += ["--worker-with-traffic" if traffic else "--worker"]

@@ -27,7 +27,7 @@ LINKS = {"10 Gbit/s": (1.25e9, 50e-6), "1 Gbit/s": (1.25e8, 100e-6), "100 Mbit/s
 
 @dataclass(frozen=True)
 class Cost:
-    """Bytes that the busiest rank sends in a step, on average, and messages one after another."""
+    """Average bytes that the busiest rank sends per step, and number of messages that follow one another."""
 
     sent: float
     messages: float
@@ -39,8 +39,8 @@ def cost(strategy: str, size: int, ranks: int, every: int) -> Cost:
     Args:
         strategy: Name of a strategy in the example.
         size: Bytes of the parameters.
-        ranks: Number of ranks; one is the server of a parameter server.
-        every: Steps between exchanges of the strategies that exchange now and then.
+        ranks: Number of ranks, including the server of a parameter server.
+        every: Steps between exchanges, for strategies that do not exchange in every step.
     """
     allreduce = Cost(2 * (ranks - 1) / ranks * size, 2 * (ranks - 1))
     server = Cost((ranks - 1) * size, 2)  # the server's link carries the values of all workers
@@ -51,13 +51,13 @@ def cost(strategy: str, size: int, ranks: int, every: int) -> Cost:
 
 
 def seconds(one: Cost, link: tuple[float, float], compute: float) -> float:
-    """Return the seconds of a step that computes, then communicates."""
+    """Return the seconds of a step that first computes and then communicates."""
     rate, latency = link
     return compute + one.sent / rate + one.messages * latency
 
 
 def run(seed: int, slow: int, args: argparse.Namespace) -> dict[str, dict[str, Any]]:
-    """Return the results of one job by strategy, or those in the folder ``--results`` if it has them.
+    """Run one job and return its results by strategy, or read them from the folder ``--results``.
 
     Raises subprocess errors if the job fails or takes longer than ``--timeout`` seconds.
     """
@@ -73,15 +73,16 @@ def run(seed: int, slow: int, args: argparse.Namespace) -> dict[str, dict[str, A
 
 
 def table(rows: list[list[str]]) -> str:
-    """Return rows, of which the first is the head, as a Markdown table."""
+    """Format rows as a Markdown table. The first row is the header."""
     return "\n".join("| " + " | ".join(row) + " |" for row in [rows[0], ["---"] * len(rows[0]), *rows[1:]])
 
 
 def report(
     results: dict[str, list[dict[str, Any]]], slowed: dict[str, dict[str, Any]], args: argparse.Namespace
 ) -> str:
-    """Return the tables as text."""
-    # Synchronous training communicates within the backward pass, so take the time from a strategy that does not.
+    """Return all tables as Markdown text."""
+    # Synchronous training communicates during the backward pass. So take the computation time from a strategy that
+    # communicates separately.
     compute = statistics.median(one["busy"] / one["steps"] for one in results["local"])
     head = ["strategy", "steps", "held-out loss", "spread", "KB a step", *(f"s on {link}" for link in LINKS)]
     rows = [head]

@@ -1,4 +1,4 @@
-"""Cases and columns of with_tensorflow.py. Pure data, no framework."""
+"""Cases and columns of with_tensorflow.py, without code for any framework."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from math import prod
 
 from cases import Case, resnet50
 
-OPS = 100  # number of operations of 1024 floats in one function, or one after another
+OPS = 100  # number of operations on 1024 floats, either in one function or one after another
 STEPS = 20  # training steps per call of fit
 
 # Number of counted operations or steps per sample.
@@ -14,7 +14,7 @@ PARTS = {"independent": OPS, "chained": OPS, "eager": OPS, "resnet": 1, "mlp": S
 
 
 def tensorflow_cases() -> list[Case]:
-    """Return the cases. `bytes` is the size of the tensor or set; for fit, the number of examples per rank."""
+    """Return the cases. `bytes` is the size of a case's tensors, or for fit the number of examples per rank."""
     small = [
         Case("independent", f"one of {OPS} in a tf.function", 4096, 5, 10),
         Case("chained", f"one of a chain of {OPS} in a tf.function", 4096, 2, 10),
@@ -28,11 +28,12 @@ def tensorflow_cases() -> list[Case]:
 OPERATIONS = {kind: ["op"] for kind in ("independent", "chained", "eager")}
 FIT = {kind: ["fit"] for kind in ("mlp", "cnn")}
 
-# Column -> (job that runs it, case kind -> modes), as in cases.py. Keras 3.15's fit fails with
-# MultiWorkerMirroredStrategy (because of its per-replica data), so the peer uses Keras 2, and Horovod both.
+# By column: the job that runs it, and the modes for each kind of case, as in cases.py. In Keras 3.15, fit does not
+# support the per-replica data of MultiWorkerMirroredStrategy. So the peer uses Keras 2, and Horovod is measured with
+# both.
 TENSORFLOW_COLUMNS: dict[str, tuple[str, dict[str, list[str]]]] = {
     "horovod": ("horovod-keras2", {**OPERATIONS, "resnet": ["tape", "grouped"], **FIT}),
-    # The same functions with tf.identity instead of the operation, which shows TensorFlow's part.
+    # Use the same functions with tf.identity instead of the operation, which shows TensorFlow's share of the time.
     "no operation": ("horovod-keras2", {kind: ["identity"] for kind in OPERATIONS}),
     "horovod, Keras 3": ("horovod-keras3", FIT),
     "MultiWorkerMirrored": (

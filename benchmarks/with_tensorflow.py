@@ -20,7 +20,7 @@ from tensorflow_cases import PARTS, TENSORFLOW_COLUMNS, tensorflow_cases
 
 
 class TensorFlowRun(Run):
-    """Run whose samples are times of one operation or step, of which each call does several."""
+    """Benchmark run in which each call does several operations or steps. Samples are times of a single one."""
 
     table = TENSORFLOW_COLUMNS
 
@@ -49,7 +49,7 @@ def parse_args() -> argparse.Namespace:
 
 def main() -> None:
     args = parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # exit normally, so that the jobs are ended
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # exit normally, so that the jobs are stopped
     args.out.parent.mkdir(parents=True, exist_ok=True)
     with args.out.open("w") as out:
         run = TensorFlowRun(args, out)

@@ -1,7 +1,7 @@
-"""Rank of a peer's job, which connects to the driver's Unix socket, measures on request, and sleeps in between.
+"""Rank of a peer's job, which connects to the driver's Unix socket, measures on request, and otherwise sleeps.
 
-Imports only the standard library and ``serving`` (src/horovod/benchmark/standalone, on PYTHONPATH), because MPI runs
-in an environment without PyTorch.
+This file imports only the standard library and ``serving`` (src/horovod/benchmark/standalone, on PYTHONPATH), because
+MPI runs in an environment without PyTorch.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-// Measures control messages for a number of ranks: engines in one process on simulated hosts (control_world.h), each
-// with its own thread and a thread of the program. Each run measures one case; benchmarks/control.py runs and plots many.
+// Measures the control messages of a given number of ranks. All engines run in one process on simulated hosts
+// (control_world.h). Each engine has its own thread, and the program has one more thread per engine. A run measures one
+// case; benchmarks/control.py runs many cases and plots the results.
 //
 //   control_bench RANKS RANKS_PER_HOST SCHEDULES(0|1) TENSORS STEPS
 //
-// RANKS must be a power of two. A step submits TENSORS allreduces and waits for all of them. Prints a line of JSON.
-// Counts are exact. CPU times come from the kernel, for single threads. The time of a step is that of all ranks' work on
-// the cores of this machine.
+// RANKS must be a power of two. A step submits TENSORS allreduces and waits for all of them. The output is a line of
+// JSON. Counts are exact. CPU times are per thread, as measured by the kernel. The time of a step covers the work of all
+// ranks, which share the cores of this machine.
 #include <pthread.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
@@ -52,7 +53,7 @@ double ran(long thread) {
   return 1e-9 * static_cast<double>(ns);
 }
 
-// Finds the engine's thread: the one that wakes up and is not the program's.
+// Finds the engine's thread: the one that wakes up and is not a thread of the program.
 class FindThread final : public Observer {
  public:
   void awake() override {
@@ -94,7 +95,7 @@ struct Reading {
   double at = wall(), all_cpu = cpu(CLOCK_PROCESS_CPUTIME_ID);
   uint64_t votes, vote_bytes;
   std::vector<Engine::Stats> stats;
-  std::vector<double> engine_cpu, program_cpu;  // of the observed ranks
+  std::vector<double> engine_cpu, program_cpu;  // CPU seconds of the observed ranks
 };
 
 void raise_limits() {

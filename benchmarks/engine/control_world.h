@@ -1,6 +1,6 @@
-// Engines on many simulated hosts in one process, for measuring their control messages. The control tree is real: sockets
-// between hosts, rings in shared memory within them. No data are sent (idle_backend.h), so the only data links are those
-// over which ranks that are alone on their hosts vote on readiness (engine/schedule_sync.h).
+// Engines on many simulated hosts in one process, for measuring their control messages. The control tree is real, with
+// sockets between hosts and rings in shared memory within hosts. No data are sent (idle_backend.h). So there are data
+// links only between ranks that are alone on their hosts, which vote on readiness over them (engine/schedule_sync.h).
 #pragma once
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -26,7 +26,7 @@ namespace hvd {
   std::exit(1);
 }
 
-// Link without a peer, on which all calls fail.
+// Link without a peer. All calls on it fail.
 class AbsentLink final : public Link {
  public:
   int64_t try_send(ConstBytes) override { return -1; }
@@ -85,7 +85,7 @@ struct Layout {
   int parent_of(int rank) const { return leader_of(rank) == rank ? 0 : leader_of(rank); }
 };
 
-// Returns connected options for the engines, by rank.
+// Returns the engines' options, with connected links, by rank.
 inline std::vector<EngineOptions> wire(const Layout& layout, const Settings& settings, Votes* votes) {
   std::vector<EngineOptions> all(static_cast<size_t>(layout.ranks));
   std::vector<int> hosts, wakeups;
@@ -118,7 +118,7 @@ inline std::vector<EngineOptions> wire(const Layout& layout, const Settings& set
     for (int peer = 0; peer < layout.ranks; ++peer) {
       if (layout.host_of(peer) != layout.host_of(r) && !o.data.count(peer)) o.data[peer] = std::make_unique<AbsentLink>();
     }
-    // Links for recursive doubling; the number of ranks is a power of two.
+    // Create links for recursive doubling, which needs a number of ranks that is a power of two.
     for (int distance = 1; layout.per_host == 1 && distance < layout.ranks; distance *= 2) {
       const int peer = r ^ distance;
       if (peer < r || peer >= layout.ranks) continue;

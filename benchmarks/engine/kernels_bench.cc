@@ -1,9 +1,9 @@
 // Measures the bandwidth of the device kernels, compared with a copy on the device, and the time to load them.
 //
-//   kernels_bench [MiB of a buffer, 256] [seconds a row, 0.5] [driver, libcuda.so.1]
+//   kernels_bench [MiB per buffer, 256] [seconds per row, 0.5] [driver, libcuda.so.1]
 //
-// Uses the driver's first device. Bandwidth counts bytes read and written. Each row is launched until its time is up,
-// eight launches per reading of the clock, and the median is printed. With a simulated driver the times mean nothing.
+// Uses the driver's first device. Bandwidth counts bytes read and written. Each row launches its kernel until its time
+// is up, reads the clock after every eight launches, and prints the median. Times from a simulated driver mean nothing.
 #include <dlfcn.h>
 
 #include <algorithm>

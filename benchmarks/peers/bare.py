@@ -1,7 +1,7 @@
-"""Plain sockets in a ring, which show the link's speed without a collective.
+"""Peer with plain sockets in a ring, which shows the link's speed without a collective.
 
-Each rank sends to the next one and receives from the previous one 2 (P-1)/P times the case's bytes, which is what an
-allreduce must send and receive on each host.
+Each rank sends 2 (P-1)/P times the case's bytes to the next rank, and receives as many from the previous rank. This is
+what an allreduce must send and receive on each host.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _CONNECT_SECONDS = 30.0
 
 
 class Peer:
-    """Rank BENCH_RANK of BENCH_SIZE.
+    """One rank of the ring.
 
-    BENCH_ADDRESSES has the ranks' addresses, separated by commas. BENCH_STREAMS is the number of connections (default:
-    one).
+    BENCH_RANK and BENCH_SIZE are its rank and the number of ranks. BENCH_ADDRESSES has the ranks' addresses, separated
+    by commas. BENCH_STREAMS is the number of connections (default: one).
     """
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class Peer:
         return out, incoming
 
     def barrier(self) -> None:
-        for _ in range(2):  # the first trip collects values, the second distributes them
+        for _ in range(2):  # two trips around the ring: the first collects values, the second distributes them
             if self.rank == 0:
                 self.out[0].sendall(b"x")
             take(self.incoming[0], memoryview(bytearray(1)))

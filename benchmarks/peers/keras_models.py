@@ -1,6 +1,6 @@
 """Models and data that both TensorFlow peers use, so that only the distribution differs.
 
-Keras is passed as an argument; the code works with Keras 2 and 3.
+Callers pass in the Keras module. The code works with Keras 2 and 3.
 """
 
 from __future__ import annotations
@@ -62,5 +62,5 @@ def fit(model: Any, batches: tf.data.Dataset) -> Any:
 
 
 def gradients(shapes: list[tuple[int, ...]]) -> list[tf.Tensor]:
-    """Return tensors in the order of backward, last layer first."""
+    """Return tensors in the order of a backward pass, last layer first."""
     return [tf.fill(shape, 0.5) for shape in reversed(shapes)]

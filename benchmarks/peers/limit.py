@@ -1,7 +1,7 @@
-"""Upper limit of speed: each process sums its share of all processes' vectors in place, without synchronization.
+"""Upper limit of speed: each process sums its share of all vectors in place, without synchronization.
 
-An allreduce of vectors in shared memory must do at least this, so none can be faster. The result is correct only
-because all vectors are zeros. Needs a C compiler and Python's standard library.
+Every allreduce of vectors in shared memory must do at least this work, so none can be faster. The result is correct
+only because all vectors are zeros. Needs a C compiler and Python's standard library.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def compiled() -> ctypes.CDLL:
 
 
 def shared_file(rank: int, folder: str, nbytes: int) -> int:
-    """Return a descriptor of anonymous shared memory, created by rank 0, whose note in ``folder`` the others read."""
+    """Return a descriptor of shared memory. Rank 0 creates it, and the others find it by a file in ``folder``."""
     note = Path(folder, "memory")
     if rank == 0:
         made = os.memfd_create("bench-limit")
@@ -64,7 +64,7 @@ class Peer:
         self.rank, self.size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         self.about = "bare loop in C, no synchronisation"
         self._library = compiled()
-        self._stride = max(FULL) + (64 << 10)  # so that vectors do not begin in the same cache sets
+        self._stride = max(FULL) + (64 << 10)  # an offset, so that vectors do not begin in the same cache sets
         descriptor = shared_file(self.rank, os.environ["LIMIT_FOLDER"], HEADER + self.size * self._stride)
         self._memory = mmap.mmap(descriptor, HEADER + self.size * self._stride)
         self._start = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
@@ -88,4 +88,4 @@ class Peer:
         return lambda: loop(vectors, size, first, last)
 
     def stop(self) -> None:
-        """Do nothing: the memory is released with its last user."""
+        """Do nothing, because the memory is freed when its last process ends."""

@@ -1,4 +1,4 @@
-"""Model whose backward costs only autograd's overhead, so that a step measures the communication of gradients."""
+"""Model whose backward pass costs only autograd's overhead, so that a step measures communication."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class _ReadyGradients(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, _: Tensor) -> Any:
-        # A new alias of the memory each time, which autograd uses as param.grad without a copy.
+        # Create a new alias of the memory each time, because autograd uses it as param.grad without a copy.
         return (None, *(gradient.detach() for gradient in ctx.gradients))
 
 
@@ -26,7 +26,7 @@ class GradientsOnly(nn.Module):
     def __init__(self, shapes: list[tuple[int, ...]]) -> None:
         super().__init__()
         self.weights = nn.ParameterList([nn.Parameter(torch.zeros(shape)) for shape in shapes])
-        self.gradients = [torch.ones(shape).zero_() for shape in shapes]  # writing ones first allocates all pages
+        self.gradients = [torch.ones(shape).zero_() for shape in shapes]  # write ones first, which allocates all pages
 
     def forward(self, _: None) -> Tensor:
         return _ReadyGradients.apply(self.gradients, *self.weights)

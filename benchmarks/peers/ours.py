@@ -13,7 +13,7 @@ import horovod.torch as hvd
 from .model import GradientsOnly
 from .training import step
 
-# The optimizer's argument by mode.
+# Argument of the optimizer, by mode.
 BUCKET_VIEWS = {"optimizer": None, "step": None, "bucket views": True, "one by one": False}
 
 
@@ -57,7 +57,7 @@ class Peer:
             gradient_as_bucket_view=bucket_views,
         )
 
-        def step() -> None:  # without optimizer.step(), like the peer with DDP
+        def step() -> None:  # no optimizer.step(), the same as in the DDP peer
             model(None).backward()
             optimizer.synchronize()
             model.drop_gradients()

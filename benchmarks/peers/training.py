@@ -1,7 +1,7 @@
 """Complete training steps of two real networks, from forward to optimizer.
 
-A peer provides `wrap(module, optimizer)`, which returns its versions of both. All steps use the same data, so only the
-step is measured.
+A peer provides `wrap(module, optimizer)`, which returns the peer's versions of both. All steps use the same data, so
+that loading data is not measured.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 Wrap = Callable[[nn.Module, torch.optim.Optimizer], tuple[nn.Module, torch.optim.Optimizer]]
 
-CONTEXT = 64  # characters of a window, as in the example
+CONTEXT = 64  # characters per window, as in the example
 
 
 def example(name: str) -> ModuleType:
