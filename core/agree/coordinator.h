@@ -65,7 +65,7 @@ class Coordinator {
   bool revoked_ = false;
 };
 
-// Return a hash that is equal for two requests if they count as the same operation in consecutive steps.
+// Return a hash that is equal for two ready operations if they count as the same operation in consecutive steps.
 uint64_t identity_of(const Ready& ready);
 
 }  // namespace hvd

@@ -1,4 +1,4 @@
-// Helpers for the library's threads.
+// Helpers for the threads that the library starts.
 #pragma once
 #include <pthread.h>
 #include <signal.h>

@@ -71,7 +71,7 @@ class Driver {
 
   Connections& connections() { return connections_; }
   const Control& control() const { return control_; }
-  const Coordinator* coordinator() const { return coordinator_.get(); }  // null except on rank 0
+  const Coordinator* coordinator() const { return coordinator_.get(); }  // the coordinator of rank 0; null on other ranks
 
  private:
   bool turn(bool flush);
@@ -167,7 +167,7 @@ class Driver {
   // Operations that were launched, or failed to launch, and whose callers are not yet notified. An entry in
   // `unlaunched_` ends the job.
   std::vector<HostStagedPath::Done> launched_, unlaunched_;
-  std::unique_ptr<Coordinator> coordinator_;  // null except on rank 0
+  std::unique_ptr<Coordinator> coordinator_;  // only rank 0 has a coordinator
   StallCheck stall_check_;
   LocalStallCheck local_stall_check_;
   Clock::time_point start_ = Clock::now();

@@ -156,7 +156,8 @@ class Submissions {
   bool deviated_ = false, stuck_ = false;
   std::atomic<bool> must_watch_{false};
   Status ended_;
-  const std::shared_ptr<std::atomic<uint64_t>> failures_ = std::make_shared<std::atomic<uint64_t>>(0);  // outlives the engine
+  // Shared, because this counter outlives the engine.
+  const std::shared_ptr<std::atomic<uint64_t>> failures_ = std::make_shared<std::atomic<uint64_t>>(0);
 };
 
 }  // namespace hvd

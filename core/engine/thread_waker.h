@@ -47,7 +47,7 @@ class ThreadWaker {
   WakeupEvent wakeup_;
   std::shared_ptr<Segment> memory_;
   int timer_;
-  std::mutex timer_mutex_;  // keeps the timer and timer_set_ consistent
+  std::mutex timer_mutex_;  // keeps the timer and timer_set_ consistent with each other
   std::atomic<bool> timer_set_{false};
 };
 

@@ -167,7 +167,7 @@ HVD_KERNEL_INLINE void reduce(const ReduceParameters& p, Place place) {
       Access<E, kLanes>::finish(p, offset + 16 * v, tree<E, kLanes>(p, offset + 16 * v));
     }
   }
-  // Now the elements before and after the vectors.
+  // Process the elements before and after the vectors one by one.
   const uint64_t inside = vectors.count * kLanes, single = p.end - p.begin - inside;
   HVD_KERNEL_ROLL
   for (uint64_t i = place.first(); i < single; i += place.stride()) {

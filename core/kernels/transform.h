@@ -84,7 +84,7 @@ HVD_KERNEL_INLINE void transform(uint64_t source, uint64_t destination, uint64_t
     }
   }
 
-  const uint64_t single = elements - vectors * kLanes;  // now the elements before and after the vectors
+  const uint64_t single = elements - vectors * kLanes;  // process the elements before and after the vectors one by one
   HVD_KERNEL_ROLL
   for (uint64_t i = share.first; i < single; i += share.stride) {
     const uint64_t at = i < head ? i : i + vectors * kLanes;

@@ -81,7 +81,7 @@ class Session {
   std::mutex using_;
   std::atomic<bool> over_{false};  // true once MPI_Finalize has started
   std::atomic<bool> spoilt_{false};
-  std::string why_spoilt_;  // always written before spoilt_
+  std::string why_spoilt_;  // reason, always written before spoilt_ is set
   std::map<std::vector<int>, Handle> communicators_;
   bool finishing_ = false;
 };

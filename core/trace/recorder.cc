@@ -27,7 +27,7 @@ void set_shape(Entry& entry, const std::vector<int64_t>& shape) {
   std::copy_n(shape.begin(), std::min(shape.size(), Entry::kShape), entry.shape.begin());
 }
 
-template <class Asked>  // Type is Request or Response
+template <class Asked>  // `Type` is Request or Response
 void set_kind(Entry& entry, const Asked& asked) {
   entry.kind = asked.kind;
   entry.dtype = asked.dtype;

@@ -98,7 +98,7 @@ class Timeline final : public Observer {
   struct Begun {
     uint64_t number, bytes, schedule;
     std::string algorithm;
-    std::vector<uint64_t> submitted;  // submission times in ticks
+    std::vector<uint64_t> submitted;  // submission time of each tensor, in ticks
   };
   struct Event {
     explicit Event(What w) : what(w) {}

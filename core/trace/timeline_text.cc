@@ -197,7 +197,7 @@ void TimelineText::ready(int64_t at, int rank, const TimelineTensors& tensors, s
   const auto& pids = pids_of(tensors, out);
   for (size_t i = 0; i < pids.size(); ++i) {
     State& s = state(pids[i]);
-    if (s.running) continue;  // either its end event is missing, or it continues under its name
+    if (s.running) continue;  // the end event of an earlier operation is missing, or the operation continues under the same name
     s.last = std::max(at, s.last);
     if (!s.negotiating) {
       s.negotiating = true;
@@ -245,7 +245,7 @@ void TimelineText::started(int64_t at, const Started& about, const TimelineTenso
     State& s = state(pids[i]);
     const int64_t submitted = i < about.submitted.size() ? about.submitted[i] : 0;
     leave_negotiation(s, pids[i], at, out);
-    if (s.running) {  // the end event is missing
+    if (s.running) {  // the end event of the earlier operation is missing
       if (s.active) event('E', pids[i], s.last, {}, {}, out);
       event('E', pids[i], s.last, {}, {}, out);
     }

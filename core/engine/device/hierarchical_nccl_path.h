@@ -12,7 +12,7 @@
 //   3. When that is done, the part is copied back and NCCL gathers, in the common order. Then the tensors are unpacked,
 //      and the program's operation is done, which means launched.
 //
-// Used only by the thread that drives the engine.
+// This class is used only by the thread that drives the engine.
 #pragma once
 #include <list>
 #include <map>

@@ -50,7 +50,7 @@ double resting_seconds_after(Clock::time_point begun);
 // Copies start as long as pinned memory is available, up to a limit. All ranks serve operations in the agreed order, so
 // memory always becomes free again.
 //
-// Used only by the thread that drives the engine.
+// This class is used only by the thread that drives the engine.
 class HostStagedPath {
  public:
   // `memory` is the maximum of pinned memory in use at a time, in bytes; less is used if less is available. It must be

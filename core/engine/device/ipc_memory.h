@@ -51,7 +51,7 @@ class StreamCounters {
 // The engine allocates the buffer itself, because a framework may free its memory while a peer has it open. The buffer
 // is freed only after all peers have closed it, possibly after its rank has ended; see retire().
 //
-// Used only by the thread that drives the engine, with a Turn on the device.
+// This class is used only by the thread that drives the engine, which must hold a Turn on the device.
 
 // Identity and location of this process. Ranks that are threads of one process use each other's pointers directly.
 struct Whereabouts {

@@ -20,7 +20,7 @@
 // before, and takes the one before that. Every wait is for a call made earlier, so waits cannot form a cycle, even
 // across sets.
 //
-// Used only by the thread that drives the engine.
+// This class is used only by the thread that drives the engine.
 #pragma once
 #include <map>
 #include <memory>

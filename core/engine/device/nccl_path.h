@@ -2,7 +2,7 @@
 // with our arithmetic, go through host memory (engine/device/host_staged_path.h). So do all operations of a set whose
 // communicator is not ready yet (nccl_sets.h).
 //
-// Used only by the thread that drives the engine.
+// This class is used only by the thread that drives the engine.
 #pragma once
 #include <array>
 #include <memory>

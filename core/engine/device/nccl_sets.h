@@ -69,7 +69,7 @@ class GpuMemory : public std::enable_shared_from_this<GpuMemory> {
 // The ranks of a set decide together, for each response, with host collectives. They process the same responses in the
 // same order, so their messages match. Once everything is decided, no more messages are sent.
 //
-// Used only by the thread that drives the engine.
+// This class is used only by the thread that drives the engine.
 
 // Properties shared by all members of a set.
 struct NcclSet {
