@@ -122,7 +122,7 @@ class Negotiator {
   bool any_over_ = false;              // True if any group has `over` set.
   // Operations failed by fail_rest(). A rank that requests one of them later submitted it before the error arrived.
   std::map<Key, Answered> answered_;
-  std::map<uint8_t, Joined> joined_;   // Keyed by frontend.
+  std::map<uint8_t, Joined> joined_;   // Joins that wait for ranks, keyed by frontend.
   double now_ = 0;                     // Time of the last request, in seconds.
   double last_decision_ = 0;
   std::vector<Ready> ready_;

@@ -83,8 +83,8 @@ class ScheduleCursor {
   std::shared_ptr<const Schedule> schedule_;
   std::vector<Slot> slots_;
   std::vector<uint32_t> missing_;  // For each bucket, the number of this rank's entries that have no waiting token.
-  std::unordered_map<std::string, Stream> by_name_;    // Keyed by set, frontend and name, see make_key().
-  std::unordered_map<uint64_t, Stream> unnamed_;       // Keyed by stream_of().
+  std::unordered_map<std::string, Stream> by_name_;    // Streams of named entries, keyed by set, frontend and name (make_key()).
+  std::unordered_map<uint64_t, Stream> unnamed_;       // Streams of unnamed entries, keyed by stream_of().
   uint64_t ready_ = 0;
   uint64_t executed_ = 0;
   mutable std::string key_;

@@ -11,7 +11,7 @@ namespace hvd {
 namespace {
 
 constexpr size_t kBlock = 256u << 10;  // Number of elements that are carried as words at once, which bounds the memory.
-constexpr int kElements = 10, kWords = 11, kResult = 12, kNeutral = 13;  // Scratch slots.
+constexpr int kElements = 10, kWords = 11, kResult = 12, kNeutral = 13;  // Scratch slots that this file uses.
 
 template <class T>
 std::byte* fill(Comm& comm, size_t n, T value) {

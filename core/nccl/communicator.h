@@ -83,9 +83,9 @@ class Communicator {
   void leave_call() { inside_.store(false, std::memory_order_release); }
   template <class Call>
   Status connect(const char* what, Call call);
-  State give_up(Status why);  // Returns the state before.
+  State give_up(Status why);  // Give the communicator up and return its previous state.
   bool seize();  // Take the communicator over from the thread that destroys it. Returns false if that is too late.
-  bool wait_for_helper() const;  // Returns false if NCCL has nothing to end.
+  bool wait_for_helper() const;  // Wait for the helper's current call. Returns false if NCCL has nothing to end.
   void fail(Status why);
 
   const Library& library_;

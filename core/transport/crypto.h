@@ -14,8 +14,8 @@
 namespace hvd {
 
 enum class Cipher : unsigned char {
-  aes_256_gcm,        // Defined in NIST SP 800-38D.
-  chacha20_poly1305,  // Defined in RFC 8439.
+  aes_256_gcm,        // AES-256-GCM, defined in NIST SP 800-38D.
+  chacha20_poly1305,  // ChaCha20-Poly1305, defined in RFC 8439.
 };
 const char* name_of(Cipher cipher);
 // True if the processor has AES instructions. AES-256-GCM is then several times as fast as ChaCha20-Poly1305; without

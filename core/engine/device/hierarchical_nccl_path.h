@@ -99,7 +99,7 @@ class HierarchicalNcclPath {
   struct Flight {
     std::vector<OperationPtr> operations;
     std::string what;  // Description of the operation for messages.
-    std::shared_ptr<nccl::Communicator> communicator;  // Connects the members on this host.
+    std::shared_ptr<nccl::Communicator> communicator;  // NCCL communicator of the members on this host.
     Request between;  // Request that the ranks of different hosts make for each part.
     std::string name;  // Name of the first part.
     int members = 1, me = 0;
