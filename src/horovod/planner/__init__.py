@@ -1,8 +1,8 @@
-"""Planner: how fast a model would train on a cluster, predicted before the cluster exists (docs/planner.md).
+"""Planner, which predicts how fast a model would train on a cluster (docs/planner.md).
 
-profile     profile of a step: gradients in the order of readiness, compute times;  describe: from a model description
-network     hosts and links, calibrated or assumed
-costs       one allreduce on two levels of links, composed of the engine's cost formulas
-simulate    one step: readiness, fusion by the engine's code, transfers, overlap, stragglers
-predict     efficiency, limit, sensitivity;  report, plot: as text, JSON and pictures
+- ``profile``: profile of a training step, with its compute times and gradients. ``describe`` derives one from a model.
+- ``network``: hosts and links, with calibrated or default constants.
+- ``costs``: duration of one allreduce on two levels of links, computed with the engine's cost formulas.
+- ``simulate``: simulation of one step, with fusion by the engine's code, overlap and stragglers.
+- ``predict``: efficiency of a job, what limits it, and the effects of changes. ``report`` and ``plot`` present them.
 """

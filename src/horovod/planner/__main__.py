@@ -18,7 +18,7 @@ def _settings(args: argparse.Namespace) -> Settings:
 
 
 def _predictions(args: argparse.Namespace, nodes: Sequence[int], variants: bool) -> dict[str, list[Prediction]]:
-    """Return the predictions of each bandwidth, by its text."""
+    """Return the predictions for each bandwidth, keyed by the bandwidth's text."""
     shape = profile.load(args.profile)
     found: dict[str, list[Prediction]] = {}
     for bandwidth in args.bandwidth or [None]:
@@ -34,7 +34,7 @@ def _predict(words: Sequence[str]) -> int:
     parser = options.predict_parser()
     args = parser.parse_args(words)
     if args.calibrate is not None:
-        from horovod.planner.calibrate import calibrate  # needs the engine
+        from horovod.planner.calibrate import calibrate  # imported here because it needs the engine
 
         calibrate(args.calibrate)
         return 0

@@ -1,4 +1,4 @@
-"""Comparison of a prediction with the figures of a run, ``hvd.stats()`` of rank 0. Pure."""
+"""Comparison of a prediction with the statistics of a run, ``hvd.stats()`` of rank 0."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _SMALL = 0.05
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Return the statistics in a file: ``hvd.stats()`` as JSON, or the last line of ``--stats-file``.
+    """Read statistics from a file that holds ``hvd.stats()`` as JSON, or that ``--stats-file`` wrote.
 
     Raises:
-        ValueError: If the file has neither form.
+        ValueError: If the file has neither format.
         OSError: If it cannot be read.
     """
     lines = [line for line in path.read_text().splitlines() if line.strip()]
@@ -36,7 +36,7 @@ def read(path: Path) -> dict[str, Any]:
 def figures(stats: Mapping[str, Any]) -> dict[str, float]:
     """Return the measured seconds of each part of a step.
 
-    Uses the means over all ranks if the statistics have them, and otherwise those of the rank.
+    Uses the means over all ranks if the statistics contain them, and otherwise the values of the rank.
 
     Raises:
         ValueError: If the statistics contain no measured step.
@@ -55,9 +55,10 @@ def figures(stats: Mapping[str, Any]) -> dict[str, float]:
 
 
 def predicted(p: Prediction) -> dict[str, float]:
-    """Return the predicted seconds of the same parts.
+    """Return the predicted seconds of the parts of a step that ``measured`` returns.
 
-    A run counts the wait for the slowest rank as communication, because ranks wait for each other there.
+    The wait for the slowest rank is counted as communication, as in measured runs, where ranks wait for each other in
+    collectives.
     """
     step = p.step
     computation = p.single - p.phases["data"] + step.overhead
@@ -71,7 +72,7 @@ def predicted(p: Prediction) -> dict[str, float]:
 
 
 def render(p: Prediction, stats: Mapping[str, Any]) -> str:
-    """Return a table of predicted and measured times, and a sentence on the largest difference."""
+    """Return a table of predicted and measured times, and a sentence about the largest difference."""
     plan, reality = predicted(p), figures(stats)
     rows = [["", "Predicted", "Measured", "Difference", "Of the step"]]
     for part, seconds in plan.items():

@@ -1,7 +1,7 @@
-"""Predicted seconds of one allreduce on hosts with several workers, composed of the engine's cost formulas.
+"""Prediction of the duration of one allreduce on hosts with several workers, with the engine's cost formulas.
 
-The engine's formulas (core/plan/cost.h) describe one level of links. Here, hosts and the workers of a host are two
-levels with their own latency and bandwidth.
+The engine's formulas (core/plan/cost.h) describe one level of links. Here there are two levels, between hosts and
+inside a host, each with its own latency and bandwidth.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from horovod.planner.network import Layout, Network
 
 ALGORITHMS = ("auto", "ring", "hierarchical", "tree", "parameter-server")
 _FLOAT32 = 7
-_PROBE = 1 << 30  # bytes from which the slope of a formula is computed
+_PROBE = 1 << 30  # numbers of bytes between which the slope of a formula is computed
 
 
 def _predict(
     collective: str, algorithm: str, nbytes: int, ranks: int, alpha: float, beta: float, gamma: float
 ) -> float:
-    """Return the engine's prediction for one level of links, of which each rank has its own."""
+    """Return the engine's prediction for one level of links, where each rank has a link of its own."""
     if ranks == 1:
         return 0.0
     model = {"alpha": alpha, "beta": beta, "gamma": gamma}
@@ -30,8 +30,8 @@ def _predict(
 def _ring(nbytes: int, layout: Layout, net: Network) -> float:
     """Return the cost of one ring over all workers, which enters and leaves each host once.
 
-    A chunk passes all hops in turn, so their mean latency counts. All hops work at the same time, so the slowest
-    bandwidth counts.
+    A chunk passes all hops one after another, so the mean latency of the hops is used. All hops work at the same time,
+    so the lowest bandwidth is used.
     """
     nodes, workers = layout.nodes, layout.workers
     alpha, beta = net.intra_latency, 1 / net.intra_bandwidth
@@ -42,7 +42,7 @@ def _ring(nbytes: int, layout: Layout, net: Network) -> float:
 
 
 def _hierarchical(nbytes: int, layout: Layout, net: Network) -> float:
-    """Return the cost of: reduce-scatter inside hosts, rings between hosts, allgather inside hosts.
+    """Return the cost of a reduce-scatter inside hosts, rings between hosts, and an allgather inside hosts.
 
     The workers of a host share its network interface.
     """
@@ -56,7 +56,7 @@ def _hierarchical(nbytes: int, layout: Layout, net: Network) -> float:
 
 
 def _tree(nbytes: int, layout: Layout, net: Network) -> float:
-    """Return the cost of a binomial tree inside hosts and one between their first workers."""
+    """Return the cost of binomial trees inside hosts, and a binomial tree between their first workers."""
     inside = _predict(
         "allreduce", "tree", nbytes, layout.per_node, net.intra_latency, 1 / net.intra_bandwidth, net.gamma
     )
@@ -76,10 +76,10 @@ def _beta(net: Network) -> float:
 
 @lru_cache(maxsize=65536)
 def _engine(nbytes: int, layout: Layout, net: Network) -> tuple[float, str]:
-    """Return the cost and name of the algorithm that the engine would choose for tensors in host memory."""
+    """Return the cost and the name of the algorithm that the engine would choose for tensors in host memory."""
     node_of = [rank // layout.per_node for rank in range(layout.workers)]
     name = _core.choose_algorithm("allreduce", _FLOAT32, nbytes, node_of)
-    # The workers of a host exchange their parts at the same time, through one network interface.
+    # The workers of a host exchange their parts at the same time, and share one network interface.
     model = {
         "alpha": net.latency,
         "beta": _beta(net) * layout.per_node,
@@ -93,7 +93,7 @@ def _engine(nbytes: int, layout: Layout, net: Network) -> tuple[float, str]:
 def _parameter_server(nbytes: int, largest: int, layout: Layout, net: Network) -> float:
     """Return the cost of sending gradients to servers and receiving parameters, with one server per host.
 
-    A tensor is on one server. That with the most bytes decides.
+    Each tensor is stored on one server. The server with the most bytes determines the cost.
     """
     if layout.nodes == 1:
         senders, alpha, beta = layout.workers - 1, net.intra_latency, 1 / net.intra_bandwidth
@@ -104,11 +104,11 @@ def _parameter_server(nbytes: int, largest: int, layout: Layout, net: Network) -
 
 
 class Allreduce:
-    """Prediction of allreduces in one cluster.
+    """Predictor of the cost of allreduces in one cluster.
 
     Args:
-        algorithm: One of ``ALGORITHMS``. "auto" is the engine's choice for tensors in host memory, and otherwise the
-            fastest of ring, hierarchical and tree, between which libraries such as NCCL choose.
+        algorithm: One of ``ALGORITHMS``. "auto" is the engine's choice for tensors in host memory. For other tensors it
+            is the fastest of ring, hierarchical and tree, from which libraries such as NCCL choose.
         layout: Hosts and workers.
         net: Links.
         device: "cpu" or "gpu".
@@ -129,7 +129,7 @@ class Allreduce:
         """Predict one allreduce.
 
         Args:
-            nbytes: Bytes on one worker.
+            nbytes: Bytes to reduce on each worker.
             largest: Bytes of the largest tensor, which a parameter server cannot split.
 
         Returns:
@@ -145,7 +145,7 @@ class Allreduce:
 
 
 def agreement(layout: Layout, net: Network) -> float:
-    """Return the seconds until all ranks know that an operation is ready: a message to rank 0, and its answer."""
+    """Return the seconds until all ranks know that an operation is ready: a message to rank 0 and its reply."""
     if layout.workers == 1:
         return 0.0
     between = net.latency if layout.nodes > 1 else 0.0

@@ -1,7 +1,7 @@
-"""Profiles of models that were not run: from layers with their parameters and FLOPs, and a device's throughput.
+"""Profiles of models that were not run, derived from their layers, FLOPs, and the throughput of a device.
 
-Backward is taken as twice forward, and both are distributed over the layers by FLOPs. A layer's gradients become ready
-at the end of its part of backward, which visits the layers in reverse order.
+Backward is assumed to take twice as long as forward. The times of both are distributed over the layers in proportion to
+FLOPs. A layer's gradients become ready at the end of its part of backward, which visits the layers in reverse order.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ FORWARD_SHARE = 1 / 3
 
 
 class Layer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One layer.
+    """One layer of a model description.
 
     Attributes:
-        name: Name, the prefix of its gradients' names.
+        name: Name of the layer, and prefix of the names of its gradients.
         parameters: Number of elements of each parameter, by name; may be empty.
         flops: Floating-point operations of forward for one sample.
     """
@@ -32,7 +32,7 @@ class Layer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Description of a model: its layers in the order of forward."""
+    """Description of a model, with its layers in the order of the forward pass."""
 
     name: str
     layers: Sequence[Layer]
@@ -57,7 +57,7 @@ def profile_of(model: Model, batch: int, samples_per_second: float, source: str 
         model: The model.
         batch: Samples per step.
         samples_per_second: Training throughput of one device at this batch size.
-        source: Where the throughput comes from.
+        source: Text that says where the throughput comes from.
 
     Raises:
         ValueError: If the throughput is not positive or the layers have no FLOPs.

@@ -1,4 +1,4 @@
-"""Fit of a network's efficiency and overhead to measured throughput, and its error for points held back."""
+"""Fit of a network's efficiency and overhead to measured throughput, and its error for points that were held back."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ COLUMNS = ("profile", "nodes", "workers_per_node", "samples_per_second", "held_b
 
 @dataclass(frozen=True)
 class Point:
-    """A measured throughput of a job.
+    """Measured throughput of a job, as a point of a fit.
 
     Attributes:
-        profile: Profile of the model, at the throughput of one worker of this cluster.
+        profile: Profile of the model, scaled to the throughput of one worker of this cluster.
         layout: Hosts and workers.
-        measured: Samples per second of the whole job.
+        measured: Throughput of the whole job, in samples per second.
         held_back: True if the fit must not see this point.
     """
 
@@ -36,19 +36,19 @@ class Point:
     held_back: bool = False
 
     def predicted(self, net: Network, settings: Settings) -> float:
-        """Return the predicted samples per second."""
+        """Return the predicted throughput in samples per second."""
         seconds = simulate(self.profile, self.layout, net, settings).seconds
         return self.layout.workers * self.profile.batch / seconds
 
     def error(self, net: Network, settings: Settings) -> float:
-        """Return the relative error of the prediction; above 0 if it is too optimistic."""
+        """Return the relative error of the prediction, which is positive if the prediction is too high."""
         return self.predicted(net, settings) / self.measured - 1
 
 
 def read_points(path: Path) -> list[Point]:
     """Read measured points from a CSV file.
 
-    A row of a profile with one worker sets the throughput of one worker, and is not a point.
+    A row with one worker is not a point: it sets the throughput of one worker for its profile.
 
     Raises:
         ValueError: If the file is not valid; the message names the line.
@@ -77,9 +77,10 @@ def read_points(path: Path) -> list[Point]:
 
 
 def fit(points: Sequence[Point], net: Network, settings: Settings) -> Network:
-    """Return the network with the efficiency and overhead that minimize the squared relative errors.
+    """Return the network with the efficiency and overhead that minimize the sum of squared relative errors.
 
-    Searches with shrinking steps around several starts, because the error is not smooth. Points held back are ignored.
+    The search starts at several points and uses shrinking steps, because the error is not smooth. Points that are held
+    back are ignored.
 
     Raises:
         ValueError: If there are fewer than two points to fit to.
@@ -117,7 +118,7 @@ def fit(points: Sequence[Point], net: Network, settings: Settings) -> Network:
 
 
 def render(points: Sequence[Point], net: Network, settings: Settings) -> str:
-    """Return the constants, and a table with the error of each point."""
+    """Return a text with the fitted constants, and a table with the error of each point."""
     rows = [["Model", "Hosts x workers", "Measured", "Predicted", "Error", ""]]
     for point in points:
         rows.append(

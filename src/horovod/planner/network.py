@@ -1,4 +1,4 @@
-"""Cluster and network parameters of a prediction, and the files that keep calibrated ones."""
+"""Parameters of the cluster and the network in a prediction, and files with calibrated parameters."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _BUILT_IN = Path(__file__).with_name("networks")
 
 @dataclass(frozen=True)
 class Layout:
-    """Number of hosts, and of workers on each."""
+    """Number of hosts, and number of workers on each host."""
 
     nodes: int
     per_node: int = 1
@@ -27,26 +27,26 @@ class Layout:
 
     @property
     def workers(self) -> int:
-        """Number of workers."""
+        """Total number of workers in the cluster."""
         return self.nodes * self.per_node
 
 
 class Network(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Links between and inside hosts, and the constants that were fitted to measurements.
+    """Properties of the links between and inside hosts, and constants that were fitted to measurements.
 
     Attributes:
-        format: Version of the format.
-        name: Name.
-        source: Where the figures come from.
-        bandwidth: Line rate of a host's network interface, in bytes per second and direction.
-        latency: Seconds per message between hosts.
-        intra_bandwidth: Bytes per second and direction between workers of a host.
-        intra_latency: Seconds per message inside a host.
-        gamma: Seconds per byte of a reduction.
-        efficiency: Fraction of ``bandwidth`` that transfers reach.
-        overhead: Fraction by which forward and backward take longer as soon as there are several workers.
-        calibrated_at: Line rate at which the constants were fitted; None: not calibrated.
-        workers: Smallest and largest number of workers that the constants were fitted to; None: not calibrated.
+        format: Version of the file format.
+        name: Name of the network.
+        source: Text that says where the figures come from.
+        bandwidth: Line rate of a host's network interface, in bytes per second in each direction.
+        latency: Latency of a message between hosts, in seconds.
+        intra_bandwidth: Bandwidth between workers of a host, in bytes per second in each direction.
+        intra_latency: Latency of a message inside a host, in seconds.
+        gamma: Time to reduce one byte, in seconds.
+        efficiency: Fraction of ``bandwidth`` that transfers achieve.
+        overhead: Fraction by which forward and backward take longer if there are several workers.
+        calibrated_at: Line rate at which the constants were fitted, or None if they were not calibrated.
+        workers: Smallest and largest number of workers in the fit, or None if the constants were not calibrated.
     """
 
     format: int = FORMAT
@@ -64,10 +64,10 @@ class Network(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
 
 def assumed(device: str, bandwidth: float) -> Network:
-    """Return a network that is not calibrated, with defaults for all but the bandwidth.
+    """Return a network that is not calibrated, with default values for all properties except the bandwidth.
 
-    The defaults are those of the engine's cost model. For GPUs, the latency inside a host is that of a fit that was
-    published for four GPUs (arXiv 1811.11141), and reductions cost nothing beside the transfer.
+    The defaults are those of the engine's cost model. For GPUs, the latency inside a host is taken from a published fit
+    for four GPUs (arXiv 1811.11141), and reductions take no time in addition to the transfer.
     """
     model = _core.cost_model()
     gpu = device == "gpu"
@@ -97,7 +97,7 @@ def built_in() -> list[str]:
 
 
 def load(name_or_path: str | Path) -> Network:
-    """Read a network from a file, or a built-in one by its name.
+    """Read a network from a file, or load a built-in network by its name.
 
     Raises:
         ValueError: If the content is not valid; the message names the file and the field.
@@ -123,6 +123,6 @@ def save(network: Network, path: str | Path) -> None:
 
 
 def power_of_two_nodes(largest: int) -> Sequence[int]:
-    """Return 1, 2, 4, ... up to ``largest``, which is included."""
+    """Return the powers of two below ``largest``, followed by ``largest``."""
     steps = [1 << k for k in range(largest.bit_length()) if 1 << k < largest]
     return [*steps, largest]

@@ -24,7 +24,7 @@ commands:
 
 
 def _number(kind: Callable[[str], T]) -> Callable[[str], T]:
-    """Return a parser of a value whose ValueError becomes the message."""
+    """Return a parser for argparse that reports the message of a ValueError."""
 
     def parse(text: str) -> T:
         try:
@@ -36,7 +36,7 @@ def _number(kind: Callable[[str], T]) -> Callable[[str], T]:
 
 
 def _several(kind: Callable[[str], T]) -> Callable[[str], list[T]]:
-    """Return a parser of values separated by commas."""
+    """Return a parser for comma-separated values."""
     return _number(lambda text: [kind(part) for part in text.split(",")])
 
 
@@ -55,7 +55,7 @@ def _price(text: str) -> float:
 
 
 def add_cluster(parser: argparse.ArgumentParser) -> None:
-    """Add the options that describe hosts, links and settings."""
+    """Add the options that describe hosts, links and settings of the job."""
     add = parser.add_argument
     add("--nodes", type=_several(_at_least_one), default=None, metavar="N[,N...]", help="hosts (default 1)")
     add(
@@ -108,7 +108,7 @@ def add_cluster(parser: argparse.ArgumentParser) -> None:
 
 
 def predict_parser() -> argparse.ArgumentParser:
-    """Return the parser of predictions."""
+    """Return the argument parser for predictions."""
     parser = argparse.ArgumentParser(
         prog="python -m horovod.planner",
         description="Predict how fast a model trains on a cluster, what limits it, and what would make it faster.",
@@ -131,7 +131,7 @@ def predict_parser() -> argparse.ArgumentParser:
 
 
 def compare_parser() -> argparse.ArgumentParser:
-    """Return the parser of ``compare``."""
+    """Return the argument parser for ``compare``."""
     parser = argparse.ArgumentParser(
         prog="python -m horovod.planner compare",
         description="Show where a run differs from its prediction.",
@@ -146,7 +146,7 @@ def compare_parser() -> argparse.ArgumentParser:
 
 
 def fit_parser() -> argparse.ArgumentParser:
-    """Return the parser of ``fit``."""
+    """Return the argument parser for ``fit``."""
     parser = argparse.ArgumentParser(
         prog="python -m horovod.planner fit",
         description="Fit efficiency and overhead of a network to measured points, and predict those held back.",
@@ -161,7 +161,7 @@ def fit_parser() -> argparse.ArgumentParser:
 
 
 def describe_parser() -> argparse.ArgumentParser:
-    """Return the parser of ``describe``."""
+    """Return the argument parser for ``describe``."""
     parser = argparse.ArgumentParser(
         prog="python -m horovod.planner describe",
         description="Make a profile from a model description (JSON: name, layers with name, parameters and flops).",
@@ -177,7 +177,7 @@ def describe_parser() -> argparse.ArgumentParser:
 
 
 def network_of(args: argparse.Namespace, device: str, bandwidth: float | None) -> network.Network:
-    """Return the network that the options describe. Raises ValueError if they do not name a bandwidth."""
+    """Return the network that the options describe. Raises ValueError if they do not specify a bandwidth."""
     import msgspec
 
     if args.network is not None:
@@ -196,7 +196,7 @@ def network_of(args: argparse.Namespace, device: str, bandwidth: float | None) -
 
 
 def layouts(nodes: Sequence[int], per_node: int) -> list[network.Layout]:
-    """Return the layouts. Raises ValueError for more workers than are accepted."""
+    """Return the layouts that the options describe. Raises ValueError if there are too many workers."""
     if max(nodes) * per_node > MOST_WORKERS:
         raise ValueError(f"nodes x workers must be at most {MOST_WORKERS}, got {max(nodes)} x {per_node}")
     return [network.Layout(count, per_node) for count in nodes]

@@ -1,4 +1,4 @@
-"""Plot of throughput and efficiency over the number of workers, with matplotlib (the extra horovod[benchmark])."""
+"""Plot of throughput and efficiency over the number of workers. Needs matplotlib (``horovod[benchmark]``)."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ MISSING = "no plot: matplotlib is not installed (pip install 'horovod[benchmark]
 
 
 def draw(lines: Mapping[str, Sequence[Prediction]], path: Path) -> str:
-    """Draw predictions.
+    """Draw predictions as lines and write the plot to a file.
 
     Args:
-        lines: Predictions for growing numbers of workers, by label.
+        lines: For each label, predictions for increasing numbers of workers.
         path: PNG or SVG file to write.
 
     Returns:
-        str: Sentence that names the file, or says why there is none.
+        str: Sentence that names the file, or says why no file was written.
     """
     if not find_spec("matplotlib"):
         return MISSING
@@ -28,7 +28,7 @@ def draw(lines: Mapping[str, Sequence[Prediction]], path: Path) -> str:
     matplotlib.use("Agg")  # works without a display
     from matplotlib import pyplot
 
-    # Text stays text, and the same plot is the same file.
+    # Keep text as text in SVG, and make the file reproducible.
     matplotlib.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "horovod"})
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(10, 4))
     for label, predictions in lines.items():

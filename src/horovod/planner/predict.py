@@ -1,4 +1,4 @@
-"""Predictions: efficiency, the limit of a configuration, what would change it, and what it costs."""
+"""Predictions of a job's efficiency, what limits it, how changes would affect it, and its cost."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ class Prediction:
         network: Links.
         settings: Settings of the job.
         batch: Samples per worker and step.
-        single: Step of one worker.
-        step: Step of the job.
-        ceilings: Efficiency if only this factor of ``FACTORS`` limited the job.
-        phases: Seconds of data, forward, backward and optimizer of one worker.
-        dataset: Samples per epoch; 0 if unknown.
-        extrapolates: Sentences on what lies outside of what was measured.
-        variants: Efficiency and samples per second under changes, by the change's name.
+        single: Simulated step of a single worker.
+        step: Simulated step of the job.
+        ceilings: For each factor of ``FACTORS``, the efficiency if only this factor limited the job.
+        phases: Seconds that one worker needs for data, forward, backward and optimizer.
+        dataset: Number of samples per epoch, or 0 if unknown.
+        extrapolates: Sentences about inputs that lie outside of the measured range.
+        variants: For each change of the configuration, by its name, the efficiency and samples per second.
     """
 
     model: str
@@ -59,17 +59,17 @@ class Prediction:
 
     @property
     def efficiency(self) -> float:
-        """Throughput divided by that of the same number of independent workers."""
+        """Throughput, divided by the throughput of the same number of independent workers."""
         return self.single / self.step.seconds
 
     @property
     def throughput(self) -> float:
-        """Samples per second of the whole job."""
+        """Throughput of the whole job, in samples per second."""
         return self.layout.workers * self.batch / self.step.seconds
 
     @property
     def epochs_per_hour(self) -> float | None:
-        """Epochs per hour; None without the number of samples per epoch."""
+        """Epochs per hour, or None if the number of samples per epoch is unknown."""
         return 3600 * self.throughput / self.dataset if self.dataset else None
 
     @property
@@ -87,15 +87,15 @@ class Prediction:
 def predict(
     profile: Profile, layout: Layout, net: Network, settings: Settings, batch: int | None = None, variants: bool = False
 ) -> Prediction:
-    """Predict a job.
+    """Predict the performance of a training job.
 
     Args:
         profile: Profile of the model.
         layout: Hosts and workers.
         net: Links.
         settings: Settings of the job.
-        batch: Samples per worker and step; None: as in the profile.
-        variants: Whether to predict changes of the configuration, too.
+        batch: Samples per worker and step. None for the batch size of the profile.
+        variants: True to also predict the effects of changes of the configuration.
     """
     notes = _extrapolations(profile, layout, net, batch)
     scaled = profile if batch is None else profile.scaled(batch)
@@ -123,7 +123,7 @@ def predict(
 
 
 def _variants(profile: Profile, base: Prediction) -> dict[str, tuple[float, float]]:
-    """Predict changes of one thing each."""
+    """Predict the job for several changes of the configuration, each made alone."""
     net, settings, layout = base.network, base.settings, base.layout
     faster = msgspec.structs.replace(net, bandwidth=2 * net.bandwidth)
     changes: dict[str, tuple[Network, Settings, int]] = {
@@ -151,7 +151,7 @@ def _variants(profile: Profile, base: Prediction) -> dict[str, tuple[float, floa
 
 
 def _extrapolations(profile: Profile, layout: Layout, net: Network, batch: int | None) -> Sequence[str]:
-    """Return a sentence for each input that lies outside of what was measured."""
+    """Return a sentence for each input that lies outside of the measured range."""
     notes = []
     if net.workers is None:
         notes.append(

@@ -1,4 +1,4 @@
-"""Profile of one training step: the gradients in the order in which backward produces them, and the compute times.
+"""Profile of one training step, with its compute times, and its gradients in the order of the backward pass.
 
 A profile is a JSON file that ``hvd.profile`` records or ``describe`` derives from a model description. Times are in
 seconds. The format is versioned; unknown fields are errors.
@@ -18,7 +18,7 @@ _BUILT_IN = Path(__file__).with_name("profiles")
 
 
 class Gradient(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One gradient tensor."""
+    """Description of one gradient tensor in a profile."""
 
     name: str
     elements: int
@@ -28,7 +28,7 @@ class Gradient(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def nbytes(self) -> int:
-        """Size in bytes."""
+        """Size of the gradient in bytes."""
         return self.elements * dtypes.ITEM_SIZES[dtypes.CODES[self.dtype]]
 
 
@@ -43,7 +43,7 @@ class Times(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def step(self) -> float:
-        """Seconds of a step of one worker."""
+        """Duration of a step of one worker, in seconds."""
         return self.data + self.forward + self.backward + self.optimizer
 
 
@@ -60,17 +60,17 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """Profile of one training step.
 
     Attributes:
-        format: Version of the format.
+        format: Version of the file format.
         name: Name of the model.
-        source: Where the figures come from.
-        device: "cpu" if gradients are reduced through host memory by the engine's algorithms, "gpu" if by a library
-            such as NCCL.
+        source: Text that says where the figures come from.
+        device: "cpu" if the engine's algorithms reduce the gradients in host memory, "gpu" if a library such as NCCL
+            reduces them.
         batch: Samples per worker and step.
         workers: Number of workers that were measured.
-        steps: Number of steps that were measured; 0 for a derived profile.
-        dataset: Samples per epoch; 0 if unknown.
+        steps: Number of steps that were measured, or 0 for a derived profile.
+        dataset: Number of samples per epoch, or 0 if unknown.
         seconds: Compute times.
-        variation: How much these vary.
+        variation: Relative variation of the compute times.
         gradients: Gradients in the order of readiness.
     """
 
@@ -88,18 +88,19 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all gradients."""
+        """Size of all gradients in bytes."""
         return sum(gradient.nbytes for gradient in self.gradients)
 
     def scaled(self, batch: int) -> Profile:
         """Return the profile for another batch size.
 
-        Data, forward and backward times are assumed to be proportional to the batch; the optimizer's is not.
+        The times for data, forward and backward are assumed to be proportional to the batch size, the time of the
+        optimizer to be constant.
         """
         return self._stretched(batch / self.batch, batch, self.seconds.optimizer)
 
     def at(self, samples_per_second: float) -> Profile:
-        """Return the profile of a device with another throughput; all times change by the same factor."""
+        """Return the profile for a device with another throughput. All times are scaled by the same factor."""
         factor = self.batch / samples_per_second / self.seconds.step
         return self._stretched(factor, self.batch, self.seconds.optimizer * factor)
 
@@ -114,7 +115,7 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
 
 def _check(profile: Profile) -> None:
-    """Raise ValueError that names the first invalid field."""
+    """Check all fields. Raises a ValueError that names the first invalid field."""
     if profile.format != FORMAT:
         raise ValueError(f"`format` must be {FORMAT}, got {profile.format}: it was written by another version")
     if profile.device not in ("cpu", "gpu"):
@@ -154,7 +155,7 @@ def load(name_or_path: str | Path) -> Profile:
         name_or_path: Path of a file, or the name of a built-in profile such as ``vgg16``.
 
     Raises:
-        ValueError: If the content is no valid profile; the message names the file and the field.
+        ValueError: If the file is not a valid profile. The message names the file and the field.
         OSError: If the file cannot be read.
     """
     name = str(name_or_path)

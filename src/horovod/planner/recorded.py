@@ -1,4 +1,4 @@
-"""Profiles from recorded steps of one or several ranks. Pure; frontends record, such as ``horovod.torch.profiling``."""
+"""Computation of profiles from the steps that a frontend (``horovod.torch.profiling``) has recorded."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from horovod.planner.profile import FORMAT, Gradient, Profile, Times, Variation
 
 
 class RecordedStep(msgspec.Struct, frozen=True):
-    """One step of one rank, in seconds, without time in which it only waited for communication."""
+    """Times of one step of one rank, in seconds, without the time in which it only waited for communication."""
 
     data: float
     forward: float
@@ -22,7 +22,7 @@ class RecordedStep(msgspec.Struct, frozen=True):
 
     @property
     def seconds(self) -> float:
-        """Seconds of all phases."""
+        """Total duration of all phases, in seconds."""
         return self.data + self.forward + self.backward + self.optimizer
 
 
@@ -34,7 +34,7 @@ class RecordedRank(msgspec.Struct, frozen=True):
         device: "cpu" or "gpu".
         batch: Samples per step.
         gradients: (name, elements, dtype) of each parameter.
-        steps: The steps.
+        steps: Recorded steps, in order.
     """
 
     name: str
@@ -45,10 +45,11 @@ class RecordedRank(msgspec.Struct, frozen=True):
 
 
 def profile_of(ranks: Sequence[RecordedRank]) -> Profile:
-    """Return the profile of a job.
+    """Return the profile of a job from the recorded steps of its ranks.
 
-    Times are medians over steps and means over ranks. The wait for data is a mean in both, because loaders that read
-    ahead often deliver several batches at once. Gradients that fewer than half of the steps produced are left out.
+    Times are medians over steps and means over ranks. Only the wait for data is a mean over steps too, because loaders
+    that read ahead often deliver several batches at once. Gradients that fewer than half of the steps produced are left
+    out.
 
     Raises:
         ValueError: If no step was recorded, or if no gradient was seen.

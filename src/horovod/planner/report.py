@@ -1,4 +1,4 @@
-"""Predictions as text and JSON."""
+"""Formatting of predictions as text and as JSON."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from horovod.planner.units import show_bandwidth, show_bytes, show_time
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:
-    """Return rows, the first of which is the heading, as lines with aligned columns."""
+    """Format rows, of which the first is the heading, as lines with aligned columns."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = []
     for row in rows:
@@ -21,11 +21,13 @@ def table(rows: Sequence[Sequence[str]]) -> str:
 
 
 def render(predictions: Sequence[Prediction], price: float | None = None) -> str:
-    """Return a table of all predictions. A single one is followed by its breakdown and by what would change it.
+    """Return a table of all predictions.
+
+    If there is only one prediction, its breakdown and the effects of changes follow.
 
     Args:
-        predictions: Predictions, of the same model.
-        price: Price of one worker for one hour; None: no costs.
+        predictions: Predictions for the same model.
+        price: Price of one worker per hour, or None to leave out costs.
     """
     first = predictions[0]
     parts = [f"{first.model}, batch {first.batch} per worker, {show_time(first.single)} per step on one worker"]
@@ -77,7 +79,7 @@ def _breakdown(p: Prediction) -> str:
 
 
 def breakdown(p: Prediction) -> dict[str, float]:
-    """Return the seconds of each part of the step; their sum is the step."""
+    """Return the seconds of each part of the step. They add up to the duration of the step."""
     step = p.step
     return {
         **p.phases,
@@ -88,7 +90,7 @@ def breakdown(p: Prediction) -> dict[str, float]:
 
 
 def to_json(predictions: Sequence[Prediction], price: float | None = None) -> str:
-    """Return the predictions as JSON. The names of numbers end with their unit, except ratios and counts."""
+    """Return the predictions as JSON. The keys of numbers, except for ratios and counts, end with the unit."""
     return json.dumps([_as_dict(p, price) for p in predictions], indent=1) + "\n"
 
 

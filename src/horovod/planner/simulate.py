@@ -1,14 +1,14 @@
-"""Simulation of one training step: gradients become ready, are fused, and are reduced one operation after another.
+"""Simulation of one training step, in which gradients become ready, are fused, and are reduced in sequence.
 
-Operations run in order on one stream, beside backward. An operation starts when its last gradient is ready and agreed
-on, and the operation before it is done. The engine's own code decides which gradients share operations, up to the
-fusion threshold:
+Operations run in order on one stream, concurrently with backward. An operation starts when all ranks know that its last
+gradient is ready, and the previous operation is done. The engine's own code decides which gradients share operations,
+up to the fusion threshold:
 
 - Tensors in host memory: all gradients of a step are fused together, because the engine turns repeating steps into a
-  schedule (core/agree/schedule.cc). So a threshold above the size of the model leaves no overlap with backward.
-- GPUs: gradients that become ready within a window. The window is at least the cycle time. While the network is busy,
-  gradients accumulate, which makes the window longer. So windows of 1, 2, 4, ... cycle times are tried, and the one
-  that ends first is taken.
+  schedule (core/agree/schedule.cc). So with a threshold above the size of the model, nothing overlaps with backward.
+- GPUs: gradients that become ready within a time window are fused. The window is at least the cycle time. While the
+  network is busy, gradients accumulate, which makes the window longer. So windows of 1, 2, 4, ... cycle times are
+  simulated, and the one with which the step ends first is used.
 
 Which gradients are fused does not depend on the network, so a faster one never makes a predicted step slower.
 """
@@ -43,9 +43,9 @@ class Settings:
     Attributes:
         algorithm: One of ``costs.ALGORITHMS``.
         compression: Key of ``COMPRESSION``.
-        fusion_threshold: Maximum bytes of a fused operation; 0: no fusion.
-        cycle: Seconds for which gradients are held to fuse them.
-        local_steps: Steps between synchronizations; above 1, parameters are averaged after the last of them.
+        fusion_threshold: Maximum bytes of a fused operation. 0 disables fusion.
+        cycle: Seconds for which gradients are held back so that they can be fused.
+        local_steps: Number of steps between synchronizations. If above 1, parameters are averaged after the last step.
     """
 
     algorithm: str = "auto"
@@ -68,7 +68,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Operation:
-    """One reduction of fused gradients."""
+    """One reduction operation, with one or more fused gradients."""
 
     ready: float
     """Seconds after the start of backward."""
@@ -79,17 +79,17 @@ class Operation:
 
 @dataclass(frozen=True)
 class Step:
-    """Simulated step; all times in seconds.
+    """Result of a simulated step. All times are in seconds.
 
     Attributes:
         seconds: Duration of the step.
-        communication: Time in which the network is in use.
-        exposed: Part of the step in which workers only wait for communication.
-        stragglers: Part of the step that waits for the slowest worker's computation.
-        overhead: Part of the step by which computation takes longer beside communication.
+        communication: Time during which the network is in use.
+        exposed: Part of the step during which workers only wait for communication.
+        stragglers: Part of the step during which workers wait for the computation of the slowest worker.
+        overhead: Time by which computation takes longer because of concurrent communication.
         operations: Number of reductions.
-        nbytes: Bytes that each worker reduces, as they are on the wire.
-        algorithms: Names of the algorithms, the one with the most bytes first.
+        nbytes: Bytes that each worker reduces, after compression.
+        algorithms: Names of the algorithms in use. The first one reduces the most bytes.
     """
 
     seconds: float
@@ -103,13 +103,13 @@ class Step:
 
     @property
     def hidden(self) -> float:
-        """Communication that overlaps with computation."""
+        """Communication that overlaps with computation, in seconds."""
         return max(self.communication - self.exposed, 0.0)
 
 
 @lru_cache(maxsize=1024)
 def _fused(gradients: tuple[Gradient, ...], window: float, threshold: int, compression: str) -> tuple[Operation, ...]:
-    """Return the operations for windows of this length; infinity: for a schedule of the whole step."""
+    """Return the operations for windows of this length. Infinity stands for a schedule of the whole step."""
     found: list[Operation] = []
     windows = _windows(gradients, window, threshold) if window < math.inf else [(gradients, 0.0)]
     for waiting, ready in windows:
@@ -124,7 +124,7 @@ def _fused(gradients: tuple[Gradient, ...], window: float, threshold: int, compr
 def _windows(
     gradients: tuple[Gradient, ...], window: float, threshold: int
 ) -> Iterator[tuple[tuple[Gradient, ...], float]]:
-    """Yield the gradients of each window and when it closes: after its time, when it is full, or with backward."""
+    """Yield the gradients of each window, and the time when it closes: it expires, is full, or backward ends."""
     start = 0
     while start < len(gradients):
         end = gradients[start].ready + window
@@ -143,7 +143,7 @@ def _on_wire(gradient: Gradient, compression: str) -> int:
 
 
 def _lengths(profile: Profile, settings: Settings) -> list[float]:
-    """Return the lengths of windows to try, in seconds."""
+    """Return the window lengths to try, in seconds."""
     if profile.device == "cpu":
         return [math.inf]
     if settings.fusion_threshold == 0:
@@ -165,7 +165,7 @@ class _Exchange:
 
 
 def _exchange(profile: Profile, layout: Layout, net: Network, settings: Settings, stretch: float) -> _Exchange:
-    """Return when all gradients of a step are reduced, if its computation takes ``stretch`` times as long."""
+    """Return the time when all gradients are reduced, if the computation takes ``stretch`` times as long."""
     agreed = costs.agreement(layout, net)
     allreduce = costs.Allreduce(settings.algorithm, layout, net, profile.device)
     best: _Exchange | None = None
@@ -184,7 +184,7 @@ def _exchange(profile: Profile, layout: Layout, net: Network, settings: Settings
 
 
 def expected_slowest(deviation: float, workers: int) -> float:
-    """Return by how many times its mean the slowest of ``workers`` normally distributed times is above it.
+    """Return the expected maximum of ``workers`` normally distributed times, as a fraction above their mean.
 
     Uses Blom's approximation of the expected maximum (Statistical Estimates and Transformed Beta-Variables, 1958).
     """
@@ -196,27 +196,27 @@ def expected_slowest(deviation: float, workers: int) -> float:
 def simulate(
     profile: Profile, layout: Layout, net: Network, settings: Settings, without: frozenset[str] = frozenset()
 ) -> Step:
-    """Simulate one step.
+    """Simulate one training step of a job.
 
     Args:
         profile: Gradients and compute times.
         layout: Hosts and workers.
         net: Links.
         settings: Settings of the job.
-        without: Elements of ``FACTORS`` to leave out, to learn what they cost.
+        without: Elements of ``FACTORS`` to leave out, to determine their cost.
     """
     net = _without(net, without)
     phases = profile.seconds
     if layout.workers == 1:
         return Step(phases.step, 0.0, 0.0, 0.0, 0.0, 0, 0, ())
     variation = profile.variation
-    # Between synchronizations, slow and fast steps of a worker partly cancel.
+    # Between synchronizations, slow and fast steps of a worker partly cancel out.
     deviation = math.hypot(variation.steps / math.sqrt(settings.local_steps), variation.ranks)
     late = 0.0 if "stragglers" in without else expected_slowest(deviation, layout.workers)
     stretch = (1 + late) * (1 + net.overhead)
     backward = phases.backward * stretch
     if settings.local_steps > 1:
-        # Nothing overlaps: all parameters are averaged after the last step.
+        # All parameters are averaged after the last step, so nothing overlaps.
         together = msgspec.structs.replace(
             profile, gradients=tuple(msgspec.structs.replace(g, ready=0.0) for g in profile.gradients)
         )

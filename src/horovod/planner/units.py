@@ -20,13 +20,13 @@ def _parse(text: str, what: str, example: str, scale_of: Callable[[str], float |
 
 
 def parse_bandwidth(text: str) -> float:
-    """Return bytes per second.
+    """Parse a bandwidth, and return it in bytes per second.
 
     Args:
         text: Bits per second such as ``25Gbit`` or ``100Mbit/s``, or bytes per second such as ``80GB/s`` or ``1GiB/s``.
 
     Raises:
-        ValueError: If the text has another form, or is 0.
+        ValueError: If the text is invalid, or the bandwidth is 0.
     """
 
     def scale_of(unit: str) -> float | None:
@@ -45,12 +45,12 @@ def parse_bandwidth(text: str) -> float:
 
 
 def parse_time(text: str) -> float:
-    """Return the seconds of a text such as ``10us``. Raises ValueError for another form."""
+    """Parse a duration such as ``10us``, and return it in seconds. Raises ValueError if the text is invalid."""
     return _parse(text, "time", "10us or 0.5ms", _TIMES.get)
 
 
 def parse_bytes(text: str) -> int:
-    """Return the bytes of a text such as ``64MiB``, ``64MB`` or ``0``. Raises ValueError for another form."""
+    """Parse a size such as ``64MiB``, ``64MB`` or ``0``, and return it in bytes. Raises ValueError if invalid."""
 
     def scale_of(unit: str) -> float | None:
         prefix = unit.removesuffix("B")
@@ -60,7 +60,7 @@ def parse_bytes(text: str) -> int:
 
 
 def show_bandwidth(bytes_per_second: float) -> str:
-    """Return a text such as ``25 Gbit/s``."""
+    """Format bytes per second as a text such as ``25 Gbit/s``."""
     bits = bytes_per_second * 8
     for unit, scale in (("Gbit/s", 1e9), ("Mbit/s", 1e6)):
         if bits >= scale:
@@ -69,7 +69,7 @@ def show_bandwidth(bytes_per_second: float) -> str:
 
 
 def show_time(seconds: float) -> str:
-    """Return a text such as ``573 ms``."""
+    """Format seconds as a text such as ``573 ms``."""
     if seconds == 0:
         return "0 ms"
     if seconds < 1e-3:
@@ -80,7 +80,7 @@ def show_time(seconds: float) -> str:
 
 
 def show_bytes(count: float) -> str:
-    """Return a text such as ``553 MB``."""
+    """Format bytes as a text such as ``553 MB``."""
     for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if count >= scale:
             return f"{count / scale:.3g} {unit}"

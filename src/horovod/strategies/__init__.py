@@ -1,9 +1,10 @@
-"""Training strategies that exchange parameters less often, or with fewer ranks, than synchronous data parallelism.
+"""Training strategies that communicate less often, or with fewer ranks, than synchronous data parallelism.
 
 ``horovod.torch`` exports them as ``LocalSGD``, ``DiLoCo``, ``Gossip`` and ``ParameterServer``; ``strategies.arrays``
 has them for NumPy arrays. docs/strategies.md compares them.
 
-``rounds``, ``gossip`` and ``serving`` communicate. The rules, graphs, layouts and the server's decisions do not.
+``rounds``, ``gossip`` and ``serving`` communicate. The other modules (rules, graphs, layouts and the server's
+decisions) do not.
 """
 
 from horovod.strategies.rules import OuterSGD

@@ -81,7 +81,7 @@ class LocalSGD(Rounds):
 
 
 class DiLoCo(Rounds):
-    """Update shared NumPy arrays by an outer optimizer after every ``every`` steps; see ``horovod.torch.DiLoCo``."""
+    """Update shared NumPy arrays with an outer optimizer after every ``every`` steps; see ``horovod.torch.DiLoCo``."""
 
     def __init__(
         self,
@@ -117,12 +117,12 @@ class Gossip(GossipRounds):
 
 
 class ParameterServer(Serving):
-    """Let the last ranks hold NumPy arrays with which the others train; see ``horovod.torch.ParameterServer``.
+    """Use the last ranks as servers that hold the trained NumPy arrays; see ``horovod.torch.ParameterServer``.
 
     Args:
         arrays: The trained arrays.
-        update: Function of (values, gradient) that updates a slice of the parameters, a flat array, in place. Servers
-            call it. Ignored in mode "easgd".
+        update: Function ``update(values, gradient)`` that updates ``values``, a slice of the parameters as a flat
+            array, in place. Only servers call it. Ignored in mode "easgd".
         servers, mode, staleness, every, rate, damping, wire, timeout: As for ``horovod.torch.ParameterServer``.
     """
 
@@ -150,11 +150,11 @@ class ParameterServer(Serving):
         super().__init__(vector, store, servers, mode, staleness, every, rate, damping, wire, timeout)
 
     def before_step(self) -> None:
-        """Prepare for a local update in mode "easgd". The first call makes all ranks equal."""
+        """Prepare for a local update in mode "easgd". The first call broadcasts the arrays from rank 0."""
         self.start()
 
     def step(self, gradients: Sequence[Any] = ()) -> None:
-        """Exchange with the servers.
+        """Send gradients or arrays to the servers, and overwrite the arrays with the reply.
 
         Args:
             gradients: Gradients of the arrays; None where an array has none. Mode "easgd" ignores them: call
@@ -170,7 +170,7 @@ class ParameterServer(Serving):
             self.step_with([None if one is None else np.asarray(one).reshape(-1) for one in gradients])
 
     def serve(self) -> bool:  # type: ignore[override]
-        """On a server, serve until all workers are done, and return True; on a worker, return False at once."""
+        """Run the server until all workers are done, and return True. On a worker, return False at once."""
         if hvd.rank() in self.roles().workers:
             return False
         super().serve()

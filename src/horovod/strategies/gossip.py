@@ -1,4 +1,4 @@
-"""Gossip: after a step, each rank mixes its parameters with those of a few other ranks."""
+"""Gossip averaging: after a step, each rank mixes its parameters with those of a few other ranks."""
 
 from typing import Any
 
@@ -9,17 +9,18 @@ from horovod.strategies.vector import Vector
 
 
 class GossipRounds:
-    """State of gossip on one rank, with push-sum (Assran et al. 2019).
+    """State of gossip averaging on one rank, optionally with push-sum (Assran et al. 2019).
 
-    Each round is one alltoall in which a rank sends only to its targets. So no graph can deadlock.
+    Each round is one alltoall in which a rank sends only to its targets, so no graph can cause a deadlock.
 
     Args:
         vector: The trained arrays.
-        graph: "exponential", "ring", "pairs", or a function of (number of ranks, number of the round) that returns the
-            targets of each rank and gives the same result on all ranks.
-        push_sum: Send a weight with the parameters, which makes graphs correct where ranks receive unequal shares.
-        every: Steps between two rounds.
-        average_every: Rounds after which all ranks average exactly (Gossip-PGA, Chen et al. 2021); 0 for never.
+        graph: "exponential", "ring", "pairs", or a function ``graph(size, round)`` that returns a list of target ranks
+            for each rank. It must return the same on all ranks.
+        push_sum: Send a weight with the parameters. It is needed for graphs in which ranks receive unequal shares.
+        every: Number of steps between two rounds.
+        average_every: Number of rounds between exact averages over all ranks (Gossip-PGA, Chen et al. 2021). 0 for
+            none.
         wire: Format on the network: None or "fp16".
         process_set: Ranks that take part.
 
@@ -28,7 +29,7 @@ class GossipRounds:
 
     Attributes:
         steps: Number of steps taken.
-        weight: Push-sum weight of this rank; stays 1 with the graphs that have a name.
+        weight: Push-sum weight of this rank. It stays 1 with the built-in graphs.
         bytes_sent: Bytes that this rank has sent to its targets.
     """
 
@@ -59,10 +60,10 @@ class GossipRounds:
         self.bytes_sent = 0
         self._started = False
         self._mixed: Any = None
-        """Parameters after the last round, kept while ``weight`` is not 1."""
+        """Parameters after the last round. None while ``weight`` is 1."""
 
     def before_step(self) -> None:
-        """Prepare for a local update. The first call makes all ranks equal."""
+        """Prepare for a local update. The first call broadcasts the parameters of the set's first rank."""
         if not self._started:
             values = self.vector.read()
             root = self.process_set.ranks[0] if self.process_set.ranks else 0
@@ -71,7 +72,7 @@ class GossipRounds:
             self._started = True
 
     def after_step(self) -> None:
-        """Count a local update, and mix if a round is due.
+        """Count a local update, and run a round if one is due.
 
         Raises:
             ValueError: The graph's targets are invalid.
@@ -89,9 +90,9 @@ class GossipRounds:
         self._take(total, weight)
 
     def _weighted(self) -> tuple[Any, float]:
-        """Return push-sum's (value, weight) of this rank; the parameters are their quotient.
+        """Return this rank's push-sum value and weight. The parameters are the value divided by the weight.
 
-        Local updates since the last round belong to the value, as in stochastic gradient push.
+        As in stochastic gradient push, local updates since the last round are added to the value.
         """
         values = self.vector.read()
         if self._mixed is None:
@@ -104,7 +105,7 @@ class GossipRounds:
         whole = self._pack(total, weight)
         kept = pushed(whole, len(targets))
         sent = vector.half(kept) if self.wire else kept
-        if self.wire:  # keep what rounding removed, so that the ranks' sum is conserved
+        if self.wire:  # keep the rounding error on this rank, so that the sum over the ranks is conserved
             kept = whole - len(targets) * vector.full(sent)
         self.bytes_sent += len(targets) * sent.nbytes
         splits = [int(rank in targets) for rank in range(size)]
@@ -138,11 +139,11 @@ class GossipRounds:
     # Checkpoints, comparisons and elastic jobs
 
     def common(self) -> dict[str, Any]:
-        """Return what is equal on all ranks."""
+        """Return the part of the state that is equal on all ranks, for comparison."""
         return {"steps": self.steps}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position, the weight and the parameters after the last round if they are needed; not a copy."""
+        """Return the state, which is not copied: steps, push-sum weight, and the parameters after the last round."""
         return {"steps": self.steps, "weight": self.weight, "mixed": self._mixed, "started": self._started}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -151,6 +152,6 @@ class GossipRounds:
         self._mixed = None if state["mixed"] is None else self.vector.full(state["mixed"])
 
     def sync(self, root: int, process_set: ProcessSet) -> None:
-        """Take over the position of a rank after a change of the ranks. All ranks continue with weight 1."""
+        """Take over the step count of rank ``root`` after a change of the ranks. All ranks continue with weight 1."""
         self.steps = self.vector.hvd.broadcast_object(self.steps, root, "Gossip.sync", process_set)
         self.weight, self._mixed, self._started = 1.0, None, False

@@ -1,19 +1,19 @@
-"""Communication graphs of gossip: which rank sends to which, round by round. Pure."""
+"""Communication graphs of gossip averaging, which determine the ranks that each rank sends to in a round."""
 
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 
 Targets = list[list[int]]
-"""By rank: the ranks that it sends to."""
+"""For each rank, the list of ranks that it sends to."""
 
 Graph = Callable[[int, int], Sequence[Sequence[int]]]
-"""(number of ranks, number of the round) -> ``Targets``; the same on all ranks."""
+"""Function of the number of ranks and the number of the round. Its ``Targets`` must be the same on all ranks."""
 
 
 def exponential(size: int, number: int) -> Targets:
-    """Send to the rank at distance 1, 2, 4, ... in turns.
+    """Send to the rank at distance 1, 2, 4, ..., one distance per round.
 
-    With a power of two as size, log2(size) rounds give the exact average.
+    If size is a power of two, log2(size) rounds compute the exact average.
     """
     hops = max(1, (size - 1).bit_length())
     distance = 1 << (number % hops)
@@ -21,17 +21,18 @@ def exponential(size: int, number: int) -> Targets:
 
 
 def ring(size: int, number: int) -> Targets:
-    """Send to the next rank, and to the previous one in every other round."""
+    """Send to the next rank in even rounds, and to the previous rank in odd rounds."""
     step = -1 if number % 2 else 1
     return [[(rank + step) % size] if size > 1 else [] for rank in range(size)]
 
 
 def pairs(size: int, number: int) -> Targets:
-    """Exchange with one partner; every pair meets once in size - 1 rounds (size rounds if odd, each rank idle once).
+    """Exchange with one partner. Every pair of ranks meets once in size - 1 rounds.
 
-    This is the circle method of round-robin tournaments.
+    If size is odd, this takes size rounds, and each rank is idle in one of them. The pairs are formed by the circle
+    method of round-robin tournaments.
     """
-    places = size + size % 2  # an odd number of ranks gets an absent one; its partner is idle
+    places = size + size % 2  # for an odd size, add an absent rank, whose partner is idle
     if size < 2:
         return [[] for _ in range(size)]
     turn = number % (places - 1)
@@ -52,15 +53,15 @@ GRAPHS: dict[str, Graph] = {"exponential": exponential, "ring": ring, "pairs": p
 
 
 def check_targets(targets: Sequence[Sequence[int]], size: int, push_sum: bool) -> Targets:
-    """Return the targets of one round as lists.
+    """Check the targets of one round, and return them as lists.
 
     Args:
-        targets: Result of a graph.
+        targets: Targets that a graph returned.
         size: Number of ranks.
-        push_sum: False if every rank must receive as much weight as it gives away.
+        push_sum: False if every rank must receive the same total weight as it sends.
 
     Raises:
-        ValueError: The targets are not valid for this number of ranks, or need push-sum.
+        ValueError: The targets are not valid for this number of ranks, or require push-sum.
     """
     found = [list(one) for one in targets]
     if len(found) != size or any(

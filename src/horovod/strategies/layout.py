@@ -1,4 +1,4 @@
-"""Division of a list of arrays, seen as one long vector, into contiguous parts. Pure."""
+"""Division of a list of arrays, treated as one long vector, into contiguous parts."""
 
 import itertools
 from collections.abc import Sequence
@@ -6,13 +6,13 @@ from typing import NamedTuple
 
 
 def slices(total: int, parts: int) -> list[tuple[int, int]]:
-    """Return the (start, stop) of ``parts`` contiguous parts of ``total`` elements, whose sizes differ by at most 1."""
+    """Divide ``total`` elements into ``parts`` parts whose sizes differ by at most 1. Return each (start, stop)."""
     bounds = [total * i // parts for i in range(parts + 1)]
     return list(itertools.pairwise(bounds))
 
 
 class Segment(NamedTuple):
-    """Elements ``start`` to ``stop`` of array ``index``; they begin at ``offset`` in the part of the vector."""
+    """Elements ``start`` to ``stop`` of array ``index``, which begin at ``offset`` within a part of the vector."""
 
     index: int
     start: int
@@ -21,7 +21,7 @@ class Segment(NamedTuple):
 
 
 def segments(sizes: Sequence[int], start: int, stop: int) -> list[Segment]:
-    """Return the segments of arrays of these sizes that form elements ``start`` to ``stop`` of the vector, in order."""
+    """Return the segments of the arrays that form elements ``start`` to ``stop`` of the vector, in order."""
     found = []
     begin = 0
     for index, size in enumerate(sizes):

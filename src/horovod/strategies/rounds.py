@@ -1,4 +1,4 @@
-"""Local SGD and DiLoCo: ranks train alone for a round, then update the shared parameters together."""
+"""Local SGD and DiLoCo: ranks train independently for a round, then update the shared parameters together."""
 
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -14,23 +14,23 @@ WIRES = {None: "none", "fp16": "wire_fp16", "bf16": "wire_bf16", "int8": "wire_i
 class Rounds:
     """State of local SGD or DiLoCo on one rank.
 
-    The shared parameters are equal on all ranks. At the first step they are those of the set's first rank.
+    The shared parameters are equal on all ranks. They start with the parameters of the set's first rank.
 
     Args:
         vector: The trained arrays.
-        outer: Rule that updates the shared parameters.
-        schedule: When which fragment is exchanged.
+        outer: Optimizer that updates the shared parameters.
+        schedule: Schedule that determines after which steps fragments are exchanged.
         wire: Format on the network: None, "fp16", "bf16" or "int8".
         process_set: Ranks that take part.
         name: Prefix of the operations' names, such as "DiLoCo".
-        mixing: Weight of a rank's own parameters when it takes the shared ones, from 0 up to but not including 1.
+        mixing: Weight of a rank's own parameters when they are mixed with the shared parameters, in [0, 1).
 
     Raises:
         ValueError: An argument is invalid.
 
     Attributes:
         steps: Number of steps taken.
-        bytes_sent: Bytes of changes that were reduced so far, before compression.
+        bytes_sent: Bytes of all changes reduced so far, before compression.
     """
 
     def __init__(
@@ -60,11 +60,11 @@ class Rounds:
         self._shared: Any = None
         self._velocity: Any = None
         self._pending: list[tuple[int, Any]] = []
-        """Fragments whose change was sent and not used yet, with the Future or the value of the average change."""
+        """Fragments in flight, each with the average change of the parameters, or with a Future of it."""
         self._thread: ThreadPoolExecutor | None = None
 
     def before_step(self) -> None:
-        """Prepare for a local update. The first call makes all ranks equal."""
+        """Prepare for a local update. The first call broadcasts the parameters of the set's first rank."""
         if self._shared is None:
             shared = self.vector.read()
             root = self._first_rank()
@@ -73,7 +73,7 @@ class Rounds:
             self._set_shared(shared)
 
     def after_step(self) -> None:
-        """Count a local update, and exchange what is due.
+        """Count a local update, and exchange the fragments that are due.
 
         Raises:
             HorovodInternalError: A rank was lost.
@@ -89,7 +89,7 @@ class Rounds:
 
     @property
     def in_sync(self) -> bool:
-        """True if all ranks have the same parameters, which holds after each round without fragments."""
+        """True if all ranks have the same parameters. With fragments or overlap, this is not the case after a round."""
         return self._shared is None or (
             self.schedule.fragments == 1
             and not self.schedule.overlap
@@ -111,7 +111,7 @@ class Rounds:
         return self.vector.hvd.allreduce(change, name=name, compression=self._compression, process_set=self.process_set)
 
     def _finish(self) -> None:
-        """Update the shared parameters with the changes in flight, and take them over."""
+        """Apply the changes in flight to the shared parameters, and copy these to the trained arrays."""
         self._arrive()
         for fragment, change in self._pending:
             start, stop = self._ranges[fragment]
@@ -122,7 +122,7 @@ class Rounds:
         self._pending.clear()
 
     def _arrive(self) -> None:
-        """Wait for the changes in flight without using them."""
+        """Wait for the changes in flight, but do not apply them."""
         self._pending = [(f, c.result() if isinstance(c, Future) else c) for f, c in self._pending]
 
     def _set_shared(self, shared: Any) -> None:
@@ -135,13 +135,13 @@ class Rounds:
     # Checkpoints, comparisons and elastic jobs
 
     def common(self) -> dict[str, Any]:
-        """Return what is equal on all ranks."""
+        """Return the part of the state that is equal on all ranks, for comparison."""
         return {"steps": self.steps, "shared": self._shared, "velocity": self._velocity}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the shared parameters, the outer momentum and the position in the round; not a copy.
+        """Return the shared parameters, the outer momentum and the position in the round, without copying them.
 
-        Together with this rank's parameters and inner optimizer it is all that a rank needs to resume.
+        To resume, a rank needs this state, its parameters, and the state of its inner optimizer.
         """
         self._arrive()
         pending = [[fragment, change] for fragment, change in self._pending]
@@ -151,7 +151,7 @@ class Rounds:
         """Load the result of ``state_dict``.
 
         Raises:
-            ValueError: The state belongs to another number of parameters.
+            ValueError: The state has a different number of parameters.
         """
         shared, velocity = state["shared"], state["velocity"]
         if shared is not None and len(shared) != self.vector.total:
@@ -168,10 +168,10 @@ class Rounds:
         self._pending = [(fragment, self.vector.full(change)) for fragment, change in state["pending"]]
 
     def sync(self, root: int, process_set: ProcessSet) -> None:
-        """Give all ranks the shared parameters and the outer momentum of a rank, and begin the round again.
+        """Broadcast the shared parameters and the outer momentum from rank ``root``, and restart the round.
 
-        Elastic jobs call it after a change of the ranks: new ranks take over the shared state, and local updates of the
-        unfinished round are repeated by the ranks that there are now. Averages divide by their number.
+        Elastic jobs call this after a change of the ranks. New ranks take over the shared state. The current ranks
+        repeat the local updates of the unfinished round, and averages are taken over the current ranks.
         """
         hvd = self.vector.hvd
         self._pending.clear()

@@ -8,12 +8,12 @@ from horovod.strategies.rules import elastic_move
 
 
 class Store:
-    """Slice of the parameters that a server holds, and how it changes. ``tensors`` has one with torch's optimizers.
+    """Slice of the parameters that a server holds, and its update rule. ``sliced`` has one for torch optimizers.
 
     Args:
-        values: The slice; changed in place.
-        update: Function of (values, gradient, options) that updates the values in place. ``options`` are numbers of
-            the worker's optimizer, such as its learning rate.
+        values: The slice as a flat array, which is changed in place.
+        update: Function ``update(values, gradient, options)`` that updates ``values`` in place. ``options`` are numeric
+            options of the worker's optimizer, such as the learning rate.
     """
 
     def __init__(self, values: Any, update: Callable[[Any, Any, Sequence[float]], None]) -> None:
@@ -26,16 +26,18 @@ class Store:
 
 
 class Server:
-    """Handler of a server's messages: pure, apart from the store that it changes. Not thread-safe.
+    """Handler of the messages that a server receives. Does not communicate. Not thread-safe.
 
     Args:
         store: This server's slice.
-        mode: "sync": update with the average gradient of all workers. "async": update with each gradient when it
-            arrives. "easgd": move the center towards each worker's parameters, and these towards the center.
+        mode: With "sync", the server applies the average gradient of all workers. With "async", it applies each
+            gradient when it arrives. With "easgd", it moves its parameters (the center) towards those of each worker,
+            and the worker moves towards the center.
         workers: Ranks of the workers.
-        staleness: Steps by which a worker may be ahead of the slowest one; None for no bound. Ignored in mode "sync".
+        staleness: Maximum number of steps by which a worker can be ahead of the slowest worker. None for no limit.
+            Ignored in mode "sync".
         rate: Moving rate of mode "easgd".
-        damping: Divide an asynchronous gradient by 1 + its staleness.
+        damping: True to divide each gradient by 1 + its staleness in mode "async".
     """
 
     def __init__(
@@ -48,7 +50,7 @@ class Server:
         self._moves: dict[int, Any] = {}
 
     def receive(self, worker: int, values: Any, options: Sequence[float]) -> None:
-        """Take a worker's gradient, or in mode "easgd" its parameters."""
+        """Handle a worker's gradient, or in mode "easgd" its parameters."""
         if self.mode == "sync":
             self._gradients[worker] = values
             self._options = options
@@ -63,27 +65,27 @@ class Server:
             self.store.update(self.store.values, values / (1 + stale) if self.damping else values, options)
 
     def ready(self, worker: int) -> bool:
-        """Return True if the worker may get its reply."""
+        """Return True if the reply can be sent to the worker."""
         return worker not in self._gradients and self.progress.may_continue(worker)
 
     def missing(self) -> list[int]:
-        """Return the workers whose steps the waiting ones need."""
+        """Return the ranks of the workers for whose steps other workers wait."""
         if self.mode == "sync":
             return sorted(self.progress.active - self._gradients.keys())
         return self.progress.slowest()
 
     def reply(self, worker: int) -> Any:
-        """Return the values for the worker: the parameters, or in mode "easgd" its move."""
+        """Return the values to send to the worker: the parameters, or in mode "easgd" the change of its parameters."""
         self.progress.read(worker)
         return self._moves.pop(worker) if self.mode == "easgd" else self.store.values
 
     def leave(self, worker: int) -> None:
-        """Take note that a worker is done; the others no longer wait for it."""
+        """Record that a worker has finished, so that the other workers no longer wait for it."""
         self.progress.leave(worker)
         self._complete()
 
     def _complete(self) -> None:
-        """Update with the average, added in the order of ranks, when every active worker has sent its gradient."""
+        """Apply the average gradient if every active worker has sent one. Gradients are added in rank order."""
         if not self._gradients or not self.progress.active <= self._gradients.keys():
             return
         workers = sorted(self._gradients)

@@ -1,4 +1,4 @@
-"""Parameter server: some ranks hold the parameters, the others train and exchange values with them."""
+"""Parameter server: some ranks hold the parameters, and the other ranks train and exchange values with them."""
 
 import threading
 import time
@@ -14,11 +14,11 @@ from horovod.strategies.vector import Vector
 
 MODES = ("sync", "async", "easgd")
 _STEP, _DONE, _STATE = 0.0, 1.0, 2.0
-"""First number of a worker's message: what the worker wants."""
+"""First number of a worker's message, which tells the server the kind of request."""
 
 
 class Roles:
-    """Which ranks are servers: the last ones, so that rank 0 trains.
+    """Division of the ranks into workers and servers. The servers are the last ranks, so that rank 0 trains.
 
     Args:
         size: Number of ranks.
@@ -40,17 +40,18 @@ class Roles:
 class Serving:
     """State of a parameter server on one rank, which is a worker or a server.
 
-    Each server has a process set with each worker, and a thread for it. Both ends of such a set send with broadcasts.
+    Each pair of a server and a worker has a process set, in which both send messages as broadcasts. A server has one
+    thread per worker.
 
     Args:
         vector: The trained arrays.
-        make_store: Function of (start, stop) that makes the store of these elements on a server.
+        make_store: Function ``make_store(start, stop)`` that creates a server's store for these elements.
         servers: Number of servers.
-        mode, staleness, rate, damping: See ``Server``; rate None means 0.9 / number of workers.
-        every: Steps between two exchanges; above 1 only in mode "easgd".
-        wire: Format of what workers send: None or "fp16". Replies are not rounded.
-        options: Returns the numbers that the servers' rule needs from a worker.
-        timeout: Seconds that a worker may wait for slower ones before all fail.
+        mode, staleness, rate, damping: See ``Server``. A rate of None stands for 0.9 / number of workers.
+        every: Number of steps between two exchanges. Must be 1 except in mode "easgd".
+        wire: Format of the values that workers send, None or "fp16". Replies are not rounded.
+        options: Function that returns a worker's numbers for the servers' update rule, such as the learning rate.
+        timeout: Seconds that a worker can wait for slower workers before the training fails.
 
     Raises:
         ValueError: An argument is invalid.
@@ -90,7 +91,7 @@ class Serving:
         self.steps = 0
         self.bytes_sent = 0
         self.histogram: Counter[int] = Counter()
-        """Number of updates by staleness; complete on all ranks after ``finish``."""
+        """Number of updates by staleness. Complete on all ranks after ``finish``."""
         self._make_store, self._options = make_store, options
         self._started = self._finished = False
         self._pairs: dict[tuple[int, int], ProcessSet] = {}
@@ -101,11 +102,11 @@ class Serving:
         return not self._started or self._finished
 
     def roles(self) -> Roles:
-        """Return which ranks train and which are servers."""
+        """Return the division of the current ranks into workers and servers."""
         return Roles(self.vector.hvd.size(), self.servers)
 
     def start(self) -> None:
-        """Make all ranks equal and connect them; once, on all ranks."""
+        """Broadcast the parameters from rank 0, and connect the ranks. All ranks call it; later calls do nothing."""
         if self._started:
             return
         hvd, self._roles = self.vector.hvd, self.roles()
@@ -122,10 +123,10 @@ class Serving:
     # Workers
 
     def exchange(self, values: Any) -> Any:
-        """Send a worker's values to the servers, and return what they reply.
+        """Send a worker's values to the servers, and return their replies.
 
         Args:
-            values: Function of (start, stop) that returns the gradient, or the parameters, of these elements.
+            values: Function ``values(start, stop)`` that returns the gradient or the parameters of these elements.
 
         Returns:
             The replies as one vector.
@@ -151,19 +152,19 @@ class Serving:
         return replies
 
     def step_with(self, gradients: Sequence[Any]) -> None:
-        """Send this worker's gradients, flat arrays or None, and take over the parameters that the servers reply."""
+        """Send this worker's gradients to the servers, and overwrite the parameters with the replies."""
         gather = self.vector.gather
         self.vector.write(self.exchange(lambda start, stop: gather(gradients, start, stop)))
         self.steps += 1
 
     def step_apart(self) -> None:
-        """Count a local step in mode "easgd", and exchange parameters after every ``every`` of them."""
+        """Count a local step in mode "easgd", and exchange parameters after every ``every`` steps."""
         self.steps += 1
         if self.steps % self.every == 0:
             self.vector.write(self.vector.read() - self.exchange(self.vector.read))
 
     def _broadcast(self, messages: Sequence[tuple[int, Any, int]], what: str) -> None:
-        """Exchange (server, memory, root) with all servers at the same time."""
+        """Exchange messages, each given as (server, memory, root), with all servers at the same time."""
         hvd, me = self.vector.hvd, self.vector.hvd.rank()
         started = [
             hvd.broadcast_async_(memory, root, name=_name(what, server, me), process_set=self._pairs[server, me])
@@ -174,7 +175,7 @@ class Serving:
             hvd.synchronize(handle)
 
     def _order(self, kind: float) -> None:
-        """Send a message without values that means anything to all servers."""
+        """Send a request without values to all servers. Its values are zeros, which the servers ignore."""
         vector, me = self.vector, self.vector.hvd.rank()
         messages = []
         for server, (start, stop) in zip(self._roles.servers, self._ranges, strict=True):
@@ -184,7 +185,7 @@ class Serving:
         self._broadcast(messages, "push")
 
     def fetch(self) -> list[Any]:
-        """Return what ``snapshot`` returns on each server; called by one worker at any time while it trains."""
+        """Request a snapshot from each server, and return them. A worker can call this at any time while it trains."""
         self._order(_STATE)
         me = self.vector.hvd.rank()
         return [
@@ -205,7 +206,7 @@ class Serving:
         return self._drained(None)
 
     def _drained(self, mine: Any) -> list[Any]:
-        """Exchange the final state; on all ranks, after the last update."""
+        """Exchange the final state. All ranks call this after the last update."""
         hvd, found = self.vector.hvd, []
         for server, (start, _) in zip(self._roles.servers, self._ranges, strict=True):
             snapshot = hvd.broadcast_object(mine, server, f"ParameterServer.final.{server}")
@@ -218,10 +219,10 @@ class Serving:
     # Servers
 
     def serve(self) -> list[Any]:
-        """Serve until all workers are done, and return the servers' snapshots.
+        """Run this server until all workers are done, and return the servers' snapshots.
 
         Raises:
-            TimeoutError: A worker waited longer than ``timeout`` for slower ones.
+            TimeoutError: A worker waited longer than ``timeout`` for slower workers.
             HorovodInternalError: A rank was lost.
         """
         self.start()
@@ -235,17 +236,17 @@ class Serving:
         return self._drained(loop.snapshot())
 
     def common(self) -> dict[str, Any]:
-        """Return what is equal on all ranks."""
+        """Return the part of the state that is equal on all ranks, for comparison."""
         return {"mode": self.mode}
 
     def sync(self, root: int, process_set: ProcessSet) -> None:
-        """Prepare for a change of the ranks: roles and connections are made again at the next step."""
+        """Adapt to a change of the ranks. Roles and connections are set up again at the next step."""
         self._started = self._finished = False
         self.steps = self.vector.hvd.broadcast_object(self.steps, root, "ParameterServer.sync", process_set)
 
 
 class _Loop:
-    """Threads of a server, one for each worker; the server's state is changed under one lock."""
+    """Threads of a server, one per worker. One lock protects the server's state."""
 
     def __init__(self, serving: Serving, server: Server, me: int) -> None:
         self._serving, self._server, self._me = serving, server, me
@@ -254,18 +255,18 @@ class _Loop:
         self._left = 0
 
     def run(self, workers: Sequence[int]) -> None:
-        """Serve these workers until they are done; raise the first failure."""
+        """Serve these workers until they are done, and raise the first failure."""
         for worker in workers:
             name = f"horovod-server-{worker}"
             threading.Thread(target=self._serve, args=(worker,), name=name, daemon=True).start()
         with self._changed:
             while self._failure is None and self._left < len(workers):
-                self._changed.wait(1.0)  # the threads notify; a lost peer ends their operations
+                self._changed.wait(1.0)  # the threads notify when they end, also if a worker is lost
         if self._failure is not None:
             raise self._failure
 
     def snapshot(self) -> dict[str, Any]:
-        """Return this server's values and state."""
+        """Return this server's values, the state of its update rule, and its histogram of staleness."""
         server = self._server
         return {
             "values": server.store.values,
@@ -285,7 +286,7 @@ class _Loop:
             self._changed.notify_all()
 
     def _answer(self, worker: int) -> bool:
-        """Receive a message and answer it. Return False if the worker is done."""
+        """Receive a message from a worker and answer it. Return False if the worker is done."""
         serving, server, me = self._serving, self._server, self._me
         vector, pair, size = serving.vector, serving._pairs[me, worker], len(server.store.values)
         message = vector.empty_message(serving._width, size, serving.half)
@@ -328,7 +329,7 @@ def _name(what: str, server: int, worker: int) -> str:
 
 
 def _pair(ranks: Sequence[int]) -> ProcessSet:
-    """Return the process set of two ranks, registered if it is new; all ranks call it in the same order."""
+    """Return the process set of two ranks, and register it if it is new. All ranks must call this in the same order."""
     number = find(list(ranks))
     found = by_id(number) if number is not None else None
     return found if found is not None else add_process_set(list(ranks))

@@ -1,4 +1,4 @@
-"""A PyTorch optimizer on a slice of its parameters, as a parameter server runs it."""
+"""PyTorch optimizer for a slice of the parameters, which a parameter server runs."""
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -13,12 +13,12 @@ from horovod.strategies.vector import Vector
 
 
 class SlicedOptimizer(Store):
-    """Store whose update rule is a copy of a torch optimizer, which holds the state of the slice only.
+    """Store whose update rule is a copy of a torch optimizer. The copy holds only the state of the slice.
 
     Args:
-        optimizer: The optimizer of the whole model, whose state the slice takes over.
-        vector: Its parameters.
-        start, stop: The slice.
+        optimizer: Optimizer of the whole model, from whose state the slice is copied.
+        vector: The parameters of the optimizer.
+        start, stop: Elements of the vector that form the slice.
     """
 
     def __init__(self, optimizer: Any, vector: Vector, start: int, stop: int) -> None:
@@ -39,12 +39,12 @@ class SlicedOptimizer(Store):
             }
         plain = optimizer._hvd_plain
         self._optimizer = plain.__new__(plain)
-        self._optimizer._hvd_strategy = None  # its steps are not those of a program that forgot to average
+        self._optimizer._hvd_strategy = None  # marks it as not a plain optimizer of the program
         self._optimizer.__setstate__({"defaults": optimizer.defaults, "state": state, "param_groups": groups})
 
     @staticmethod
     def options_of(optimizer: Any) -> Callable[[], list[float]]:
-        """Return a function that returns the numeric options of all groups, such as learning rates."""
+        """Return a function that reads the numeric options of all groups, such as learning rates."""
         return lambda: [float(group[key]) for group in optimizer.param_groups for key in _numeric(optimizer, group)]
 
     def _step(self, _: Any, gradient: Any, options: Sequence[float]) -> None:
@@ -57,13 +57,13 @@ class SlicedOptimizer(Store):
         self._optimizer.step()
 
     def state(self) -> list[tuple[int, int, int, dict[str, Any]]]:
-        """Return the optimizer's state as (index of the parameter, start, stop, entries)."""
+        """Return the optimizer's state as a list of (index of the parameter, start, stop, entries)."""
         state = self._optimizer.state
         return [(s.index, s.start, s.stop, dict(state.get(self._tensors[s.index], {}))) for s in self._segments]
 
 
 def adopt(optimizer: Any, snapshots: Sequence[dict[str, Any]], strategy: Serving) -> None:
-    """Give the plain optimizer of a rank the state that the servers hold."""
+    """Copy the state that the servers hold to the plain optimizer of a rank."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     if strategy.mode == "easgd":
         return  # each worker has separate state
@@ -81,7 +81,7 @@ def adopt(optimizer: Any, snapshots: Sequence[dict[str, Any]], strategy: Serving
 
 
 def _part(value: Any, size: int, low: int, high: int) -> Any:
-    """Return the slice of an entry of the state that has one number per element, or a copy of another entry."""
+    """Return the slice of an entry of the state if it has one number per element. Copy other entries."""
     if not isinstance(value, torch.Tensor):
         return value
     if value.dim() and value.numel() == size:
@@ -90,6 +90,6 @@ def _part(value: Any, size: int, low: int, high: int) -> Any:
 
 
 def _numeric(optimizer: Any, group: dict[str, Any]) -> list[str]:
-    """Return the options of a group that are numbers; those that schedulers add are not options."""
+    """Return the names of the numeric options of a group, without entries that schedulers have added."""
     numbers = (key for key in optimizer.defaults if type(group.get(key)) in (float, int))
     return sorted(numbers)

@@ -1,4 +1,4 @@
-"""Training strategies for PyTorch; ``horovod.torch`` exports the four functions."""
+"""Training strategies for PyTorch, as four functions that ``horovod.torch`` exports."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -43,7 +43,7 @@ class TensorVector(Vector):
         self._dtype = torch.float64 if wide else torch.float32
 
     def gradients(self) -> list[torch.Tensor | None]:
-        """Return the gradients as flat tensors; None where a parameter has none."""
+        """Return the gradients as flat tensors, with None for a parameter without a gradient."""
         return [None if p.grad is None else p.grad.detach().reshape(-1) for p in self.parameters]
 
     def zeros(self, size: int) -> Any:
@@ -72,19 +72,19 @@ class TensorVector(Vector):
 
 
 class _Wrapped:
-    """Methods of an optimizer with a strategy, which override the plain optimizer's."""
+    """Methods of an optimizer with a strategy, which override methods of the plain optimizer."""
 
     _hvd_strategy: Any
     _hvd_plain: type
 
     @property
     def strategy(self) -> Any:
-        """State of the strategy on this rank: ``steps``, ``bytes_sent`` and more."""
+        """State of the strategy on this rank, with attributes such as ``steps`` and ``bytes_sent``."""
         return self._hvd_strategy
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Take a local step as the plain optimizer does, then exchange what the strategy says.
+        """Take a local step like the plain optimizer, then communicate if the strategy requires it.
 
         Args:
             closure (Callable, optional): Closure as for the plain optimizer.
@@ -104,18 +104,18 @@ class _Wrapped:
     step.hooked = True  # type: ignore[attr-defined]  # the plain class's step, called here, runs the hooks
 
     def _stepped(self) -> None:
-        if not hasattr(self, "_hvd"):  # a distributed optimizer below marks its steps
+        if not hasattr(self, "_hvd"):  # otherwise the wrapped distributed optimizer marks its steps itself
             marks.optimizer(self)
         if self.strategy.in_sync and isinstance(self.strategy, Rounds):
             names = {p: f"parameter.{i}" for i, p in enumerate(self.strategy.vector.parameters)}
             check_after_step(self, names, self.strategy.process_set, self.strategy.steps)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the plain optimizer's state with an entry ``strategy``. Each rank's is needed to resume exactly."""
+        """Return the plain optimizer's state with an entry ``strategy``. Save every rank's state to resume exactly."""
         return {**super().state_dict(), "strategy": self.strategy.state_dict()}  # type: ignore[misc]
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load the result of ``state_dict``, or that of a plain optimizer, with which a new round begins."""
+        """Load the result of ``state_dict``, or the state of a plain optimizer, which starts a new round."""
         plain = dict(state_dict)
         own = plain.pop("strategy", None)
         super().load_state_dict(plain)  # type: ignore[misc]
@@ -123,7 +123,7 @@ class _Wrapped:
             self.strategy.load_state_dict(own)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Refuse more parameters.
+        """Raise an error, because parameters cannot be added to a strategy.
 
         Raises:
             ValueError: Always.
@@ -131,18 +131,18 @@ class _Wrapped:
         raise ValueError("add_param_group must be called before the optimizer gets a strategy")
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        # As for DistributedOptimizer, other processes get the plain optimizer.
+        # Pickle as the plain optimizer, like DistributedOptimizer.
         return _new, (self._hvd_plain,), self.__getstate__()  # type: ignore[attr-defined]
 
 
 class _Served(_Wrapped):
-    """Methods of an optimizer with a parameter server."""
+    """Methods of an optimizer with a parameter server, which override methods of the plain optimizer."""
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Send the gradients to the servers, and take over the parameters that they reply.
+        """Send the gradients to the servers, and overwrite the parameters with the replies.
 
-        In mode "easgd", take a local step instead, and exchange parameters after every ``every`` of them.
+        In mode "easgd", take a local step instead, and exchange parameters after every ``every`` steps.
 
         Args:
             closure (Callable, optional): Function that computes the loss and the gradients.
@@ -176,10 +176,10 @@ class _Served(_Wrapped):
             hook(self, (), {})
 
     def serve(self) -> bool:
-        """On a server, serve until all workers are done, and return True; on a worker, return False at once.
+        """Run the server until all workers are done, and return True. On a worker, return False at once.
 
         Raises:
-            TimeoutError: A worker waited too long for slower ones.
+            TimeoutError: A worker waited too long for slower workers.
             HorovodInternalError: A rank was lost.
         """
         if hvd.rank() in self.strategy.roles().workers:
@@ -188,7 +188,7 @@ class _Served(_Wrapped):
         return True
 
     def finish(self) -> None:
-        """On a worker, end the training, wait for the other workers, and take over the final parameters and state.
+        """End the training of this worker, wait for the other workers, and load the final parameters and state.
 
         Raises:
             HorovodInternalError: A rank was lost.
@@ -196,7 +196,7 @@ class _Served(_Wrapped):
         adopt(self, self.strategy.finish(), self.strategy)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return a state that the plain optimizer could load as well; a worker gets it from the servers."""
+        """Return a state that the plain optimizer can load too. A worker requests it from the servers."""
         strategy = self.strategy
         if strategy.mode != "easgd" and not strategy.in_sync and hvd.rank() in strategy.roles().workers:
             adopt(self, strategy.fetch(), strategy)
@@ -235,15 +235,16 @@ def LocalSGD(
     wire: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """Let each rank train alone, average the parameters after every ``every`` steps, and return ``optimizer``.
+    """Train each rank independently, average parameters after every ``every`` steps, and return ``optimizer``.
 
     The optimizer's own state, such as momentum, stays local. For training that is synchronous within a host and local
     between hosts, pass ``hvd.DistributedOptimizer(optimizer, process_set=host)``.
 
     Args:
         optimizer (torch.optim.Optimizer): Any optimizer, without a learning rate scheduler yet.
-        every (int): Steps between averages. With 1 and SGD, it equals synchronous SGD.
-        synchronous_steps (int): Number of first steps that are averaged one by one (post-local SGD). Default: 0.
+        every (int): Number of steps between averages. With 1 and SGD, this is equivalent to synchronous SGD.
+        synchronous_steps (int): Number of steps, from the first on, after each of which parameters are averaged
+            (post-local SGD). Default: 0.
         wire (str, optional): Format of changes on the network, "fp16", "bf16" or "int8"; float32 by default.
         process_set (ProcessSet): Ranks that average. Default: all ranks.
 
@@ -268,7 +269,7 @@ def DiLoCo(
     mixing: float = 0.0,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """Let each rank train alone, update shared parameters by an outer optimizer, and return ``optimizer``.
+    """Train each rank independently, update shared parameters with an outer optimizer, and return ``optimizer``.
 
     After a round, the ranks average the change of their parameters, and the outer optimizer applies it to the shared
     parameters, which all ranks take over (Douillard et al. 2023).
@@ -276,7 +277,7 @@ def DiLoCo(
     Args:
         optimizer (torch.optim.Optimizer): Any optimizer, without a learning rate scheduler yet.
         outer (horovod.strategies.OuterSGD, optional): Outer optimizer. Default: ``OuterSGD(0.7, 0.9, nesterov=True)``.
-        every (int): Steps in a round. Default: 500.
+        every (int): Number of steps per round. Default: 500.
         fragments (int): Parts of the parameters that are exchanged at different steps of a round, so that less is sent
             at a time; must divide ``every``. Default: 1.
         overlap (int): Steps that a rank continues to train while a part is exchanged, below ``every / fragments``.
@@ -308,8 +309,8 @@ def Gossip(
 ) -> Any:
     """Mix each rank's parameters with those of another rank after each step, and return ``optimizer``.
 
-    A rank sends its parameters to one other rank, whatever the number of ranks. Ranks stay close but not equal; average
-    the parameters at the end with ``hvd.allreduce``, or choose ``average_every``.
+    A rank sends its parameters to one other rank, regardless of the number of ranks. The ranks' parameters stay close,
+    but are not equal. Average them at the end with ``hvd.allreduce``, or use ``average_every``.
 
     Args:
         optimizer (torch.optim.Optimizer): Any optimizer, without a learning rate scheduler yet.
@@ -346,10 +347,10 @@ def ParameterServer(
     wire: str | None = None,
     timeout: float = 600.0,
 ) -> Any:
-    """Let the last ranks hold the parameters and the others train with them, and return ``optimizer``.
+    """Use the last ranks as servers that hold the parameters, train on the other ranks, and return ``optimizer``.
 
     Each server holds a slice of the parameters and runs ``optimizer`` on it. It needs
-    ``hvd.init(process_sets="dynamic")``. The program differs between the two kinds of ranks in one line::
+    ``hvd.init(process_sets="dynamic")``. Servers and workers run the same program, in which they differ in one line::
 
         optimizer = hvd.ParameterServer(optimizer, servers=1, mode="async", staleness=4)
         if not optimizer.serve():   # servers return when the workers are done

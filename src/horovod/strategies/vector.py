@@ -1,4 +1,4 @@
-"""A list of arrays as one flat vector, and what the strategies need from an array library.
+"""View of a list of arrays as one flat vector, and the operations of an array library that strategies use.
 
 ``arrays`` and ``tensors`` have the implementations for NumPy and PyTorch.
 """
@@ -10,7 +10,7 @@ from horovod.strategies.layout import segments
 
 
 class Vector:
-    """The trained arrays as one flat vector.
+    """View of the trained arrays as one flat vector.
 
     Args:
         flats: The arrays as one-dimensional views of their memory.
@@ -19,7 +19,7 @@ class Vector:
         hvd: The frontend's module, such as ``horovod.torch``.
         sizes: Number of elements of each array.
         total: Number of elements of the vector.
-        dtype: Name of the vector's dtype: "float64" if an array has it, otherwise "float32".
+        dtype: Name of the vector's dtype: "float64" if an array has this dtype, otherwise "float32".
     """
 
     hvd: Any
@@ -36,7 +36,7 @@ class Vector:
         return self.gather(self.flats, start, stop)
 
     def gather(self, flats: Sequence[Any], start: int, stop: int) -> Any:
-        """Return the elements ``start`` to ``stop`` of ``flats``, which has the vector's layout; None means zeros."""
+        """Return the elements ``start`` to ``stop`` of ``flats``, arrays of the vector's sizes or None for zeros."""
         copy = self.zeros(stop - start)
         for index, low, high, offset in segments(self.sizes, start, stop):
             if (flat := flats[index]) is not None:
@@ -44,11 +44,11 @@ class Vector:
         return copy
 
     def write(self, values: Any, start: int = 0) -> None:
-        """Overwrite the elements from ``start`` on."""
+        """Write ``values`` to the elements that begin at ``start``."""
         for index, low, high, offset in segments(self.sizes, start, start + len(values)):
             self.flats[index][low:high] = values[offset : offset + high - low]
 
-    # Differences between array libraries.
+    # Methods that depend on the array library.
 
     def zeros(self, size: int) -> Any:
         """Return a new vector of zeros."""
@@ -67,13 +67,13 @@ class Vector:
         raise NotImplementedError
 
     def message(self, header: Sequence[float], values: Any) -> Any:
-        """Return a message, as bytes, of float64 numbers and values."""
+        """Return a message, as an array of bytes, that consists of the float64 numbers ``header`` and ``values``."""
         raise NotImplementedError
 
     def empty_message(self, header: int, size: int, half: bool) -> Any:
-        """Return memory for a message of ``header`` numbers and ``size`` values, which are float16 if ``half``."""
+        """Return memory for a message of ``header`` numbers and ``size`` values. With ``half``, values are float16."""
         raise NotImplementedError
 
     def parse(self, message: Any, header: int, half: bool) -> tuple[list[float], Any]:
-        """Return the numbers and the values of a message; the values are a copy in the vector's dtype."""
+        """Return the numbers and the values of a message. The values are a copy in the vector's dtype."""
         raise NotImplementedError
