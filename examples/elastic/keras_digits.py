@@ -28,7 +28,7 @@ def load_data() -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.nda
 
 
 class Pause(keras.callbacks.Callback):
-    """Pause after each step, so that there is time to watch the training."""
+    """Callback that pauses after each step, so that you can watch the training."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class Pause(keras.callbacks.Callback):
 
 
 class Report(keras.callbacks.Callback):
-    """Print a line per epoch, and stop after SIGTERM to any rank, which clouds send before they stop a machine."""
+    """Callback that prints a line per epoch, and stops after any rank got SIGTERM, as from a cloud provider."""
 
     def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
         if hvd.rank() == 0:
@@ -60,36 +60,36 @@ def main() -> None:
         [keras.layers.Input((64,)), keras.layers.Dense(128, activation="relu"), keras.layers.Dense(10)]
     )
 
-    hvd.init()  # after slow preparations: the other workers continue training until a new worker calls this
+    hvd.init()  # call this after slow setup: the others keep training until a new worker calls it
     model.compile(
         optimizer=hvd.DistributedOptimizer(keras.optimizers.Adam(args.lr)),
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
     )
 
-    @hvd.elastic.run  # elastic 1: calls the function again, with the current state, when the workers have changed
+    @hvd.elastic.run  # elastic 1: reruns the function with the current state after the workers change
     def train(state: hvd.elastic.KerasState) -> None:
         print(f"goes on in epoch {state.data.epoch} as rank {hvd.rank()} of {hvd.size()}", flush=True)
         model.stop_training = False
         while state.data.epoch < args.epochs and not model.stop_training:
             model.fit(
-                iter(state.data),  # the rest of the epoch
+                iter(state.data),  # batches that the epoch has left
                 steps_per_epoch=len(state.data),
                 initial_epoch=state.data.epoch,
                 epochs=state.data.epoch + 1,
                 verbose=0,
-                shuffle=False,  # the dataset shuffles
+                shuffle=False,  # the dataset already shuffles
                 callbacks=[
                     Report(),
                     Pause(args.pause),
                     hvd.elastic.UpdateDatasetCallback(state.data),  # elastic 2: do not repeat finished batches
-                    hvd.elastic.CommitStateCallback(state, 5),  # elastic 3: to return to; new workers join here
+                    hvd.elastic.CommitStateCallback(state, 5),  # elastic 3: save state, let new workers join
                 ],
             )
 
-    # elastic 4: each image once per epoch, and the same global batch with any number of workers, so the learning rate
-    # need not change
+    # elastic 4: use each image once per epoch. The global batch is the same for any number of workers, so the learning
+    # rate need not change.
     data = hvd.elastic.ElasticDataset((images, labels), global_batch=args.batch_size)
-    train(hvd.elastic.KerasState(model, data=data))  # elastic 5: all that a worker needs to continue
+    train(hvd.elastic.KerasState(model, data=data))  # elastic 5: state that a worker needs to continue
 
     loss = model.evaluate(*test, verbose=0)
     accuracy = float((np.argmax(model.predict(test[0], verbose=0), 1) == test[1]).mean())

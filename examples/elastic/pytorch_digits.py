@@ -32,24 +32,24 @@ def load_data() -> tuple[TensorDataset, TensorDataset]:
     )
 
 
-@hvd.elastic.run  # elastic 1: calls the function again, with the current state, when the workers have changed
+@hvd.elastic.run  # elastic 1: reruns the function with the current state after the workers change
 def train(state: hvd.elastic.TorchState, loader: DataLoader, args: argparse.Namespace) -> None:
     print(f"goes on in epoch {state.epoch} as rank {hvd.rank()} of {hvd.size()}", flush=True)
-    loss = torch.tensor(float("nan"))  # if the epoch has no batches left
-    while state.epoch < args.epochs and not hvd.should_stop():  # True after SIGTERM to any rank, as in clouds
+    loss = torch.tensor(float("nan"))  # default if the epoch has no batches left
+    while state.epoch < args.epochs and not hvd.should_stop():  # True after any rank got SIGTERM
         for index, (images, labels) in enumerate(loader):
             state.optimizer.zero_grad()
             loss = F.cross_entropy(state.model(images), labels)
             loss.backward()
             state.optimizer.step()
             state.sampler.record_batch(index, args.batch_size)  # elastic 2: do not repeat finished batches
-            state.check_host_updates()  # elastic 3: new workers may join here
+            state.check_host_updates()  # elastic 3: new workers can join here
             time.sleep(args.pause)
         state.epoch += 1
         state.sampler.set_epoch(state.epoch)
         if hvd.rank() == 0:
             print(f"epoch {state.epoch}/{args.epochs}  loss {loss.item():.4f}  {hvd.size()} ranks", flush=True)
-        state.commit()  # elastic 4: state to return to if a step failed on some ranks only
+        state.commit()  # elastic 4: save the state to return to after a failed step
 
 
 def main() -> None:
@@ -64,10 +64,10 @@ def main() -> None:
     torch.manual_seed(1)
     model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Dropout(0.1), nn.Linear(128, 10))
 
-    hvd.init()  # after slow preparations: the other workers continue training until a new worker calls this
+    hvd.init()  # call this after slow setup: the others keep training until a new worker calls it
     optimizer = torch.optim.SGD(model.parameters(), lr=args.lr * hvd.size(), momentum=0.9)
     optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
-    sampler = hvd.elastic.ElasticSampler(train_set)  # elastic 5: each image once per epoch
+    sampler = hvd.elastic.ElasticSampler(train_set)  # elastic 5: use each image once per epoch
     loader = DataLoader(train_set, args.batch_size, sampler=sampler)
     state = hvd.elastic.TorchState(model, optimizer, sampler=sampler, epoch=0)
 

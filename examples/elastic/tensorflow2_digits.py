@@ -40,11 +40,11 @@ def main() -> None:
     )
     loss_of = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     optimizer = tf.keras.optimizers.SGD(args.lr, momentum=0.9)
-    optimizer.build(model.trainable_variables)  # create its variables, which are part of the state
+    optimizer.build(model.trainable_variables)  # create the optimizer's variables, which belong to the state
 
-    hvd.init()  # after slow preparations: the other workers continue training until a new worker calls this
+    hvd.init()  # call this after slow setup: the others keep training until a new worker calls it
 
-    @tf.function(reduce_retracing=True)  # the last batch of an epoch may be smaller
+    @tf.function(reduce_retracing=True)  # because the last batch of an epoch can be smaller
     def train_step(batch: tf.Tensor, batch_labels: tf.Tensor) -> tf.Tensor:
         with tf.GradientTape() as tape:
             loss = loss_of(batch_labels, model(batch, training=True))
@@ -53,17 +53,17 @@ def main() -> None:
         optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
         return loss
 
-    @hvd.elastic.run  # elastic 1: calls the function again, with the current state, when the workers have changed
+    @hvd.elastic.run  # elastic 1: reruns the function with the current state after the workers change
     def train(state: hvd.elastic.TensorFlowState) -> None:
         print(f"goes on in epoch {state.data.epoch} as rank {hvd.rank()} of {hvd.size()}", flush=True)
-        loss = float("nan")  # if the epoch has no batches left
+        loss = float("nan")  # default if the epoch has no batches left
         optimizer.learning_rate = args.lr * hvd.size()  # adapt the learning rate to the number of workers
-        while state.data.epoch < args.epochs and not hvd.should_stop():  # True after SIGTERM to any rank, as in clouds
-            for step, batch in enumerate(state.data, 1):  # elastic 2: the rest of the epoch
+        while state.data.epoch < args.epochs and not hvd.should_stop():  # True after any rank got SIGTERM
+            for step, batch in enumerate(state.data, 1):  # elastic 2: iterate over the rest of the epoch
                 loss = train_step(*batch)
                 state.data.record()  # elastic 3: do not repeat finished batches
                 if step % 5 == 0:
-                    state.commit()  # elastic 4: state to return to after a failure; new workers may join here
+                    state.commit()  # elastic 4: save the state, and let new workers join
                 time.sleep(args.pause)
             state.data.set_epoch(state.data.epoch + 1)
             if hvd.rank() == 0:
@@ -71,12 +71,12 @@ def main() -> None:
                 print(f"epoch {done}  loss {float(loss):.4f}  {hvd.size()} ranks", flush=True)
             state.commit()
 
-    # elastic 5: each image once per epoch, with any number of workers
+    # elastic 5: use each image once per epoch, with any number of workers
     source = tf.data.Dataset.from_tensor_slices((images, labels))
     data = hvd.elastic.ElasticDataset(source, args.batch_size)
     variables = optimizer.variables
     variables = variables() if callable(variables) else variables
-    # elastic 6: all that a worker needs to continue
+    # elastic 6: the state that a worker needs to continue
     train(hvd.elastic.TensorFlowState([*model.variables, *variables], data=data))
 
     accuracy = float((np.argmax(model(test_images).numpy(), 1) == test_labels).mean())

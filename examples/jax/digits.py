@@ -64,8 +64,8 @@ def main() -> None:
     hvd.init()  # hvd
     images, labels, test_images, test_labels = load_data(args.seed)
     params = make_parameters(jax.random.key(args.seed + hvd.rank()))
-    params = hvd.broadcast_parameters(params, root_rank=0)  # hvd: all ranks begin with rank 0's
-    optimizer = hvd.DistributedOptimizer(optax.adam(args.lr))  # hvd: reduces gradients first
+    params = hvd.broadcast_parameters(params, root_rank=0)  # hvd: begin with rank 0's parameters
+    optimizer = hvd.DistributedOptimizer(optax.adam(args.lr))  # hvd: average the gradients
     state = optimizer.init(params)
 
     @jax.jit
@@ -78,10 +78,10 @@ def main() -> None:
     def evaluate(params: Any) -> Any:
         return (logits_of(params, test_images).argmax(1) == test_labels).mean()
 
-    steps = len(labels) // (args.batch_size * hvd.size())  # the same number on all ranks
+    steps = len(labels) // (args.batch_size * hvd.size())  # all ranks do the same number of steps
     for epoch in range(1, args.epochs + 1):
         order = np.random.default_rng([args.seed, epoch]).permutation(len(labels))
-        mine = order[hvd.rank() :: hvd.size()]  # hvd: each rank has a shard
+        mine = order[hvd.rank() :: hvd.size()]  # hvd: select this rank's shard
         losses = []
         for i in range(steps):
             batch = mine[i * args.batch_size : (i + 1) * args.batch_size]

@@ -59,12 +59,12 @@ def main() -> None:
     hvd.init()
     keras.utils.set_random_seed(hvd.rank())
     (images, labels), test = load_data()
-    # Horovod: every worker trains on a part of the data, of equal size.
+    # Horovod: train each worker on an equally large part of the data.
     most = len(images) // hvd.size() * hvd.size()
     mine = slice(hvd.rank(), most, hvd.size())
 
     model = build_model()
-    # Horovod: adjust the learning rate to the number of workers, and add the distributed optimizer.
+    # Horovod: scale the learning rate by the number of workers, and add the distributed optimizer.
     rate = args.lr * hvd.size()
     optimizer = hvd.DistributedOptimizer(keras.optimizers.Adam(rate))
     model.compile(
@@ -73,9 +73,9 @@ def main() -> None:
         metrics=["accuracy"],
     )
     callbacks = [
-        # Horovod: begin with rank 0's weights on all workers.
+        # Horovod: start all workers with rank 0's weights.
         hvd.callbacks.BroadcastGlobalVariablesCallback(0),
-        # Horovod: average metrics over all workers, for the following callbacks and for the output.
+        # Horovod: average the metrics over all workers, before other callbacks and the output use them.
         hvd.callbacks.MetricAverageCallback(),
         # Horovod: increase the learning rate gradually.
         hvd.callbacks.LearningRateWarmupCallback(rate, warmup_epochs=2),
@@ -89,7 +89,7 @@ def main() -> None:
 
     loss, accuracy = model.evaluate(*test, verbose=0)
     report(model, loss, accuracy, len(test[0]))
-    # Horovod: only one worker writes files.
+    # Horovod: write files on one worker only.
     if hvd.rank() == 0:
         model.save(args.save)
         print(f"saved {args.save}")

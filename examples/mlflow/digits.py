@@ -29,7 +29,7 @@ import horovod.torch as hvd
 
 
 class Tracking:
-    """MLflow run on rank 0; no effect on other ranks."""
+    """MLflow run of rank 0. On other ranks, the methods do nothing."""
 
     def __init__(self, args: argparse.Namespace, state: hvd.elastic.TorchState) -> None:
         self.mlflow: Any = None
@@ -42,7 +42,8 @@ class Tracking:
             state.run_id = (mlflow.active_run() or mlflow.start_run(run_id=name)).info.run_id
             if state.step == 0:
                 mlflow.log_params({"lr": args.lr, "batch_size": args.batch_size, "ranks": hvd.size()})
-        state.run_id = hvd.broadcast_object(state.run_id, root_rank=0)  # in case rank 0 is lost
+        # all ranks keep the run id, in case rank 0 is lost
+        state.run_id = hvd.broadcast_object(state.run_id, root_rank=0)
 
     def figures(self, step: int, **values: float) -> None:
         if self.mlflow is not None:
@@ -52,7 +53,7 @@ class Tracking:
         if self.mlflow is None:
             return
         if model is not None:
-            # Not as a pickle, because loading a pickle executes code. Two images show the input's shape.
+            # Do not save a pickle, because loading a pickle executes code. Two images show MLflow the input's shape.
             self.mlflow.pytorch.log_model(
                 model, name="model", serialization_format="pt2", input_example=EXAMPLE, pip_requirements=["torch"]
             )
@@ -77,7 +78,7 @@ def load_data() -> tuple[TensorDataset, TensorDataset]:
 def train(
     state: hvd.elastic.TorchState, loader: DataLoader, checkpoint: hvd.elastic.Checkpoint, args: argparse.Namespace
 ) -> tuple[str, Tracking]:
-    """Train, and return MLflow's status for the end of the run, and the run."""
+    """Train, and return the status with which the MLflow run should end, and the run."""
     tracking = Tracking(args, state)
     if hvd.rank() == 0:
         print(f"begins at step {state.step} with {hvd.size()} ranks, run {state.run_id}", flush=True)
@@ -91,7 +92,7 @@ def train(
             state.sampler.record_batch(index, args.batch_size)
             if state.step % 10 == 0:
                 tracking.figures(state.step, loss=loss.item())
-            if hvd.should_stop():  # True on all ranks at the same step
+            if hvd.should_stop():  # becomes True at the same step on all ranks
                 checkpoint.save(state.step, state)
                 return "KILLED", tracking
             time.sleep(args.pause)
@@ -125,11 +126,11 @@ def main() -> None:
         for group in optimizer.param_groups:
             group["lr"] = args.lr * hvd.size()
 
-    state.register_reset_callbacks([adapt])  # called when the number of ranks has changed
+    state.register_reset_callbacks([adapt])  # called after the number of ranks has changed
     checkpoint = hvd.elastic.Checkpoint(args.checkpoints, keep=2)
     checkpoint.resume(state)
     status, tracking = train(state, loader, checkpoint, args)
-    checkpoint.close()  # waits until it is written
+    checkpoint.close()  # wait until the last checkpoint is written
 
     model.eval()
     with torch.no_grad():

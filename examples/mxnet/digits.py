@@ -20,7 +20,7 @@ import horovod.mxnet as hvd
 
 
 def make_model() -> gluon.nn.HybridSequential:
-    """Return a model from images (n, 1, 8, 8) to logits (n, 10). The first batch determines the layers' input sizes."""
+    """Return a model from images (n, 1, 8, 8) to logits (n, 10). The first batch sets the layers' input sizes."""
     net = gluon.nn.HybridSequential()
     net.add(
         gluon.nn.Conv2D(32, 3, padding=1, activation="relu"),
@@ -56,10 +56,10 @@ def main() -> None:
     args = parse_args()
     hvd.init()  # hvd 1: join the job
     rank, size = hvd.rank(), hvd.size()
-    mx.random.seed(1 + rank)  # different dropout on every rank; the weights are made equal below
+    mx.random.seed(1 + rank)  # gives each rank different dropout; the weights are made equal below
 
     (images, labels), (test_images, test_labels) = load_data()
-    # hvd 2: each rank has a shard of the data, with the same number of batches
+    # hvd 2: give each rank a shard of the data, with the same number of batches
     shard = slice(rank, len(labels) // size * size, size)
     np.random.seed(rank)
     data = gluon.data.DataLoader(
@@ -70,8 +70,8 @@ def main() -> None:
     net.initialize(mx.init.Xavier())
     net.hybridize()
     params = net.collect_params()
-    hvd.broadcast_parameters(params, root_rank=0)  # hvd 3: start with equal weights, as soon as they have shapes
-    # hvd 4: average the gradients; the global batch is larger, so the learning rate is, too
+    hvd.broadcast_parameters(params, root_rank=0)  # hvd 3: start with equal weights, once they have shapes
+    # hvd 4: average the gradients; scale the learning rate, because the global batch is larger
     trainer = hvd.DistributedTrainer(params, "sgd", {"learning_rate": args.lr * size, "momentum": 0.9})
     loss_of = gluon.loss.SoftmaxCrossEntropyLoss()
 

@@ -1,4 +1,4 @@
-"""Mini-batch k-means of handwritten digits on many workers, each of which has a part of the data.
+"""Cluster handwritten digits by mini-batch k-means on many workers, each with a part of the data.
 
     horovodrun -np 2 python examples/numpy/kmeans.py
 
@@ -21,7 +21,7 @@ import horovod.numpy as hvd
 
 
 def sums_of(batch: np.ndarray, centres: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return for each cluster the sum and the number of its digits in the batch."""
+    """Return the sum and the number of each cluster's digits in the batch."""
     nearest, _ = pairwise_distances_argmin_min(batch, centres)
     members = np.eye(len(centres))[nearest]
     return members.T @ batch, members.sum(0)
@@ -40,18 +40,18 @@ def main() -> None:
     # Horovod: initialize.
     hvd.init()
     digits = load_digits()
-    # Horovod: every worker has a part of the data, and draws its own batches.
+    # Horovod: give each worker a part of the data, from which it draws different batches.
     mine = slice(hvd.rank(), None, hvd.size())
     images, labels = digits.data[mine] / 16, digits.target[mine]
     random = np.random.default_rng(hvd.rank())
 
     centres, _ = kmeans_plusplus(images, args.clusters, random_state=0)
-    # Horovod: begin with rank 0's centers on all workers.
+    # Horovod: start all workers with rank 0's centers.
     hvd.broadcast_(centres, 0)
     seen = np.zeros(args.clusters)
     batch = random.choice(images, args.batch_size)
     for _ in range(args.steps):
-        # Horovod: add over all workers, while this one draws its next batch.
+        # Horovod: sum over all workers, while this worker draws its next batch.
         handle = hvd.grouped_allreduce_async_(sums_of(batch, centres), op=hvd.Sum, name="step")
         batch = random.choice(images, args.batch_size)
         sums, counts = handle.result()
@@ -59,7 +59,7 @@ def main() -> None:
         centres += (sums - counts[:, np.newaxis] * centres) / np.maximum(seen, 1)[:, np.newaxis]
 
     nearest, distances = pairwise_distances_argmin_min(images, centres)
-    # Horovod: add the results of all workers.
+    # Horovod: sum the results of all workers.
     inertia = float(hvd.allreduce(np.square(distances).sum(), op=hvd.Sum)) / len(digits.data)
     clusters, digit = hvd.grouped_allgather([nearest, labels])
     digest = hvd.check_in_sync(centres=centres)

@@ -40,7 +40,7 @@ def main() -> None:
     # Horovod: initialize.
     hvd.init()
     (images, labels), (test_images, test_labels) = load_data()
-    # Horovod: every worker learns from a part of the data.
+    # Horovod: train each worker on a part of the data.
     mine = slice(hvd.rank(), None, hvd.size())
 
     model = SGDClassifier(loss="log_loss", alpha=args.alpha, random_state=hvd.rank())
@@ -53,7 +53,7 @@ def main() -> None:
         if hvd.rank() == 0:
             print(f"epoch {epoch:2}/{args.epochs}  accuracy {accuracy:.4f}")
 
-    # Horovod: end the job unless all workers have the same model.
+    # Horovod: raise an error unless all workers have the same model.
     digest = hvd.check_in_sync(coef=model.coef_, intercept=model.intercept_)
     if hvd.rank() == 0:
         print(f"final held-out accuracy {model.score(test_images, test_labels):.4f} on {len(test_labels)} images")

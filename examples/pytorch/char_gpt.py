@@ -33,11 +33,12 @@ from tqdm import tqdm
 
 import horovod.torch as hvd
 
-VOCABULARY = "\n" + "".join(chr(code) for code in range(32, 127)) + "\0"  # the last one represents all other characters
+# the last index represents all other characters
+VOCABULARY = "\n" + "".join(chr(code) for code in range(32, 127)) + "\0"
 
 
 def read_corpus(characters: int) -> Tensor:
-    """Return the first `characters` characters of the standard library's modules, by name, as indices (uint8)."""
+    """Return the first characters of the standard library's source, in order of file names, as uint8 indices."""
     folder = Path(sysconfig.get_path("stdlib"))
     text = ""
     for path in sorted(folder.glob("*.py")):
@@ -68,7 +69,7 @@ class Windows(Dataset[Tensor]):
 
 
 class Block(nn.Module):
-    """Transformer block: causal self-attention and a perceptron with pre-normalization, on (n, time, width)."""
+    """Transformer block on (n, time, width): causal self-attention and a perceptron, with pre-normalization."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -101,7 +102,7 @@ def angles(length: int, pairs: int) -> tuple[Tensor, Tensor]:
 
 
 class GPT(nn.Module):
-    """Model from indices (n, time) to logits (n, time, vocabulary)."""
+    """GPT model that maps indices (n, time) to logits (n, time, vocabulary)."""
 
     def __init__(self, layers: int, width: int, heads: int) -> None:
         super().__init__()
@@ -111,7 +112,7 @@ class GPT(nn.Module):
         self.norm = nn.LayerNorm(width)
         spread = 0.5 / math.sqrt(width)
         for name, parameter in self.named_parameters():
-            if parameter.dim() == 2:  # scale down, because 2 * layers outputs are added to the stream
+            if parameter.dim() == 2:  # scale down, because 2 * layers outputs are added to the residual stream
                 shrink = math.sqrt(2 * layers) if name.endswith(("out.weight", "mlp.2.weight")) else 1.0
                 nn.init.normal_(parameter, std=spread / shrink)
 
@@ -125,7 +126,7 @@ class GPT(nn.Module):
 
 
 def next_character_loss(model: nn.Module, windows: Tensor) -> Tensor:
-    """Return the mean cross-entropy in nats per character; windows: (n, context + 1) indices."""
+    """Return the mean cross-entropy in nats per character; ``windows`` are indices (n, context + 1)."""
     logits = model(windows[:, :-1])
     return F.cross_entropy(logits.flatten(0, 1), windows[:, 1:].flatten())
 
@@ -141,7 +142,7 @@ def endless(loader: DataLoader[Tensor], sampler: DistributedSampler[Tensor], fir
 
 @torch.no_grad()
 def held_out_loss(model: nn.Module, windows: list[Tensor], device: torch.device) -> float:
-    """Return the mean loss over the windows of all ranks, each of which has a share of them."""
+    """Return the mean loss over all windows. Each rank computes a share of them."""
     total = torch.zeros(2, dtype=torch.float64)
     for batch in windows:
         total += torch.tensor(
@@ -159,7 +160,7 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, peak: float, step: int, 
 
 
 def save_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, step: int) -> None:
-    """Write to a temporary file and rename it, so that a crash leaves no incomplete checkpoint."""
+    """Save a checkpoint; write and rename a temporary file, so that a crash leaves no incomplete one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + ".partial")
     torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}, partial)
@@ -259,12 +260,12 @@ def train(args: argparse.Namespace) -> None:
     torch.manual_seed(args.seed)
     device = torch.device(args.device)
     if args.device == "cuda":
-        torch.cuda.set_device(hvd.local_rank() % torch.cuda.device_count())  # hvd: one GPU per rank
+        torch.cuda.set_device(hvd.local_rank() % torch.cuda.device_count())  # hvd: use one GPU per rank
 
     text = read_corpus(args.corpus)
     cut = len(text) - len(text) // 20
     train_set, test_set = Windows(text[:cut], args.context), Windows(text[cut:], args.context)
-    # hvd 2: each rank has a shard of the data
+    # hvd 2: give each rank a shard of the data
     sampler = DistributedSampler(train_set, num_replicas=size, rank=rank, seed=args.seed)
     loader = DataLoader(train_set, args.batch_size, sampler=sampler, drop_last=True)
     if len(loader) == 0:
@@ -275,7 +276,7 @@ def train(args: argparse.Namespace) -> None:
     test = [torch.stack(chosen[i : i + 64]) for i in range(0, len(chosen), 64)]
 
     model = GPT(args.layers, args.width, args.heads).to(device)
-    peak = args.lr * size  # hvd 3: the global batch is larger, so the learning rate is, too
+    peak = args.lr * size  # hvd 3: scale the learning rate, because the global batch is larger
     optimizer: Any = torch.optim.AdamW(model.parameters(), lr=peak, betas=(0.9, 0.95), weight_decay=0.01)
     done = load_checkpoint(args.checkpoint, model, optimizer) if args.resume and rank == 0 else 0
     done = hvd.broadcast_object(done, root_rank=0, name="done")
@@ -312,7 +313,7 @@ def train(args: argparse.Namespace) -> None:
             if step == done + 1 or step % args.log_every == 0 or step == args.steps:
                 mean = hvd.allreduce(
                     torch.stack(recent).mean(), name="loss"
-                ).item()  # a plain average, because every rank has the same number
+                ).item()  # a plain average, because all ranks have the same number of losses
                 rate = (step - first) * args.batch_size * args.context / (time.perf_counter() - start)
                 if rank == 0:
                     tqdm.write(
@@ -321,7 +322,7 @@ def train(args: argparse.Namespace) -> None:
                     )
                 recent, first, start = [], step, time.perf_counter()
             if step % args.save_every == 0 or step == args.steps:
-                hvd.check_in_sync(model, optimizer)  # on all ranks, so that the checkpoint is valid for all of them
+                hvd.check_in_sync(model, optimizer)  # on all ranks: the checkpoint then fits all of them
                 if rank == 0:
                     save_checkpoint(args.checkpoint, model, optimizer, step)
 

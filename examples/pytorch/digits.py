@@ -30,7 +30,7 @@ import horovod.torch as hvd
 
 
 class Net(nn.Module):
-    """Model of two convolutions and two dense layers: images (n, 1, 8, 8) to logits (n, 10); 151,306 parameters."""
+    """Model that maps images (n, 1, 8, 8) to logits (n, 10): two convolutions, two dense layers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class Net(nn.Module):
 
 @dataclass
 class Total:
-    """Sums over samples. Not averages, because a mean of means would give shards of different sizes equal weights."""
+    """Sums over samples, because a mean of means would give shards of different sizes equal weights."""
 
     samples: float = 0.0
     loss: float = 0.0
@@ -76,7 +76,7 @@ def load_data(seed: int, held_out: float) -> tuple[TensorDataset, TensorDataset]
 
 
 def shift(images: Tensor) -> Tensor:
-    """Move every image by -1, 0 or 1 pixels in both directions, because 1,400 images are few."""
+    """Shift every image by -1, 0 or 1 pixels in each dimension, because 1,400 images are few."""
     n, _, height, width = images.shape
     padded = F.pad(images, (1, 1, 1, 1))
     rows = torch.randint(0, 3, (n, 1, 1)) + torch.arange(height).view(1, -1, 1)
@@ -119,7 +119,7 @@ def evaluate(model: nn.Module, loader: DataLoader[Any]) -> Total:
 
 
 def save_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, epoch: int) -> None:
-    """Write to a temporary file and rename it, so that a crash leaves no incomplete checkpoint."""
+    """Save a checkpoint; write and rename a temporary file, so that a crash leaves no incomplete one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + ".partial")
     torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch}, partial)
@@ -146,7 +146,7 @@ def check_same_everywhere(model: nn.Module) -> None:
 
 
 def report(epoch: int, epochs: int, train: Total, test: Total, seconds: float) -> None:
-    """Print a line about an epoch. seconds: this rank's training time."""
+    """Print a line about an epoch. ``seconds`` is this rank's training time."""
     mine = train.samples / seconds
     rates = hvd.allgather(torch.tensor([mine], dtype=torch.float64), name="rates")
     train, test = train.over_all_ranks(), test.over_all_ranks()
@@ -200,17 +200,17 @@ def main() -> None:
     args = parse_args()
     hvd.init()  # hvd 1: join the job
     rank, size = hvd.rank(), hvd.size()
-    torch.manual_seed(args.seed + rank)  # different dropout on every rank; the weights are made equal below
+    torch.manual_seed(args.seed + rank)  # gives each rank different dropout; the weights are made equal below
 
     train_set, test_set = load_data(args.seed, args.held_out)
-    # hvd 2: each rank has a shard of the data
+    # hvd 2: give each rank a shard of the data
     sampler = DistributedSampler(train_set, num_replicas=size, rank=rank, seed=args.seed)
     train_loader = DataLoader(train_set, args.batch_size, sampler=sampler)
-    # Each image once. DistributedSampler would repeat some to make the shards equal, so they would count twice.
+    # Use each image once. DistributedSampler would repeat images to make shards equal, so some would count twice.
     test_loader = DataLoader(Subset(test_set, range(rank, len(test_set), size)), batch_size=256)
 
     model = Net()
-    peak = args.lr * size  # hvd 3: the global batch is larger, so the learning rate is, too
+    peak = args.lr * size  # hvd 3: scale the learning rate, because the global batch is larger
     optimizer: Any = torch.optim.SGD(model.parameters(), lr=peak, momentum=0.9)
     done = load_checkpoint(args.checkpoint, model, optimizer) if args.resume and rank == 0 else 0
     done = hvd.broadcast_object(done, root_rank=0, name="done")
@@ -238,7 +238,7 @@ def main() -> None:
             train = train_epoch(model, optimizer, train_loader, bar)
             seconds = time.perf_counter() - start
             report(epoch + 1, args.epochs, train, evaluate(model, test_loader), seconds)
-            hvd.check_in_sync(model, optimizer)  # on all ranks, so that the checkpoint is valid for all of them
+            hvd.check_in_sync(model, optimizer)  # on all ranks: the checkpoint then fits all of them
             if rank == 0:
                 save_checkpoint(args.checkpoint, model, optimizer, epoch + 1)
 

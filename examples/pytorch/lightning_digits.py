@@ -31,7 +31,7 @@ class Reader(LightningModule):
 
     def training_step(self, batch: tuple[torch.Tensor, torch.Tensor], number: int) -> torch.Tensor:
         loss = cross_entropy(self.net(batch[0]), batch[1])
-        self.log("loss", loss, on_step=False, on_epoch=True, sync_dist=True)  # average over all ranks
+        self.log("loss", loss, on_step=False, on_epoch=True, sync_dist=True)  # averages the metric over all ranks
         return loss
 
     def validation_step(self, batch: tuple[torch.Tensor, torch.Tensor], number: int) -> None:

@@ -18,7 +18,7 @@ from horovod.ray import RayExecutor
 
 
 def load_data() -> Any:
-    """Return training images, their labels, held-out images and their labels, the same on every rank."""
+    """Return training and held-out images and labels, which are the same on every rank."""
     import torch
     from sklearn.datasets import load_digits
 
@@ -30,7 +30,7 @@ def load_data() -> Any:
 
 
 def train(epochs: int, lr: float, batch_size: int) -> float:
-    """Train, and return the held-out accuracy, which is the same on all ranks."""
+    """Train a network, and return the held-out accuracy, which is the same on all ranks."""
     import torch
     import torch.nn.functional as F
     from torch.utils.data import DataLoader, TensorDataset
@@ -67,10 +67,10 @@ def train(epochs: int, lr: float, batch_size: int) -> float:
             state.sampler.set_epoch(state.epoch)
             ray_logger.log(
                 {"epoch": state.epoch, "loss": loss.item(), "accuracy": accuracy(), "ranks": hvd.size()}
-            )  # the callbacks get rank 0's values
+            )  # the callbacks receive rank 0's values
             state.commit()
 
-    # In a job of a fixed size, `hvd.elastic.run` just calls the function once.
+    # In a job of a fixed size, `hvd.elastic.run` calls the function only once.
     hvd.elastic.run(loop)(state)
     hvd.check_in_sync(model)
     return accuracy()

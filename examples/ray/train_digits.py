@@ -48,7 +48,7 @@ def train(config: dict[str, Any]) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=config["lr"] * hvd.size(), momentum=0.9)
     optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
     first, checkpoint = 0, ray.train.get_checkpoint()
-    if checkpoint:  # the same on all ranks
+    if checkpoint:  # equal on all ranks
         with checkpoint.as_directory() as folder:
             saved = torch.load(Path(folder, "state.pt"), weights_only=True)
         model.load_state_dict(saved["model"])
@@ -59,7 +59,7 @@ def train(config: dict[str, Any]) -> None:
     images = torch.tensor(np.stack([row["image"] for row in held_out]))
     labels = torch.tensor([row["label"] for row in held_out])
     for epoch in range(first, config["epochs"]):
-        # Shards may differ in length; ranks that are done wait in `join` for the others.
+        # Shards can differ in length. Ranks that finish early wait in `join` for the others.
         for batch in rows.iter_torch_batches(batch_size=config["batch_size"], local_shuffle_buffer_size=512):
             optimizer.zero_grad()
             loss = F.cross_entropy(model(batch["image"]), batch["label"])
@@ -88,7 +88,7 @@ def main() -> None:
     parser.add_argument("--fail-at", type=int, default=-1, help="epoch in which a worker is killed (default: none)")
     parser.add_argument("--address", help="of a cluster that runs, such as auto (default: one for this program)")
     args = parser.parse_args()
-    # One CPU more than workers, for the tasks that read Ray's datasets.
+    # Use one CPU more than there are workers, for the tasks that read Ray's datasets.
     own = {} if args.address else {"num_cpus": args.workers + 1, "include_dashboard": False}
     ray.init(address=args.address, **own)
     training, _ = load_data()

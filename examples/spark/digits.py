@@ -1,4 +1,4 @@
-"""Common parts of the Spark examples: the session, handwritten digits as a DataFrame, the store, and the accuracy."""
+"""Helpers of the Spark examples: session, store, handwritten digits as a DataFrame, and accuracy."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def arguments(about: str) -> argparse.Namespace:
 
 @contextlib.contextmanager
 def session() -> Iterator[SparkSession]:
-    """Yield a Spark session, configured by `spark-submit` or else on this host."""
+    """Yield a Spark session. Without `spark-submit`, it runs on this host."""
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     builder = SparkSession.builder.appName("digits").config("spark.ui.showConsoleProgress", "false")
-    if "SPARK_ENV_LOADED" not in os.environ:  # not started by spark-submit
+    if "SPARK_ENV_LOADED" not in os.environ:  # the program was not started by spark-submit
         builder = builder.master("local[2]").config("spark.ui.enabled", "false")
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
@@ -43,7 +43,7 @@ def session() -> Iterator[SparkSession]:
 
 @contextlib.contextmanager
 def store_in(given: str | None) -> Iterator[str]:
-    """Yield the folder of the store; a temporary one, removed at the end, if none is given."""
+    """Yield the store's folder. If none is given, create a temporary folder and remove it at the end."""
     if given:
         yield given
         return
@@ -52,7 +52,7 @@ def store_in(given: str | None) -> Iterator[str]:
 
 
 def load(spark: SparkSession) -> tuple[DataFrame, DataFrame]:
-    """Return rows to train with, and 359 rows to test with: `features` (vectors of 64 numbers, 0 to 1) and `label`."""
+    """Return training rows and 359 test rows, with `features` (vectors of 64 numbers, 0 to 1) and `label`."""
     digits = load_digits()
     rows = [(Vectors.dense(x / 16), int(y), n) for n, (x, y) in enumerate(zip(digits.data, digits.target, strict=True))]
     frame = spark.createDataFrame(rows, ["features", "label", "number"])
@@ -61,7 +61,7 @@ def load(spark: SparkSession) -> tuple[DataFrame, DataFrame]:
 
 
 def accuracy(predicted: DataFrame, column: str) -> float:
-    """Return the accuracy of predictions. `column` has ten numbers per row, the largest at the predicted digit."""
+    """Return the accuracy of predictions. `column` has ten scores per row."""
 
     def right(row: Row) -> bool:
         return max(range(10), key=lambda digit: row[column][digit]) == row.label

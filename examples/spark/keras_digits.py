@@ -22,7 +22,7 @@ def main() -> None:
     keras.utils.set_random_seed(1)
     model = keras.Sequential(
         [
-            keras.layers.Input((8, 8, 1)),  # the vectors of 64 numbers are reshaped to this
+            keras.layers.Input((8, 8, 1)),  # the estimator reshapes the vectors of 64 numbers to this
             keras.layers.Conv2D(16, 3, padding="same", activation="relu"),
             keras.layers.MaxPooling2D(2),
             keras.layers.Flatten(),

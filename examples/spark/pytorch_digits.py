@@ -22,7 +22,7 @@ import horovod.spark
 
 
 def train(epochs: int, batch: int, learning_rate: float, elastic: bool) -> tuple[float, int, dict[str, Any] | None]:
-    """Train on this rank; return the held-out accuracy, the number of ranks and, on rank 0, the model."""
+    """Train with this rank; return the held-out accuracy, the number of ranks and, on rank 0, the model."""
     import torch
     import torch.nn.functional as F
     from sklearn.datasets import load_digits
@@ -46,7 +46,7 @@ def train(epochs: int, batch: int, learning_rate: float, elastic: bool) -> tuple
     def loop(state: Any) -> None:
         while state.epoch < epochs:
             shuffled = ours[torch.randperm(len(ours), generator=torch.Generator().manual_seed(state.epoch))]
-            # Equal parts, so that all ranks do the same number of steps.
+            # Use equal parts, so that all ranks do the same number of steps.
             share = len(shuffled) // hvd.size()
             mine = shuffled[hvd.rank() * share : (hvd.rank() + 1) * share]
             model.train()

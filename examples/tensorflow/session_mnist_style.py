@@ -61,7 +61,7 @@ def load_data() -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.nda
 
 
 class EvaluateAtEnd(tf.train.SessionRunHook):
-    """Hook that keeps the values of some tensors and of the trained variables at the end of the session."""
+    """Hook that, at the end of the session, saves the values of given tensors and of all trained variables."""
 
     def __init__(self, tensors: dict[str, tf.Tensor]) -> None:
         self.tensors = tensors
@@ -99,7 +99,7 @@ def main() -> None:
         tf.enable_resource_variables()
 
     (train_images, train_labels), test = load_data()
-    # Horovod: every worker reads a part of the data, in its own order.
+    # Horovod: each worker reads a part of the data, in a different order.
     mine = slice(hvd.rank(), None, hvd.size())
     dataset = tf.data.Dataset.from_tensor_slices((train_images[mine], train_labels[mine]))
     dataset = dataset.shuffle(2000, seed=hvd.rank()).repeat().batch(args.batch_size)
@@ -110,7 +110,7 @@ def main() -> None:
     with tf.variable_scope("model", reuse=True):
         test_loss, test_accuracy = conv_model(tf.constant(test[0]), tf.constant(test[1]))
 
-    # Horovod: adjust the learning rate to the number of workers.
+    # Horovod: scale the learning rate by the number of workers.
     opt = tf.train.AdagradOptimizer(args.lr * hvd.size())
     # Horovod: add the distributed optimizer.
     opt = hvd.DistributedOptimizer(opt)
@@ -119,21 +119,21 @@ def main() -> None:
 
     at_end = EvaluateAtEnd({"loss": test_loss, "accuracy": test_accuracy})
     hooks = [
-        # Horovod: give all workers rank 0's variables when training begins, or continues from a checkpoint.
+        # Horovod: broadcast rank 0's variables when training begins or continues from a checkpoint.
         hvd.BroadcastGlobalVariablesHook(0),
-        # Horovod: adjust the number of steps to the number of workers.
+        # Horovod: divide the number of steps by the number of workers.
         tf.train.StopAtStepHook(last_step=args.steps // hvd.size()),
         at_end,
     ]
     if hvd.rank() == 0:
         hooks.append(tf.train.LoggingTensorHook({"step": global_step, "loss": loss}, every_n_iter=100))
 
-    # Horovod: one GPU for each worker on this machine.
+    # Horovod: use one GPU for each worker on this machine.
     config = tf.ConfigProto()
     config.gpu_options.allow_growth = True
     config.gpu_options.visible_device_list = str(hvd.local_rank())
 
-    # Horovod: checkpoints on rank 0 only, so that no other worker overwrites them.
+    # Horovod: write checkpoints on rank 0 only, so that no other worker overwrites them.
     checkpoint_dir = args.checkpoint_dir if hvd.rank() == 0 else None
     with tf.train.MonitoredTrainingSession(checkpoint_dir=checkpoint_dir, config=config, hooks=hooks) as mon_sess:
         while not mon_sess.should_stop():

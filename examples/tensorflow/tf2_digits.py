@@ -18,7 +18,7 @@ import horovod.tensorflow as hvd
 
 
 def make_model() -> tf.keras.Model:
-    """Return a model from images (n, 8, 8, 1) to logits (n, 10) with 151,306 parameters."""
+    """Return a model that maps images (n, 8, 8, 1) to logits (n, 10), with 151,306 parameters."""
     return tf.keras.Sequential(
         [
             tf.keras.Input((8, 8, 1)),
@@ -56,12 +56,12 @@ def main() -> None:
     hvd.init()  # hvd 1: join the job
     rank, size = hvd.rank(), hvd.size()
     gpus = tf.config.list_physical_devices("GPU")
-    if gpus:  # hvd 2: one GPU for each worker on this machine
+    if gpus:  # hvd 2: use one GPU for each worker on this machine
         tf.config.set_visible_devices(gpus[hvd.local_rank() % len(gpus)], "GPU")
-    tf.random.set_seed(1 + rank)  # different dropout on every rank; the weights are made equal below
+    tf.random.set_seed(1 + rank)  # gives each rank different dropout; the weights are made equal below
 
     (images, labels), (test_images, test_labels) = load_data()
-    # hvd 3: each rank has a shard of the data, with the same number of batches
+    # hvd 3: give each rank a shard of the data, with the same number of batches
     shard = slice(rank, len(labels) // size * size, size)
     steps = len(labels) // size // args.batch_size
     data = tf.data.Dataset.from_tensor_slices((images[shard], labels[shard]))
@@ -69,7 +69,7 @@ def main() -> None:
 
     model = make_model()
     loss_of = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    # hvd 4: the global batch is larger, so the learning rate is, too
+    # hvd 4: scale the learning rate, because the global batch is larger
     optimizer = tf.keras.optimizers.SGD(args.lr * size, momentum=0.9)
 
     @tf.function
@@ -96,7 +96,7 @@ def main() -> None:
 
     correct = np.argmax(model(test_images, training=False).numpy(), 1) == test_labels
     accuracy = float(correct.mean())
-    digest = hvd.check_in_sync(model, optimizer, accuracy=accuracy)  # the error names the first difference
+    digest = hvd.check_in_sync(model, optimizer, accuracy=accuracy)  # its error names the first difference
     if rank == 0:
         print(f"parameters identical on all {size} ranks: sha256 {digest[:16]}")
         print(f"final held-out accuracy {accuracy:.4f} on {len(test_labels)} images", flush=True)
