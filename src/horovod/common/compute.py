@@ -223,8 +223,8 @@ class ComputeClient:
                 logged.
         """
         begun = time.monotonic()
-        lives: dict[int, tuple[bytes | None, float]] = {}  # last heartbeat of each reader, and when it was received
-        with contextlib.suppress(StoreTimeout):  # the service is gone, and so are the workers
+        lives: dict[int, tuple[bytes | None, float]] = {}  # Last heartbeat of each reader, and its time.
+        with contextlib.suppress(StoreTimeout):  # Raised if the service is gone; so are its workers.
             while True:
                 readers = list(itertools.takewhile(lambda one: self._find(f"reader.{number}.{one}"), itertools.count()))
                 now = time.monotonic()

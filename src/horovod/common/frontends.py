@@ -50,8 +50,8 @@ class Frontend(Access):
 
 
 TORCH = Frontend("torch", 0)
-TENSORFLOW = Frontend("tensorflow", 1)  # must equal the number in bindings/tensorflow/call.h
-KERAS = Frontend("keras", 2)  # Keras with the JAX backend; other backends use the frontends above
+TENSORFLOW = Frontend("tensorflow", 1)  # The number must be the one in bindings/tensorflow/call.h.
+KERAS = Frontend("keras", 2)  # Keras with the JAX backend; other backends use the frontends above.
 JAX = Frontend("jax", 3)
 MXNET = Frontend("mxnet", 4)
 NUMPY = Frontend("numpy", 5)

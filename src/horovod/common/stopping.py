@@ -47,8 +47,8 @@ class Stopping:
     def __init__(self) -> None:
         self.heard = 0
         """Number of the last received signal; 0: none."""
-        self._since = 0.0  # time at which that signal first came
-        self._before: dict[int, Any] = {}  # previous handlers, by signal
+        self._since = 0.0  # Time at which that signal first came.
+        self._before: dict[int, Any] = {}  # Previous handlers, by signal.
         self.listens = False
         """True once handlers are installed, even if the list of signals is empty."""
         self._sees_forks = False

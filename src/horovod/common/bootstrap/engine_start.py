@@ -52,8 +52,8 @@ class Formed:
     links: dict[Link, socket.socket]
     descriptors: list[int]  # of the shared memory (or -1), then of each local rank's doorbell
     cipher: Cipher | None = None
-    sessions: dict[Link, Session] = field(default_factory=dict)  # session keys of encrypted links
-    first_address: str = ""  # IP address of rank 0; empty without a data link to it
+    sessions: dict[Link, Session] = field(default_factory=dict)  # Session keys of encrypted links.
+    first_address: str = ""  # IP address of rank 0; empty without a data link to it.
 
     def close(self) -> None:
         for sock in self.links.values():

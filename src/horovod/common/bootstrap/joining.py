@@ -134,7 +134,7 @@ class Joining:
         self._formed.close()
         if self._engine is not None:
             self._engine.shutdown("init failed")
-            self._engine = None  # the traceback would keep the engine and its doorbell alive
+            self._engine = None  # The traceback would keep the engine and its doorbell alive.
         # Do not wait after Ctrl-C, nor in an elastic job, where each rank asks the launcher for a new place by itself.
         if isinstance(error, Exception) and not told and not self._env.epoch:
             failures.await_others(text)

@@ -34,8 +34,8 @@ _BLAME = (
 # After the launcher has ended the epoch because of lost workers: seconds for the engine to detect the loss itself,
 # which gives a more detailed error.
 AT_ONCE = 0.05
-PAUSE, LONGEST_PAUSE = 0.5, 30.0  # seconds before reconnecting: the first pause and the maximum
-_STUBBORN = 4  # seconds of repeated failures after which the program is reported
+PAUSE, LONGEST_PAUSE = 0.5, 30.0  # Seconds before reconnecting: first pause and maximum.
+_STUBBORN = 4  # Seconds of repeated failures after which the program is reported.
 # Used instead of AT_ONCE if workers have only left, because operations agreed on earlier may still succeed.
 SOON = 1.0
 
@@ -105,10 +105,10 @@ class Listening:
         self._client: StoreClient | None = None  # a reference, so that a forked child does not close it
         self._lock = threading.Lock()
         self._epoch: _Epoch | None = None
-        self._over: Over | None = None  # latest end of an epoch; may arrive before that epoch begins here
-        self._early: list[Updated] = []  # host updates for an epoch that has not begun here yet
-        self._untold: list[tuple[int, list[int], str]] = []  # (epoch, lost, blame) to send to the launcher
-        self._after = 0  # number of the last event received
+        self._over: Over | None = None  # Latest end of an epoch; may arrive before that epoch begins here.
+        self._early: list[Updated] = []  # Host updates for an epoch that has not begun here yet.
+        self._untold: list[tuple[int, list[int], str]] = []  # Reports (epoch, lost, blame) to the launcher.
+        self._after = 0  # Number of the last event received.
         self._warned: set[str] = set()
         self._changed = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         threading.Thread(target=self._run, name="horovod-news", daemon=True).start()
@@ -242,8 +242,8 @@ class Listening:
                 epoch.engine.give_up(*_why(over, epoch.place))
                 epoch.gives_up = None
             return
-        ended, epoch.engine = epoch.engine.ended(), None  # release its memory for the next engine
-        if ended is not None and ended[0] != "left":  # a worker that leaves tells the launcher itself
+        ended, epoch.engine = epoch.engine.ended(), None  # Release its memory for the next engine.
+        if ended is not None and ended[0] != "left":  # A worker that leaves tells the launcher itself.
             self._untold.append((epoch.place.epoch, lost_workers(ended, epoch.place), ""))
             epoch.stubborn = IgnoredFailure(epoch.signal.failures(), time.monotonic())
 

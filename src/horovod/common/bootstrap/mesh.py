@@ -27,15 +27,15 @@ from horovod.common.network.interfaces import Endpoint, source_address, to_try
 from horovod.common.security.auth import Acceptor, AuthError, Connector, Ephemeral, Inviter, Place, Session
 from horovod.common.security.cipher import Cipher
 
-_HANDSHAKE_SECONDS = 5.0  # timeout for peers that have not sent anything yet
-_BUSY_SECONDS = 20.0  # timeout for peers that have; hundreds of ranks on few cores start slowly
+_HANDSHAKE_SECONDS = 5.0  # Timeout for peers that have not sent anything yet.
+_BUSY_SECONDS = 20.0  # Timeout for other peers; hundreds of ranks on few cores are slow.
 _STRANGERS = 64
 _ACCEPTS = 64  # maximum connections to accept before the existing ones get a turn
 _FULL_PAUSE = 0.05
 _CHECK_SECONDS = 0.25
-_UNREACHABLE = 0.2  # give up on a peer that has not answered in this fraction of the time limit
-_UNREACHABLE_SECONDS = 6.0  # minimum for that time, in seconds
-_REVERSE_SECONDS = 2.5  # then the listening rank connects itself; a firewall may allow that
+_UNREACHABLE = 0.2  # Give up on a peer after this fraction of the time limit without an answer.
+_UNREACHABLE_SECONDS = 6.0  # Give up on a peer only after this many seconds.
+_REVERSE_SECONDS = 2.5  # After this, the listening rank connects itself; a firewall may allow that.
 _REVERSE_SECONDS_A_LINK = 0.1
 _UNIX = "its Unix socket"
 _INVITED = "its own connection"
@@ -96,8 +96,8 @@ class MeshBuilder:
         self._kinds = kinds
         self._outgoing, self._incoming = wanted_links(plan, kinds)
         self._dialers: dict[Link, Dialer[Target]] = {}
-        self._proven: dict[Link, _Attempt] = {}  # sent their proof and wait for the welcome
-        self._invitations: set[bytes] = set()  # all received so far, to detect replays
+        self._proven: dict[Link, _Attempt] = {}  # Attempts that have sent their proof and wait for the welcome.
+        self._invitations: set[bytes] = set()  # All invitations received so far, to detect replays.
         self._next_due = 0.0
         self._next_check = 0.0
 

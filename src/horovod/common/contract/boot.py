@@ -63,7 +63,7 @@ def main() -> None:
     """Run ``main()`` of the module that the first argument names, with the remaining arguments."""
     waiting = select.poll()
     waiting.register(0, select.POLLHUP)
-    with contextlib.suppress(AttributeError, OSError):  # pidfd_open needs Linux 5.3
+    with contextlib.suppress(AttributeError, OSError):  # pidfd_open needs Linux 5.3.
         # Watch the caller's process too, because children that it has forked also hold its end of the pair.
         waiting.register(os.pidfd_open(os.getppid()), select.POLLIN)
     threading.Thread(target=_end_with_caller, args=(waiting,), daemon=True).start()

@@ -8,8 +8,8 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-_UNLIMITED = 1 << 60  # bytes; version 1 reports "no limit" as a number near 2^63
-_FILES = {  # by version: names of the limit, the usage, and the usage that the kernel can reclaim
+_UNLIMITED = 1 << 60  # In bytes. Version 1 reports "no limit" as a number near 2^63.
+_FILES = {  # For each version: file names of the limit, of the usage, and of the usage that the kernel can reclaim.
     1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
     2: ("memory.max", "memory.current", "inactive_file"),
 }

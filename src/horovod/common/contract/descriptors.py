@@ -67,8 +67,8 @@ def create_memory_file(name: str) -> int:
         raise MemoryFileError(error.errno, text.format(error.strerror)) from None
 
 
-_KINDS = ("user", "pid")  # namespaces that must be the same
-CREDENTIALS = struct.Struct("3i")  # process id, user id, group id
+_KINDS = ("user", "pid")  # Namespaces that both processes must share.
+CREDENTIALS = struct.Struct("3i")  # Process id, user id, group id.
 
 
 def peer_credentials(sock: socket.socket) -> tuple[int, int, int]:

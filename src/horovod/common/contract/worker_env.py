@@ -37,7 +37,7 @@ WORKER = "HOROVOD_WORKER"
 TORCH_PLACE = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK")
 """Variables of torch.distributed that the launcher sets in workers of a job of fixed size."""
 _JOB_KEY = "HOROVOD_JOB_KEY"
-_taken: list[Secret] = []  # key that this process got in HOROVOD_JOB_KEY
+_taken: list[Secret] = []  # Key that this process got in HOROVOD_JOB_KEY.
 # Device and inode of each key descriptor that this process has read.
 _read: dict[int, tuple[int, int]] = {}
 

@@ -169,9 +169,9 @@ class Walk(Resumes):
         self.epoch = 0
         self._place = rank, size
         self._order: Sequence[int] = range(0)
-        self._order_of = -1  # epoch of `_order`
-        self._done = 0  # samples done when the rest was last divided among ranks
-        self._recorded = 0  # samples of this rank recorded since then
+        self._order_of = -1  # Epoch of `_order`.
+        self._done = 0  # Samples done when the rest was last divided among ranks.
+        self._recorded = 0  # Samples that this rank has recorded since then.
         self._me, self._ranks = 0, 1
         self.mine: list[int] = []
         """Samples that this rank visits from here on, in order."""

@@ -209,9 +209,9 @@ class Keeping(State):
     the ranks' progress (``standing``, ``agree``), and gives all ranks the state of one rank (``take``).
     """
 
-    _whole = True  # True if training can continue from the current state
-    _between = False  # True while receiving another rank's state; it may be incomplete
-    _settled: tuple[int, Standing] | None = None  # rank whose state all take, and its progress
+    _whole = True  # True if training can continue from the current state.
+    _between = False  # True while another rank's state is being received and incomplete.
+    _settled: tuple[int, Standing] | None = None  # Rank whose state all take, and its progress.
 
     def failed(self, error: HorovodInternalError) -> None:
         """Record a failure of the program's function. The ranks decide how to continue once they have met again."""
@@ -308,9 +308,9 @@ class ObjectState(State):
         """
         super().__init__(bcast_object, get_rank)
         self._gather = allgather_object
-        self._new = True  # True until it is first synchronized with other ranks
-        self._seat: int | None = None  # identifies this rank's own values (`own.seats`)
-        self._own_of: dict[int, dict[str, Any]] = {}  # per-rank values by seat, as of the last commit
+        self._new = True  # True until the first sync with other ranks.
+        self._seat: int | None = None  # Id of this rank's own values (`own.seats`).
+        self._own_of: dict[int, dict[str, Any]] = {}  # Per-rank values by seat, as of the last commit.
         self._saved_own: dict[str, Any] = {}
         for name, value in kwargs.items():
             if hasattr(type(self), name) or name in self.__dict__:

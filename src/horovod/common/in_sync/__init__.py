@@ -208,8 +208,8 @@ def _hash(kind: str, *parts: Any) -> bytes:
     return digest.digest()
 
 
-_VALUES = 4  # maximum number of different values to show in a message
-_PATHS = 5  # maximum number of further paths to name in a message
+_VALUES = 4  # Maximum number of different values to show in a message.
+_PATHS = 5  # Maximum number of further paths to name in a message.
 _MISSING = Leaf(b"", "missing")
 
 

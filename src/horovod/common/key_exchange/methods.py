@@ -94,8 +94,8 @@ _LOOPBACK = "127.0.0.1"
 _KEY = 32
 _LOCAL = struct.Struct(f"!{_KEY}sH")
 _PORT = struct.Struct("!H")
-_MUNGE = struct.Struct(f"!{_KEY}s{_KEY}sH")  # layout of the payload: digest of the job's name, key, port
-_PORTS = 8  # number of ports to try above the launcher's
+_MUNGE = struct.Struct(f"!{_KEY}s{_KEY}sH")  # Payload: digest of the job's name, key, port.
+_PORTS = 8  # Number of ports to try above the launcher's port.
 _LOOK = 0.05
 _KNOCK_SECONDS = 2.0
 

@@ -26,10 +26,10 @@ from horovod.common.store.sockets import dial
 Candidate = tuple[str, int]
 
 _AT_ONCE = 256
-_STEP = 0.5  # seconds between checks of the time and of new candidates
-_LONGEST = 4096  # maximum bytes of a message
-_LOOK_UPS = 8  # maximum number of parallel lookups
-_UNKNOWN = 3.0  # seconds before an unknown name is looked up again
+_STEP = 0.5  # Seconds between checks of the time and of new candidates.
+_LONGEST = 4096  # Maximum bytes of a message.
+_LOOK_UPS = 8  # Maximum number of parallel lookups.
+_UNKNOWN = 3.0  # Seconds before an unknown name is looked up again.
 
 
 def ask(candidates: Callable[[], Iterable[Candidate]], key: bytes, deadline: float) -> Candidate | None:
@@ -62,8 +62,8 @@ def ask(candidates: Callable[[], Iterable[Candidate]], key: bytes, deadline: flo
 
 def _connect(context: "zmq.Context[zmq.Socket[bytes]]", candidate: Candidate, key: bytes) -> "zmq.Socket[bytes]":
     sock = dial(context, *candidate, curve_pair(key, "client"), curve_pair(key, "server")[0], _LONGEST)
-    question = msgspec.msgpack.encode(Get(1, ["anything"], 0.0))  # any answer will do
-    with contextlib.suppress(zmq.Again):  # ZeroMQ has detected that another service listens there
+    question = msgspec.msgpack.encode(Get(1, ["anything"], 0.0))  # Any answer proves that this is the store.
+    with contextlib.suppress(zmq.Again):  # Raised if another service listens there.
         sock.send(question, zmq.NOBLOCK)
     return sock
 

@@ -178,11 +178,11 @@ def nonce() -> bytes:
     return secrets.token_bytes(NONCE)
 
 
-_PLACE = auth.Place(purpose=0, epoch=0, source=1, target=0)  # instead of a rank: any process with the key may connect
-_PATIENCE, _MOST_PATIENCE = 0.5, 5.0  # first and maximum timeout in seconds for a peer that does not answer
+_PLACE = auth.Place(purpose=0, epoch=0, source=1, target=0)  # For any process with the key.
+_PATIENCE, _MOST_PATIENCE = 0.5, 5.0  # First and maximum timeout in seconds for a peer that does not answer.
 _LEAST = 0.05
 _PAUSE, _LONGEST_PAUSE = 0.05, 0.25
-_LISTENS = 0x10000  # flag in the list of sockets
+_LISTENS = 0x10000  # Flag of listening sockets in /proc/net/unix.
 # The third field of a line contains the flags, and the name follows the inode. Abstract names begin with "@" and may
 # contain any character, even line ends, so a line may be arbitrary text.
 _LINE = re.compile(r"(?:\S+ ){3}([0-9A-F]{8}) [0-9A-F]+ [0-9A-F]+ +[0-9]+ @(.*)")

@@ -323,7 +323,7 @@ def find_torchrun(env: Mapping[str, str]) -> Place | None:
     if local_size is None and (host == "localhost" or host.startswith("127.") or host == "::1"):
         local_size = numbers[1]
     if local_size is None and (nodes := integer(env, "AZUREML_NODE_COUNT")) and numbers[1] % nodes == 0:
-        local_size = numbers[1] // nodes  # Azure ML starts the same number of processes on each node
+        local_size = numbers[1] // nodes  # Azure ML starts the same number of processes on each node.
     # After a failure, torchrun restarts all workers and changes only this variable.
     again = env.get("TORCHELASTIC_RESTART_COUNT", "0")
     return Place(

@@ -19,9 +19,9 @@ import msgspec
 
 from horovod.common.network.interfaces import Endpoint
 
-HEAD_START = 0.25  # seconds without an answer before the next address is tried too
-BUSY_HEAD_START = 2.0  # the same after a connection was established: the peer is probably busy
-FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0  # seconds before an address is tried again; doubles with each failure
+HEAD_START = 0.25  # Seconds without an answer before the next address is tried too.
+BUSY_HEAD_START = 2.0  # The same once a connection is established, because the peer is probably busy.
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0  # Seconds before a retry, doubled with each failure; minimum and maximum.
 _RECENT = 3.0
 
 T = TypeVar("T")

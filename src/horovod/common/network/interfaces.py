@@ -22,7 +22,7 @@ import msgspec
 _NETLINK_ROUTE = 0
 _LINKS, _ADDRESSES = (18, 16), (22, 20)  # RTM_GETLINK and RTM_NEWLINK, RTM_GETADDR and RTM_NEWADDR
 _DUMP = 0x301  # NLM_F_REQUEST | NLM_F_DUMP
-_INTERRUPTED = 0x10  # NLM_F_DUMP_INTR: something changed during the dump
+_INTERRUPTED = 0x10  # NLM_F_DUMP_INTR: the interfaces changed during the dump
 _ERROR, _DONE = 2, 3
 _HEADER = struct.Struct("=IHHII")
 _LINK = struct.Struct("=BxHiII")  # family, type, index, flags, change

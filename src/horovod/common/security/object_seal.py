@@ -23,8 +23,8 @@ class Numbers:
     """Counter of calls for each operation. An operation never gets the same number twice."""
 
     def __init__(self) -> None:
-        self._next: dict[str, int] = {}  # most recently called operation last
-        self._floor = 0  # start for operations not in `_next`: above all forgotten numbers
+        self._next: dict[str, int] = {}  # In order of the last call.
+        self._floor = 0  # First number of operations not in `_next`; above all forgotten ones.
 
     def take(self, operation: str) -> int:
         """Assign a number to a new call of the operation, and return it."""

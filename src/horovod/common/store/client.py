@@ -79,8 +79,8 @@ class StoreClient:
         self._timeout = timeout
         self._where = f"{host}:{port}"
         self._last_id = 0
-        self._peeks: dict[str, int] = {}  # request ids of unanswered peek() calls, by name
-        self._peeked: dict[int, Reply] = {}  # replies to these requests
+        self._peeks: dict[str, int] = {}  # Request ids of unanswered peek() calls, by name.
+        self._peeked: dict[int, Reply] = {}  # Replies to these requests, by id.
         self._decoder = msgspec.msgpack.Decoder(Reply)
         self._context = zmq.Context(io_threads=1)
         try:

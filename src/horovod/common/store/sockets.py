@@ -36,15 +36,15 @@ from horovod.common.store.messages import curve_pair
 
 HANDSHAKE_SECONDS = 5.0
 """Time that ZeroMQ gives a connection to authenticate; the user of a Door must set it as ``handshake_ivl``."""
-_SLACK = 1.0  # additional seconds until ZeroMQ reports a failed handshake
-_STRANGERS = 1024  # maximum number of unauthenticated connections
+_SLACK = 1.0  # Additional seconds until ZeroMQ reports a failed handshake.
+_STRANGERS = 1024  # Maximum number of unauthenticated connections.
 _BACKLOG = 128
 _RECOUNT_SECONDS = 0.25
-_MOST = 65536  # maximum number of descriptors to use
-_KEPT = 8  # fraction of descriptors reserved for other uses: 1 / _KEPT
-_AT_ONCE = 16  # maximum number of events per check, because a flood of events may not end
-_TRUSTED = 32  # count descriptors again after 1 / _TRUSTED of all may be used
-_SO_ATTACH_FILTER, _SO_DETACH_FILTER = 26, 27  # <asm-generic/socket.h>
+_MOST = 65536  # Maximum number of descriptors to use.
+_KEPT = 8  # 1 / _KEPT of all descriptors are reserved for other uses.
+_AT_ONCE = 16  # Maximum number of events per check, because a flood may not end.
+_TRUSTED = 32  # Count descriptors again when this fraction (1 / _TRUSTED) may be in use.
+_SO_ATTACH_FILTER, _SO_DETACH_FILTER = 26, 27  # From <asm-generic/socket.h>.
 
 
 LOOPBACK = "127.0.0.1"

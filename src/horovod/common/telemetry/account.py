@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 LEAST_STEPS = 50
 """Jobs with fewer steps end without a summary line."""
-_NAMES = 100  # maximum number of values that a program can report
-_NOTES = 32  # messages per second for rank 0; if there are more ranks, each sends less often
-_SOME = 10  # minimum number of steps for which a rank sends a last report
-_LAG = 3  # maximum difference in age of reports, in intervals; messages and threads may be late
-_PATIENCE = 0.5  # seconds to wait at the end for the last messages
-_SLICE = 0.005  # seconds between checks whether a rank has left
+_NAMES = 100  # Maximum number of values that a program can report.
+_NOTES = 32  # Messages per second that rank 0 gets; if there are more ranks, each sends less often.
+_SOME = 10  # Minimum number of steps for which a rank sends a last report.
+_LAG = 3  # Maximum difference in age of the ranks' reports, in intervals between reports.
+_PATIENCE = 0.5  # Seconds to wait at the end for the last messages.
+_SLICE = 0.005  # Seconds between checks whether a rank has left.
 
 
 class Account:

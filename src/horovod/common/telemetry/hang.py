@@ -292,8 +292,8 @@ def _now() -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S")
 
 
-_PATIENCE = 5.0  # timeout in seconds for the peer to receive the text
-_LEAVING = 2.0  # seconds to wait for an answer in progress when the job ends
+_PATIENCE = 5.0  # Timeout in seconds for the peer to receive the text.
+_LEAVING = 2.0  # Seconds to wait for an answer in progress when the job ends.
 
 
 class ExplainListener:

@@ -14,10 +14,10 @@ from horovod.common.telemetry.message_bus import MessageBus
 if TYPE_CHECKING:
     from horovod.common.telemetry.account import Account
 
-INTERVAL = 1.0  # seconds between messages
-_AGE = 0.5  # seconds that an operation must have waited to be shown
-_ROOM = 32 << 10  # of the pipe's 64 KiB; the rest is for reports of ranks that end
-_PATIENCE = 0.5  # seconds to wait for the thread to end
+INTERVAL = 1.0  # Seconds between messages.
+_AGE = 0.5  # Minimum seconds that an operation has waited to be shown.
+_ROOM = 32 << 10  # Maximum unread bytes in the pipe; the rest of its 64 KiB is for other reports.
+_PATIENCE = 0.5  # Seconds to wait for the thread to end.
 
 
 class Live:

@@ -3,12 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-_OFTEN = 0.5  # minimum fraction of steps in which a rank came last for it to be named
-_LONG = 0.01  # fraction of a step below which lateness is not reported
-_SLOW = 0.1  # fraction of a step from which the speed of exposed communication is reported
-_DATA = 0.1  # fraction of a step from which waiting for data is reported
-_SHORT = 0.001  # seconds; shorter steps are not judged, because of delays by the system
-_MANY, _TINY = 20, 16384  # operations per step, and bytes per operation, that count as too many and too few
+_OFTEN = 0.5  # A rank is named if it came last in at least this fraction of the steps.
+_LONG = 0.01  # Lateness below this fraction of a step is not reported.
+_SLOW = 0.1  # From this fraction of a step on, the speed of exposed communication is reported.
+_DATA = 0.1  # From this fraction of a step on, waiting for data is reported.
+_SHORT = 0.001  # Steps of fewer seconds are not judged, because of delays by the system.
+_MANY, _TINY = 20, 16384  # More operations per step, with fewer bytes each, are reported as too many.
 
 
 def sentence(job: Mapping[str, Any], lag: float = 0.0) -> str:

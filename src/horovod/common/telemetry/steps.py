@@ -23,13 +23,13 @@ WARM_UP = 3
 """Number of first steps to ignore, which are unlike the others: memory is first touched, schedules are found."""
 # A step includes a pause if it takes this many times as long as usual, and at least this many ns.
 _PAUSE, _LEAST_PAUSE = 20, 500_000_000
-_REMEMBERED = 101  # number of recent steps whose median counts as the usual length
-_WAITING = 4096  # maximum number of sampled steps that some ranks have not reported yet
+_REMEMBERED = 101  # Number of recent steps whose median counts as the usual length.
+_WAITING = 4096  # Maximum number of sampled steps that some ranks have not reported yet.
 # Approximate maximum number of stored reports about such steps, which some ranks may never report.
 _TOLD = 1 << 16
-_LATELY = 200  # number of compared steps to which "lately" refers
-_BEYOND_CHANCE = 3  # in standard deviations
-_LATE, _LEAST_LATE = 0.02, 50_000  # no rank counts as late below this fraction of a step or below these ns
+_LATELY = 200  # Number of compared steps to which "lately" refers.
+_BEYOND_CHANCE = 3  # Standard deviations beyond which a result is no longer chance.
+_LATE, _LEAST_LATE = 0.02, 50_000  # Minimum lateness to report, as a fraction of a step and in ns.
 
 
 # The module `statistics` is not used, because importing it would add half to the import time of this package.

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from horovod._core import Engine
 
 DYNAMIC = "DYNAMIC"
-_PATIENCE = 1.0  # seconds to wait for other ranks to complete their files
-_MERGING = 300.0  # maximum seconds for merging
+_PATIENCE = 1.0  # Seconds to wait for other ranks to complete their files.
+_MERGING = 300.0  # Maximum seconds for merging.
 
 
 class Timelines:

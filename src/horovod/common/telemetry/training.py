@@ -12,7 +12,7 @@ from horovod.common.training import training
 if TYPE_CHECKING:
     from horovod._core import Engine
 
-_OPEN = 64  # maximum number of comparisons that wait for reports from ranks
+_OPEN = 64  # Maximum number of comparisons that wait for reports from ranks.
 # Tolerated relative difference between samples of a parameter, because hardware may round differently.
 _UNLIKE = 1e-5
 _OFF = "(HOROVOD_TRAINING_CHECKS=0 turns such checks off)"
