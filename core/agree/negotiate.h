@@ -81,9 +81,9 @@ class Negotiator {
   };
   struct Group {
     uint32_t decided = 0;   // Number of members that all ranks have requested.
-    std::vector<Key> held;  // Decided members that are held in pending_.
+    std::vector<Key> held;  // Members that are decided and held in pending_.
     Status error;           // First error of a member; all others fail with it.
-    bool over = false;      // Ranks disagree about the group's size.
+    bool over = false;      // True if ranks disagree about the group's size.
   };
   struct Answered {
     Status why;
