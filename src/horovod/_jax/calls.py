@@ -126,19 +126,19 @@ class Call:
     names: tuple[str, ...]
     """Operation name of each array, or "" to match arrays by the order in which programs run."""
     groups: tuple[str, ...]
-    """Name of each array's group; "" for none."""
+    """Name of each array's group, or "" if the array is in no group."""
     op: int
     process_set: int
     face: int
     root: int = 0
-    """For a broadcast, the root's world rank. For an allgather, -1 if ranks may send different numbers of rows."""
+    """For a broadcast, the root's world rank. For an allgather, -1 if ranks can send different numbers of rows."""
     prescale: float = 1.0
     postscale: float = 1.0
     wire: int = 0
     steps: str = ""
     """If not "" and the call is in a branch, ranks compare under this name how many times they have reached it."""
     rows: tuple[int, ...] = ()
-    """Dimension 0 of each result if it differs from the argument's (allgather, alltoall, reducescatter)."""
+    """Size of dimension 0 of each result. Empty if it is equal to the argument's."""
     sums: bool = False
     """True if the gradient of an allgather is the sum of the ranks' gradients, not their average.
 

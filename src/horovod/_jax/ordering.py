@@ -26,7 +26,7 @@ from horovod._jax import foreign
 _BRANCHES = ("stablehlo.case", "stablehlo.if")
 
 _Key = tuple[int, int]
-"""(preceding loops, branches and functions of the block; calls since the last of those)."""
+"""Sort key of a call: number of preceding loops, branches and functions, and number of calls since the last of them."""
 
 
 def order(module: Any) -> None:

@@ -16,7 +16,7 @@ from horovod.data.source import check_count
 
 T = TypeVar("T")
 CLOSE_SECONDS = 10.0
-"""Seconds that the end of an iteration waits for the thread to return from reading."""
+"""Maximum seconds to wait for the reading thread at the end of an iteration."""
 
 _open: "weakref.WeakSet[ReadAhead[Any]]" = weakref.WeakSet()
 

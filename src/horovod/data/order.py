@@ -113,7 +113,7 @@ def _mixed(length: int, numbers: Sequence[int]) -> Any:
 
 
 Intervals = tuple[tuple[int, int], ...]
-"""(begin, end) pairs in ascending order, not empty and not adjacent."""
+"""Intervals of places as (begin, end) pairs, in ascending order. They are not empty and not adjacent."""
 
 
 def count(intervals: Intervals) -> int:

@@ -9,12 +9,12 @@ from typing import Any
 from horovod.data.source import rank_suffix
 
 _BUFFERS = 32 << 20
-"""Bytes of the file that are read ahead, for all columns together."""
+"""Bytes of the file that are read ahead, in total for all columns."""
 MIN_BUFFER = 64 << 10
-"""Minimum bytes per column, for callers that only need its first rows."""
+"""Minimum buffer size per column, in bytes. Used by callers that only need the first rows."""
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 8, "FLOAT": 4, "DOUBLE": 8}
 _OBJECT = 64
-"""Bytes of a Python object for a string, in addition to the string."""
+"""Assumed overhead of a Python string object, in bytes."""
 
 
 def leaves(schema: Any, columns: Sequence[str]) -> list[int]:

@@ -108,11 +108,11 @@ class Accumulated(NamedTuple):
 
     inner: Any
     gradients: Any
-    """Sum of gradients since the last step, weighted if there are weights. 8- and 16-bit ones are summed in float32."""
+    """Sum of the gradients since the last step, weighted if weights are given. Small floats are summed in float32."""
     weight: Any
-    """Sum of weights, float32."""
+    """Sum of the weights since the last step, as a float32 scalar."""
     passes: Any
-    """Number of passes since the last step, int32."""
+    """Number of backward passes since the last step, as an int32 scalar."""
 
 
 @refusing(face)

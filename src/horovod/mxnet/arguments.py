@@ -40,7 +40,7 @@ NAMES = {
     9: "uint16",
     12: "bfloat16",
 }
-"""Names of the supported element types, by MXNet's numbers."""
+"""Names of the supported dtypes, by MXNet's dtype numbers."""
 
 _CPU = ("cpu", "cpu_pinned", "cpu_shared")
 
@@ -142,7 +142,7 @@ class _Unnamed:
     """Names for unnamed operations, numbered in call order for each kind of operation and process set."""
 
     COUNT = 256
-    """Number of distinct names. Operations with a reused name run one after another."""
+    """Number of distinct names before names are reused. Operations with the same name run one after another."""
 
     def __init__(self) -> None:
         self._job: Job | None = None

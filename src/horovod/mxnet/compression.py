@@ -18,7 +18,7 @@ from horovod.common.compression import (
 
 _FLOATING = (np.float16, np.float32, np.float64)
 _BF16 = np.dtype([("bfloat16", np.uint16)])
-"""The dtype that represents bfloat16 in MXNet's Python package."""
+"""NumPy dtype by which MXNet's Python package represents bfloat16."""
 
 
 class _Cast(CastCompressor):

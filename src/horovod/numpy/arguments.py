@@ -26,11 +26,11 @@ class Given:
     """Argument of an operation, converted to an array."""
 
     value: Any
-    """The caller's object."""
+    """Object that the caller passed."""
     view: Array
-    """The same as an array; for an in-place operation, it shares the object's memory."""
+    """``value`` as an array. For an in-place operation, it shares the memory of ``value``."""
     array: Array
-    """Array that the engine reads, in C order and aligned; a copy if ``view`` is not."""
+    """Array that the engine reads: ``view``, or a copy if ``view`` is not aligned and in C order."""
 
     def put_back(self, result: Array) -> Any:
         """Store the result of an in-place operation in the caller's object, and return that object."""
@@ -108,4 +108,4 @@ _WAYS: tuple[tuple[str | None, Callable[[Any], Array]], ...] = (
     ("__dlpack__", np.from_dlpack),
     ("__array__", np.asarray),
 )
-"""(required attribute, conversion). Buffers have no attribute in all versions of Python, so theirs is None."""
+"""Conversions to try, as (attribute that the object must have, function). The attribute of buffers is None."""

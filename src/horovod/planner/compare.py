@@ -12,7 +12,7 @@ from horovod.planner.predict import Prediction
 from horovod.planner.units import show_time
 
 _SMALL = 0.05
-"""Fraction of the step below which a difference is not reported as a deviation."""
+"""Fraction of the step's duration below which a difference is not reported as a deviation."""
 
 
 def read(path: Path) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from horovod.planner.network import Layout, Network
 
 ALGORITHMS = ("auto", "ring", "hierarchical", "tree", "parameter-server")
 _FLOAT32 = 7
-_PROBE = 1 << 30  # numbers of bytes between which the slope of a formula is computed
+_PROBE = 1 << 30  # bytes for which a formula is evaluated to find its slope
 
 
 def _predict(
@@ -119,7 +119,7 @@ class Allreduce:
         self._by_engine = algorithm == "auto" and device == "cpu"
         names = tuple(_FORMULAS) if algorithm == "auto" and not self._by_engine else (algorithm,)
         self._lines: list[tuple[float, float, str]] = []
-        """Fixed seconds, seconds per byte, and name of each algorithm: the formulas are linear in the bytes."""
+        """Fixed seconds, seconds per byte, and name of each algorithm. The formulas are linear in bytes."""
         for name in names:
             if name in _FORMULAS and layout.workers > 1:
                 fixed = _FORMULAS[name](0, layout, net)

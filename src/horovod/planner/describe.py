@@ -14,7 +14,7 @@ import msgspec
 from horovod.planner.profile import FORMAT, Gradient, Profile, Times
 
 FORWARD_SHARE = 1 / 3
-"""Fraction of the compute time that is forward, if backward takes twice as long."""
+"""Fraction of the compute time that forward takes, if backward takes twice as long as forward."""
 
 
 class Layer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -39,7 +39,7 @@ class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     dtype: str = "float32"
     device: str = "gpu"
     dataset: int = 0
-    """Samples per epoch; 0 if unknown."""
+    """Number of samples per epoch, or 0 if unknown."""
 
 
 def load_model(path: str | Path) -> Model:

@@ -14,9 +14,9 @@ from horovod.planner.simulate import FACTORS, Settings, Step
 from horovod.planner.units import show_bandwidth
 
 _GOOD = 0.97
-"""Efficiency from which on computation is the limit."""
+"""Efficiency above which computation is reported as the limit."""
 _THRESHOLDS = tuple(1 << shift for shift in range(20, 27))
-"""Fusion thresholds to try, 1 to 64 MiB."""
+"""Fusion thresholds to try, in bytes (1 to 64 MiB)."""
 _BOUNDS = {
     "bandwidth": "bandwidth-bound",
     "latency": "latency-bound",

@@ -36,7 +36,7 @@ class Times(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Typical seconds of a step's phases on one worker, without communication."""
 
     data: float
-    """From the end of the last step to the start of forward, which includes waiting for the next batch."""
+    """Time from the end of the last step to the start of forward, including the wait for the next batch."""
     forward: float
     backward: float
     optimizer: float
@@ -51,9 +51,9 @@ class Variation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Standard deviations of the compute time, as fractions of its mean."""
 
     steps: float = 0.0
-    """Between steps of one rank."""
+    """Variation between the steps of one rank."""
     ranks: float = 0.0
-    """Between the means of ranks."""
+    """Variation between the means of the ranks."""
 
 
 class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -18,7 +18,7 @@ class RecordedStep(msgspec.Struct, frozen=True):
     backward: float
     optimizer: float
     ready: dict[int, float]
-    """Seconds from the start of backward to each gradient, by the parameter's number."""
+    """Seconds from the start of backward until each gradient is ready, by the index of its parameter."""
 
     @property
     def seconds(self) -> float:

@@ -33,7 +33,7 @@ COMPRESSION = {"none": 1.0, "fp16": 2 / 4, "bf16": 2 / 4, "int8": 65 / 256}
 """Bytes on the wire per byte of a float32 gradient."""
 
 FACTORS = ("bandwidth", "latency", "stragglers", "overhead")
-"""What makes a step longer than that of one worker."""
+"""Reasons why a step takes longer than the step of a single worker."""
 
 
 @dataclass(frozen=True)
@@ -71,10 +71,10 @@ class Operation:
     """One reduction operation, with one or more fused gradients."""
 
     ready: float
-    """Seconds after the start of backward."""
+    """Seconds from the start of backward until all gradients of the operation are ready."""
     nbytes: int
     largest: int
-    """Bytes of the largest gradient."""
+    """Size of the largest gradient, in bytes."""
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,7 @@ def _lengths(profile: Profile, settings: Settings) -> list[float]:
 @dataclass(frozen=True)
 class _Exchange:
     end: float
-    """Seconds after the start of backward when the last operation is done."""
+    """Seconds from the start of backward until the last operation is done."""
     busy: float
     operations: tuple[Operation, ...]
     algorithms: dict[str, int]

@@ -35,7 +35,7 @@ class GossipRounds:
 
     name = "Gossip"
     in_sync = False
-    """Ranks may differ after every step."""
+    """False, because the parameters of the ranks differ after every step."""
 
     def __init__(
         self,

@@ -25,7 +25,7 @@ class _TensorAt:
     device: str
     """Device type, without an index because each rank has its own device."""
     form: Form | None = None
-    """Form of a tensor that is not an ordinary one; see ``form_of``."""
+    """Form of the tensor, or None for an ordinary tensor; see ``form_of``."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class _Place:
 
     tensor: torch.Tensor
     in_place: bool
-    """True if it is this rank's existing tensor, not a new one."""
+    """True if ``tensor`` is an existing tensor of this rank, False if it was created to receive the values."""
 
 
 def _describe_or_reason(optimizer: Any, parameters: list[Any], tensors: list[torch.Tensor]) -> _Description | str:

@@ -38,7 +38,7 @@ from horovod.torch.ops.tensors import plain
 from horovod.torch.sync_batch_norm import SyncBatchNorm
 
 strategies: "weakref.WeakSet[Any]" = weakref.WeakSet()
-"""Training strategies (``horovod.strategies``), whose ranks may have different parameters while they train."""
+"""Training strategies (``horovod.strategies``) in use, with which parameters can differ between ranks."""
 
 
 class Count:
@@ -78,7 +78,7 @@ class Count:
 
 
 epochs = Count()
-"""Epochs of the data loader used for training."""
+"""Number of completed epochs of the data loader that is used for training."""
 
 
 class Progress:

@@ -388,7 +388,7 @@ class _Distributed:
 
 
 _DistributedOptimizer = _Distributed
-"""Former name of the class. The results of ``DistributedOptimizer`` are instances of it."""
+"""Name of the class in earlier versions. Results of ``DistributedOptimizer`` are instances of it."""
 
 
 def _new(plain: type) -> Any:

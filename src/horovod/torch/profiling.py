@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from horovod.planner.recorded import RecordedStep
 
 _WARM_UP = 5
-"""Number of first steps that are not recorded: they allocate memory and fill caches."""
+"""Number of steps, from the first on, that are not recorded, because they allocate memory and fill caches."""
 
 _in_backward: Any = getattr(torch._C, "_current_graph_task_id", lambda: -1)
 

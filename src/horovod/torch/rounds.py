@@ -31,10 +31,10 @@ from horovod.torch.ops.tensors import CODES
 from horovod.torch.submissions import Group, Options, Submissions
 
 DENSE = 1
-"""Flag of a dense gradient that may share a bucket."""
+"""Flag of a dense gradient that can share a bucket."""
 
 APART = 0x80
-"""Bit of a flag: this dense gradient cannot share a bucket on this rank."""
+"""Bit that is set in the flag of a dense gradient that cannot share a bucket on this rank."""
 
 EVERYTHING = 1 << 62
 """Value of ``max_bytes`` that lets gradients of every size share buckets."""

@@ -64,7 +64,7 @@ class Options:
     passes: int = 1
     groups: list[list[torch.Tensor]] = field(default_factory=list)
     max_bucketed: int = 0
-    """Maximum bytes of a gradient that shares a bucket, if all ranks agree; 0 disables buckets."""
+    """Maximum bytes of a gradient that can share a bucket. 0 on any rank disables buckets on all ranks."""
     sparse_again: bool = False
     """True to convert gradients that were made dense back to sparse ones."""
 
@@ -129,7 +129,7 @@ class Submissions:
         self._in_place = self._residuals is None and leaves_alone(options.compression)
         self._watched: list[Slot] = []
         self.alone = False
-        """True at the end of a pass, when gradients cannot change until they are reduced."""
+        """True at the end of a pass without other reducers. Gradients then cannot change until they are reduced."""
 
     def __contains__(self, key: Any) -> bool:
         return key in self._pending

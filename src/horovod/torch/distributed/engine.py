@@ -17,7 +17,7 @@ from horovod.torch.ops import devices
 from horovod.torch.ops.tensors import CODES
 
 NAME = "torch.distributed"
-"""Name of the frontend by which process groups take part in the job."""
+"""Name under which process groups are registered as a frontend of the job."""
 
 basics = HorovodBasics(NAME)
 

@@ -15,7 +15,7 @@ from horovod.torch.distributed import engine
 _UNSET = timedelta(0)
 
 _abandoned: list[tuple[Sequence[Any], Any]] = []
-"""Operations that the program no longer holds, with the memory that the engine still uses."""
+"""Works of operations that the program no longer refers to, with the memory that the engine still uses."""
 
 
 class HorovodWork(Work):

@@ -21,7 +21,7 @@ from horovod.common.elastic.state_checkpoint import StateCheckpoint
 from horovod.torch.mpi_ops import rank, size
 
 Pair = tuple[torch.Tensor, torch.Tensor]
-"""(source, target): contiguous CPU tensors of the same dtype and shape."""
+"""Source and target of a copy, which are contiguous CPU tensors of the same dtype and shape."""
 
 # Minimum number of bytes that are copied in a thread.
 _MIN_BYTES = 1 << 20
@@ -91,9 +91,9 @@ class _Batch(threading.Thread):
         super().__init__(name="horovod-commit", daemon=True)
         self._pairs = [(source, into, source._version) for source, into in pairs]
         self.wanted = threading.Event()
-        """Set when the program waits, so that nothing changes any more."""
+        """Set when the program waits for the copies, from when on it changes no tensor."""
         self.changed: list[Pair] = []
-        """Pairs whose copies may be torn, or newer than what the program committed."""
+        """Pairs whose source has changed since the commit, so that the copy may be wrong."""
 
     def run(self) -> None:
         # Operations increment the version after they have changed the tensor. So wait ``_SETTLED`` seconds before the

@@ -22,7 +22,7 @@ class StateHandler:
     """
 
     unsaved = False
-    """True until the first copy is made. Large values are copied only when a step is about to change them."""
+    """True until the first copy is made. Large values are first copied when a step is about to change them."""
 
     def __init__(self, value: Any) -> None:
         self.value = value

@@ -136,7 +136,7 @@ def make_class(pl: Any) -> Any:
     class HorovodStrategy(_Reductions, pl.strategies.ParallelStrategy):  # type: ignore[misc, name-defined]
         strategy_name = "horovod"
         is_distributed = True
-        """Lightning reads this of unknown strategies; without it there is no sampler and no sync_dist."""
+        """Lightning checks this attribute. Without it, it would add no sampler and ignore ``sync_dist``."""
 
         def __init__(self, device: torch.device | None, options: Mapping[str, Any]) -> None:
             """Create the strategy. ``options`` are arguments of hvd.DistributedOptimizer."""

@@ -9,7 +9,7 @@ from horovod.torch.ops import handles
 from horovod.torch.ops.tensors import set_id
 
 joins = 0
-"""Number of calls of ``join`` that have returned. It changes on all ranks at the same point."""
+"""Number of completed calls of ``join``. It changes on all ranks at the same point of the program."""
 
 
 def join(device: int = -1) -> int:

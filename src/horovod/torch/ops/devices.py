@@ -20,9 +20,9 @@ from horovod.common.exceptions import HorovodInternalError
 from horovod.common.frontends import TORCH as face
 
 _raw_stream: Callable[[int], int] | None = getattr(torch._C, "_cuda_getCurrentRawStream", None)
-"""Function that returns the handle of a device's current stream; None in PyTorch builds for CPUs.
+"""Function that returns the handle of a device's current stream, or None in PyTorch builds for CPUs only.
 
-Called for each operation, because it creates no object. PyTorch's own compiler uses it too.
+Each operation calls it, because it is fast: it creates no object. PyTorch's own compiler uses it too.
 """
 
 
@@ -30,7 +30,7 @@ class Adapter(Protocol):
     """Interface to one kind of device, implemented with PyTorch."""
 
     kind: int
-    """DEVICE_* constant of horovod._core."""
+    """Kind of device, a ``DEVICE_*`` constant of ``horovod._core``."""
 
     def current_stream(self, device: torch.device) -> int:
         """Return the handle of this thread's current stream."""
@@ -77,8 +77,7 @@ class Cuda:
 
 
 ADAPTERS: dict[str, Adapter] = {} if torch.version.hip else {"cuda": Cuda()}
-"""Adapters by device type. Tensors on other types of devices are rejected, and AMD GPUs, which PyTorch for ROCm calls
-"cuda"."""
+"""Adapters by device type. Tensors on other devices, and on AMD GPUs (also called "cuda"), are rejected."""
 
 _parked: list["DeviceWork"] = []
 _parking = threading.Lock()

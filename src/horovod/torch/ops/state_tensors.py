@@ -29,7 +29,7 @@ _PARTS: dict[torch.layout, tuple[str, ...]] = {
     torch.sparse_csc: ("ccol_indices", "row_indices", "values"),
     torch.sparse_bsc: ("ccol_indices", "row_indices", "values"),
 }
-"""By layout, the methods that return the memory of a sparse tensor."""
+"""For each sparse layout, the methods that return the strided tensors of which such a tensor consists."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Form:
     coalesced: bool = False
     """True for a sparse COO tensor with unique, sorted indices."""
     overlapping: tuple[int, ...] = ()
-    """Strides if several elements share memory, else empty."""
+    """Strides of a tensor whose elements share memory. Empty for other tensors."""
 
     def __str__(self) -> str:
         more = f" of parts {list(self.parts)}" if self.parts else ""
