@@ -126,7 +126,8 @@ def agree_on_sets(given: Sequence[Sequence[GivenSet]], world: Sequence[int], nam
         name: Returns the name of a rank for messages.
 
     Raises:
-        ValueError: If the ranks disagree; names index, ranks and the difference. All ranks raise it.
+        ValueError: If the ranks disagree. The message names the index, the ranks and the difference. All ranks raise
+            it.
     """
     first = given[0]
     for rank, row in enumerate(given):

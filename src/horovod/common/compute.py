@@ -132,7 +132,7 @@ class ComputeClient:
 
         Raises:
             ValueError: If there is no address.
-            ConnectionError: If no server with this key answers; names the addresses.
+            ConnectionError: If no server with this key answers. The message names the addresses.
             TypeError: If both names of ``addresses`` are given.
         """
         if addresses is not None and compute_addresses is not None:
@@ -175,7 +175,7 @@ class ComputeClient:
         """Wait until ``workers`` workers of the dispatcher have registered.
 
         Raises:
-            TimeoutError: After ``timeout`` seconds; names the missing workers.
+            TimeoutError: If workers are missing after ``timeout`` seconds. The message names them.
         """
         names = [f"worker.{number}.{index}" for index in range(workers)]
         self._await(names, timeout, f"workers of dispatcher {number} of the data service")

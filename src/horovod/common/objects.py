@@ -100,7 +100,7 @@ def allgather_object(
 
     Raises:
         ValueError: If the set is invalid or another thread is using the name. Also on all ranks if an object cannot be
-            pickled; names the rank.
+            pickled. The message names the rank.
         HorovodInternalError: If a peer is lost.
     """
     from horovod import _core

@@ -140,7 +140,7 @@ class Observed:
         Raises:
             ValueError: If not initialized, or if HOROVOD_RECORDER_ENTRIES is 0.
             HorovodInternalError: In a forked child.
-            OSError: If the file cannot be written; names the path.
+            OSError: If the file cannot be written. The message names the path.
         """
         self._face.require_job()
         return _observers().dump(directory)

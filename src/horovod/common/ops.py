@@ -31,7 +31,7 @@ def check_op(op: object, accepted: Sequence[int] = range(len(OP_NAMES))) -> int:
     """Check ``op`` and return it as an int; NumPy integers are accepted too.
 
     Raises:
-        ValueError: If ``op`` is not one of ``accepted``; names both.
+        ValueError: If ``op`` is not one of ``accepted``. The message names both.
     """
     if not isinstance(op, int) and isinstance(op, numbers.Integral):
         op = int(op)

@@ -255,7 +255,7 @@ def fill(job: Job, comm: Any, sets: Sequence[ProcessSet]) -> None:
         sets: The sets given to ``init``.
 
     Raises:
-        ValueError: If a set is invalid; names its index.
+        ValueError: If a set is invalid. The message names its index.
     """
     fill_global(job.size)
     global_process_set.mpi_comm = comm
@@ -321,7 +321,7 @@ def check_init_arguments(comm: Any, process_sets: Any) -> InitArguments:
     """Check the arguments of ``init``, as far as a single rank can.
 
     Raises:
-        ValueError: If an argument is invalid; names argument, value and what is accepted.
+        ValueError: If an argument is invalid. The message names the argument, its value and the accepted values.
         NotImplementedError: If sets are made from communicators in a job formed by a list of ranks.
     """
     by_communicator = is_mpi_comm(comm)

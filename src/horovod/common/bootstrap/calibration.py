@@ -104,7 +104,7 @@ def link_bandwidth(world: World) -> float | None:
 
 
 def checked(tuning: dict[str, int]) -> str:
-    """Return the values as text for HOROVOD_TUNING. Raises ValueError if the engine rejects a value; names it."""
+    """Return the values as text for HOROVOD_TUNING. Raises ValueError, naming the value, if the engine rejects one."""
     from horovod import _core
 
     text = ",".join(f"{name}={value}" for name, value in tuning.items())

@@ -66,7 +66,7 @@ def make_engine(plan: Plan, peers: Sequence[Peer], formed: Formed, settings: Set
     """Create the engine, which takes ownership of the connections and descriptors in ``formed``.
 
     Raises:
-        ValueError: If the engine rejects a setting; names it.
+        ValueError: If the engine rejects a setting. The message names the setting.
         ImportError: If the native engine was built from different sources than the Python files.
     """
     from horovod import _core

@@ -147,7 +147,7 @@ class Failures:
 
         Raises:
             KnownFailureError: If a rank is not ready.
-            LinkError: If ranks are still missing after ``seconds``; names them.
+            LinkError: If ranks are still missing after ``seconds``. The message names the ranks.
         """
         try:
             _, errors = self._store.exchange(self._end, self._me, len(self._ranks), b"", seconds)

@@ -88,8 +88,8 @@ class Joining:
         """Return the job and its engine.
 
         Raises:
-            ValueError: If the job cannot be formed; names the problem, or the missing ranks. All descriptors are
-                closed.
+            ValueError: If the job cannot be formed. The message names the problem or the missing ranks. All descriptors
+                are closed.
         """
         listeners = self._listen()
         try:
@@ -170,7 +170,7 @@ class Joining:
         )
 
     def _meet(self, store: StoreClient, mine: Peer) -> Met:
-        """Wait until all ranks have called ``init``. Raises ValueError if some do not; names them."""
+        """Wait until all ranks have called ``init``. Raises ValueError, naming the others, on a timeout."""
         group = (
             f"init e{self._env.epoch}"
             if self._env.epoch

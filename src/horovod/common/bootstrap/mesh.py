@@ -109,8 +109,8 @@ class MeshBuilder:
             check: Called regularly; may raise an error to give up. Must not block.
 
         Raises:
-            LinkError: If links are missing after ``seconds``; names them. Raised earlier (after 6 of 30 seconds) if no
-                address of a peer answers. All sockets are closed then.
+            LinkError: If links are missing after ``seconds``. The message names them. If no address of a peer answers,
+                this is raised earlier (after 6 of 30 seconds). All sockets are closed then.
         """
         begin = time.monotonic()
         patience = min(seconds, max(_UNREACHABLE_SECONDS, seconds * _UNREACHABLE))

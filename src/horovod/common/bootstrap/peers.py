@@ -63,7 +63,7 @@ def decode_peers(values: Sequence[bytes], first: int = 0) -> list[Peer]:
     """Decode the records of consecutive ranks, starting with rank ``first``.
 
     Raises:
-        ValueError: If a rank runs another version of horovod; names the rank and both versions.
+        ValueError: If a rank runs another version of horovod. The message names the rank and both versions.
     """
     plain = [msgspec.msgpack.decode(value, type=VersionedPeer) for value in values]
     for rank, peer in enumerate(plain, first):
@@ -80,7 +80,7 @@ def check_agreement(peers: Sequence[Peer]) -> tuple[Sets, ...]:
     """Return the process sets on which all ranks agree, for each entry of ``init``'s ``process_sets``.
 
     Raises:
-        ValueError: If ranks gave ``init`` different sets; names the difference. All ranks raise it.
+        ValueError: If ranks gave ``init`` different sets. The message names the difference. All ranks raise it.
     """
     first = peers[0]
     for rank, peer in enumerate(peers):

@@ -53,7 +53,7 @@ def join(
         The environment of the place, the job and its engine.
 
     Raises:
-        NoPlaceError: If the launcher has no place for this process; names host and local rank.
+        NoPlaceError: If the launcher has no place for this process. The message names the host and the local rank.
         ValueError: If the launcher does not answer.
     """
     global _last

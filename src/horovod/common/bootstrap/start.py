@@ -53,7 +53,8 @@ def start(
         The job and its engine.
 
     Raises:
-        ValueError: If the job cannot be formed; names the problem, or what was waited for. Nothing stays open.
+        ValueError: If the job cannot be formed. The message names the problem or the missing ranks. All descriptors are
+            closed.
     """
     settings = for_debugging(Settings.from_environ())
     settings = settings.with_values({reports.VARIABLE: reports.folder_of_job(settings.text(reports.VARIABLE))})

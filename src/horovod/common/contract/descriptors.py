@@ -21,7 +21,7 @@ def make_room(count: int, at_least: int | None = None) -> None:
         at_least: Smallest number that is enough if the hard limit is too low for ``count``; None: ``count``.
 
     Raises:
-        ValueError: If the hard limit is too low; names the limit and the number needed.
+        ValueError: If the hard limit is too low. The message names the limit and the number needed.
     """
     used = len(os.listdir("/proc/self/fd"))
     needed = used + count

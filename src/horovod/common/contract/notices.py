@@ -148,7 +148,7 @@ def notices(given: Mapping[str, str], mpi: bool = True) -> dict[str, str]:
         Dict from the setting's name to a clause for the warning that says what happens instead.
 
     Raises:
-        ValueError: If a value is invalid; names variable, value and what is accepted.
+        ValueError: If a value is invalid. The message names the variable, its value and the accepted values.
     """
     told = {setting.name: _of(setting, given.get(setting.name, "").strip()) for setting in TABLE}
     operations = given.get(_OPERATIONS, "").strip().lower()
@@ -170,7 +170,7 @@ def unheard(environ: Mapping[str, str]) -> list[str]:
     """Return warnings about variables that only ``horovodrun`` supports, for a job started otherwise.
 
     Raises:
-        ValueError: If a value is invalid; names variable, value and what is accepted.
+        ValueError: If a value is invalid. The message names the variable, its value and the accepted values.
     """
     given = [BY_NAME[name] for name in _BY_LAUNCHER if environ.get(name, "").strip()]
     return [

@@ -65,7 +65,7 @@ class Setting:
         """Parse the value of ``text``; return the default if it is empty.
 
         Raises:
-            ValueError: If the text is invalid; names variable, text and what is accepted.
+            ValueError: If the text is invalid. The message names the variable, its text and the accepted values.
         """
         text = text.strip()
         if not text:

@@ -321,7 +321,7 @@ class Settings:
         """Return the settings of an environment (default: this process's).
 
         Raises:
-            ValueError: If a value is invalid; names variable, value and what is accepted.
+            ValueError: If a value is invalid. The message names the variable, its value and the accepted values.
         """
         env = os.environ if environ is None else environ
         made = cls({setting.name: setting.parse(env.get(setting.name, "")) for setting in TABLE})

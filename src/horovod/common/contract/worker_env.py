@@ -90,8 +90,8 @@ class WorkerEnv:
         """Return the place that the environment (default: this process's) describes.
 
         Raises:
-            ValueError: If a variable is invalid; names variable, value and what is accepted. Also if there are several
-                processes but no rendezvous address; says what to do.
+            ValueError: If a variable is invalid. The message names the variable, its value and the accepted values.
+                Also raised if there are several processes but no rendezvous address; the message then says what to do.
         """
         env = os.environ if environ is None else environ
         place = launchers.find(env)
@@ -174,7 +174,7 @@ class WorkerEnv:
         """Return the key of the job, from a descriptor or a file.
 
         Raises:
-            ValueError: If the key cannot be read; names the variable and the problem, never the key.
+            ValueError: If the key cannot be read. The message names the variable and the problem, never the key.
         """
         if self.key_fd is not None:
             try:
@@ -201,7 +201,7 @@ class WorkerEnv:
         Removes HOROVOD_JOB_KEY from this process's environment.
 
         Raises:
-            ValueError: If the key is invalid; names the variable and the problem, never the key.
+            ValueError: If the key is invalid. The message names the variable and the problem, never the key.
         """
         take_job_key()
         if self.key_file is not None:
@@ -352,7 +352,7 @@ def read_key_file(path: str, variable: str = "HOROVOD_KEY_FILE") -> Secret:
         variable: Variable that contains the path, for error messages.
 
     Raises:
-        ValueError: If the file is invalid; names the variable.
+        ValueError: If the file is invalid. The message names the variable.
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)

@@ -7,5 +7,5 @@ process, because frameworks imported later would use that copy instead of their 
 - ``libraries`` finds CUDA's driver, NCCL and NVTX; ``versions`` determines their versions.
 - ``affinity`` finds CPUs and network cards near a GPU.
 - ``visible`` assigns GPUs to workers.
-- ``operations`` reads which operations use NCCL (pure).
+- ``operations`` reads from the settings which operations use NCCL.
 """

@@ -44,7 +44,8 @@ def find(environ: Mapping[str, str], launcher: str = "") -> Library | Missing:
         launcher: ``Place.launcher``, or empty.
 
     Raises:
-        ValueError: If the process has loaded two MPI libraries, or one other than HOROVOD_MPI_LIBRARY; names the files.
+        ValueError: If the process has loaded two MPI libraries, or one other than HOROVOD_MPI_LIBRARY. The message
+            names the files.
     """
     given = environ.get(VARIABLE, "").strip()
     mapped = loaded()

@@ -40,7 +40,7 @@ def place_of(directory: str | os.PathLike[str], options: Mapping[str, Any] | Non
 
     Raises:
         ValueError: If the directory is a file or otherwise invalid.
-        ImportError: If a package that the URL needs is missing; names it.
+        ImportError: If a package that the URL needs is missing. The message names the package.
     """
     text = os.fspath(directory)
     if not isinstance(text, str) or not text:
@@ -154,7 +154,7 @@ class Checkpoint:
 
         Raises:
             ValueError: If ``keep`` is below 1 or the directory is a file.
-            ImportError: If a package that the URL needs is missing; names it.
+            ImportError: If a package that the URL needs is missing. The message names the package.
         """
         if isinstance(keep, bool) or not isinstance(keep, int) or keep < 1:
             raise ValueError(f"keep must be an integer of at least 1, got {keep!r}")

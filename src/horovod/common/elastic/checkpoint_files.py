@@ -196,7 +196,7 @@ def read(directory: Path, step: int, load: Callable[[IO[bytes]], Any], trust: Tr
     """Verify the checksum of a checkpoint, and return what ``load`` returns for its payload.
 
     Raises:
-        TornCheckpointError: If the file is damaged; says how.
+        TornCheckpointError: If the file is damaged. The message says how.
         UntrustedCheckpointError: If another user may have written it.
         OSError: If it cannot be read.
     """

@@ -50,7 +50,7 @@ class Objects:
             trust: Rules for which checkpoints are read.
 
         Raises:
-            ImportError: If a package is missing; names it.
+            ImportError: If a package is missing. The message names the package.
             ValueError: If fsspec does not support the URL.
             Exception: If the file system connects immediately and that fails, its own error.
         """

@@ -190,8 +190,8 @@ def fit_together(told: Sequence[Told], rank: int) -> None:
         rank: This rank.
 
     Raises:
-        ValueError: If this rank's attributes differ from those of the job, or if states differ when the job begins;
-            names ranks and attributes.
+        ValueError: If this rank's attributes differ from those of the job, or if states differ when the job begins. The
+            message names ranks and attributes.
         HostsUpdatedInterrupt: If other ranks differ. They end with an error, and this rank can continue without them.
     """
     misfit = find_mismatch(told, rank)
@@ -342,7 +342,7 @@ class ObjectState(State):
         """Load a result of ``state_dict``, which may be another job's. The loaded state counts as committed.
 
         Raises:
-            ValueError: If attributes differ; names them.
+            ValueError: If attributes differ. The message names the attributes.
         """
         self._check_loaded(state_dict, self._attributes())
         self._set_attributes({name: state_dict[name] for name in self._attributes()})

@@ -60,7 +60,7 @@ class StateCheckpoint(Checkpoint):
 
         Raises:
             ValueError: If ``keep`` is below 1 or the directory is a file.
-            ImportError: If a package that the URL needs is missing; names it.
+            ImportError: If a package that the URL needs is missing. The message names the package.
         """
         self._rank = rank
         self._size = size
@@ -93,7 +93,7 @@ class StateCheckpoint(Checkpoint):
             Step of the checkpoint. None if there is no checkpoint, and on ranks other than 0.
 
         Raises:
-            ValueError: If the checkpoint does not match the state; names the difference.
+            ValueError: If the checkpoint does not match the state. The message names the difference.
         """
         return self._load_into(state) if self._rank() == 0 else None
 

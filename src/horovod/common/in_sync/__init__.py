@@ -69,7 +69,7 @@ def fingerprints(objects: Mapping[str, Any], read: Reader, ignore: Collection[st
         ignore: Paths, or patterns such as ``model.head.*``, to leave out.
 
     Raises:
-        ValueError: If an object contains nothing that can be compared; names the argument.
+        ValueError: If an object contains nothing that can be compared. The message names the argument.
     """
     leaves: dict[str, Leaf] = {}
     for name, value in objects.items():

@@ -140,7 +140,7 @@ def listen(addresses: Sequence[str], ports: Sequence[int]) -> list[socket.socket
     """Listen on the first port that is free on all addresses (0: any port), and return the sockets.
 
     Raises:
-        OSError: If none of the ports is free; names the ports.
+        OSError: If none of the ports is free. The message names the ports.
     """
     trouble: OSError | None = None
     for port in ports if 0 not in ports else [0] * _TRIES:

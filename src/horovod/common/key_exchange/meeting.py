@@ -37,8 +37,8 @@ def find_store(env: WorkerEnv, settings: Settings, members: Sequence[int]) -> Me
         members: World ranks that form the job; empty for all.
 
     Raises:
-        ValueError: If the store cannot be found or started; says what is wrong or missing, or what did not come in
-            time.
+        ValueError: If the store cannot be found or started. The message says what is wrong or missing, or what did not
+            come in time.
     """
     if env.place is None:
         assert env.rendezvous_addr is not None
@@ -73,8 +73,8 @@ def meet(group: Group, fresh_key: Callable[[], bytes], seconds: float) -> Meetin
         seconds: Time limit.
 
     Raises:
-        ValueError: If the launcher offers no method; says what to do. In rank 0's process, also if the limit of open
-            files is too low.
+        ValueError: If the launcher offers no method. The message says what to do. In rank 0's process, also if the
+            limit of open files is too low.
         MeetingError: After ``seconds``.
     """
     at = group.place.job, group.members

@@ -279,7 +279,7 @@ def receive_local(job: str, seconds: float, key: bytes | None = None) -> bytes:
     """Wait until rank 0 calls ``serve_local``, and return its payload.
 
     Raises:
-        AuthError: After ``seconds``; says if another process listens on such a socket instead.
+        AuthError: If there is no answer within ``seconds``. The message says if other processes listen on such sockets.
     """
     if key is None:
         _check_self()

@@ -121,7 +121,7 @@ class Place:
 
 
 def integer(env: Mapping[str, str], name: str) -> int | None:
-    """Return the number in a variable; None if it is not set. Raises ValueError if it is invalid; names both."""
+    """Return the number in a variable; None if it is not set. Raises ValueError for an invalid number."""
     text = env.get(name, "").strip()
     if not text:
         return None
@@ -157,7 +157,7 @@ def find(env: Mapping[str, str]) -> Place | None:
     per node. The innermost launcher counts, because only it knows all processes.
 
     Raises:
-        ValueError: If a variable is invalid; names it.
+        ValueError: If a variable is invalid. The message names the variable.
     """
     if any(env.get(name) for name in _OURS):
         return None

@@ -116,7 +116,7 @@ class Listeners:
             ports: Allowed ports, of which each address gets the first free one. ``range(1)``: any port.
 
         Raises:
-            ValueError: If no address can be used; names addresses and reasons.
+            ValueError: If no address can be used. The message names the addresses and the reasons.
         """
         self.unix_name = os.urandom(16).hex()
         self.unix = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

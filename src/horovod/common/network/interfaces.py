@@ -318,7 +318,7 @@ def parse_ports(text: str) -> range:
     """Return the ports that HOROVOD_PORT_RANGE allows; ``range(0, 1)``, which means any port, if it is empty.
 
     Raises:
-        ValueError: If the text is invalid; names the variable, its value and what is accepted.
+        ValueError: If the text is invalid. The message names the variable, its value and the accepted values.
     """
     if not text:
         return range(1)

@@ -42,7 +42,8 @@ def set_congestion(sock: socket.socket, wanted: str) -> None:
     """Set the congestion control algorithm of a connected TCP socket.
 
     Raises:
-        ValueError: If the system does not grant an algorithm requested by name; names HOROVOD_TCP_CONGESTION.
+        ValueError: If the system does not grant an algorithm requested by name. The message names
+            HOROVOD_TCP_CONGESTION.
     """
     level, option = socket.IPPROTO_TCP, socket.TCP_CONGESTION
     system = sock.getsockopt(level, option, 16).partition(b"\0")[0].decode()

@@ -86,7 +86,7 @@ def agree(labels: Sequence[str], offered: Sequence[Sequence[str]], wish: str) ->
         wish: Value of HOROVOD_CIPHER.
 
     Raises:
-        ValueError: If a rank cannot use the cipher; names the rank and what to do. All ranks raise it.
+        ValueError: If a rank cannot use the cipher. The message names the rank and what to do. All ranks raise it.
     """
     for label, names in zip(labels, offered, strict=True):
         if not names:

@@ -158,7 +158,7 @@ class StoreClient:
             (number of the round, which is never used again; values by rank).
 
         Raises:
-            StoreTimeout: If ranks do not come; names them.
+            StoreTimeout: If some ranks do not call in time. The message names them.
             StoreError: If ranks disagree about the size, or two processes claim the same rank.
         """
         met = self.exchange_by_node(group, rank, size, value, "", timeout)
@@ -208,7 +208,7 @@ class StoreClient:
             The encoded place.
 
         Raises:
-            StoreRefused: If there is no place for this worker; says why.
+            StoreRefused: If there is no place for this worker. The message says why.
             StoreTimeout: If the store has not answered for ``timeout`` seconds.
         """
         _check_value("come", facts)

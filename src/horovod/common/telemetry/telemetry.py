@@ -60,7 +60,7 @@ class Telemetry:
 
         Raises:
             ValueError: If the recorder is off.
-            OSError: If the file cannot be written; names it.
+            OSError: If the file cannot be written. The message names the file.
         """
         return self._engine.dump(os.path.abspath(os.fspath(directory)) if directory is not None else "")
 
