@@ -4,7 +4,7 @@
 
 Steps with `state.commit()` and steps that only check for changed hosts alternate in the same processes. The copy runs
 in parallel with the next step and may slow it down. So the result is the time of a whole step between two commits,
-minus that of a step without commits; the time of the call itself is reported, too.
+minus that of a step without commits; the time of the call itself is reported as well.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     scripts/unit-tests.sh build/unit "" && python benchmarks/control.py [--most 1024] [--json FILE] [--plot NAME.svg]
 
 Runs engine/control_bench.cc for each case: engines in one process on simulated hosts, whose operations move no data.
-Counts are exact. CPU times are those of rank 0's two threads (program and engine). The time of a step is that of all
-ranks together on this machine's cores, and does not apply to a cluster. docs/performance.md explains the results.
+Counts are exact. CPU times are those of rank 0's two threads (program and engine). The time of a step is for all ranks
+together on this machine's cores, and does not apply to a cluster. docs/performance.md explains the results.
 """
 
 from __future__ import annotations

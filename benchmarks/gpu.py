@@ -5,9 +5,9 @@
     horovodrun -np 2 python benchmarks/gpu.py --nccl [--json FILE]
 
 Allreduces are compared with torch.distributed on gloo, and with copies to pinned memory. --nccl measures what the
-engine adds to NCCL, for which ranks on one GPU appear as ranks on several hosts. Ranks are assigned to GPUs in turn, so
-with one GPU all share it. The alternatives are measured in turn in the same processes. --device cpu tests the program
-without a GPU. benchmarks/README.md explains the tables.
+engine adds to NCCL. To NCCL, ranks on one GPU appear as ranks on several hosts. Ranks are assigned to GPUs in turn, so
+with one GPU all ranks share it. The alternatives are measured in turn in the same processes. --device cpu tests the
+program without a GPU. benchmarks/README.md explains the tables.
 """
 
 from __future__ import annotations

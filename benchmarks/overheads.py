@@ -5,7 +5,7 @@
 It trains a small network until its steps repeat, and counts the requests and negotiations of the next steps, and the
 engine's CPU time outside of collectives. It reduces tensors far larger than any buffer, and reports the growth of the
 process. It repeats a small operation and reports its CPU time, including that of counters and other observers. It
-reports the cost of step accounting. It sleeps, and reports the CPU time used. Rank 0 prints a table; see
+reports the cost of step accounting. It sleeps, and reports the CPU time used meanwhile. Rank 0 prints a table; see
 benchmarks/README.md.
 """
 

@@ -3,8 +3,8 @@
     python tools/nccl_probe.py [--driver libcuda.so.1] [--nccl PATH] [--json nccl.json]
 
 Checks sums, measures allreduces, and checks that a rank can abort after the other rank has died. Needs only Python,
-with tools/gpu_probe.py and its modules in the same folder. The processes share one GPU, so times are those of processes
-that take turns. The exit code is 1 if a result is wrong or an operation hangs.
+with tools/gpu_probe.py and its modules in the same folder. The processes share one GPU, so the measured times are those
+of processes that take turns. The exit code is 1 if a result is wrong or an operation hangs.
 """
 
 from __future__ import annotations

@@ -4,9 +4,10 @@
 
 The tables are those that Horovod's README.md showed in September 2017 (revision d54e3a88): batch 64 per GPU, synthetic
 ImageNet data, images per second. The efficiencies on 512 GPUs are those of the current documentation. Per network, two
-constants are fitted to two cells of the 16-GPU table: efficiency of the links, and overhead of computation. Nothing is
-fitted per model. Latencies are not fitted: those per message between and inside hosts follow from a fit of others to
-allreduces on 16 GPUs over 10 Gbit/s TCP and over 56 Gbit/s InfiniBand, and on 4 GPUs in a host (arXiv 1811.11141).
+constants are fitted to two cells of the 16-GPU table: the efficiency of the links, and the overhead of computation. No
+constant is fitted per model. Latencies are not fitted here. Latencies per message, between and inside hosts, are from a
+published fit to allreduces on 16 GPUs over 10 Gbit/s TCP and over 56 Gbit/s InfiniBand, and on 4 GPUs in a host (arXiv
+1811.11141).
 """
 
 import sys

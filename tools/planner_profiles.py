@@ -3,8 +3,8 @@
 Inception V3, ResNet-50, ResNet-101 and VGG-16 with 1001 classes, as the classic TensorFlow benchmark built them. Layer
 sizes are from the papers: arXiv 1512.00567 (Inception V3; batch normalization has no scale), 1512.03385 (ResNet, with
 the stride of each stage in the first 1x1 convolution) and 1409.1556 (VGG-16, configuration D). FLOPs are two per
-multiplication. The throughput is that of one Pascal GPU with batch 64 and synthetic ImageNet data: in the table that
-Horovod published in September 2017, for ResNet-50 in TensorFlow's benchmark page of May 2017.
+multiplication. The throughput was measured on one Pascal GPU with batch 64 and synthetic ImageNet data. It is from the
+table that Horovod published in September 2017, and for ResNet-50 from TensorFlow's benchmark page of May 2017.
 """
 
 import sys

@@ -58,9 +58,9 @@ def library_complaints(
     Args:
         file: Name of the library.
         undefined: Undefined symbols: name, version (such as ``GLIBC_2.14``, or None), and True if it is weak.
-        defined: Exported symbols. Those of the statically linked C++ library must not be among them, because they
-            could be confused with a framework's.
-        needed: Names of the libraries that it needs.
+        defined: Exported symbols. They must not include symbols of the statically linked C++ library, because a
+            framework's symbols could have the same names.
+        needed: Names of the libraries that the file needs.
     """
     lost = [
         name for name, version, weak in undefined if not version and not weak and not name.startswith(("Py", "_Py"))

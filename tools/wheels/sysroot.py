@@ -2,7 +2,7 @@
 
 Headers and stubs come from Zig (package ziglang), which contains all versions of glibc as data. Zig's compiler creates
 only the stubs. It does not compile Horovod, because `bindings/tensorflow/done.cc` needs the std::function of libstdc++,
-and Zig uses libc++. libstdc++ is linked statically, so a wheel requires only glibc and libgcc_s of the system.
+and Zig uses libc++. libstdc++ is linked statically, so a wheel requires only glibc and libgcc_s from the system.
 """
 
 import hashlib

@@ -342,7 +342,7 @@ def make_functions(frontend: Frontend) -> SimpleNamespace:
             custom_optimizers (Iterable[type], optional): Optimizer classes that the file may refer to.
             custom_objects (Mapping, optional): As for ``keras.models.load_model``.
             compression (Compressor): Compression for the optimizer. Default: none.
-            legacy_opts (bool): True if the file's optimizers are those of ``tf_keras.optimizers.legacy``. Default:
+            legacy_opts (bool): True if the file's optimizers are from ``tf_keras.optimizers.legacy``. Default:
                 False.
 
         Returns:

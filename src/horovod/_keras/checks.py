@@ -2,8 +2,7 @@
 
 Without them, ranks would wait for gradients that never arrive, or silently diverge. Before the first epoch, ranks
 compare the number of batches per epoch. At the beginning of each epoch they compare the epoch's number and the learning
-rate, and check that no rank has ended its training. At the end of each epoch they compare the number of batches that it
-had.
+rate, and check that no rank has ended its training. At the end of each epoch they compare its number of batches.
 """
 
 import functools

@@ -127,10 +127,10 @@ class MetricAverage:
 
     For Keras metrics, the result is what one process would compute from the data of all ranks, including sample
     weights: the sums that a metric is computed from are added over the ranks. Other values, such as those of a user's
-    subclass of ``Metric``, are averaged over the ranks that have them. Each rank is weighted by the number of samples
-    that it has seen in the epoch, or in the validation for ``val_`` metrics. This number comes from the model's own
-    average of the loss. If the model of any rank has none, for example because its ``train_step`` does not update it,
-    all ranks have the same weight.
+    subclass of ``Metric``, are averaged over the ranks that have them. Each rank's weight is the number of samples that
+    it has seen in the epoch, or in the validation for ``val_`` metrics. This number comes from the model's own average
+    of the loss. If the model of any rank has no such average, for example because its ``train_step`` does not update
+    it, all ranks have the same weight.
 
     Args:
         device (str): Ignored; accepted for compatibility.

@@ -4,15 +4,15 @@ Every update, whether by ``fit``, ``train_on_batch``, a custom ``train_step`` or
 (TensorFlow, PyTorch, eager code) or ``stateless_apply`` (JAX). So only these two methods are overridden, and none of
 the model's. The reduction is part of what the backend compiles or runs eagerly, once per call.
 
-Gradient accumulation by Keras (``gradient_accumulation_steps``): on TensorFlow and PyTorch, gradients are reduced only
-in the step that makes the update. That step clips the accumulated gradients with ``_clip_gradients``, which reduces
-them first. On JAX, under loss scaling, and for variables overwritten by their gradients, the gradients of every step
-are reduced, with the same result.
+With Keras' gradient accumulation (``gradient_accumulation_steps``) on TensorFlow and PyTorch, gradients are reduced
+only in the step that makes the update. That step clips the accumulated gradients with ``_clip_gradients``, which
+reduces them first. On JAX, with loss scaling, and for variables that their gradients overwrite, the gradients of every
+step are reduced instead. The result is the same.
 
-Loss scaling (mixed_float16): the gradients decide whether an update takes place, so ranks must decide by the reduced
-ones. Otherwise a rank that alone has an infinite gradient would take no part in the reduction, and the others would
-wait forever. So the ``LossScaleOptimizer`` always does the reduction. When Keras wraps a distributed optimizer in one,
-the wrapper reduces and the wrapped optimizer does not.
+With loss scaling (mixed_float16), the gradients decide whether an update takes place, so all ranks must look at the
+reduced gradients. Otherwise, if only one rank had an infinite gradient, it would skip the reduction, and the others
+would wait for it forever. So the ``LossScaleOptimizer`` always does the reduction. When Keras wraps a distributed
+optimizer in one, the wrapper reduces and the wrapped optimizer does not.
 """
 
 import contextlib

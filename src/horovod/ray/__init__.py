@@ -9,8 +9,8 @@
     print(executor.run(train, args=[0.1]))
     executor.shutdown()
 
-With ``RayExecutor(min_workers=...)`` and ``ElasticRayExecutor``, workers come and go with the cluster's nodes.
-``horovod.ray.tune`` is for Ray Tune, and ``horovod.ray.train`` for Ray Train.
+With ``RayExecutor(min_workers=...)`` and ``ElasticRayExecutor``, workers are added and removed together with the
+cluster's nodes. ``horovod.ray.tune`` is for Ray Tune, and ``horovod.ray.train`` for Ray Train.
 """
 
 import importlib

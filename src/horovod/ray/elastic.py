@@ -81,10 +81,10 @@ class ElasticRayExecutor:
             ssh_identity_file: No effect.
             nics: Network interfaces to use. Default: any.
             min_np: Old name of ``min_num_proc``, used if that has its default value.
-            max_np: Old name of ``max_num_proc``, likewise.
+            max_np: Old name of ``max_num_proc``, used if that has its default value.
             ssh_str: No effect.
             placement_group_timeout_s: No effect, because elastic jobs do not use placement groups.
-            **kw: ``num_proc`` (number of workers to begin with), ``cooldown_range``, ``discovery``, ``verbose`` (0
+            **kw: ``num_proc`` (initial number of workers), ``cooldown_range``, ``discovery``, ``verbose`` (0
                 disables messages).
 
         Raises:
@@ -125,7 +125,7 @@ class ElasticRayExecutor:
 
         Raises:
             WorkerError: If the job fails: too few workers for too long, too many changes, or no worker left that has
-                the training state. It is a RuntimeError.
+                the training state. WorkerError is a RuntimeError.
         """
         if not callable(worker_fn):
             raise TypeError(f"worker_fn must be a function, got {worker_fn!r}")

@@ -52,18 +52,18 @@ class RayExecutor:
             num_hosts: Number of nodes, with ``num_workers_per_host`` workers each.
             num_workers_per_host: Number of workers per node, with ``num_hosts``.
             cpus_per_worker: CPUs of each worker.
-            use_gpu: Whether workers have GPUs.
+            use_gpu: True to give GPUs to workers.
             gpus_per_worker: GPUs of each worker with ``use_gpu``. Default: 1. Workers on a host can access each other's
-                GPUs; a worker's own GPU is number ``hvd.local_rank()``.
-            use_current_placement_group: Whether to place workers in the placement group that this program runs in, if
+                GPUs. A worker's own GPU is the one with index ``hvd.local_rank()``.
+            use_current_placement_group: True to place workers in the placement group that this program runs in, if
                 any, for example in a trial of Ray Tune.
-            min_workers: Least number of workers. If it is given, the job is elastic.
-            max_workers: Largest number of workers of an elastic job. Default: as many as fit.
-            reset_limit: How many times the workers of an elastic job may change, see ``horovodrun``.
-            cooldown_range: Bounds of the pause before a failed host is used again, see ``horovodrun``.
-            elastic_timeout: Seconds without enough workers after which an elastic job ends.
-            override_discovery: Whether an elastic job uses ``RayHostDiscovery``. If False, ``settings.discovery`` finds
-                hosts.
+            min_workers: Minimum number of workers. If it is given, the job is elastic.
+            max_workers: Maximum number of workers of an elastic job. Default: as many as fit.
+            reset_limit: Maximum number of changes of an elastic job's workers; see ``horovodrun``.
+            cooldown_range: Bounds, in seconds, of the pause before a failed host is used again; see ``horovodrun``.
+            elastic_timeout: An elastic job ends after this many seconds without enough workers.
+            override_discovery: True if an elastic job finds hosts with ``RayHostDiscovery``, False if it uses
+                ``settings.discovery``.
 
         Raises:
             ValueError: If arguments are invalid or contradictory. The message names them.
@@ -155,7 +155,7 @@ class RayExecutor:
             RuntimeError: If Ray is not initialized, or a worker does not start. The message names the worker.
             ValueError: If the cluster is too small. The message contains the requested and existing resources.
             TimeoutError: If resources are not free in time.
-            WorkerError: If creating an object fails.
+            WorkerError: If creating the object fails in a worker.
         """
         cluster.require()
         variables = {str(name): str(value) for name, value in (extra_env_vars or {}).items()}
@@ -194,11 +194,11 @@ class RayExecutor:
                 They may call ``run_remote`` and ``shutdown``; methods that wait for workers raise RuntimeError there.
 
         Returns:
-            The results, by rank; for an elastic job those of the workers at its end.
+            The results, by rank; for an elastic job, the results of the workers at its end.
 
         Raises:
-            WorkerError: If a worker fails. It names rank and host of the first one, and is also an instance of the
-                class of the exception raised there. It is a RuntimeError.
+            WorkerError: If a worker fails. The error names the rank and host of the first worker that failed, and is
+                also an instance of the exception class raised there. WorkerError is a RuntimeError.
         """
         return self._call("run", _function(fn, args, kwargs), callbacks)
 

@@ -43,7 +43,7 @@ def trainable(
         func: Function that takes a trial's config.
         num_workers: Number of ranks per trial.
         cpus_per_worker: CPUs of each rank.
-        use_gpu: Whether ranks have GPUs.
+        use_gpu: True to give GPUs to ranks.
         gpus_per_worker: GPUs of each rank with ``use_gpu``. Default: 1.
         timeout_s: Seconds for the ranks to start.
 

@@ -84,10 +84,10 @@ class HorovodRunner:
         Args:
             np: Number of ranks. Positive: concurrent tasks of the active Spark application. Negative: ``-np`` processes
                 on the driver's host, for tests. 0 (deprecated): all current task slots of the application.
-            driver_log_verbosity: Selects which output of ranks in Spark tasks is shown. ``"log_callback_only"``: their
-                messages to ``horovod.spark.log_to_driver`` and their standard error. ``"all"``: also their standard
-                output. Ranks on the driver's host always show everything.
-            env: Environment variables of the ranks, added to those that they inherit.
+            driver_log_verbosity: Selects which output of ranks in Spark tasks is shown. ``"log_callback_only"`` shows
+                their messages to ``horovod.spark.log_to_driver`` and their standard error. ``"all"`` also shows their
+                standard output. Ranks on the driver's host always show everything.
+            env: Environment variables to set on the ranks, in addition to inherited ones.
 
         Raises:
             ValueError: If an argument is invalid. The message names it.

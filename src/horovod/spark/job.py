@@ -145,17 +145,17 @@ def run(
         kwargs: Keyword arguments of `fn`.
         num_proc: Number of ranks. Default: spark.default.parallelism.
         start_timeout: Seconds for all tasks to start. Default: HOROVOD_SPARK_START_TIMEOUT.
-        use_mpi: Must not be True: ranks on Spark are not started by mpirun.
+        use_mpi: Must not be True, because mpirun cannot start ranks on Spark.
         use_gloo: Accepted for compatibility; has no effect.
         extra_mpi_args: Must be None.
-        env: Environment variables of the ranks, which override those of the executors. The driver's HOROVOD_*
-            variables are passed to the ranks, too.
+        env: Environment variables of the ranks, which override those of the executors. The ranks also get the driver's
+            HOROVOD_* variables.
         stdout: Text stream for the ranks' standard output, each line prefixed with its rank. Default: the driver's.
-        stderr: Text stream for the ranks' standard error, likewise.
+        stderr: Text stream for the ranks' standard error, with the same prefixes. Default: the driver's.
         verbose: 2 reports more about the job.
         nics: Network interfaces for the ranks and the driver.
-        prefix_output_with_timestamp: Whether lines of output begin with the time.
-        executable: Python interpreter of the ranks. Default: that of the executors.
+        prefix_output_with_timestamp: True to begin each line of output with the time.
+        executable: Python interpreter of the ranks. Default: the executors' interpreter.
 
     Returns:
         The results, by rank.
@@ -275,18 +275,18 @@ def run_elastic(
         fn: Function that each rank calls. It, its arguments and its results are serialized with cloudpickle.
         args: Positional arguments of `fn`.
         kwargs: Keyword arguments of `fn`.
-        num_proc: Number of ranks to begin with. Default: spark.default.parallelism.
-        min_num_proc: Least number of ranks. Default: `num_proc`.
-        max_num_proc: Largest number of ranks. Default: `num_proc`.
+        num_proc: Initial number of ranks. Default: spark.default.parallelism.
+        min_num_proc: Minimum number of ranks. Default: `num_proc`.
+        max_num_proc: Maximum number of ranks. Default: `num_proc`.
         start_timeout: Seconds for the first tasks to start. Default: HOROVOD_SPARK_START_TIMEOUT.
-        elastic_timeout: Seconds without enough ranks after which the job ends. Default: HOROVOD_ELASTIC_TIMEOUT.
-        reset_limit: How many times the ranks may change. Default: no limit.
-        env: Environment variables of the ranks, see `run`.
+        elastic_timeout: The job ends after this many seconds without enough ranks. Default: HOROVOD_ELASTIC_TIMEOUT.
+        reset_limit: Maximum number of changes of the set of ranks. Default: no limit.
+        env: Environment variables of the ranks; see `run`.
         stdout: Text stream for the ranks' standard output. Default: the driver's.
         stderr: Text stream for the ranks' standard error. Default: the driver's.
         verbose: 2 reports more about the job.
         nics: Network interfaces for the ranks and the driver.
-        prefix_output_with_timestamp: Whether lines of output begin with the time.
+        prefix_output_with_timestamp: True to begin each line of output with the time.
         min_np: Old name of `min_num_proc`.
         max_np: Old name of `max_num_proc`.
 
@@ -294,7 +294,7 @@ def run_elastic(
         The results of the first `min_num_proc` ranks at the end of the job, by rank.
 
     Raises:
-        The exceptions of `run`. A lost task is not a failure here.
+        The same exceptions as `run`, except that a lost task is not a failure.
     """
     for old, new, value in (("min_np", "min_num_proc", min_np), ("max_np", "max_num_proc", max_np)):
         renamed(old, new, value)

@@ -5,8 +5,9 @@ tf.functions it is the name of the op's node, which TensorFlow makes unique. The
 ``HorovodAllreduce_<tensor>`` without it, within the current name scope; ``ignore_name_scope=True`` drops the scope.
 
 All functions raise ArgumentError, which is an InvalidArgumentError and a ValueError, for invalid arguments. A running
-op raises FailedPreconditionError if ranks disagree or before init, InvalidArgumentError for a name in flight, and
-UnknownError, which names the op, after shutdown or if a rank was lost. ``process_set`` holds the ranks that take part.
+op raises FailedPreconditionError if ranks disagree or before init, InvalidArgumentError if an op of this name is
+already in flight, and UnknownError, which names the op, after shutdown or if a rank was lost. ``process_set`` holds the
+ranks that take part.
 """
 
 import struct
@@ -160,7 +161,7 @@ def grouped_allgather(
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
 
     Returns:
-        list[tf.Tensor]: Concatenated tensors. Errors are those of ``allgather``.
+        list[tf.Tensor]: Concatenated tensors. Raises the same errors as ``allgather``.
     """
     tensors = as_tensors(tensors, "grouped_allgather")
     if not tensors:
@@ -190,7 +191,7 @@ def broadcast(
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
 
     Returns:
-        tf.Tensor: The root's tensor. Errors are those of ``allgather``.
+        tf.Tensor: The root's tensor. Raises the same errors as ``allgather``.
     """
     tensor = as_tensor(tensor, "broadcast")
     naming = name_arguments("HorovodBroadcast", tensor, name, ignore_name_scope)
@@ -213,14 +214,16 @@ def alltoall(
         tensor (tf.Tensor): Tensor with at least one dimension. All dimensions except the first must be the same on all
             ranks.
         splits (Sequence[int] or tf.Tensor, optional): Number of rows for each rank, 1-D of int32. Rows beyond their sum
-            are not sent. Without it, dimension 0 is split into equal parts and must be a multiple of their number.
+            are not sent. Without it, dimension 0 is split into equal parts and must be a multiple of the number of
+            ranks.
         name (str, optional): Name that matches the operation between ranks.
         ignore_name_scope (bool): Do not prefix ``name`` with the name scope. Default: False.
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
 
     Returns:
         tf.Tensor or tuple[tf.Tensor, tf.Tensor]: The output, or (output, received_splits) if ``splits`` is given.
-        ``received_splits`` (int32) has the number of rows received from each rank. Errors are those of ``allgather``.
+        ``received_splits`` (int32) has the number of rows received from each rank. Raises the same errors as
+        ``allgather``.
     """
     tensor = as_tensor(tensor, "alltoall")
     naming = name_arguments("HorovodAlltoall", tensor, name, ignore_name_scope)

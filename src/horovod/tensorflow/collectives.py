@@ -77,8 +77,8 @@ def allreduce(
 
     Raises:
         ValueError: An argument is invalid. Also a tf.errors.InvalidArgumentError.
-        NotImplementedError: IndexedSlices with another ``op`` or a scale factor, or ``Adasum`` on a number of ranks
-            that is not a power of two.
+        NotImplementedError: IndexedSlices with an ``op`` other than ``Sum`` or ``Average``, or with a scale factor, or
+            ``Adasum`` on a number of ranks that is not a power of two.
         tf.errors.UnknownError: A rank was lost, or Horovod was shut down.
         tf.errors.FailedPreconditionError: Ranks disagree, or Horovod is not initialized.
     """
@@ -153,7 +153,7 @@ def grouped_allreduce(
         name (str, optional): Name that matches the operation between ranks.
 
     Returns:
-        list: Reduced tensors, in the order of ``tensors``. Errors are those of ``allreduce``.
+        list: Reduced tensors, in the order of ``tensors``. Raises the same errors as ``allreduce``.
     """
     op = resolve_op(op, average, operation_on_rank(face, "grouped_allreduce"))
     if isinstance(tensors, tf.Tensor) or not hasattr(tensors, "__iter__"):
@@ -212,7 +212,7 @@ def reducescatter(
         postscale_factor (float): Factor applied to the result. Default: 1.0.
 
     Returns:
-        tf.Tensor: This rank's rows. Errors are those of ``allreduce``.
+        tf.Tensor: This rank's rows. Raises the same errors as ``allreduce``.
     """
     refuse_wire(compression, operation_on_rank(face, "reducescatter"), ArgumentError)
     with tf.device(device_dense or None):
@@ -248,7 +248,7 @@ def grouped_reducescatter(
         ignore_name_scope (bool): Do not prefix ``name`` with the name scope. Default: False.
 
     Returns:
-        list[tf.Tensor]: This rank's rows of each result. Errors are those of ``allreduce``.
+        list[tf.Tensor]: This rank's rows of each result. Raises the same errors as ``allreduce``.
     """
     refuse_wire(compression, operation_on_rank(face, "grouped_reducescatter"), ArgumentError)
     with tf.device(device_dense or None):

@@ -3,7 +3,7 @@
 One implementation serves sessions, tf.function and eager mode. The state is a counter, and an accumulator for each
 gradient. The first pass of a cycle overwrites the accumulators, the others add to them, and the last one reduces them.
 So nothing must be reset, and in a session nothing must be initialized: a counter without a value means the first pass.
-All ranks count alike, so they agree on whether a pass reduces.
+All ranks count passes in the same way, so they agree on which pass reduces.
 """
 
 from collections.abc import Callable, Sequence

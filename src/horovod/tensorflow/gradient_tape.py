@@ -35,7 +35,7 @@ def DistributedGradientTape(
     view uses only the new arguments.
 
     All ranks must compute gradients of the same sources in the same order. Gradients that are None stay None. Jacobians
-    are not reduced. A process outside of ``process_set`` gets its own gradients.
+    are not reduced. On a rank outside of ``process_set``, gradients are not reduced.
 
     Args:
         gradtape (tf.GradientTape): Tape.

@@ -36,7 +36,7 @@ def DistributedOptimizer(
     For a ``tf.compat.v1.train.Optimizer``, the result is an object of a subclass of its class and shares its state. Its
     ``compute_gradients``, and therefore ``minimize``, returns reduced gradients; ``apply_gradients`` applies its
     argument unchanged; ``register_local_var(variable)`` excludes a variable's gradient from reduction. For a Keras
-    optimizer, the result is that of ``horovod.tensorflow.keras.DistributedOptimizer``.
+    optimizer, this calls ``horovod.tensorflow.keras.DistributedOptimizer``.
 
     Args:
         optimizer (Optimizer): Optimizer of tf.compat.v1 or Keras.

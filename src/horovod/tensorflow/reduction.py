@@ -3,7 +3,7 @@
 Names on the wire: a gradient is sent as ``<name>/<position>``, with its position in the list, from 0. Names of
 variables are not used, because they differ between ranks: Keras names the variables of a loaded model differently from
 those of the same model built in place, and numbers layers by what a rank has built before. A second reduction in the
-same function has ``<name>_1``, and so on. The names do not depend on Python ids, scopes, or the number of times a
+same function uses ``<name>_1``, and so on. The names do not depend on Python ids, scopes, or the number of times a
 function was traced. If a function calls another, TensorFlow prefixes the inner names with the name of the call.
 
 In eager mode operations do not run concurrently, so all gradients of a dtype form one group.
@@ -69,8 +69,8 @@ def make_allreduce_grads(
         op: Reduction.
         gradient_predivide_factor: With Average over n ranks and a factor f, gradients are divided by f before and by
             n/f after the summation. Not applied to IndexedSlices.
-        groups: Number of groups, or lists of variables. Gradients of a group are reduced together, the others one by
-            one.
+        groups: Number of groups, or lists of variables. Gradients of a group are reduced together. Other gradients are
+            reduced separately.
         process_set: Ranks that take part.
 
     Raises:

@@ -53,8 +53,8 @@ class DataModule:
             train_batch_size: Rows per rank in each training step.
             val_batch_size: Rows per rank in each validation step.
             shuffle: True if each epoch has a different order of rows.
-            transform_fn: Function that maps a batch, as a pandas.DataFrame, to another one.
-            inmemory_cache_all: Whether to keep the rank's rows in memory after reading them once.
+            transform_fn: Function that takes a batch as a pandas.DataFrame and returns a new one.
+            inmemory_cache_all: True to keep the rank's rows in memory after reading them once.
             cur_shard: Rank.
             shard_count: Number of ranks.
             schema_fields: Columns to read. Default: all.
@@ -121,10 +121,10 @@ class ParquetDataModule(DataModule):
             val_reader_worker_count: Number of validation batches to prefetch.
             random_seed: Seed for the order of rows.
             train_table: Data set in ``train_dir``, if the driver has already opened it.
-            val_table: Data set in ``val_dir``, likewise.
+            val_table: Data set in ``val_dir``, if the driver has already opened it.
             transformation_edit_fields: Columns that ``transform_fn`` adds, as (name, dtype, shape, nullable).
             transformation_removed_fields: Columns that ``transform_fn`` removes.
-            debug_data_loader: Whether to log the time waited for each batch (logger ``horovod.data``, level INFO).
+            debug_data_loader: True to log the time waited for each batch (logger ``horovod.data``, level INFO).
             **kwargs: Arguments of DataModule.
         """
         super().__init__(**kwargs)

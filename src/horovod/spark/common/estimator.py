@@ -97,7 +97,7 @@ class HorovodEstimator(_Saved, Estimator, EstimatorParams):  # type: ignore[misc
             ValueError: If columns, params or model do not match. The message names them.
             StoreNotWritableError: If the store cannot be written.
 
-        Also raises the exceptions of ranks.
+        This method also raises the exceptions of ranks.
         """
         return super().fit(_one_of(df, dataset), params)
 

@@ -92,8 +92,8 @@ class AbstractFilesystemStore(Store):
             runs_path: Folder for runs. Default: ``prefix_path``/runs.
             save_runs: True to keep checkpoints and logs.
             storage_options: Options for fsspec, such as access keys for S3.
-            checkpoint_filename: Name of checkpoints in the folder of a run. Default: "checkpoint".
-            **kwargs: Added to ``storage_options``.
+            checkpoint_filename: File name of checkpoints in a run's folder. Default: "checkpoint".
+            **kwargs: Further entries of ``storage_options``.
 
         Raises:
             ValueError: If the path is invalid.

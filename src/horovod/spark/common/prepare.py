@@ -75,7 +75,7 @@ def write(
         columns: Columns to write.
         files: Approximate number of files.
         validation: Fraction of the rows to validate with, or the column that is True (or not 0) in these rows.
-        shuffle: Whether to distribute neighbouring rows to different files.
+        shuffle: True to distribute neighboring rows to different files.
         seed: Seed for choosing validation rows and for shuffling.
 
     Raises:

@@ -246,8 +246,8 @@ def open_existing(
         transformed: True if there is a transformation_fn, which can convert other types to numbers.
 
     Raises:
-        ValueError: If the folder has no files, a file is damaged or has other columns, or a column is missing, has
-            nulls or an unsupported type. The message names it.
+        ValueError: If the folder has no files, a file is damaged or does not have the same columns as the others, or a
+            column is missing, has nulls or an unsupported type. The message names it.
     """
     files = store.parquet_files(folder)
     if not files:

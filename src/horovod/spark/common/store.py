@@ -139,7 +139,7 @@ class HDFSStore(AbstractFilesystemStore):
         Raises:
             ValueError: If ``driver`` or ``prefix_path`` is invalid.
             ImportError: If libhdfs is not found.
-            ConnectionError: If HDFS does not answer.
+            ConnectionError: If HDFS does not respond.
         """
         if driver != "libhdfs":
             raise refuse("driver", driver, "'libhdfs'")

@@ -30,7 +30,8 @@ class PetastormDataModule(ParquetDataModule):
             make_dataset: Function that converts an endless iterator of dicts of NumPy arrays to the result of
                 ``train_data`` and ``val_data``. Default: the iterator itself.
             random_seed: See ParquetDataModule.
-            tensorflow_dataset_prefetch_buffer_size: Number of batches to prefetch. 0 means the two counts above.
+            tensorflow_dataset_prefetch_buffer_size: Number of batches to prefetch. 0 means to use the two worker counts
+                above.
             **kwargs: Further arguments of ParquetDataModule.
         """
         ahead = tensorflow_dataset_prefetch_buffer_size

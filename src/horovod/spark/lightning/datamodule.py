@@ -53,8 +53,8 @@ class PetastormDataModule(of_torch.PetastormDataModule):
             val_async_data_loader_queue_size: Number of validation batches to prefetch.
             train_reader_worker_count: Number of training batches to prefetch, if no queue size is given.
             val_reader_worker_count: Number of validation batches to prefetch, if no queue size is given.
-            transformation: Other name of ``transform_fn``.
-            seed: Other name of ``random_seed``.
+            transformation: Alias of ``transform_fn``.
+            seed: Alias of ``random_seed``.
         """
         ahead = [
             queue if queue is not None else count if count is not None else reader_worker_count

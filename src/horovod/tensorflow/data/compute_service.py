@@ -44,7 +44,7 @@ def tf_data_service(compute_config: TfDataServiceConfig, rank: int) -> Iterator[
     dispatcher and all its workers are running. The dataset, and ``hvd.join()``, must be used within it.
 
     With dispatchers on the training side, each of the first ranks runs one until it leaves the context. Leaving waits
-    until the other ranks that read from the dispatcher have left theirs, and ends the dispatcher's workers. If a
+    until all other ranks that read from the dispatcher have also left, and then ends the dispatcher's workers. If a
     dispatcher does not respond for ``compute_config.timeout`` seconds, reading raises tf.errors.NotFoundError, and the
     logger ``horovod.data`` names the dispatcher.
 
@@ -138,15 +138,15 @@ def send_to_data_service(
             "distributed_epoch".
         reuse_dataset (bool): Let the ranks of a dispatcher share one pass over the dataset instead of one pass each.
             All ranks of the job must then make this call, like a collective. Default: False.
-        round_robin (bool): Give the ranks elements in turn. Requires ``reuse_dataset``, ``size``, an infinite dataset
-            and ``processing_mode="parallel_epochs"``. Default: False.
+        round_robin (bool): Give elements to the ranks in turn. Requires ``reuse_dataset``, ``size``, an infinite
+            dataset and ``processing_mode="parallel_epochs"``. Default: False.
 
     Returns:
         tf.data.Dataset: Dataset of the elements produced by the data workers.
 
     Raises:
         RuntimeError: Dispatchers are on the training side; use ``tf_data_service``.
-        ValueError: ``rank`` and ``size`` are not those of the job, or options conflict.
+        ValueError: ``rank`` or ``size`` does not match the job, or options conflict.
         TimeoutError: As for ``tf_data_service``.
         ConnectionError: As for ``tf_data_service``.
     """

@@ -118,7 +118,7 @@ class TfDataServiceConfig:
 
         Raises:
             TimeoutError: The file or the service did not appear in time.
-            ValueError: The file has another form, or users other than its owner may read or write it.
+            ValueError: The file is not a configuration file, or users other than its owner may read or write it.
             OSError: The file cannot be read.
         """
         until = time.monotonic() + timeout
