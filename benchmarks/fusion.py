@@ -34,8 +34,8 @@ from horovod.common.objects import allgather_object
 SETS = {"many": MANY, "resnet": list(reversed(resnet50()))}  # gradients become ready in reverse order of the layers
 LABELS = {"many": "200 x 4 KiB", "resnet": "ResNet-50 gradients"}
 KINDS = ("burst", "paced", "negotiated")
-THRESHOLDS = (0, 64 * KIB, MIB, 8 * MIB, 32 * MIB, 128 * MIB)  # the last one is the default
-WINDOWS = (0.0, 0.1, 1.0, 5.0)  # ms; 1 is the default
+THRESHOLDS = (0, 64 * KIB, MIB, 8 * MIB, 32 * MIB, 128 * MIB)  # Fusion thresholds in bytes; the last is the default.
+WINDOWS = (0.0, 0.1, 1.0, 5.0)  # Batching windows in ms. The default is 1 ms.
 
 
 @dataclass(frozen=True)

@@ -101,8 +101,8 @@ class HostJob(Job):
             try:
                 fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
             except OSError:
-                continue  # the process has ended
-            ticks += int(fields[11]) + int(fields[12])  # user and system time; the first two fields were removed
+                continue  # The process has ended.
+            ticks += int(fields[11]) + int(fields[12])  # Add user and system time. The first two fields were removed.
         return ticks / os.sysconf("SC_CLK_TCK")
 
 

@@ -46,7 +46,7 @@ _UCX = {
     "MPIR_CVAR_CH4_NETMOD": "ucx",
 }
 _OFI = {"OMPI_MCA_pml": "cm", "OMPI_MCA_mtl": "ofi", "MPIR_CVAR_CH4_NETMOD": "ofi", "MPIR_CVAR_NOLOCAL": "1"}
-_INCLUDED = "OMPI_MCA_opal_common_ofi_provider_include"  # by default, Open MPI excludes such providers
+_INCLUDED = "OMPI_MCA_opal_common_ofi_provider_include"  # By default, Open MPI excludes such providers.
 # Environment variables for Open MPI and MPICH, by transport.
 FABRICS = {
     "default": {},

@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-LIMIT = 600  # seconds for one job
-COUNT = 1024  # number of elements in the allreduce
+LIMIT = 600  # Seconds for one job.
+COUNT = 1024  # Number of elements in the allreduce.
 
 
 @dataclass
@@ -37,14 +37,14 @@ class Row:
     hosts: int
     interpreters: float  # time for the same number of interpreters to start and stop without work
     total: float
-    launch: float  # until the last worker runs its first line of Python
-    imports: float  # import of horovod.common
+    launch: float  # Seconds until the last worker runs its first line of Python.
+    imports: float  # Seconds to import horovod.common.
     init: float
     allreduce: float
     stop: float
-    cpu: float  # CPU time of launcher, agents and workers together
-    messages: float  # number of messages between a worker and the store
-    sent: float  # bytes that a worker sends
+    cpu: float  # CPU seconds of launcher, agents and workers together.
+    messages: float  # Number of messages between a worker and the store.
+    sent: float  # Bytes that a worker sends.
     received: float
 
     @property

@@ -6,8 +6,8 @@ from math import prod
 
 from cases import Case, resnet50
 
-OPS = 100  # number of operations on 1024 floats, either in one function or one after another
-STEPS = 20  # training steps per call of fit
+OPS = 100  # Number of operations on 1024 floats, either in one function or one after another.
+STEPS = 20  # Training steps per call of fit.
 
 # Number of counted operations or steps per sample.
 PARTS = {"independent": OPS, "chained": OPS, "eager": OPS, "resnet": 1, "mlp": STEPS, "cnn": STEPS}

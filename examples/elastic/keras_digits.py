@@ -81,8 +81,8 @@ def main() -> None:
                 callbacks=[
                     Report(),
                     Pause(args.pause),
-                    hvd.elastic.UpdateDatasetCallback(state.data),  # elastic 2: do not repeat finished batches
-                    hvd.elastic.CommitStateCallback(state, 5),  # elastic 3: save state, let new workers join
+                    hvd.elastic.UpdateDatasetCallback(state.data),  # elastic 2: do not repeat finished batches.
+                    hvd.elastic.CommitStateCallback(state, 5),  # elastic 3: save state, let new workers join.
                 ],
             )
 

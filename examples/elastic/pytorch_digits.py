@@ -35,15 +35,15 @@ def load_data() -> tuple[TensorDataset, TensorDataset]:
 @hvd.elastic.run  # elastic 1: reruns the function with the current state after the workers change
 def train(state: hvd.elastic.TorchState, loader: DataLoader, args: argparse.Namespace) -> None:
     print(f"goes on in epoch {state.epoch} as rank {hvd.rank()} of {hvd.size()}", flush=True)
-    loss = torch.tensor(float("nan"))  # default if the epoch has no batches left
-    while state.epoch < args.epochs and not hvd.should_stop():  # True after any rank got SIGTERM
+    loss = torch.tensor(float("nan"))  # Default if the epoch has no batches left.
+    while state.epoch < args.epochs and not hvd.should_stop():  # True after any rank got SIGTERM.
         for index, (images, labels) in enumerate(loader):
             state.optimizer.zero_grad()
             loss = F.cross_entropy(state.model(images), labels)
             loss.backward()
             state.optimizer.step()
-            state.sampler.record_batch(index, args.batch_size)  # elastic 2: do not repeat finished batches
-            state.check_host_updates()  # elastic 3: new workers can join here
+            state.sampler.record_batch(index, args.batch_size)  # elastic 2: do not repeat finished batches.
+            state.check_host_updates()  # elastic 3: new workers can join here.
             time.sleep(args.pause)
         state.epoch += 1
         state.sampler.set_epoch(state.epoch)

@@ -56,10 +56,10 @@ def main() -> None:
     @hvd.elastic.run  # elastic 1: reruns the function with the current state after the workers change
     def train(state: hvd.elastic.TensorFlowState) -> None:
         print(f"goes on in epoch {state.data.epoch} as rank {hvd.rank()} of {hvd.size()}", flush=True)
-        loss = float("nan")  # default if the epoch has no batches left
-        optimizer.learning_rate = args.lr * hvd.size()  # adapt the learning rate to the number of workers
-        while state.data.epoch < args.epochs and not hvd.should_stop():  # True after any rank got SIGTERM
-            for step, batch in enumerate(state.data, 1):  # elastic 2: iterate over the rest of the epoch
+        loss = float("nan")  # Default if the epoch has no batches left.
+        optimizer.learning_rate = args.lr * hvd.size()  # Adapt the learning rate to the number of workers.
+        while state.data.epoch < args.epochs and not hvd.should_stop():  # True after any rank got SIGTERM.
+            for step, batch in enumerate(state.data, 1):  # elastic 2: iterate over the rest of the epoch.
                 loss = train_step(*batch)
                 state.data.record()  # elastic 3: do not repeat finished batches
                 if step % 5 == 0:

@@ -64,8 +64,8 @@ def main() -> None:
     hvd.init()  # hvd
     images, labels, test_images, test_labels = load_data(args.seed)
     params = make_parameters(jax.random.key(args.seed + hvd.rank()))
-    params = hvd.broadcast_parameters(params, root_rank=0)  # hvd: begin with rank 0's parameters
-    optimizer = hvd.DistributedOptimizer(optax.adam(args.lr))  # hvd: average the gradients
+    params = hvd.broadcast_parameters(params, root_rank=0)  # hvd: begin with rank 0's parameters.
+    optimizer = hvd.DistributedOptimizer(optax.adam(args.lr))  # hvd: average the gradients.
     state = optimizer.init(params)
 
     @jax.jit

@@ -70,8 +70,8 @@ def main() -> None:
     net.initialize(mx.init.Xavier())
     net.hybridize()
     params = net.collect_params()
-    hvd.broadcast_parameters(params, root_rank=0)  # hvd 3: start with equal weights, once they have shapes
-    # hvd 4: average the gradients; scale the learning rate, because the global batch is larger
+    hvd.broadcast_parameters(params, root_rank=0)  # hvd 3: start with equal weights, once they have shapes.
+    # hvd 4: average the gradients; scale the learning rate, because the global batch is larger.
     trainer = hvd.DistributedTrainer(params, "sgd", {"learning_rate": args.lr * size, "momentum": 0.9})
     loss_of = gluon.loss.SoftmaxCrossEntropyLoss()
 

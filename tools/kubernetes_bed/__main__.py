@@ -32,8 +32,8 @@ PACKAGES = {
     "openssl": "openssl",
     "ip": "iproute2",
 }
-DEFAULT_SHARES, LIGHTER = 1024, 1.25  # default CPU shares of the kernel, and their factor for each step of niceness
-THREADS = 8  # the cluster gets as much CPU time as this many threads of the tests
+DEFAULT_SHARES, LIGHTER = 1024, 1.25  # Default CPU shares of the kernel, and their factor for each step of niceness.
+THREADS = 8  # The cluster gets as much CPU time as this many threads of the tests.
 
 
 def default_cache() -> Path:

@@ -22,8 +22,8 @@ class Record:
 
     failed: int = 0
     done: set[int] = field(default_factory=set)
-    counted: set[str] = field(default_factory=set)  # uids of pods
-    streak: int = 0  # number of failures since the last success
+    counted: set[str] = field(default_factory=set)  # Uids of the counted pods.
+    streak: int = 0  # Number of failures since the last success.
     last_failure: float = 0.0
     failing: bool = False
 

@@ -18,8 +18,8 @@ from pathlib import Path
 from tools.mutants.changes import applied, changes_of
 
 HOOK = Path(__file__).parent / "hook"
-PATIENCE = 5  # the tests count as hung after this multiple of their time without a mutant,
-LEAST = 20.0  # but not before this many seconds
+PATIENCE = 5  # Tests count as hung after this many times their duration without a mutant.
+LEAST = 20.0  # Tests never count as hung before this many seconds.
 
 
 @dataclass(frozen=True)

@@ -100,12 +100,12 @@ PAGES = {
 """All pages by section; the build fails if one is missing."""
 
 suppress_warnings = [
-    "myst.header",  # RESULTS.md is written by a program
-    "ref.python",  # exceptions under "Raises:" have the same name in each frontend, and are the same class
+    "myst.header",  # RESULTS.md is written by a program.
+    "ref.python",  # Exceptions under "Raises:" have the same name in each frontend, and are the same class.
 ]
-napoleon_use_ivar = True  # autodoc describes attributes already; a second description would be an error
-myst_heading_anchors = 4  # links to headings, checked
-myst_fence_as_directive = ["mermaid"]  # as on GitHub
+napoleon_use_ivar = True  # Autodoc already describes attributes; a second description would be an error.
+myst_heading_anchors = 4  # Check links to headings up to this level.
+myst_fence_as_directive = ["mermaid"]  # Draw these code blocks as diagrams, as GitHub does.
 autodoc_member_order = "groupwise"
 autodoc_typehints = "signature"
 

@@ -24,8 +24,8 @@ DEADLINE = 600  # seconds for creating the stubs on a slow machine
 LIBRARIES = {"libc": "6", "libm": "6", "libpthread": "0", "libdl": "2", "librt": "1"}
 
 NEWER_IN_LIBSTDCXX = (
-    "_GLIBCXX_USE_PTHREAD_MUTEX_CLOCKLOCK",  # 2.30
-    "_GLIBCXX_USE_PTHREAD_RWLOCK_CLOCKLOCK",  # 2.30
+    "_GLIBCXX_USE_PTHREAD_MUTEX_CLOCKLOCK",  # new in glibc 2.30
+    "_GLIBCXX_USE_PTHREAD_RWLOCK_CLOCKLOCK",  # also new in glibc 2.30
 )
 """Features of newer versions of glibc that libstdc++'s headers use if the compiler was built with them."""
 
@@ -109,8 +109,8 @@ def toolchain(arch: Arch, root: Path, folders: list[str], top: Path) -> str:
         f"-Wl,--version-script={root / 'hidden.map'}",
         "-static-libstdc++",
         "-Wl,--exclude-libs,ALL",
-        "-Wl,--build-id=sha1,--strip-debug",  # Zig's objects contain paths that would change the build id
-        "-Wl,-z,noexecstack",  # Zig's objects lack this mark, and glibc 2.41 rejects libraries without it
+        "-Wl,--build-id=sha1,--strip-debug",  # Zig's objects contain paths that would change the build id.
+        "-Wl,-z,noexecstack",  # Zig's objects lack this mark, and glibc 2.41 rejects libraries without it.
     ]
     lines = [
         f"set(CMAKE_CXX_COMPILER {arch.tool('g++')})",

@@ -13,13 +13,13 @@ HEAD_START = 0.5
 class Kind(Enum):
     """Kind of a fault; the value is its name in plans."""
 
-    KILL = "kill"  # SIGKILL
-    STOP = "stop"  # SIGSTOP, later SIGCONT
-    RAISE = "raise"  # an exception in the program
-    EXIT = "exit"  # the program exits
-    PREEMPT = "preempt"  # SIGTERM, which clouds send before they stop a machine
-    SLOW = "slow"  # packets between two ranks' hosts are delayed
-    CUT = "cut"  # a host is disconnected from the network
+    KILL = "kill"  # The process gets SIGKILL.
+    STOP = "stop"  # The process gets SIGSTOP, and later SIGCONT.
+    RAISE = "raise"  # The program raises an exception.
+    EXIT = "exit"  # The program exits.
+    PREEMPT = "preempt"  # The process gets SIGTERM, as from a cloud that stops a machine.
+    SLOW = "slow"  # Packets between the hosts of two ranks are delayed.
+    CUT = "cut"  # A host is disconnected from the network.
 
 
 @dataclass(frozen=True)

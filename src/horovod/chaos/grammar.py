@@ -29,8 +29,8 @@ CHOICE = (*RANDOM_KINDS, Kind.SLOW)
 # Range of seconds for which a rank is stopped or its host is cut off. It includes times shorter and longer than
 # heartbeat timeouts.
 STOPPED = (0.5, 30.0)
-DELAYS = (0.001, 0.1)  # range of packet delays in seconds
-_DIGITS = 6  # decimal places of times and picks, so that the written form of an event is exact
+DELAYS = (0.001, 0.1)  # Range of packet delays in seconds.
+_DIGITS = 6  # Decimal places of times and picks, so that the written form of an event is exact.
 
 
 @dataclass(frozen=True)

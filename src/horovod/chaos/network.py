@@ -24,8 +24,8 @@ add rule inet {TABLE} out oifname @down drop
 _NAME = re.compile(r"[\w.@:-]+", re.ASCII)
 
 _ROOT, _SLOW = "c4a0:", "c4a1:"
-_FOURTH = f"{_ROOT}4"  # fourth band, in addition to the three default bands
-_ROOM = "100000"  # maximum packets in flight; with a lower limit, packets would be lost
+_FOURTH = f"{_ROOT}4"  # Fourth band, in addition to the three default bands.
+_ROOM = "100000"  # Maximum packets in flight; with a lower limit, packets would be lost.
 
 
 def prepare() -> str:

@@ -32,8 +32,8 @@ from horovod.runner.external_workers.elastic_job import ExternalElasticJob
 from horovod.runner.external_workers.mailbox import Mailbox
 from horovod.runner.function.worker_error import worker_error
 
-_EVERY = 1.0  # seconds between checks of the cluster
-_END = 10.0  # seconds for killed workers to end
+_EVERY = 1.0  # Seconds between checks of the cluster.
+_END = 10.0  # Seconds for killed workers to end.
 
 
 class _Over:

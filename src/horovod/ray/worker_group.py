@@ -25,11 +25,11 @@ from horovod.runner.external_workers.workers import ExternalWorkers
 from horovod.runner.function.worker_error import worker_error
 from horovod.runner.plan.hosts import place
 
-_GRACE = 5.0  # seconds for the other ranks to notice that one has failed
-_LATE = 5.0  # seconds added to the timeout of workers, so that they report their errors first
-_DEATH = 1.0  # seconds to wait for Ray's reason after a worker's death is known
-_LEAVE = 2.0  # seconds for idle workers to leave the job
-_END = 10.0  # seconds for killed workers to end
+_GRACE = 5.0  # Seconds for the other ranks to notice that one has failed.
+_LATE = 5.0  # Seconds added to the timeout of workers, so that they report their errors first.
+_DEATH = 1.0  # Seconds to wait for Ray's reason after a worker's death is known.
+_LEAVE = 2.0  # Seconds for idle workers to leave the job.
+_END = 10.0  # Seconds for killed workers to end.
 
 
 class WorkerGroup:
@@ -61,12 +61,12 @@ class WorkerGroup:
         self._reservation: Reservation | None = None
         self._servers: ExternalWorkers | None = None
         self._box: Mailbox[Event] = Mailbox()
-        self._turn = threading.RLock()  # lock that a thread holds while it reads the mailbox
-        self._listener: int | None = None  # identifier of that thread
-        self._over = False  # True after `shutdown` was called, possibly during `start`
-        self._joined: dict[int, Any] = {}  # ranks whose end the server reports
-        self._dead: dict[int, str] = {}  # descriptions of the lost workers, by rank
-        self._still: dict[int, str] = {}  # descriptions of lost workers that are alive but stopped, by rank
+        self._turn = threading.RLock()  # Lock that a thread holds while it reads the mailbox.
+        self._listener: int | None = None  # Identifier of that thread.
+        self._over = False  # True after `shutdown` was called, possibly during `start`.
+        self._joined: dict[int, Any] = {}  # Ranks whose end the server reports.
+        self._dead: dict[int, str] = {}  # Descriptions of the lost workers, by rank.
+        self._still: dict[int, str] = {}  # Descriptions of lost workers that are alive but stopped, by rank.
 
     # Start
 

@@ -121,9 +121,9 @@ def explain(text: str) -> str:
     return "\n".join(lines[begin : begin + _LINES])
 
 
-_POLL = 0.2  # seconds between checks of the number of slots; Spark sends no notification
-_END_SECONDS = 10.0  # seconds that cancelled Spark jobs have to end
-_FAREWELL = 3.0  # seconds that tasks have to end after their agents have ended
+_POLL = 0.2  # Seconds between checks of the number of slots; Spark sends no notification.
+_END_SECONDS = 10.0  # Seconds that cancelled Spark jobs have to end.
+_FAREWELL = 3.0  # Seconds that tasks have to end after their agents have ended.
 
 
 class Application:
