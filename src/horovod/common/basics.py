@@ -84,9 +84,9 @@ class HorovodBasics(observed.Observed):
         """
         with _lock:
             if self._face.engine is None:
-                # Only a frontend that had left the job ends it here. One that joins for the first time gets the error
-                # from its first operation, as the other frontends do. Otherwise the remaining ranks would wait for
-                # each other in different places.
+                # Only a frontend that had left the job ends it here. A frontend that joins for the first time gets the
+                # error from its first operation, like the others. Otherwise the remaining ranks would wait for each
+                # other in different places.
                 if state.engine is not None and self._face.name in state.left and _ended() is not None:
                     _stop("hvd.init() was called after the job had ended")
                 if state.engine is None:

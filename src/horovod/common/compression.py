@@ -140,7 +140,7 @@ def wire_of(compression: Any) -> int:
         ValueError: If the argument is not a compressor.
     """
     wire: int | None = getattr(compression, "wire_format", None)
-    if wire is None:  # only built-in compressors have it; skip the check for them
+    if wire is None:  # set on built-in compressors only, which need no check
         check_compression(compression)
         return WIRE_NONE
     return wire

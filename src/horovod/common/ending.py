@@ -186,7 +186,7 @@ MARK = "HOROVOD_RANK_PROCESS"
 _NAME = "horovod-rank-"
 _MEMFD = re.compile(r"/memfd:" + _NAME + r"([0-9a-f]+) \(deleted\)")
 
-_held: list[int] = []  # descriptor whose name is the mark, once it exists
+_held: list[int] = []  # the descriptor whose name is the mark, once it exists
 
 
 def check_descent(env: WorkerEnv) -> None:
@@ -227,7 +227,7 @@ def mark_rank_process(env: WorkerEnv) -> None:
 def _place(env: WorkerEnv) -> str:
     """Return an id that is the same in all processes with this rank's variables, and differs in other jobs."""
     job = (env.place.launcher, env.place.job) if env.place is not None else (env.rendezvous_addr, env.rendezvous_port)
-    who = (env.rank, env.size) if env.worker is None else ("worker", env.worker)  # in elastic jobs the rank may change
+    who = (env.rank, env.size) if env.worker is None else ("worker", env.worker)  # the rank may change in elastic jobs
     return hashlib.sha256(repr((*who, *job)).encode()).hexdigest()[:16]
 
 

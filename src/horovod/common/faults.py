@@ -79,7 +79,7 @@ def _cut(event: Event, ranks: Ranks, say: Callable[[str], None]) -> None:
         raise NotDoneError(str(error)) from None
     _run(["nft", "-f", "-"], said.prepare())
     say(f"host {host(event, ranks)}")
-    time.sleep(HEAD_START)  # seconds for the log line to reach the launcher
+    time.sleep(HEAD_START)  # seconds to wait, so that the log line reaches the launcher
     _run(["nft", "-f", "-"], text)
 
 
@@ -298,7 +298,7 @@ class Faults:
 
     def _timed(self, since: float) -> Iterator[Event]:
         """Yield the faults that happen at a time, starting ``since`` seconds after the start of the job."""
-        if since < 1.0:  # later, the job has begun without this process
+        if since < 1.0:  # otherwise this process has joined later
             yield from (event for event in self._plan.events if event.step is None and event.after is None)
         for event in self._plan.by_time():
             if (event.after or 0.0) > since:

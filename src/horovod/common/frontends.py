@@ -33,7 +33,7 @@ class Frontend(Access):
         """Give the frontend access to the job; called by ``init``."""
         from horovod import _core
 
-        # Without a wrapper, the engine's methods use number 0.
+        # The engine's own methods use number 0, so a frontend with this number needs no wrapper.
         submit = partial(engine.submit, face=self.number) if self.number else None
         run = partial(engine.run, face=self.number) if self.number else None
         self.open(job, engine, submit, run)

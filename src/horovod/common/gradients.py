@@ -1,7 +1,7 @@
 """Rules for reducing gradients, and their error messages, shared by all frontends.
 
 The code accesses tensors and variables only through functions that a frontend passes. All checks raise ValueError,
-which names the argument, its value and what is accepted.
+which names the argument, its value and the accepted values.
 """
 
 import math

@@ -96,7 +96,7 @@ def allgather_object(
         obj: This rank's object.
         name: Prefix of the operation's name. Default: the name of the object's type.
         process_set: Ranks that take part.
-        face: Frontend whose operation this is.
+        face: Frontend that submits the operation.
 
     Raises:
         ValueError: If the set is invalid or another thread is using the name. Also on all ranks if an object cannot be

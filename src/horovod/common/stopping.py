@@ -69,7 +69,7 @@ class Stopping:
         for number in signals:
             self._before[number] = signal.signal(number, self._hear)
         self.listens = True
-        if not self._sees_forks:  # only once, because forked processes inherit the registration
+        if not self._sees_forks:  # register once, because forked processes inherit it
             self._sees_forks = True
             os.register_at_fork(after_in_child=self._leave)
 
@@ -88,7 +88,7 @@ class Stopping:
         self.heard = number
         if callable(before):
             before(number, frame)
-        elif again and before == signal.SIG_DFL:  # two signals mean that the process is to end now
+        elif again and before == signal.SIG_DFL:  # a second signal asks the process to end now
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
 

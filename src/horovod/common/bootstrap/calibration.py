@@ -86,7 +86,7 @@ def load(world: World) -> tuple[str, str]:
         if found.format != FORMAT or found.world != world:
             raise ValueError("it is of another version or world")
         return checked(found.tuning), ""
-    except ValueError as error:  # includes msgspec's errors
+    except ValueError as error:  # msgspec's errors are ValueErrors too
         return "", f"{path} is not used: {error}; calibrate again, or remove it"
 
 
@@ -139,7 +139,7 @@ def store(
     path = path_of(world)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     data = msgspec.json.format(msgspec.json.encode(_File(FORMAT, world, tuning, measured or {}, model or {})), indent=1)
-    handle, temporary = tempfile.mkstemp(prefix=".tuning-", dir=path.parent)  # created with mode 0600
+    handle, temporary = tempfile.mkstemp(prefix=".tuning-", dir=path.parent)  # creates the file with mode 0600
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data + b"\n")

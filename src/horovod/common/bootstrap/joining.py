@@ -1,7 +1,7 @@
 """Attempt of one rank to join a job of several ranks, in stages.
 
     stage                                                       if it fails here
-    listen    open sockets for peers that connect to us         other ranks learn from the store that this rank
+    listen    open sockets on which peers can connect to us         other ranks learn from the store that this rank
     meet      meet all ranks in the store; the round is         has not come
               the epoch
     ----------------------------------------------------------------------------------------------------------
@@ -186,7 +186,7 @@ class Joining:
                 self._me,
                 len(self._members),
                 msgspec.msgpack.encode(mine),
-                derive_key(self._key, "node " + "\0".join(node_of(mine))).hex(),  # names can be long
+                derive_key(self._key, "node " + "\0".join(node_of(mine))).hex(),  # hash, as names can be long
                 self._patience,
             )
         except StoreTimeout as error:
@@ -228,7 +228,7 @@ class Joining:
         mesh = MeshBuilder(plan, peers, key, epoch, listeners, formed.cipher, encrypted, kinds=(CONTROL, DATA))
         formed.links.update(mesh.run(settings.number("HOROVOD_GLOO_TIMEOUT_SECONDS"), failures.check))
         formed.sessions = mesh.sessions
-        if (DATA, 0) in formed.links:  # read now, because the engine takes over the socket
+        if (DATA, 0) in formed.links:  # read the address now, before the engine takes over
             formed.first_address = str(formed.links[DATA, 0].getpeername()[0])
         for (kind, _), sock in formed.links.items():
             if kind == DATA:
@@ -273,7 +273,7 @@ class Joining:
         )
         if not self._world or self._env.place is not None:
             return job
-        env = self._env  # the launcher may number the ranks of a host differently
+        env = self._env  # use the launcher's order of the ranks on a host
         return Job(
             env.rank,
             env.size,

@@ -50,7 +50,7 @@ class _Attempt:
         self.sock = sock
         self.side = side
         self.deadline = deadline
-        self.link: Link | None = None  # None: incoming connection whose peer is still unknown
+        self.link: Link | None = None  # None for an incoming connection whose peer is still unknown
         self.target: Target = ""
         self.connected = False
 
@@ -92,7 +92,7 @@ class MeshBuilder:
         self._listeners = listeners
         self._selector = selectors.DefaultSelector()
         self._links: dict[Link, socket.socket] = {}
-        self._attempts: dict[_Attempt, None] = {}  # in order of creation
+        self._attempts: dict[_Attempt, None] = {}  # all attempts, in order of creation
         self._kinds = kinds
         self._outgoing, self._incoming = wanted_links(plan, kinds)
         self._dialers: dict[Link, Dialer[Target]] = {}
@@ -165,7 +165,7 @@ class MeshBuilder:
         for key, _ in events:
             if key.data is None:
                 self._accept(key.fileobj)  # type: ignore[arg-type]
-            elif key.data in self._attempts:  # an earlier event may have dropped it
+            elif key.data in self._attempts:  # an earlier event may have dropped the attempt
                 self._advance(key.data)
         now = time.monotonic()
         for attempt in [a for a in self._attempts if a.deadline <= now]:
@@ -311,7 +311,7 @@ class MeshBuilder:
             self._fail(attempt, "another address was faster")
             return False
         self._proven[link] = attempt
-        attempt.deadline = float("inf")  # authenticated; now only the peer's welcome is missing
+        attempt.deadline = float("inf")  # now the peer alone decides, with its welcome
         self._drop_rivals(attempt)
         return True
 
@@ -372,7 +372,7 @@ class MeshBuilder:
 
     def _failed(self, link: Link | None, target: Target, reason: str, silent: bool = False) -> None:
         if link is None or target in ("", _INVITED):
-            return  # not a connection that this rank has dialed
+            return  # this rank has not opened this connection itself
         dialer = self._dialers[link]
         dialer.failed(target, reason, time.monotonic(), silent)
         self._next_due = min(self._next_due, dialer.next_due())

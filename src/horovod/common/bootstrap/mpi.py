@@ -51,7 +51,7 @@ def keep_links() -> None:
     """Duplicate the control connections of an engine that ends normally, to detect lost processes later."""
     _close_links()
     for label, descriptor in _links:
-        with contextlib.suppress(OSError):  # without descriptors, only the launcher detects losses
+        with contextlib.suppress(OSError):  # no descriptor left: rely on the launcher
             _kept.append((label, os.dup(descriptor)))
     _links.clear()
 

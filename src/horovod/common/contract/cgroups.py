@@ -73,7 +73,7 @@ def _upwards(point: str, mounted: str, path: str) -> list[str]:
     """
     below = path[len(mounted.rstrip("/")) :] if (path + "/").startswith(mounted.rstrip("/") + "/") else ""
     parts = [part for part in below.split("/") if part]
-    if ".." in parts:  # the process is not in the mounted group
+    if ".." in parts:  # the mounted group does not contain the process
         parts = []
     return [os.path.join(point, *parts[:count]) for count in range(len(parts), -1, -1)]
 
@@ -88,7 +88,7 @@ def cpu_limit(cpu_max: str = "", quota_us: str = "", period_us: str = "") -> flo
     """
     quota, _, period = cpu_max.strip().partition(" ") if cpu_max.strip() else (quota_us.strip(), "", period_us.strip())
     if not (quota.isascii() and quota.isdecimal() and period.isascii() and period.isdecimal()) or int(period) == 0:
-        return None  # no limit: "max", or -1 in version 1
+        return None  # "max" (version 2) or -1 (version 1) mean no limit
     return int(quota) / int(period)
 
 

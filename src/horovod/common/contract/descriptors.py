@@ -50,7 +50,7 @@ _NO_ROOM = "no file can be made in memory: {} (of this process: ulimit -n; of th
 class MemoryFileError(OSError):
     """The system does not allow the file to be created; the message says what to change."""
 
-    def __str__(self) -> str:  # the message without the error number
+    def __str__(self) -> str:  # show the message without the error number
         return str(self.strerror)
 
 

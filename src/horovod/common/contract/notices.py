@@ -83,7 +83,7 @@ def nearest_variable(name: str) -> str:
         return ""
     upper = name.upper()
     first, _, rest = upper.partition("_")
-    if not rest or first[:1] not in ("H", "O"):  # fast path for most names
+    if not rest or first[:1] not in ("H", "O"):  # shortcut for most names, which are unrelated
         return ""
     import difflib  # rarely needed, so not imported at the start of every job
 
@@ -128,7 +128,7 @@ _GPU_OPERATIONS = (
     "HOROVOD_GPU_REDUCESCATTER",
 )
 
-# For each setting: a clause that says what happens instead.
+# For each setting without effect: a clause that says what happens instead.
 _BY_LAUNCHER = {
     "HOROVOD_GPUS_PER_WORKER": "each process sees all GPUs, or those that its launcher gives it, as srun "
     "--gpus-per-task does; torch.cuda.set_device(hvd.local_rank()) takes one for each",
@@ -188,7 +188,7 @@ def _of(setting: Setting, text: str) -> str:
     if value == setting.default:
         return ""
     if setting.name in _GPU_OPERATIONS:
-        if value == "nccl":  # has the same effect as no setting
+        if value == "nccl":  # such a value has the same effect as no setting
             return ""
         if value != "gloo":
             return "this version does not have that; instead the built-in engine, gloo, carries tensors of GPUs"

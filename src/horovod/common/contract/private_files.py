@@ -107,8 +107,8 @@ def open_file(name: str, flags: int, dir_fd: int | None = None, mode: int = 0o66
             _refuse_link(name, dir_fd)
         raise
     try:
-        # Compare with the file that has the name now. The link count alone is not enough, because a hard link could be
-        # removed after the open.
+        # Compare with the file that has the name now. The link count is not enough, because an attacker could remove a
+        # hard link after the open.
         found = os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
         mine = os.path.samestat(found, os.fstat(fd)) and stat.S_ISREG(found.st_mode) and found.st_nlink < 2
         if not mine:

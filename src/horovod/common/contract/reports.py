@@ -35,9 +35,9 @@ def folder_of_user(text: str) -> str:
 
 
 def folder_of_job(text: str) -> str:
-    """Return the directory for the job that starts in this process now.
+    """Return the directory of reports for the job that this process starts now.
 
-    The first report creates it. Only the user's default directory is created at once.
+    The first report creates it. Only the user's default directory is created immediately.
     """
     name = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
     return on_this_host(os.path.join(folder_of_user(text), name))

@@ -91,7 +91,7 @@ class Setting:
         if self.kind == "steps":
             first, end = steps_of(text)
             return _within(text, first >= 0 and (end < 0 or first < end))
-        if is_word(text):  # existing programs set numbers to "True", which has meant 0
+        if is_word(text):  # older programs write "True" for numbers, which means 0
             return 0 if (self.low or 0) <= 0 else self.default
         number: int | float = int(text) if self.kind == "int" else float(text)
         # Every number has bounds, so this also rejects infinity and NaN.

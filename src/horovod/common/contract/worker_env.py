@@ -1,7 +1,7 @@
 """Environment variables that tell a worker its place in the job.
 
 They are the only interface between launcher and engine. A worker without these variables uses those of another launcher
-(``launchers``). Without any, it is rank 0 of a job with one process.
+(``launchers``). Without these too, it is rank 0 of a job with one process.
 
 The job key authenticates every connection inside the job. It consists of 32 random bytes and is created per job.
 horovodrun passes it as a sealed memfd inherited by the worker (HOROVOD_KEY_FD) or in a file that only its owner can
@@ -192,7 +192,7 @@ class WorkerEnv:
         """Keep programs that this process starts from inheriting a key that the process itself does not need."""
         take_job_key()
         if self.key_fd is not None:
-            with contextlib.suppress(ValueError):  # a wrapper program has closed it
+            with contextlib.suppress(ValueError):  # the wrapper program that started this process has closed it
                 read_key_fd(self.key_fd)
 
     def given_key(self) -> Secret | None:
@@ -251,7 +251,7 @@ def _ours(env: Mapping[str, str]) -> dict[str, int]:
 
 
 def _theirs(place: Place) -> dict[str, int]:
-    """Return the place, assuming that all hosts have equally many processes, in order of rank.
+    """Return the place, assuming that all hosts have the same number of processes, in order of rank.
 
     Whether that holds is only known after all ranks have exchanged their hosts.
     """

@@ -162,7 +162,7 @@ def _distance(one: Path, other: Path) -> str:
     if common == 1:
         return BRIDGE
     nodes = [_read(device / "numa_node").strip() for device in (one, other)]
-    if nodes[0] == nodes[1]:  # both are -1 on machines with a single NUMA node
+    if nodes[0] == nodes[1]:  # also true with a single NUMA node, where both are -1
         return NODE if nodes[0] else ""
     return FAR if all(node.isdecimal() for node in nodes) else ""
 

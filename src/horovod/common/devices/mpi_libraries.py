@@ -100,7 +100,7 @@ def wanted(environ: Mapping[str, str], launcher: str) -> tuple[str, ...]:
         return (*OPEN_MPI, *STANDARD)
     if maker(launcher) == "MPICH":
         return (*MPICH, *STANDARD)
-    if "PMIX_NAMESPACE" in environ:  # Slurm with PMIx
+    if "PMIX_NAMESPACE" in environ:  # set by Slurm with PMIx
         return (*OPEN_MPI, *MPICH, *STANDARD)
     return (*MPICH, *OPEN_MPI, *STANDARD)
 

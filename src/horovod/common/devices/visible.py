@@ -34,7 +34,7 @@ def known(names: Sequence[str], gpus: Sequence[Gpu]) -> list[str]:
     for name in names:
         if name.isdecimal():
             fits = int(name) < len(gpus)
-        elif name.startswith("MIG-GPU-"):  # form of drivers before 470: MIG-<UUID of the GPU>/<instance>/<instance>
+        elif name.startswith("MIG-GPU-"):  # older drivers (before 470) use MIG-<UUID of the GPU>/<instance>/<instance>
             fits = any(gpu.mig and name.startswith(f"MIG-{gpu.uuid}") for gpu in gpus)
         elif name.startswith("MIG-"):
             fits = sum(part.startswith(name) for gpu in gpus for part in gpu.slices) == 1

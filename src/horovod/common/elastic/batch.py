@@ -2,7 +2,7 @@
 
 There are two options. With a fixed batch size per rank, the global batch of a step grows and shrinks with the number of
 ranks. With a fixed ``global_batch``, training does not depend on the number of ranks: each rank gets a share, in
-several passes if the share does not fit into its memory. Frontends offer the latter as ``batch_of_this_rank``.
+several passes if the share does not fit into its memory. Frontends provide the second option as ``batch_of_this_rank``.
 """
 
 from collections.abc import Callable
@@ -70,8 +70,8 @@ def batch(global_batch: int, ranks: int, rank: int, most: int | None = None) -> 
         most: Maximum number of samples in one pass, as limited by a rank's memory; None: unlimited.
 
     Raises:
-        ValueError: If there are more ranks than samples, if the batch cannot be divided into equally many passes on all
-            ranks, or if a number is below 1.
+        ValueError: If there are more ranks than samples, if the batch cannot be divided into the same number of passes
+            on all ranks, or if a number is below 1.
     """
     for name, value in (("global_batch", global_batch), ("ranks", ranks), ("most", 1 if most is None else most)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
@@ -86,7 +86,7 @@ def batch(global_batch: int, ranks: int, rank: int, most: int | None = None) -> 
     each, more = divmod(global_batch, ranks)
     of = tuple(each + (index < more) for index in range(ranks))
     passes = 1 if most is None else -(-of[0] // most)
-    passes = min(passes, of[-1])  # so that no rank makes an empty pass
+    passes = min(passes, of[-1])  # no rank may have an empty pass
     if most is not None and -(-of[0] // passes) > most:
         raise ValueError(
             f"global_batch {global_batch} on {ranks} ranks cannot be cut into equally many passes of at most {most} "

@@ -25,7 +25,7 @@ from horovod.common.elastic.checkpoint_place import Folder, Place, job_tag, reco
 from horovod.common.elastic.checkpoint_trust import Trust
 
 _SCHEME = r"[A-Za-z][A-Za-z0-9+.-]*"
-_URL = re.compile(f"{_SCHEME}(?:::{_SCHEME})*://")  # matches simplecache::s3://..., but not run::3, which is a path
+_URL = re.compile(f"{_SCHEME}(?:::{_SCHEME})*://")  # simplecache::s3://... is a URL, run::3 is a path
 _FILE = re.compile(r"file:/+")
 _LOST_SLASH = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/[^/]")
 
@@ -197,7 +197,7 @@ class Checkpoint:
         """
         if isinstance(step, bool) or not isinstance(step, int) or step < 0:
             raise ValueError(f"step must be an integer of at least 0, got {step!r}")
-        self._ours.add(step)  # on all ranks, because any may later become the writer
+        self._ours.add(step)  # record it on all ranks, because any may become the writer
         if not self._writes():
             return
         copied = self._taken(value)

@@ -107,7 +107,7 @@ def open_plain(path: Path) -> io.FileIO:
         TornCheckpointError: If it is a pipe or device.
         OSError: If it cannot be opened.
     """
-    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # prevents blocking if the file is a pipe
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # O_NONBLOCK prevents blocking if the file is a pipe
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
         raise TornCheckpointError(f"{path} is no plain file")
@@ -173,7 +173,7 @@ def write(directory: Path, step: int, dump: Callable[[IO[bytes]], None], trust: 
         with file:
             write_into(file, step, dump, trust)
             os.fsync(file.fileno())
-            os.rename(unfinished, target)  # rename while the file is still locked
+            os.rename(unfinished, target)  # rename the file while it is still locked
     except BaseException:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(unfinished)

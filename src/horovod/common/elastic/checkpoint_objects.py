@@ -170,7 +170,7 @@ class Objects:
     def _moved(self, unfinished: str, target: str) -> bool:
         """Rename the file. Return False if an existing target prevents that, as in HDFS."""
         if not self._renames and self._is_there(target):
-            return False  # copying over the target could damage it if interrupted
+            return False  # an interrupted copy would damage the target
         try:
             self._move(unfinished, target)
         except Exception:

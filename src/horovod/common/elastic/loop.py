@@ -21,7 +21,7 @@ from horovod.common.elastic.updates import notification_manager, together
 from horovod.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt
 from horovod.common.steps import marks
 
-_IN_VAIN = 3  # number of failures without progress before giving up
+_IN_VAIN = 3  # number of consecutive failures without progress before giving up
 
 
 def run_fn(
@@ -66,7 +66,7 @@ def run_fn(
             failed = False
             if changed:  # reset callbacks may use collectives, which may fail
                 state.on_reset()
-                notification_manager.register_listener(state)  # delivers host updates received since
+                notification_manager.register_listener(state)  # also delivers updates received since
             if together.needed:
                 if isinstance(state, State):
                     state.begin_step()

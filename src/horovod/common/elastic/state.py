@@ -70,7 +70,7 @@ class State(ABC):
         load, self._load, self._adapts = self._load, None, False
         if not all(new):
             return
-        self._load = load  # keep it, in case this attempt fails
+        self._load = load  # keep `load`, in case this attempt fails
         if load is not None and root == self._rank():
             load()
         # All ranks are new, so root is 0.
@@ -401,7 +401,7 @@ class ObjectState(State):
         if new:
             for name, value in self._own_of.get(self._seat, {}).items():
                 own[name].put(value)
-                self._saved_own[name] = _copy(name, value)  # counts as committed, even if the rest of sync fails
+                self._saved_own[name] = _copy(name, value)  # committed, even if the rest of `sync` fails
 
     def _attributes(self) -> dict[str, Any]:
         """Return the attributes that all ranks share, in a form that can be copied and sent."""

@@ -29,7 +29,7 @@ class WorkerNotificationManager:
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._listeners: list[Listener] = []
-        self._told: list[tuple[float, HostUpdateResult]] = []  # updates since the last change of members
+        self._told: list[tuple[float, HostUpdateResult]] = []  # all updates since the last change of members
         self._epoch: int | None = None
         self._begin: Callable[[], None] | None = None
 
@@ -90,8 +90,8 @@ notification_manager = WorkerNotificationManager()
 class Together:
     """Record of whether the states of all ranks must be synchronized.
 
-    All ranks must come to the same answer. A rank whose state is in sync must still take part if another rank's state
-    is not, because the other rank would wait for it.
+    All ranks must come to the same answer. Even a rank whose state is in sync must take part if another rank's state is
+    not, because that rank would wait for it.
 
     Attributes:
         in_sync: True if this process's state has missed nothing since the last synchronization.

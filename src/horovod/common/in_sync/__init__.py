@@ -135,7 +135,7 @@ def _walk(path: str, value: Any, read: Reader, within: tuple[int, ...]) -> Itera
         yield path, leaf
         return
     if id(value) in within:
-        return  # part of a cycle that has already been visited
+        return  # the object is part of a cycle and was visited before
     within = (*within, id(value))
     for step, part in _parts(value):
         yield from _walk(path + step, part, read, within)

@@ -63,7 +63,7 @@ class KeyServer(ThreadedServer):
         super().__init__("horovod-door", _VISIT_SECONDS)
         self._listeners = list(listeners)
         self._begin = begin
-        self._visits: dict[socket.socket, tuple[Visit, float]] = {}  # protocol and deadline by connection
+        self._visits: dict[socket.socket, tuple[Visit, float]] = {}  # protocol and deadline of each connection
         self._selector = selectors.DefaultSelector()
         self._start()
 

@@ -293,7 +293,7 @@ def receive_local(job: str, seconds: float, key: bytes | None = None) -> bytes:
                     return data
             except AuthError as error:
                 trouble = f": {error} listens in its place; {_GIVE}"
-            except OSError:  # the socket was closed, or its process does not answer
+            except OSError:  # the socket was closed in the meantime, or its process does not answer
                 pass
             if time.monotonic() >= deadline:  # there may be many sockets of other processes that do not answer
                 break

@@ -26,7 +26,7 @@ def expand_hosts(text: str) -> list[str]:
     """
     names: list[str] = []
     for entry in _split(text):
-        pieces = re.split(r"\[([^\[\]]*)\]", entry)  # alternating: text outside and inside brackets
+        pieces = re.split(r"\[([^\[\]]*)\]", entry)  # text outside and inside brackets, in turn
         if any("[" in piece or "]" in piece for piece in pieces):
             raise ValueError(f"host list {text!r}: the brackets in {entry!r} do not match")
         choices = [_numbers(piece, text) if i % 2 else [piece] for i, piece in enumerate(pieces)]
@@ -164,7 +164,7 @@ def find(env: Mapping[str, str]) -> Place | None:
     if is_torchrun(env):
         return find_torchrun(env)
     jsm, ompi, pmi, step = find_jsrun(env), find_openmpi(env), find_mpich(env), find_srun(env)
-    if jsm is not None:  # first, because jsrun also sets the variables of Open MPI
+    if jsm is not None:  # first in the list, because jsrun also sets Open MPI's variables
         return jsm
     if ompi is not None:
         return ompi
@@ -257,7 +257,7 @@ def find_openmpi(env: Mapping[str, str]) -> Place | None:
     )
 
 
-# srun: the variables of a Slurm job step.
+# Functions for srun, which sets the variables of a Slurm job step.
 #
 # The allocation's variables alone do not identify a process. A batch script or a shell of salloc has SLURM_NTASKS and
 # may have SLURM_PROCID=0, but it is a single process. The program that starts processes from there (srun, mpirun,

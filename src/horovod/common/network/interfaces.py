@@ -174,7 +174,7 @@ def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
         length, kind = _ATTRIBUTE.unpack_from(data, at)
         if length < _ATTRIBUTE.size:
             return
-        yield kind & 0x3FFF, data[at + _ATTRIBUTE.size : at + length]  # the upper two bits of the type are flags
+        yield kind & 0x3FFF, data[at + _ATTRIBUTE.size : at + length]  # the upper two bits are flags, not type
         at += (length + 3) & ~3
 
 
@@ -228,7 +228,7 @@ class Endpoint(msgspec.Struct, frozen=True, array_like=True):
         return not self.loopback and _network(self.address, self.prefix) == _network(other.address, other.prefix)
 
 
-@functools.lru_cache(maxsize=4096)  # cached, because many ranks share few addresses
+@functools.lru_cache(maxsize=4096)  # cache routes, because many ranks share few addresses
 def _network(address: str, prefix: int) -> "ipaddress.IPv4Network | ipaddress.IPv6Network":
     return ipaddress.ip_interface(f"{address}/{prefix}").network
 
@@ -292,7 +292,7 @@ def to_try(
     if same_machine:
         return sorted(theirs, key=lambda each: not each.loopback)
     ours = {each.address for each in mine}
-    # If this host has the same address (such as that of docker0, which is the same on every host), it leads back to
+    # If this host has the same address (for example docker0's, which is often the same on all hosts), it leads back to
     # this host, like the loopback.
     outside = [each for each in theirs if not each.loopback and each.address not in ours]
 

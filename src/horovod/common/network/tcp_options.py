@@ -78,7 +78,7 @@ def _allowed() -> str:
 
 
 _LATER_PROBES = 3
-_MOST = 32767  # maximum in seconds that the kernel accepts
+_MOST = 32767  # maximum number of seconds that the kernel accepts
 
 
 def probe_times(seconds: float) -> tuple[int, int, int]:

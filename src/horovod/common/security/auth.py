@@ -42,7 +42,7 @@ from dataclasses import dataclass, field
 from horovod.common.contract.private_files import Secret
 
 _HELLO = struct.Struct("<4sBBxxQII32s")
-_MAGIC = b"HVD2"  # the last byte is the version
+_MAGIC = b"HVD2"  # the last byte is the version of the handshake
 _NONCE = 32
 _MAC = 32
 _INVITATION = 0x80

@@ -131,7 +131,7 @@ class StoreClient:
             request = Get(self._peeks[name], [name], 0.0)
             try:
                 self._socket.send_multipart(frames(msgspec.msgpack.encode(request)), zmq.NOBLOCK)
-            except zmq.Again:  # for the same reason as in _call
+            except zmq.Again:  # raised if ZeroMQ has given up the connection, as in _call
                 del self._peeks[name]
                 return None
         while self._peeks[name] not in self._peeked and self._socket.poll(0):

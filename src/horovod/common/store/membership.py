@@ -31,11 +31,11 @@ class Came:
 
     Attributes:
         worker: Number of the worker.
-        epoch: Its previous epoch; 0: none.
+        epoch: Previous epoch of the worker; 0 if none.
         lost: Workers of that epoch that it has lost.
         facts: Encoded properties of the worker.
         in_sync: True if its state has missed nothing since the last sync.
-        holds: True if its state is that of the training; None: unknown.
+        holds: True if its state contains the progress of training; None: unknown.
     """
 
     worker: int
@@ -90,7 +90,7 @@ class MembershipRequests:
         self.told: list[Told] = []
         self._coming: dict[int, tuple[bytes, Come]] = {}  # (client, request) of waiting workers, by worker
         self._listeners: dict[int, _Listener] = {}
-        self._last = 0  # number of the last event
+        self._last = 0  # number of the last published event
 
     def handle(self, client: bytes, request: Come | Heard | News) -> Replies:
         """Handle a worker's request. The reply may be returned by a later call."""
@@ -147,7 +147,7 @@ class MembershipRequests:
         return [] if waiting is None else [(waiting[0], Reply(waiting[1].id, [why.encode()], error=REFUSED))]
 
     def publish(self, workers: Iterable[int], value: bytes) -> Replies:
-        """Send an event to those of the workers that have a place."""
+        """Send an event to those of these workers that have a place."""
         self._last += 1
         replies: Replies = []
         for listener in [self._listeners[worker] for worker in workers if worker in self._listeners]:

@@ -74,7 +74,7 @@ class Come(msgspec.Struct, tag="come", array_like=True):
     Attributes:
         id: Number of the request.
         worker: Number of the worker.
-        epoch: Its previous epoch; 0: none.
+        epoch: Previous epoch of the worker; 0 if none.
         lost: Workers of that epoch that it has lost.
         facts: Encoded properties of the worker.
         in_sync: True if its state has missed nothing since the last sync.

@@ -34,7 +34,7 @@ class StoreServer(ThreadedServer):
         Args:
             key: The job's key.
             host: Address of the interface to listen on; the system chooses the port.
-            listeners: Listening sockets on the same port to use instead; owned by the server from now on.
+            listeners: Listening sockets on the same port to use instead; the server takes ownership.
             front: Launcher's interface to the membership server, in an elastic job.
 
         Raises:

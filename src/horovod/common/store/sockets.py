@@ -83,7 +83,7 @@ class UnauthenticatedPeers:
     """
 
     def __init__(self) -> None:
-        self._accepted: dict[int, float] = {}  # time of accept by descriptor, oldest first; only recent ones
+        self._accepted: dict[int, float] = {}  # accept time of recent connections by descriptor, oldest first
         self._succeeded: deque[float] = deque()
 
     def take(self, event: int, descriptor: int, now: float) -> None:
@@ -172,7 +172,7 @@ class AcceptControl:
         # Upper bound of the number of used descriptors: count now, then add each accepted connection.
         try:
             self._used = len(os.listdir("/proc/self/fd"))
-        except OSError:  # no descriptor is left for reading the directory
+        except OSError:  # no descriptor left for reading the directory
             self._used = most
         # Recount regularly, because another AcceptControl in this process may accept connections too.
         self._recount_above = min(self._limit, self._used + most // _TRUSTED)

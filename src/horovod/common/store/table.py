@@ -170,7 +170,7 @@ class Table:
     def _complete(self, current: _Round) -> list[tuple[bytes, Reply]]:
         members = [current.members[rank] for rank in range(current.size)]
         packed = pack([member.request.value for member in members])
-        holders: dict[str, int] = {}  # first rank of each node
+        holders: dict[str, int] = {}  # the first rank of each node
         replies = []
         for rank, member in enumerate(members):
             node = member.request.node

@@ -118,7 +118,7 @@ class LinesFile:
         try:
             size = os.fstat(self._file).st_size
             written = os.write(self._file, data)
-            if written < len(data):  # if the disk is full, leave no partial line
+            if written < len(data):  # the disk is full: remove the partial line
                 os.ftruncate(self._file, size)
                 raise OSError(28, "No space left on device")
         except OSError as error:

@@ -71,7 +71,7 @@ class Hangs:
         bus.on("explaining", self._rank_0_is_there)
         bus.on_topic(_core.TOPIC_UNNOTICED, self._unnoticed)
         if job.rank == 0:
-            engine.set_report("")  # "": rank 0 writes reports, but has written none yet
+            engine.set_report("")  # "" means that rank 0 will write a report
             bus.on("seen", self._seen)
             bus.on("unnoticed", self._unnoticed_elsewhere)
             bus.on_waiting(self._waits)

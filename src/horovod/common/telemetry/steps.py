@@ -185,7 +185,7 @@ class Pings:
 def came_last(
     steps: Mapping[int, Sampled], hosts: Mapping[int, int], clocks: Mapping[int, Clock]
 ) -> tuple[int, int] | None:
-    """Return the rank that came last in a step, and by how many ns later than the median of the others.
+    """Return the rank that came last in a step, and its lateness compared to the median of the others.
 
     Args:
         steps: Reports of at least two ranks about the step, by rank.

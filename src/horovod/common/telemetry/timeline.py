@@ -119,7 +119,7 @@ def _complete(path: str) -> bool:
         return False
 
 
-_PROFILER = "NVTX_INJECTION64_PATH"  # set by the profiler: the library that NVTX loads
+_PROFILER = "NVTX_INJECTION64_PATH"  # set by a profiler to the library that NVTX loads
 
 
 def begin_nvtx_ranges(engine: "Engine", settings: Settings, environ: Mapping[str, str] = os.environ) -> str:
