@@ -132,7 +132,7 @@ def start_allgather(
     then: Then = list,
     blocking: bool = False,
 ) -> Pending:
-    """Concatenate the arrays of all ranks along dimension 0, in which they may differ."""
+    """Concatenate the arrays of all ranks along dimension 0, whose size can differ between ranks."""
     from horovod._core import KIND_ALLGATHER
 
     sources = [plain(array) for array in arrays]
@@ -261,7 +261,8 @@ def allreduce_all(
 ) -> list[Array]:
     """Reduce all arrays.
 
-    ``groups`` has the name of each array's group or "", and may be empty. The arrays of a group complete together.
+    ``groups`` contains the name of each array's group, or "" for none. It can be empty. The arrays of a group complete
+    together.
     """
     results: list[Array] = start_allreduce(face, arrays, names, reduction, groups, blocking=True).result()
     return results
@@ -280,7 +281,7 @@ def broadcast_all(
 def allgather_all(
     face: Frontend, arrays: Sequence[Any], names: Sequence[str], process_set: ProcessSet, groups: Sequence[str] = ()
 ) -> list[Array]:
-    """Return the arrays of all ranks, concatenated along dimension 0, in which they may differ."""
+    """Concatenate the arrays of all ranks along dimension 0, whose size can differ, and return the results."""
     results: list[Array] = start_allgather(face, arrays, names, process_set, groups, blocking=True).result()
     return results
 

@@ -169,7 +169,7 @@ def _texts(op: Any, attribute: str) -> list[str]:
 
 
 def _in_place(kind: int, value: Any) -> bool:
-    """Return True if a call may write its result to the memory of its argument.
+    """Return True if a call can write its result to the memory of its argument.
 
     An argument of a function may belong to the caller, so XLA would copy it first. Writing the result to another array
     is then as fast.

@@ -1,7 +1,7 @@
 """Order of a program's collectives that prevents deadlocks between ranks.
 
 On the CPU, XLA runs a program's foreign calls one after another in an order of its choice. Each Horovod call blocks
-until the other ranks have reached the same call. Programs are equal on all ranks, except that independent calls may be
+until the other ranks have reached the same call. Programs are equal on all ranks, except that independent calls can be
 written in a different order. So the order is derived from the dependencies between calls, which are equal on all ranks:
 
 - Calls of a block that depend on equally many preceding calls become one call with all their arrays.

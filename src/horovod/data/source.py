@@ -18,7 +18,7 @@ class Source(ABC):
     """Source of records in blocks, each of which is read as a whole.
 
     A subclass needs only ``lengths`` and a ``load`` that returns a list. Sources must be picklable, so that one rank
-    can create a source, which may scan all files, and broadcast it.
+    can create a source, which can require a scan of all files, and broadcast it.
     """
 
     lengths: Sequence[int]

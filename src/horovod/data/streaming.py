@@ -64,7 +64,7 @@ class StreamingDataset(Resumes):
 
         Args:
             source: Source of records, which must be the same on all ranks.
-            batch_size: Records per rank and step. The last batch of an epoch may have fewer.
+            batch_size: Records per rank and step. The last batch of an epoch can have fewer.
             shuffle: True to use a different order in each epoch. It is derived from ``seed`` and equal on all ranks.
             seed: Seed of the order, from 0 to 2**64 - 1.
             mix: Number of blocks that are held in memory and mixed at a time.

@@ -114,7 +114,7 @@ def grouped_allreduce(
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
 
     Returns:
-        pytree: Reduced JAX arrays. Errors are those of ``allreduce``.
+        pytree: Reduced JAX arrays. Raises the same errors as ``allreduce``.
     """
     how = (compression, prescale_factor, postscale_factor, process_set)
     op = resolve_op(op, average, "grouped_allreduce")
@@ -196,7 +196,7 @@ def broadcast(tree: Any, root_rank: int, name: str | None = None, process_set: P
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
 
     Returns:
-        pytree: The root's values as JAX arrays. Errors are those of ``allreduce``.
+        pytree: The root's values as JAX arrays. Raises the same errors as ``allreduce``.
     """
     leaves, places, structure = flat(tree)
     names = full_names("broadcast", name, places)
@@ -227,14 +227,14 @@ def allgather(tree: Any, name: str | None = None, process_set: ProcessSet = glob
     The operation is differentiable: the gradient is this rank's rows of the average of the ranks' output gradients.
 
     Args:
-        tree (pytree): Arrays with at least one dimension. They may differ between ranks in dimension 0, except in a
-            compiled program, whose shapes are fixed.
+        tree (pytree): Arrays with at least one dimension. The size of dimension 0 can differ between ranks, except in a
+            compiled program, where shapes are fixed.
         name (str, optional): Name that matches the operation between ranks. Unnamed operations are matched by call
             order.
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
 
     Returns:
-        pytree: Concatenated JAX arrays. Errors are those of ``allreduce``.
+        pytree: Concatenated JAX arrays. Raises the same errors as ``allreduce``.
     """
     leaves, places, structure = flat(tree)
     return structure.unflatten(_gather(leaves, full_names("allgather", name, places), process_set))
@@ -250,7 +250,7 @@ def grouped_allgather(tree: Any, name: str | None = None, process_set: ProcessSe
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
 
     Returns:
-        pytree: Concatenated JAX arrays. Errors are those of ``allreduce``.
+        pytree: Concatenated JAX arrays. Raises the same errors as ``allreduce``.
     """
     leaves, places, structure = flat(tree)
     names = full_names("grouped_allgather", name or "noname", places)
@@ -292,7 +292,7 @@ def alltoall(
 
     Returns:
         pytree or tuple: Received rows, or (rows, received_splits) if ``splits`` is given. ``received_splits`` has the
-            number of rows received from each rank. Errors are those of ``allreduce``.
+            number of rows received from each rank. Raises the same errors as ``allreduce``.
     """
     leaves, places, structure = flat(tree)
     names = full_names("alltoall", name, places)
@@ -353,7 +353,7 @@ def reducescatter(
         postscale_factor (float): Factor applied to the result. Default: 1.0.
 
     Returns:
-        pytree: This rank's rows as JAX arrays. Errors are those of ``allreduce``.
+        pytree: This rank's rows as JAX arrays. Raises the same errors as ``allreduce``.
     """
     leaves, places, structure = flat(tree)
     names = full_names("reducescatter", name, places)
@@ -383,7 +383,7 @@ def grouped_reducescatter(
         postscale_factor (float): Factor applied to the result. Default: 1.0.
 
     Returns:
-        pytree: This rank's rows as JAX arrays. Errors are those of ``allreduce``.
+        pytree: This rank's rows as JAX arrays. Raises the same errors as ``allreduce``.
     """
     leaves, places, structure = flat(tree)
     names = full_names("grouped_reducescatter", name or "noname", places)

@@ -61,7 +61,7 @@ class GradientReduction:
             gradients: Pytree of this rank's gradients.
             weight: Weight of this rank's gradients, such as its number of samples. It can be a number or a traced
                 scalar. The result is then the weighted mean, and zero if all weights are 0. Gradients with weight 0 are
-                ignored and may be NaN. The weights are reduced first, in a separate call.
+                ignored and can be NaN. The weights are reduced first, in a separate call.
             beside: Pytree of other arrays of the caller. If one of them is traced, the call becomes part of the
                 compiled program even if ``gradients`` are constants.
         """

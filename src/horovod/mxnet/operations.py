@@ -148,7 +148,7 @@ def allreduce_(
         op (int, optional): As for ``allreduce``. Default: ``Average``.
 
     Returns:
-        NDArray: ``tensor``. Errors are those of ``allreduce``.
+        NDArray: ``tensor``. Raises the same errors as ``allreduce``.
     """
     resolved = ops.resolve_op(op, average)
     return reduce([tensor], True, resolved, name, priority, prescale_factor, postscale_factor, process_set)[0]
@@ -178,7 +178,7 @@ def grouped_allreduce(
         op (int, optional): As for ``allreduce``. Default: ``Average``.
 
     Returns:
-        list[NDArray]: New arrays. Errors are those of ``allreduce``.
+        list[NDArray]: New arrays. Raises the same errors as ``allreduce``.
     """
     resolved = ops.resolve_op(op, average)
     scales = (prescale_factor, postscale_factor)
@@ -209,7 +209,7 @@ def grouped_allreduce_(
         op (int, optional): As for ``allreduce``. Default: ``Average``.
 
     Returns:
-        list[NDArray]: ``tensors``. Errors are those of ``allreduce``.
+        list[NDArray]: ``tensors``. Raises the same errors as ``allreduce``.
     """
     resolved = ops.resolve_op(op, average)
     scales = (prescale_factor, postscale_factor)
@@ -254,7 +254,7 @@ def allgather(
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
 
     Returns:
-        NDArray: Concatenated array. Errors are those of ``allreduce``.
+        NDArray: Concatenated array. Raises the same errors as ``allreduce``.
     """
     return _gather("allgather", [tensor], name, priority, process_set)[0]
 
@@ -263,7 +263,7 @@ def allgather(
 def grouped_allgather(
     tensors: Sequence[Any], name: str | None = None, priority: int = 0, process_set: ProcessSet = global_process_set
 ) -> list[Any]:
-    """Allgather several arrays as one operation.
+    """Run an allgather of several arrays as one operation.
 
     Args:
         tensors (Sequence[NDArray]): Arrays as for ``allgather``.
@@ -272,7 +272,7 @@ def grouped_allgather(
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
 
     Returns:
-        list[NDArray]: Concatenated arrays. Errors are those of ``allreduce``.
+        list[NDArray]: Concatenated arrays. Raises the same errors as ``allreduce``.
     """
     gathered: list[Any] = _gather("grouped_allgather", tensors, name, priority, process_set)
     return gathered
@@ -313,7 +313,7 @@ def broadcast(
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
 
     Returns:
-        NDArray: The root's array. Errors are those of ``allreduce``.
+        NDArray: The root's array. Raises the same errors as ``allreduce``.
     """
     return broadcast_to(tensor, None, root_rank, name, priority, process_set)
 
@@ -336,7 +336,7 @@ def broadcast_(
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
 
     Returns:
-        NDArray: ``tensor``. Errors are those of ``allreduce``.
+        NDArray: ``tensor``. Raises the same errors as ``allreduce``.
     """
     return broadcast_to(tensor, tensor, root_rank, name, priority, process_set)
 
@@ -366,7 +366,8 @@ def alltoall(
 
     Returns:
         NDArray or tuple[NDArray, NDArray]: The output, or (output, received_splits) if ``splits`` is given.
-        ``received_splits`` (int32) has the number of rows received from each rank. Errors are those of ``allreduce``.
+        ``received_splits`` (int32) has the number of rows received from each rank. Raises the same errors
+        as ``allreduce``.
     """
     number, priority = _begin("alltoall", name, priority, process_set)
     code = code_of(tensor, "alltoall")
@@ -436,7 +437,7 @@ def reducescatter(
         postscale_factor (float): Factor applied to the result. Default: 1.0.
 
     Returns:
-        NDArray: This rank's rows. Errors are those of ``allreduce``.
+        NDArray: This rank's rows. Raises the same errors as ``allreduce``.
     """
     scales = (prescale_factor, postscale_factor)
     return _scatter("reducescatter", [tensor], op, name, priority, process_set, *scales)[0]
@@ -452,7 +453,7 @@ def grouped_reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> list[Any]:
-    """Reducescatter several arrays as one operation.
+    """Run a reducescatter of several arrays as one operation.
 
     Args:
         tensors (Sequence[NDArray]): Arrays as for ``reducescatter``.
@@ -464,7 +465,7 @@ def grouped_reducescatter(
         postscale_factor (float): Factor applied to the results. Default: 1.0.
 
     Returns:
-        list[NDArray]: This rank's rows of each result. Errors are those of ``allreduce``.
+        list[NDArray]: This rank's rows of each result. Raises the same errors as ``allreduce``.
     """
     scales = (prescale_factor, postscale_factor)
     return _scatter("grouped_reducescatter", tensors, op, name, priority, process_set, *scales)

@@ -77,7 +77,7 @@ def _own(value: Any, what: str) -> Array | None:
         return np.asarray(value)
     if isinstance(value, np.generic | numbers.Number):
         made = np.asarray(value)
-        made.flags.writeable = False  # a number cannot be changed in place
+        made.flags.writeable = False  # a Python number is immutable
         return made
     return None
 
@@ -90,7 +90,7 @@ def _view(value: Any, what: str, in_place: bool) -> Array:
             f"{what}: a {class_name(value)} cannot be changed in place; use the operation that returns a new array"
         )
     problem: Exception | None = None
-    ways = _WAYS[:-1] if in_place else _WAYS  # __array__ may return a copy
+    ways = _WAYS[:-1] if in_place else _WAYS  # __array__ can return a copy
     for has, view in ways:
         if has is not None and not hasattr(value, has):
             continue

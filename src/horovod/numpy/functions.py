@@ -51,7 +51,7 @@ def broadcast_object(
     """Return the root's object on every rank of the process set.
 
     Args:
-        obj (Any): Object to send, which must support pickling. Ignored on the other ranks, which may pass None.
+        obj (Any): Object to send, which must support pickling. Ignored on the other ranks, which can pass None.
         root_rank (int): World rank of the root. Default: 0.
         name (str, optional): Prefix of the names of the two operations, ``<name>.sz`` and ``<name>.t``.
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
@@ -69,7 +69,7 @@ def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet 
     """Return the objects of all ranks of the process set.
 
     Args:
-        obj (Any): Object of this rank, which must support pickling. Types may differ between ranks.
+        obj (Any): Object of this rank, which must support pickling. Types can differ between ranks.
         name (str, optional): Name that matches the operation between ranks.
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
 

@@ -73,7 +73,7 @@ def broadcast_(
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
 
     Returns:
-        array: ``tensor``. Errors are those of ``broadcast``.
+        array: ``tensor``. Raises the same errors as ``broadcast``.
     """
     return _broadcast(tensor, root_rank, name, process_set, in_place=True, blocking=True).result()
 
@@ -156,7 +156,7 @@ def allgather_async(tensor: Any, name: str | None = None, process_set: ProcessSe
 def grouped_allgather(
     tensors: Sequence[Any], name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[Array]:
-    """Allgather several arrays as one operation.
+    """Run an allgather of several arrays as one operation.
 
     Args:
         tensors (Sequence[array]): Arrays as for ``allgather``.
@@ -164,7 +164,7 @@ def grouped_allgather(
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
 
     Returns:
-        list[numpy.ndarray]: Concatenated arrays. Errors are those of ``allgather``.
+        list[numpy.ndarray]: Concatenated arrays. Raises the same errors as ``allgather``.
     """
     return grouped_allgather_async(tensors, name, process_set).result()
 

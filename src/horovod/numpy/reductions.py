@@ -121,7 +121,7 @@ def allreduce_(
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
 
     Returns:
-        array: ``tensor``. Errors are those of ``allreduce``.
+        array: ``tensor``. Raises the same errors as ``allreduce``.
     """
     reduction = _reduction(op, average, _op_label("allreduce", name), process_set, prescale_factor, postscale_factor)
     given = take(tensor, _op_label("allreduce", name), in_place=True)
@@ -149,7 +149,7 @@ def allreduce_async(
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
 
     Returns:
-        Handle: Future of the reduced array. Errors are those of ``allreduce``.
+        Handle: Future of the reduced array. Raises the same errors as ``allreduce``.
     """
     reduction = _reduction(op, average, _op_label("allreduce", name), process_set, prescale_factor, postscale_factor)
     return Handle(_one(take(tensor, _op_label("allreduce", name)), name, reduction, in_place=False))
@@ -176,7 +176,7 @@ def allreduce_async_(
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
 
     Returns:
-        Handle: Future of ``tensor``. Errors are those of ``allreduce``.
+        Handle: Future of ``tensor``. Raises the same errors as ``allreduce``.
     """
     reduction = _reduction(op, average, _op_label("allreduce", name), process_set, prescale_factor, postscale_factor)
     return Handle(_one(take(tensor, _op_label("allreduce", name), in_place=True), name, reduction, in_place=True))
@@ -205,7 +205,7 @@ def grouped_allreduce(
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
 
     Returns:
-        list[numpy.ndarray]: New arrays. Errors are those of ``allreduce``.
+        list[numpy.ndarray]: New arrays. Raises the same errors as ``allreduce``.
     """
     what = _op_label("grouped_allreduce", name)
     op = resolve_op(op, average, what)
@@ -240,7 +240,7 @@ def grouped_allreduce_(
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
 
     Returns:
-        list: ``tensors`` as a list. Errors are those of ``allreduce``.
+        list: ``tensors`` as a list. Raises the same errors as ``allreduce``.
     """
     handle = grouped_allreduce_async_(tensors, average, name, op, prescale_factor, postscale_factor, process_set)
     return handle.result()
@@ -267,7 +267,7 @@ def grouped_allreduce_async(
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
 
     Returns:
-        Handle: Future of the list of reduced arrays. Errors are those of ``allreduce``.
+        Handle: Future of the list of reduced arrays. Raises the same errors as ``allreduce``.
     """
     reduction = _reduction(
         op, average, _op_label("grouped_allreduce", name), process_set, prescale_factor, postscale_factor
@@ -297,7 +297,7 @@ def grouped_allreduce_async_(
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
 
     Returns:
-        Handle: Future of ``tensors`` as a list. Errors are those of ``allreduce``.
+        Handle: Future of ``tensors`` as a list. Raises the same errors as ``allreduce``.
     """
     reduction = _reduction(
         op, average, _op_label("grouped_allreduce", name), process_set, prescale_factor, postscale_factor
@@ -328,7 +328,7 @@ def reducescatter(
         postscale_factor (float): Factor applied to the result. Default: 1.0.
 
     Returns:
-        numpy.ndarray: This rank's rows. Errors are those of ``allreduce``.
+        numpy.ndarray: This rank's rows. Raises the same errors as ``allreduce``.
     """
     what = _op_label("reducescatter", name)
     refuse_wire(compression, what)
@@ -356,7 +356,7 @@ def reducescatter_async(
         postscale_factor (float): Factor applied to the result. Default: 1.0.
 
     Returns:
-        Handle: Future of this rank's rows. Errors are those of ``allreduce``.
+        Handle: Future of this rank's rows. Raises the same errors as ``allreduce``.
     """
     reduction = Reduction(op, process_set, prescale_factor, postscale_factor)
     return Handle(_scatter(take(tensor, _op_label("reducescatter", name)), name, reduction))
@@ -371,7 +371,7 @@ def grouped_reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> list[Array]:
-    """Reducescatter several arrays as one operation.
+    """Run a reducescatter of several arrays as one operation.
 
     Args:
         tensors (Sequence[array]): Arrays as for ``reducescatter``.
@@ -383,7 +383,7 @@ def grouped_reducescatter(
         postscale_factor (float): Factor applied to the results. Default: 1.0.
 
     Returns:
-        list[numpy.ndarray]: This rank's rows of each result. Errors are those of ``allreduce``.
+        list[numpy.ndarray]: This rank's rows of each result. Raises the same errors as ``allreduce``.
     """
     what = _op_label("grouped_reducescatter", name)
     refuse_wire(compression, what)
@@ -412,7 +412,7 @@ def grouped_reducescatter_async(
         postscale_factor (float): Factor applied to the results. Default: 1.0.
 
     Returns:
-        Handle: Future of the list of this rank's rows. Errors are those of ``allreduce``.
+        Handle: Future of the list of this rank's rows. Raises the same errors as ``allreduce``.
     """
     arrays = [given.array for given in take_all(tensors, _op_label("grouped_reducescatter", name))]
     if not arrays:

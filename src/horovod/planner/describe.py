@@ -22,7 +22,7 @@ class Layer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Attributes:
         name: Name of the layer, and prefix of the names of its gradients.
-        parameters: Number of elements of each parameter, by name; may be empty.
+        parameters: Number of elements of each parameter, by name; can be empty.
         flops: Floating-point operations of forward for one sample.
     """
 

@@ -65,8 +65,8 @@ class Schedule:
     Args:
         every: Number of steps between two exchanges of the same fragment. Must be a multiple of ``fragments``.
         fragments: Number of fragments, which are exchanged in turns at equal intervals.
-        overlap: Number of steps between sending a fragment and using the result. Must be less than ``every /
-            fragments``.
+        overlap: Number of steps between sending a fragment and using the result. Must be less than
+            ``every / fragments``.
         synchronous_steps: Number of steps, from the first on, after each of which all fragments are exchanged.
 
     Raises:

@@ -241,11 +241,11 @@ def LocalSGD(
     between hosts, pass ``hvd.DistributedOptimizer(optimizer, process_set=host)``.
 
     Args:
-        optimizer (torch.optim.Optimizer): Any optimizer, without a learning rate scheduler yet.
+        optimizer (torch.optim.Optimizer): Any optimizer. It must not have a learning rate scheduler yet.
         every (int): Number of steps between averages. With 1 and SGD, this is equivalent to synchronous SGD.
         synchronous_steps (int): Number of steps, from the first on, after each of which parameters are averaged
             (post-local SGD). Default: 0.
-        wire (str, optional): Format of changes on the network, "fp16", "bf16" or "int8"; float32 by default.
+        wire (str, optional): Format in which changes are sent, "fp16", "bf16" or "int8". Default: float32.
         process_set (ProcessSet): Ranks that average. Default: all ranks.
 
     Returns:
@@ -271,20 +271,20 @@ def DiLoCo(
 ) -> Any:
     """Train each rank independently, update shared parameters with an outer optimizer, and return ``optimizer``.
 
-    After a round, the ranks average the change of their parameters, and the outer optimizer applies it to the shared
-    parameters, which all ranks take over (Douillard et al. 2023).
+    After a round, the ranks average the changes of their parameters. The outer optimizer applies the average to the
+    shared parameters, with which all ranks continue (Douillard et al. 2023).
 
     Args:
-        optimizer (torch.optim.Optimizer): Any optimizer, without a learning rate scheduler yet.
+        optimizer (torch.optim.Optimizer): Any optimizer. It must not have a learning rate scheduler yet.
         outer (horovod.strategies.OuterSGD, optional): Outer optimizer. Default: ``OuterSGD(0.7, 0.9, nesterov=True)``.
         every (int): Number of steps per round. Default: 500.
-        fragments (int): Parts of the parameters that are exchanged at different steps of a round, so that less is sent
-            at a time; must divide ``every``. Default: 1.
-        overlap (int): Steps that a rank continues to train while a part is exchanged, below ``every / fragments``.
-            Default: 0.
-        wire (str, optional): Format of changes on the network, "fp16", "bf16" or "int8"; float32 by default.
-        mixing (float): Weight of a rank's own parameters when it takes over the shared ones. With ``overlap``, 0.5
-            keeps a part of the steps made meanwhile. Default: 0.0.
+        fragments (int): Number of parts of the parameters, which are exchanged at different steps of a round, so that
+            less is sent at a time. Must divide ``every``. Default: 1.
+        overlap (int): Number of steps that a rank trains while a part is exchanged. Must be less than
+            ``every / fragments``. Default: 0.
+        wire (str, optional): Format in which changes are sent, "fp16", "bf16" or "int8". Default: float32.
+        mixing (float): Weight of a rank's own parameters when they are mixed with the shared ones. With ``overlap``, a
+            value of 0.5 keeps half of the change made during the exchange. Default: 0.0.
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
 
     Returns:
@@ -313,15 +313,15 @@ def Gossip(
     but are not equal. Average them at the end with ``hvd.allreduce``, or use ``average_every``.
 
     Args:
-        optimizer (torch.optim.Optimizer): Any optimizer, without a learning rate scheduler yet.
-        graph (str or Callable): "exponential" (distance 1, 2, 4, ... in turns), "ring" (next and previous rank in
-            turns), "pairs" (every pair in turns), or a function of (number of ranks, number of the round) that returns
-            a list of target ranks for each rank, the same on all ranks.
-        push_sum (bool): Send a weight too (stochastic gradient push). Only functions whose ranks receive unequal shares
-            need it. Default: True.
-        every (int): Steps between two rounds. Default: 1.
-        average_every (int): Rounds after which all ranks average exactly; 0 for never. Default: 0.
-        wire (str, optional): Format on the network, "fp16"; that of the parameters by default.
+        optimizer (torch.optim.Optimizer): Any optimizer. It must not have a learning rate scheduler yet.
+        graph (str or Callable): "exponential" (the rank at distance 1, 2, 4, ... in turns), "ring" (the next and the
+            previous rank in turns), "pairs" (each of the other ranks in turn), or a function ``graph(size, round)``
+            that returns a list of target ranks for each rank. It must return the same on all ranks.
+        push_sum (bool): Send a weight too (stochastic gradient push). It is needed only for graphs in which ranks
+            receive unequal shares. Default: True.
+        every (int): Number of steps between two rounds. Default: 1.
+        average_every (int): Number of rounds between exact averages over all ranks. 0 for none. Default: 0.
+        wire (str, optional): Format in which parameters are sent, "fp16" or None. Default: their own format.
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
 
     Returns:
@@ -358,19 +358,19 @@ def ParameterServer(
             optimizer.finish()
 
     Args:
-        optimizer (torch.optim.Optimizer): Optimizer that treats each element by itself, such as SGD or Adam, without a
-            learning rate scheduler yet.
+        optimizer (torch.optim.Optimizer): Optimizer that updates each element independently, such as SGD or Adam. It
+            must not have a learning rate scheduler yet.
         servers (int): Number of servers. Default: 1.
-        mode (str): "sync": apply the average gradient of all workers. "async": apply each gradient when it arrives.
-            "easgd": workers take local steps; after every ``every`` of them, a worker and the center that the servers
-            hold move towards each other. Default: "sync".
-        staleness (int, optional): Steps by which a worker may be ahead of the slowest one in modes "async" and "easgd";
-            unbounded by default.
-        every (int): Steps between exchanges in mode "easgd". Default: 1.
+        mode (str): With "sync", servers apply the average gradient of all workers. With "async", they apply each
+            gradient when it arrives. With "easgd", workers take local steps. After every ``every`` steps, a worker's
+            parameters and the servers' parameters (the center) move towards each other. Default: "sync".
+        staleness (int, optional): Maximum number of steps by which a worker can be ahead of the slowest worker in modes
+            "async" and "easgd". Default: no limit.
+        every (int): Number of steps between exchanges in mode "easgd". Default: 1.
         rate (float, optional): Moving rate of mode "easgd". Default: 0.9 / number of workers.
         damping (bool): Divide each asynchronous gradient by 1 + its staleness. Default: False.
-        wire (str, optional): Format of what workers send, "fp16"; float32 by default.
-        timeout (float): Seconds that a worker may wait for slower ones. Default: 600.
+        wire (str, optional): Format of the values that workers send, "fp16" or None. Default: float32.
+        timeout (float): Maximum seconds that a worker waits for slower workers. Default: 600.
 
     Returns:
         torch.optim.Optimizer: ``optimizer``, with methods ``serve`` and ``finish`` and an attribute ``strategy``, whose

@@ -4,9 +4,9 @@ Each rank takes the plain optimizer's step with its own gradients. The change of
 and every rank applies the result to the parameters as they were before the step. Source: S. Maleki et al., "Scaling
 Distributed Training with Adaptive Summation", MLSys 2021.
 
-All trainable parameters take part in every step. A parameter that no rank has changed keeps its value. Ranks may
-therefore have gradients for different parameters, but all must take the same steps. If gradients overflow on one rank
-only, its gradient scaler skips the step, and the other ranks wait for it.
+All trainable parameters take part in every step. A parameter that no rank has changed keeps its value. So ranks can
+have gradients for different parameters, but all ranks must take the same steps. If gradients overflow on one rank only,
+its gradient scaler skips the step, and the other ranks wait for it.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -37,7 +37,7 @@ def check_set(process_set: ProcessSet) -> None:
 
 
 class _Slot:
-    """A parameter, its name on the wire, and its values before the step."""
+    """State of one parameter: its operation name, and its values before the step."""
 
     def __init__(self, parameter: torch.Tensor, name: str, passes: int) -> None:
         self.parameter = parameter
@@ -109,7 +109,7 @@ class DeltaReducer:
         """Do nothing: gradients are not reduced."""
 
     def stepped(self) -> None:
-        """Do nothing: a step needs no bookkeeping."""
+        """Do nothing: no state has to be updated after a step."""
 
     def zeroed(self) -> None:
         """Set the count of backward passes back to 0. Called when gradients are set to zero."""
@@ -126,7 +126,7 @@ class DeltaReducer:
             Exception: ``step`` failed; the other ranks then wait for this one.
         """
         self._members.take_in(self)
-        # A step also changes a frozen parameter that has a gradient.
+        # Include frozen parameters that have a gradient, because the step changes them too.
         slots = [s for s in self._slots if s.parameter.requires_grad or s.parameter.grad is not None]
         with torch.no_grad():
             starts = [slot.remember() for slot in slots]

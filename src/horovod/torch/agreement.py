@@ -13,7 +13,7 @@ A message consists of:
   the number of the epoch. Each of these except the largest number of rounds is sent twice, the second time subtracted
   from ``MAX_BYTE``, so that Max also yields the minimum over the ranks.
 
-After a round all ranks have the same reduced message. Buckets depend only on it, so every rank computes the same ones.
+Buckets are computed from data that is equal on all ranks, so every rank computes the same buckets.
 """
 
 from collections.abc import Sequence
@@ -72,7 +72,7 @@ def encode_readiness(
     steps: int,
     epoch: int,
 ) -> bytearray:
-    """Return this rank's message.
+    """Return the readiness message of this rank as bytes.
 
     Args:
         ranks: Size of the process set.
@@ -107,12 +107,12 @@ def _both(number: int) -> tuple[int, int]:
 
 
 def flags_of(vector: bytearray, ranks: int, parameters: int) -> bytearray:
-    """Return the parameters' flags from a message."""
+    """Return the part of a message that contains the parameters' flags."""
     return vector[ranks : ranks + parameters]
 
 
 def decode_readiness(vector: bytearray, ranks: int) -> Readiness:
-    """Decode the maximum over all ranks' messages."""
+    """Decode the elementwise maximum over all ranks' messages."""
     at_step, at_end, failed, most, least, rounds, last, first, last_epoch, first_epoch = vector[-_STATUS_BYTES:]
     here, flags = vector[:ranks], vector[ranks:-_STATUS_BYTES]
     about_step = (bool(at_step), bool(at_end), failed, most, MAX_BYTE - least, rounds)
@@ -173,7 +173,7 @@ CPU = torch.device("cpu")
 
 @dataclass(frozen=True)
 class Gradient:
-    """The properties of a gradient that determine its bucket."""
+    """Properties of a gradient that determine its bucket."""
 
     numel: int
     dtype: torch.dtype
@@ -190,7 +190,7 @@ class Gradient:
         return -(-self.nbytes // alignment) * alignment
 
     def like(self, other: "Gradient") -> bool:
-        """Return True if both gradients may share a bucket."""
+        """Return True if both gradients can be in the same bucket."""
         return self.dtype is other.dtype and self.device == other.device
 
 

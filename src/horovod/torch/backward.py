@@ -23,7 +23,7 @@ from typing import Any, Protocol
 import torch
 
 _queue = torch.autograd.Variable._execution_engine.queue_callback
-# The node that this thread is running, if it is within a backward pass.
+# Returns the autograd node that this thread is running, or None outside of a backward pass.
 _node: Callable[[], Any] = getattr(torch._C, "_current_autograd_node", lambda: None)
 _local = threading.local()  # ``current`` is a weak reference to this thread's pass
 
@@ -49,16 +49,16 @@ class Reducer(Protocol):
         """Record that ``backward()`` is raising an exception. Implementations must not block."""
 
     def begin(self, *, alone: bool) -> None:
-        """Submit everything that can be submitted, without blocking.
+        """Submit all gradients that this rank has, and its readiness message, without blocking.
 
         ``alone`` is True if no other reducer submits gradients in this pass.
         """
 
     def answer(self, seconds: float) -> bool:
-        """Submit the gradients that other ranks requested.
+        """Submit zeros for gradients that only other ranks have.
 
         Returns:
-            bool: False if not all ranks have sent their requests within ``seconds``.
+            bool: False if not all readiness messages have arrived within ``seconds``.
         """
 
     def finish(self) -> None:
@@ -111,7 +111,7 @@ class Pass:
 
 
 class Turn:
-    """Lock-like object that orders the program's threads that run backward passes for the same optimizer.
+    """Coordinator of the program's threads that run backward passes for the same optimizer.
 
     At its first gradient, a pass waits until no other thread's round is under way. It cannot wait for another thread's
     pass to end. That pass may need a parameter whose gradient this pass has just produced, and autograd locks the
@@ -292,8 +292,8 @@ class Hooks:
         self._notes = notes or Notes()
         self.before = before
         """True if hooks also call ``owner.before_gradient``."""
-        # Handles refer to parameters weakly, so this list keeps no parameter alive. It does keep autograd nodes alive,
-        # until the owner is deleted.
+        # Handles refer to parameters weakly, so this list keeps no parameter alive. It keeps autograd nodes alive until
+        # the owner is deleted.
         self._handles: list[Any] = []
         weakref.finalize(owner, _remove, self._handles).atexit = False
 

@@ -30,8 +30,8 @@ from horovod.torch.agreement import Gradient, offsets
 from horovod.torch.ops import devices
 from horovod.torch.ops.tensors import shared_buffer
 
-# Returns the number of references to a storage. In PyTorch versions without this function, views of a gradient that the
-# program keeps across steps are not detected; gradients that it keeps are.
+# Returns the number of references to a storage. PyTorch versions without this function cannot detect that the program
+# keeps views of a gradient across steps.
 _storage_uses: Callable[[int], int] = getattr(torch._C, "_storage_Use_Count", lambda _: 0)
 
 # Bytes above which a gradient is copied as soon as it arrives: the cost of the call is then small.
@@ -176,7 +176,7 @@ class Bucket:
     )
 
     def __init__(self, name: str, members: Sequence[Slot], kind: Gradient, job: Any) -> None:
-        """Make each member's gradient part of this bucket.
+        """Allocate the bucket, and assign the slots to it.
 
         Args:
             name: Name of the operation.
@@ -196,7 +196,7 @@ class Bucket:
         # Streams on which gradients have arrived; None on the CPU.
         self.streams = None if self._device.type == "cpu" else devices.Streams(self._device)
         self._parameters = [slot.parameter for slot in self.members]
-        self._taken_from: dict[Slot, torch.Tensor] = {}  # gradients that are not views
+        self._taken_from: dict[Slot, torch.Tensor] = {}  # copied gradients that remain param.grad
         self._allocate()
         for place, slot in enumerate(self.members):
             slot.bucket = self
@@ -213,7 +213,7 @@ class Bucket:
         self.gathered = False
         # True if the bucket was submitted as a whole.
         self.sent = False
-        # True if gradients cannot have changed since ``gather``.
+        # True if no gradient can have changed since ``gather``.
         self.left_alone = False
         self._memory_is_ours = False
         self._taken_from.clear()
@@ -273,7 +273,7 @@ class Bucket:
         return self.waiting_for == 0
 
     def gather(self, left_alone: bool) -> None:
-        """Make all gradients views of the bucket; a parameter without a gradient gets zeros.
+        """Make all gradients views of the bucket. A parameter without a gradient gets zeros.
 
         ``left_alone`` is True if no gradient can change from now until the reduction.
         """
@@ -360,7 +360,7 @@ class Bucket:
         if not kept and max(map(sys.getrefcount, self.views)) > self._view_uses:
             # Autograd may hold another reference to a tensor that is a parameter's gradient, so skip those.
             loose = [view for p, view in zip(self._parameters, self.views, strict=True) if p.grad is not view]
-            # The list itself holds one reference.
+            # ``loose`` holds one more reference.
             kept = bool(loose) and max(map(sys.getrefcount, loose)) > self._view_uses + 1
         if not kept:
             return

@@ -79,7 +79,7 @@ def named(slots: Sequence[Slot]) -> str:
 
 @contextlib.contextmanager
 def naming(slots: Sequence[Slot]) -> Iterator[None]:
-    """Return a context in which a RanksDisagreeError gets the names of ``slots`` added to its message.
+    """Return a context that adds the names of ``slots`` to the message of a RanksDisagreeError.
 
     Other ranks do not take part in the round of these slots if they have no such gradients.
     """
@@ -101,9 +101,9 @@ class Begun(dict[torch.Tensor, tuple[int, Any]]):
 
     @contextlib.contextmanager
     def apart(self, reducer: Any) -> Iterator[None]:
-        """Set these gradients to None within the context, so that they are not reduced twice.
+        """Return a context in which these gradients are None, so that they are not reduced twice.
 
-        On exit the gradients hold the reduced values.
+        On exit, the gradients are restored and hold the reduced values.
         """
         grads = {p: p.grad for p in self}
         for p in self:
@@ -138,7 +138,7 @@ def _requires_update(self: Any) -> set[torch.Tensor]:
 
 
 def _handles(self: Any) -> Begun:
-    """Return the dict of operations started with ``_allreduce_grad_async``, by parameter.
+    """Return the operations started with ``_allreduce_grad_async``, as a dict by parameter.
 
     ``synchronize`` and ``step`` wait for them. Gradients of backward passes are not included: they are reduced at the
     end of the pass.

@@ -1,4 +1,4 @@
-"""Reduction of a model's gradients, which starts during the backward pass and is complete at its end.
+"""Reduction of a model's gradients during the backward pass. It is complete when ``backward()`` returns.
 
 Each parameter has a hook that autograd calls when the gradient is complete. The hook submits the gradient to the engine
 and returns. Everything else happens in a *round*, in which all ranks take part. It runs at the end of the backward
@@ -20,13 +20,13 @@ The states of a ``GradientReducer``:
 rank has run no backward pass since the last step, or if it finds gradients that no round has seen (coverage.py). An
 exception in a round leads to ``reset``, which waits for everything in flight.
 
-Ranks may have gradients for different parameters, for example if only some ranks' data passed through a branch of the
+Ranks can have gradients for different parameters, for example if only some ranks' data passed through a branch of the
 model. So each rank contributes flags, one byte per parameter, to a small reduction with Max: 0 for no gradient, 1 for a
 dense one, 1 + k for a sparse one with k sparse dimensions. A rank without a gradient waits for the combined flags, and
 contributes zeros if some rank has the gradient. If no rank has it, the gradient stays None, as in a single process, and
 the optimizer skips the parameter. Ranks that have all gradients submit them without waiting for the flags.
 
-A rank may also call ``step`` without a backward pass when other ranks have run one. It then takes part in their rounds
+A rank can also call ``step`` without a backward pass while other ranks have run one. It then takes part in their rounds
 from ``step``. It expects the largest number of rounds that earlier steps had, usually one. If the other ranks run fewer
 rounds this time, they know from the message that a rank is waiting, and run another round from their own ``step``.
 Otherwise ``step`` needs no message. Other fields of the message (agreement.py) make a round fail on all ranks if ranks
@@ -269,7 +269,7 @@ class GradientReducer:
         return self._ended >= self.options.passes
 
     def pass_failed(self) -> None:
-        """Record a failed pass; see backward.Reducer.
+        """Record a failed pass; see ``backward.Reducer``.
 
         Ranks whose pass succeeded wait for this rank at the end of their pass. This rank reports the failure before it
         next waits for any operation.
@@ -318,7 +318,7 @@ class GradientReducer:
                 has completed no round since its last step, it reduces all existing gradients.
 
         Raises:
-            HorovodInternalError: Ranks disagree, or a rank was lost. No operation is pending then.
+            HorovodInternalError: Ranks disagree, or a rank was lost. All operations have ended in this case.
         """
         if not self._slots:
             return
@@ -376,7 +376,7 @@ class GradientReducer:
             raise
 
     def begin(self, at_step: bool = False, only_new: bool = True, *, alone: bool = False) -> None:
-        """Begin a round; see backward.Reducer.
+        """Begin a round; see ``backward.Reducer``.
 
         ``at_step`` is True if the caller is ``step()``, not the end of a backward pass. For ``only_new`` see
         ``synchronize``.

@@ -133,7 +133,7 @@ def after_step(names: Mapping[torch.Tensor, str], of: str, process_set: ProcessS
         of: Name by which ranks match the optimizer.
         process_set: Ranks that share the optimizer.
         steps: Number of steps that the optimizer has taken.
-        same: False if the program has skipped reductions, so that ranks may differ.
+        same: False if the program has skipped reductions, so that parameters can differ between ranks.
     """
     training.steps += 1
     if not training.watched or steps > _COMPARED[-1]:
@@ -165,7 +165,7 @@ def _sample(tensors: Mapping[str, torch.Tensor]) -> dict[str, list[float]]:
 
 
 def _values(tensor: torch.Tensor, count: int) -> torch.Tensor:
-    """Return at most ``count`` values of a tensor, spread evenly, in host memory."""
+    """Return at most ``count`` evenly spaced values of a tensor, in host memory."""
     return tensor.detach().reshape(-1)[:: -(-tensor.numel() // count)].cpu()
 
 

@@ -41,12 +41,12 @@ def reducing(closure: Callable[[], Any], reducer: GradientReducer) -> Callable[[
     Optimizers with a line search, such as LBFGS, use the loss to decide how often to call the closure. If each rank
     used its own loss, ranks could decide differently, and the rank with more calls would wait for the others.
 
-    The loss may be a number, a tensor with one element, or None. It is summed if ``op`` is Sum and averaged otherwise,
+    The loss can be a number, a tensor with one element, or None. It is summed if ``op`` is Sum and averaged otherwise,
     so that the gradients match the loss.
     """
 
     def run() -> Any:
-        reducer.stepped()  # only some ranks may have run a backward pass in the closure
+        reducer.stepped()  # it is possible that only some ranks have run a backward pass in the closure
         reducer.coverage.leave_alone()
         loss = closure()
         reducer.synchronize(only_new=True)
@@ -120,7 +120,7 @@ def DistributedOptimizer(
             buckets for gradients of all sizes, False for none. None (default) uses them for gradients of up to 256 KiB,
             because copying a larger one takes as long as the bucket saves. All ranks must enable it. Buckets are not
             used for sparse gradients, non-contiguous parameters (channels last), ``groups``, and compressors that do
-            not treat each value separately. These gradients are reduced one by one. The program may still assign any
+            not treat each value separately. These gradients are reduced one by one. The program can still assign any
             tensor to ``param.grad``. A gradient that it keeps across ``zero_grad()`` keeps its value.
 
     Returns:
@@ -301,9 +301,9 @@ class _Distributed:
     def synchronize(self) -> None:
         """Reduce all gradients that are not reduced yet.
 
-        ``backward()`` normally does this. It is needed only on a rank that has run fewer than
-        ``backward_passes_per_step`` backward passes, or none. Call ``step`` within ``with
-        optimizer.skip_synchronize():`` afterwards.
+        ``backward()`` normally does this. A call is needed only on a rank that has run fewer than
+        ``backward_passes_per_step`` backward passes, or none. Afterwards, call ``step`` within a
+        ``with optimizer.skip_synchronize():`` block.
 
         Raises:
             HorovodInternalError: A reduction failed.

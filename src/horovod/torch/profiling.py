@@ -1,4 +1,4 @@
-"""Recording of a step's profile for the planner (docs/planner.md)."""
+"""Recording of the profile of a training step, for the planner (docs/planner.md)."""
 
 import os
 import time
@@ -112,7 +112,7 @@ class _Recorder:
         self._parameters: list[torch.Tensor] = []
         self._model = ""
         self._calls = 0  # nesting depth of module calls
-        self._stepping = 0  # depth of step(): a distributed optimizer calls that of its base class
+        self._stepping = 0  # nesting depth of step(); a distributed optimizer calls its base class's step()
         self._now = _Marks(None)
         self._done: list[_Marks] = []
         # Import them here, because older versions of PyTorch lack them and must be able to import this module.

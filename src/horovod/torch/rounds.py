@@ -6,10 +6,10 @@ know the combined flags: which gradients exist, and which of them every rank all
 round depend only on these flags and on the order in which rank 0's gradients arrived, so all ranks choose the same
 buckets.
 
-Gradients that already exist when a backward pass adds to them must not be reduced again. A program may run several
-backward passes before it resets gradients: for several losses, or to accumulate. The results of earlier passes are
-already reduced, so only the values that the new pass adds must be reduced. With Average, reducing everything again is
-correct too, because the average of equal values is the same value; DDP does the same. With other operations, the old
+Gradients that already exist when a backward pass adds to them must not be reduced again. A program can run several
+backward passes before it resets gradients, for several losses or to accumulate gradients. The results of earlier passes
+are already reduced, so only the values that the new pass adds must be reduced. With Average, reducing everything again
+is correct too, because the average of equal values is the same value; DDP does the same. With other operations, the old
 values are moved aside before autograd adds to them, and are added to the result later.
 """
 
@@ -41,8 +41,8 @@ EVERYTHING = 1 << 62
 
 # Number of steps in a row with gradients missing on all ranks after which a bucket is dissolved.
 _PATIENCE = 3
-# Number of times that a gradient's bucket is dissolved (gradients were missing or a dtype changed) after which the
-# gradient stays out of buckets.
+# Maximum number of times that a gradient's bucket is dissolved, because gradients were missing or a dtype changed.
+# After that, the gradient is always reduced alone.
 _MAX_MOVES = 2
 
 
@@ -77,7 +77,7 @@ class Bucketing:
 
     @property
     def buckets(self) -> list[Bucket]:
-        """All buckets. Reading it first applies a pending proposal (``settle``)."""
+        """List of all buckets. Reading it first applies a pending proposal (``settle``)."""
         self.settle()
         return self._buckets
 
@@ -181,9 +181,8 @@ class Bucketing:
         # Without all ranks, keep the buckets: a rank that has called ``hvd.join()`` would not know about the new ones.
         if present < len(self._process_set.ranks or ()):
             return
-        # `came` has for each slot its 1-based position in the order in which gradients arrived on the set's first rank,
-        # or 0 if the gradient did not arrive. `wishes` has for each bucket the number of ranks that want to dissolve
-        # it.
+        # `came[i]` is the position, from 1, at which slot i's gradient arrived on the set's first rank, or 0 if it did
+        # not arrive. `wishes[i]` is the number of ranks that want to dissolve bucket i.
         came, wishes = rest[: proposal.slots], rest[proposal.slots :]
         # Gradients of a dissolved bucket are reduced alone at least in the next round, whose flags determine whether
         # they can share a bucket again.
@@ -395,7 +394,7 @@ def kind_of(grad: torch.Tensor | None) -> int:
 
 
 def fill(p: torch.Tensor, flag: int) -> None:
-    """Give ``p`` a zero gradient of the kind encoded in ``flag`` if it has none."""
+    """Set the gradient of ``p`` to zeros of the kind that ``flag`` encodes, unless ``p`` has a gradient."""
     if p.grad is not None:
         return
     if flag in (DENSE, DENSE | APART):

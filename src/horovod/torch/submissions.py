@@ -138,7 +138,7 @@ class Submissions:
         return len(self._pending)
 
     def exchange_readiness(self, vector: torch.Tensor, name: str) -> Any:
-        """Start to reduce ``vector`` in place with Max, and return the Work."""
+        """Start an allreduce of ``vector`` in place with Max, and return its Work."""
         repeat = self._pending[vector] = self._submit_in_place(vector, name, Max)
         return repeat.work
 
@@ -279,13 +279,13 @@ class Submissions:
         wire: int = WIRE_NONE,
         residual: torch.Tensor | None = None,
     ) -> Repeat:
-        """Start to reduce ``tensor`` in place, and return the operation as a Repeat.
+        """Start an allreduce of ``tensor`` in place, and return it as a Repeat.
 
         The last step's Work is submitted again if possible. With a residual it is not, because the Work would keep the
         residual's memory alive.
         """
         process_set = self._options.process_set
-        known = (name, group_size, wire)  # keys that no user can pass as a name
+        known = (name, group_size, wire)  # a tuple, which cannot be equal to a name that the user passes
         repeat = None
         if residual is None:
             repeat = repeats.take(known, tensor, op, prescale, postscale, process_set)

@@ -16,12 +16,12 @@ from horovod.torch.ops.allreduce import allreduce
 
 
 class SyncBatchNorm(_BatchNorm):
-    """Batch normalization with statistics of all ranks' batches during training. The batches may differ in size.
+    """Batch normalization with statistics of all ranks' batches during training. The batches can differ in size.
 
     The input has shape (batch, num_features, ...) and a floating-point dtype. Parameters and buffers are those of
-    ``torch.nn.BatchNorm2d``. Every rank must call the layer equally often and in the same order. In evaluation mode, or
-    in a job of one process, it is plain batch normalization. It can be differentiated twice. If the combined batch has
-    no values, the statistics do not change.
+    ``torch.nn.BatchNorm2d``. All ranks must call their layers the same number of times and in the same order. In
+    evaluation mode, or in a job of one process, it is plain batch normalization. It can be differentiated twice. If the
+    combined batch has no values, the statistics do not change.
 
     Args:
         num_features (int): Number of channels, the size of dimension 1.

@@ -1,4 +1,4 @@
-"""Creation of process groups of the backend ``hvd``."""
+"""Function that creates process groups of the backend ``hvd``."""
 
 import time
 from typing import Any
@@ -12,7 +12,7 @@ def create(options: Any, backend_options: Any = None) -> HorovodProcessGroup:
     """Create a process group. Registered with ``Backend.register_backend``; only the group's members call it.
 
     Args:
-        options: c10d's options: store, ranks, timeout and name.
+        options: Options that c10d passes: store, ranks, timeout and name.
         backend_options: Must be None.
 
     Raises:

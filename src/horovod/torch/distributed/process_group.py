@@ -39,8 +39,8 @@ class HorovodProcessGroup(ProcessGroup):
         Args:
             options: c10d's options.
             ranks: Ranks in the job.
-            label: See above.
-            number: Id of the process set.
+            label: Name and ranks of the group, for error messages.
+            number: Id of the process set of these ranks.
             face: Frontend number, which separates the operations of this group from those of other groups.
             world: True for the default group. Its shutdown also shuts down Horovod in this process.
         """

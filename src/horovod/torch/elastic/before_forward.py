@@ -1,6 +1,7 @@
-"""Snapshot of what forward passes change besides activations, so that a failed step can be repeated.
+"""Snapshot of the state that forward passes change, so that a failed step can be repeated.
 
-This covers the running statistics of normalization layers and the random number generators used by dropout.
+This state consists of the models' buffers, such as running statistics of normalization layers, and of the random number
+generators that dropout uses.
 """
 
 import weakref

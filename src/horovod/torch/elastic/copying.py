@@ -85,7 +85,7 @@ class Copies:
 
 
 class _Batch(threading.Thread):
-    """Thread that makes the copies of one commit."""
+    """Thread that copies the tensors of one commit in the background."""
 
     def __init__(self, pairs: Sequence[Pair]) -> None:
         super().__init__(name="horovod-commit", daemon=True)
@@ -189,7 +189,7 @@ class Checkpoint(StateCheckpoint):  # noqa: D101 - the base class's docstring
 
         Args:
             directory (str or PathLike): Path, or a URL supported by fsspec such as ``s3://bucket/name``.
-            keep (int): Number of checkpoints to keep, the latest ones. Default: 3.
+            keep (int): Number of latest checkpoints to keep. Default: 3.
             storage_options (Mapping, optional): Options of the fsspec file system.
 
         Raises:

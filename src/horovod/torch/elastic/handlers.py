@@ -1,4 +1,4 @@
-"""Handlers that save, restore and synchronize each kind of value in an elastic state."""
+"""Handlers that save, restore and synchronize the values in an elastic state, one class per kind of value."""
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
@@ -129,7 +129,7 @@ class OptimizerStateHandler(StateHandler):
         self.unsaved = False
 
     def restore(self) -> None:
-        self.value.load_state_dict(copied(self._saved, None))  # the optimizer keeps the tensors that it is given
+        self.value.load_state_dict(copied(self._saved, None))  # copied: the optimizer keeps these tensors
 
     def sync(self, root: int = 0) -> None:
         broadcast_optimizer_state(self.value, root_rank=root)

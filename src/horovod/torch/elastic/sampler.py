@@ -24,13 +24,14 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
             state.sampler.set_epoch(state.epoch)
 
     Each sample is visited once per epoch, however often ranks join or leave. To give all ranks the same number of
-    steps, up to size() - 1 samples are visited twice at the end, unless ``filled`` is False; then the program needs
-    ``hvd.join()`` if ranks differ. Any number of remaining samples is supported, including none.
+    steps, up to size() - 1 samples are visited twice at the end. With ``filled=False`` this is not done, and the
+    program must call ``hvd.join()`` if ranks have different numbers of samples. Any number of remaining samples is
+    supported, including none.
 
     Args:
         dataset (Sized): Any object with a length.
         shuffle (bool): Use a new order in each epoch, the same on all ranks. Default: True.
-        seed (int): Seed of the order. Default: 0.
+        seed (int): Random seed of the order. Default: 0.
         filled (bool): Give all ranks the same number of samples. Default: True.
     """
 
@@ -78,7 +79,7 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
         """Distribute samples in unequal shares, which ``hvd.elastic.batch`` computes.
 
         Args:
-            shares (Shares, optional): Share of each rank. None restores equal shares.
+            shares (Shares, optional): Share of the samples for each rank. None restores equal shares.
 
         Raises:
             ValueError: ``shares`` is not for the current number of ranks.
@@ -92,7 +93,7 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
     def record_batch(self, batch_idx: int, batch_size: int) -> None:
         """Record that a batch has been processed.
 
-        Call this after the optimizer's step; all ranks record the same batches.
+        Call this after the optimizer's step. All ranks must record the same batches.
 
         A loop over the loader can continue after ``load_state_dict`` or ``state.restore()``. It does not visit earlier
         batches again, so batches between the restored position and the next recorded one count as processed.

@@ -55,12 +55,12 @@ class TorchState(Keeping, ObjectState):
         model (torch.nn.Module, optional): Model.
         optimizer (torch.optim.Optimizer, optional): Optimizer.
         always_restore (bool): Return to the last commit after failures in ``backward()`` too. Use it for a program that
-            counts something after each step but cannot continue from there. Default: False.
+            updates a counter after each step, but cannot resume from there. Default: False.
         **kwargs: Further attributes. A Module, an Optimizer, an ElasticSampler, and any object with ``state_dict()``
-            and ``load_state_dict()`` keeps its identity and loads what is restored or received.
+            and ``load_state_dict()`` keeps its identity; restored or received state is loaded into it.
 
     Raises:
-        ValueError: An attribute cannot be copied, or refers to one of these objects without being one itself.
+        ValueError: An attribute cannot be copied, or an ordinary attribute refers to one of these objects.
     """
 
     _face = TORCH

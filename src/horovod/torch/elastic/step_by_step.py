@@ -21,9 +21,9 @@ class StepByStep:
     """
 
     def __init__(self) -> None:
-        # True unless the counters stayed the same between some two steps.
+        # True as long as the counters have changed between each two successive steps.
         self._each = True
-        # True if the counters have changed between some two steps.
+        # True if the counters have changed between two steps at least once.
         self._seen = False
         # True if the first step after the function began was taken before it was counted.
         self._after = True

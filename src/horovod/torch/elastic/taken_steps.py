@@ -177,7 +177,7 @@ class Steps:
         return self._gradients() if self._resumed_gradients is None else self._resumed_gradients
 
     def reset_gradients(self, kinds: Sequence[int]) -> None:
-        """Discard the gradients of the failed step: set each to zero, or to None where ``kinds`` says so.
+        """Discard the gradients of the failed step: set each to zero, or to None if its entry in ``kinds`` is 0.
 
         ``kinds`` is the result of ``gradients`` on the rank whose state all ranks take.
         """
@@ -205,7 +205,7 @@ class Steps:
         return [p for one in self._optimizers() for group in one.param_groups for p in group["params"]]
 
     def _now(self) -> tuple[Hashable, tuple[int, int]]:
-        """Return (the program's counters, (number of reductions, sum of the parameters' versions))."""
+        """Return the program's counters, and (number of reductions, sum of the parameters' versions)."""
         reduced = sum(one.reductions for one in map(_reducer, self._optimizers()) if one is not None)
         return self._counted(), (reduced, sum([p._version for p in self._stepping]))
 

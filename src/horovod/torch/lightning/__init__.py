@@ -53,7 +53,7 @@ def HorovodStrategy(
 
     Raises:
         ImportError: Lightning is not installed.
-        ValueError: ``package`` is another module. Arguments of the optimizer are checked when it is created.
+        ValueError: ``package`` is another module. Arguments for the optimizer are checked later, when it is created.
     """
     if package is None:
         imported = [sys.modules[name] for name in NAMES if name in sys.modules]

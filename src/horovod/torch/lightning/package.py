@@ -7,7 +7,7 @@ NAMES = ("lightning.pytorch", "pytorch_lightning")
 
 
 def package_of(who: str, model: Any = None) -> Any:
-    """Return the package that defines the LightningModule ``model``, or the installed one for any other value.
+    """Return the Lightning package to which ``model`` belongs, or the installed one for other values.
 
     Raises:
         ImportError: Lightning is not installed; the message says that ``who`` needs it.

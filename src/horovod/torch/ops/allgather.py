@@ -134,7 +134,7 @@ def grouped_allgather_async(
     """Start an allgather of several tensors as one operation, and return one handle.
 
     Args:
-        tensors (Sequence[torch.Tensor]): Tensors as for ``allgather``; equally many on all ranks.
+        tensors (Sequence[torch.Tensor]): Tensors as for ``allgather``, the same number on all ranks.
         name (str, optional): Name of the group, which matches it between ranks. Unnamed groups are matched by call
             order.
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
@@ -154,12 +154,12 @@ def grouped_allgather_async(
 def grouped_allgather(
     tensors: Sequence[torch.Tensor], name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[torch.Tensor]:
-    """Allgather several tensors as one operation.
+    """Run an allgather of several tensors as one operation.
 
     Differentiable like ``allgather``; the gradients are reduced as a group too.
 
     Args:
-        tensors (Sequence[torch.Tensor]): Tensors as for ``allgather``; equally many on all ranks.
+        tensors (Sequence[torch.Tensor]): Tensors as for ``allgather``, the same number on all ranks.
         name (str, optional): Name of the group, which matches it between ranks. Unnamed groups are matched by call
             order.
         process_set (ProcessSet): Ranks that take part. Default: all ranks.

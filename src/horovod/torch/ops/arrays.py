@@ -4,9 +4,9 @@ Arrays are imported with DLPack or, if the library lacks it, with ``__cuda_array
 rejected.
 
 The result is an array of the argument's library if that library can import DLPack, and a torch.Tensor otherwise.
-In-place operations return the argument. PyTorch's current stream waits for the other library's stream before the
-operation, and the reverse holds for the result. With ``__cuda_array_interface__`` this needs an interface that names
-its stream.
+In-place operations return the argument. Before the operation, PyTorch's current stream waits for the other library's
+stream. After it, the other library's stream waits for the result. With ``__cuda_array_interface__``, this requires that
+the interface names a stream.
 """
 
 import functools

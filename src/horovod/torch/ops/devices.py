@@ -155,7 +155,7 @@ class DeviceWork:
             _sweep(self)  # work that is already launched may still be running
             raise
         if not waits and stream != self._stream and self._tensors is not None:
-            # Freed memory may be reused on the stream that it was allocated for. That stream does not wait for the
+            # PyTorch reuses freed memory on the stream for which it was allocated. That stream does not wait for the
             # operation, so keep the tensors until the device has finished.
             _sweep(self)
             return True
@@ -189,7 +189,7 @@ def supported() -> str:
 def sender(tensor: torch.Tensor, *others: torch.Tensor | None) -> Callable[..., DeviceWork]:
     """Return a replacement for ``face.submit`` that handles tensors on a device.
 
-    ``others`` are the tensors that the operation writes, or reads in addition to ``tensor``.
+    ``others`` are the other tensors that the operation reads or writes.
 
     Raises:
         ValueError: One of ``others`` is on another device.

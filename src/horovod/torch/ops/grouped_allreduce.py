@@ -70,7 +70,7 @@ def _take_group(known: list[Any], sources: Sequence[torch.Tensor], arguments: An
 
 
 def _add_group(members: list[Repeat], name: str | None, results: list[torch.Tensor], keep: Any) -> int:
-    """Return a handle for a group, with ``results`` as its result."""
+    """Return a handle for a group of operations, whose result is the list ``results``."""
 
     def finish() -> list[torch.Tensor]:
         if name:  # an unnamed group gets a new number in each call, so its Repeats cannot be reused
@@ -94,7 +94,7 @@ def grouped_allreduce_async(
     """Start an allreduce of several tensors as one operation, and return one handle.
 
     Args:
-        tensors (Sequence[torch.Tensor]): Tensors as for ``allreduce``; equally many on all ranks.
+        tensors (Sequence[torch.Tensor]): Tensors as for ``allreduce``, the same number on all ranks.
         average (bool, optional): Deprecated; use ``op``.
         name (str, optional): Name of the group, which matches it between ranks. Unnamed groups are matched by call
             order.
@@ -226,7 +226,7 @@ def grouped_allreduce(
     Differentiable like ``allreduce``; the gradients are reduced as a group too.
 
     Args:
-        tensors (Sequence[torch.Tensor]): Tensors as for ``allreduce``; equally many on all ranks.
+        tensors (Sequence[torch.Tensor]): Tensors as for ``allreduce``, the same number on all ranks.
         average (bool, optional): Deprecated; use ``op``.
         name (str, optional): Name of the group, which matches it between ranks. Unnamed groups are matched by call
             order.

@@ -132,9 +132,9 @@ def synchronize_all(issued: Sequence[int]) -> list[Any]:
 
 
 def wait(work: Any, keep: Any, recorded: bool = False) -> None:
-    """Block until ``work`` is done.
+    """Block until ``work``, which uses the tensors ``keep``, is done.
 
-    ``keep`` holds the tensors that it uses. Set ``recorded`` if a profiler already records this wait.
+    Set ``recorded`` if a profiler already records this wait.
 
     Raises:
         HorovodInternalError: The operation failed.
@@ -168,7 +168,7 @@ def _run_before_wait() -> None:
 
 
 def wait_all(works: Sequence[Any], keep: Any) -> None:
-    """Wait for every work, even if one fails, because they share memory with ``keep``; then raise the first failure."""
+    """Wait for all works, which use the tensors ``keep``, even if one fails. Then raise the first failure."""
     failure: Exception | None = None
     for position, work in enumerate(works):
         try:
@@ -199,7 +199,7 @@ def start(submit: Callable[[], Any], keep: Any) -> Any:
 
 
 def forget_all() -> None:
-    """Forget every handle, but keep the memory that unfinished operations use alive."""
+    """Forget all handles. Memory that unfinished operations use is kept alive."""
     for record in list(_records.values()):
         if isinstance(record, Repeat):
             park(record.work, record)

@@ -173,7 +173,7 @@ def grouped_reducescatter_async(
     """Start a reducescatter of several tensors as one operation, and return one handle.
 
     Args:
-        tensors (Sequence[torch.Tensor]): Tensors as for ``reducescatter``; equally many on all ranks.
+        tensors (Sequence[torch.Tensor]): Tensors as for ``reducescatter``, the same number on all ranks.
         name (str, optional): Name of the group, which matches it between ranks. Unnamed groups are matched by call
             order.
         op (int): ``Average`` (default) or ``Sum``.
@@ -210,12 +210,12 @@ def grouped_reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> list[torch.Tensor]:
-    """Reducescatter several tensors as one operation.
+    """Run a reducescatter of several tensors as one operation.
 
     Differentiable like ``reducescatter``; the gradients are gathered as a group too.
 
     Args:
-        tensors (Sequence[torch.Tensor]): Tensors as for ``reducescatter``; equally many on all ranks.
+        tensors (Sequence[torch.Tensor]): Tensors as for ``reducescatter``, the same number on all ranks.
         name (str, optional): Name of the group, which matches it between ranks. Unnamed groups are matched by call
             order.
         compression (Compressor): Compression applied before the reduction and undone after it; see ``Compression``.

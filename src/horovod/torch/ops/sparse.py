@@ -1,4 +1,4 @@
-"""Reduction of sparse (COO) tensors by two allgathers, because positions of non-zeros differ between ranks."""
+"""Reduction of sparse (COO) tensors with two allgathers, because positions of non-zeros differ between ranks."""
 
 from collections.abc import Callable
 
@@ -10,8 +10,6 @@ from horovod.torch.ops import handles
 from horovod.torch.ops.allgather import allgather_async
 from horovod.torch.ops.tensors import plain, set_rank_and_size
 
-# Reduction of sparse (COO) tensors by two allgathers, because positions of non-zeros differ between ranks.
-
 
 def sparse_allreduce_async(
     tensor: torch.Tensor, name: str | None, op: int, process_set: ProcessSet = global_process_set
@@ -21,7 +19,7 @@ def sparse_allreduce_async(
     It runs the operations ``<name>.indices`` and ``<name>.values``.
 
     Args:
-        tensor (torch.Tensor): Sparse COO tensor of the same shape on all ranks; the number of non-zeros may differ.
+        tensor (torch.Tensor): Sparse COO tensor of the same shape on all ranks; the number of non-zeros can differ.
         name (str, optional): Prefix of the operations' names, which match them between ranks.
         op (int): ``Average`` or ``Sum``.
         process_set (ProcessSet): Ranks that take part. Default: all ranks.

@@ -17,11 +17,6 @@ from horovod.torch.ops import devices, handles
 from horovod.torch.ops.broadcast import broadcast_async_
 from horovod.torch.ops.tensors import CODES, plain
 
-# Conversion of models' and optimizers' tensors to dense memory of dtypes that the engine supports.
-#
-# State is only copied, so dtypes without arithmetic in the engine (complex, 8-bit floats, unsigned 32- and 64-bit
-# integers) are sent as bytes. A sparse tensor is sent as the tensors that it consists of.
-
 _PARTS: dict[torch.layout, tuple[str, ...]] = {
     torch.sparse_coo: ("_indices", "_values"),
     torch.sparse_csr: ("crow_indices", "col_indices", "values"),
@@ -134,7 +129,7 @@ def _extent(tensor: torch.Tensor) -> int:
 
 
 def _overlap(tensor: torch.Tensor) -> tuple[int, ...]:
-    """Return the strides if several elements share memory, else an empty tuple."""
+    """Return the strides of a tensor if its elements share memory, else an empty tuple."""
     if tensor.numel() < 2 or tensor.is_contiguous():
         return ()
     steps = sorted((stride, n) for n, stride in zip(tensor.shape, tensor.stride(), strict=True) if n > 1)
@@ -147,7 +142,7 @@ def _overlap(tensor: torch.Tensor) -> tuple[int, ...]:
 
 
 def broadcast_all(named: Iterable[tuple[str, torch.Tensor]], root_rank: int, process_set: ProcessSet) -> None:
-    """Overwrite the tensors with the root's. Their forms must be equal on all ranks (``check_forms``)."""
+    """Overwrite the tensors with the root's tensors. Forms must be equal on all ranks (``check_forms``)."""
     installs: list[Callable[[], None]] = []
     issued: list[int] = []
     try:

@@ -29,8 +29,8 @@ def code_of(tensor: torch.Tensor, operation: str, name: str | None = None) -> in
     The tensor must be dense, contiguous, not lazily negated, and in CPU or GPU memory.
 
     Raises:
-        ValueError: The tensor is not accepted. The message names the operation, the tensor, the problem and what is
-            accepted.
+        ValueError: The tensor is not accepted. The message names the operation, the tensor, the problem and the
+            accepted tensors.
     """
     try:
         code = CODES.get(tensor.dtype)
@@ -130,7 +130,7 @@ def root_of(root_rank: Any, operation: str) -> int:
 
 
 def set_rank_and_size(process_set: ProcessSet, operation: str) -> tuple[int, int]:
-    """Return (this rank within the set, the set's size).
+    """Return this rank's position in the process set, and the set's size.
 
     Raises:
         ValueError: This process is not a member. The message names the operation and the rank.
@@ -158,7 +158,7 @@ def output_of(work: Any, tail: Sequence[int], dtype: torch.dtype) -> torch.Tenso
 
 
 def group_names(operation: str, name: str | None, count: int, process_set: ProcessSet) -> tuple[str, list[str]]:
-    """Return (the group's name, the members' names); see ``horovod.common.ops``."""
+    """Return the name of a group and the names of its members; see ``horovod.common.ops``."""
     return ops.grouped_names(face, operation, name, count, 0 if name else set_id(process_set, operation))
 
 

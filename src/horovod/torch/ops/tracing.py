@@ -84,7 +84,7 @@ def _add_to(module: Any) -> None:
 
 
 def exclude_from_compile() -> None:
-    """Add the package to TorchDynamo's skip list, now or when TorchDynamo is imported. Called once, by the package."""
+    """Add this package to TorchDynamo's skip list, now or when TorchDynamo is imported. Called once."""
     loaded = [sys.modules[name] for name in _LISTS if name in sys.modules]
     for module in loaded:
         _add_to(module)
