@@ -7,7 +7,7 @@ from math import prod
 
 KIB, MIB = 1 << 10, 1 << 20
 
-MANY = [(1024,)] * 200  # 200 tensors of 4 KiB
+MANY = [(1024,)] * 200  # shapes of 200 tensors of 4 KiB each
 
 
 def resnet50() -> list[tuple[int, ...]]:

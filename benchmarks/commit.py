@@ -123,7 +123,7 @@ def measure(network: str, batch: int, pairs: int, block: int) -> tuple[int, Cost
 
     def steps(commits: bool) -> float:
         state.wait()
-        step(commits)  # not measured, because work of the previous block may overlap with it
+        step(commits)  # do not measure this step, which may overlap with work of the previous block
         begin = time.perf_counter()
         for _ in range(block):
             step(commits)

@@ -111,7 +111,7 @@ def kill_one(job: jobs.Job, made: Kills, drawn: random.Random, newcomer: bool) -
 
 
 def strike(victim: int, drawn: random.Random) -> float:
-    time.sleep(drawn.uniform(0.0, 0.05))  # at a random time within a step
+    time.sleep(drawn.uniform(0.0, 0.05))  # kill at a random time within a step
     at = time.monotonic()
     os.kill(victim, signal.SIGKILL)
     return at

@@ -18,7 +18,9 @@ class Line:
 
     at: float
     pid: int
-    what: str  # "begins": step, rank, size; "step": number, size; "block": number, median in s; "ends": no values
+    # values after "begins" are step, rank and size; after "step", number and size; after "block", number and median
+    # seconds
+    what: str
     words: tuple[str, ...] = ()
 
     def number(self, place: int) -> int:

@@ -127,7 +127,7 @@ def measure(
         there = job.until_train()
         victim = drawn.randint(1, HOSTS)
         rest = {worker for number, worker in there.items() if number != victim}
-        time.sleep(drawn.uniform(0.0, 0.05))  # at a random time within a step
+        time.sleep(drawn.uniform(0.0, 0.05))  # inject the fault at a random time within a step
         at = fault(victim)
         lines = job.until(lambda lines: recovery(lines, rest, at) is not None, "going on")  # noqa: B023
         took.append(recovery(lines, rest, at) or 0.0)

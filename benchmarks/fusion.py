@@ -92,7 +92,7 @@ class Steps:
             works = []
             for number, submit in enumerate(submits):
                 while pause and time.perf_counter() - start < pause * (number + 1):
-                    pass  # simulates the computation of the backward pass
+                    pass  # busy-wait to simulate the computation of the backward pass
                 works.append(submit())
             for work in works:
                 work.wait()

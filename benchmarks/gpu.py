@@ -163,7 +163,7 @@ def slowest(ranks: list[Seconds]) -> Seconds:
 
 def meet(backend: str) -> None:
     """Initialize torch.distributed's default process group with all ranks."""
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # all ranks are on this host
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # works because all ranks are on this host
     meeting = hvd.broadcast_object(tempfile.mktemp() if hvd.rank() == 0 else None, 0)
     dist.init_process_group(backend, init_method=f"file://{meeting}", rank=hvd.rank(), world_size=hvd.size())
 

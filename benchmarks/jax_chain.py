@@ -65,7 +65,8 @@ def peers(*how: Any) -> tuple[int, dict[str, float]]:
 
     def allreduce(x: Any) -> Any:
         result = mpi4jax.allreduce(x, op=MPI.SUM)
-        return result[0] if isinstance(result, tuple | list) else result  # older versions also return a token
+        # older versions of mpi4jax also return a token
+        return result[0] if isinstance(result, tuple | list) else result
 
     return MPI.COMM_WORLD.Get_rank(), measure(allreduce, MPI.COMM_WORLD.Barrier, *how)
 

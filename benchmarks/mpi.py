@@ -50,7 +50,7 @@ _INCLUDED = "OMPI_MCA_opal_common_ofi_provider_include"  # By default, Open MPI 
 # Environment variables for Open MPI and MPICH, by transport.
 FABRICS = {
     "default": {},
-    "tcp": {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,tcp"},  # Open MPI's own transport
+    "tcp": {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,tcp"},  # the transport that is built into Open MPI
     "sm": {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,sm"},
     "ucx-tcp": {**_UCX, "UCX_TLS": "tcp,self"},
     "ucx-shm": {**_UCX, "UCX_TLS": "posix,cma,self", "MPIR_CVAR_NOLOCAL": "1"},

@@ -101,7 +101,7 @@ class Hosts:
 
     def close(self) -> None:
         for holder in self._holders:
-            holder.communicate(timeout=10)  # closes the stdin of the process
+            holder.communicate(timeout=10)  # close the stdin of the process, which ends it
         self._holders.clear()
 
     def __exit__(

@@ -103,7 +103,7 @@ def repeating(turns: int = 200, operations: int = 2000) -> list[str]:
             again(0, 0)
             wait()
         spent.append((time.thread_time_ns() - before) / operations)
-    deciles = statistics.quantiles(spent[1:], n=10)  # without the first turn, which begins without a schedule
+    deciles = statistics.quantiles(spent[1:], n=10)  # leave out the first turn, which begins without a schedule
     median = f"{statistics.median(spent[1:]):.0f} ns ({deciles[0]:.0f}-{deciles[-1]:.0f})"
     return [f"| CPU time of an operation that repeats, of the calling thread | {median} |"]
 

@@ -141,7 +141,7 @@ def measure(case: str, given: argparse.Namespace, peer: Peer, switches: Switches
     """Return this rank's results by comparison: the results of ``walk``, then that of ``background``."""
     what, mode = CASES[case]
     step = peer.prepare(what, mode)
-    run(step, 60)  # until the schedule runs
+    run(step, 60)  # warm up until the schedule runs
     usual = hvd.broadcast_object(median(run(step, 10)), root_rank=0)
     run(step, 60)
     steps = max(3, round(given.block / usual))
@@ -207,7 +207,7 @@ def keep_memory() -> None:
     Otherwise the time of a ResNet-18 block varies by a quarter, depending on which physical pages it gets.
     """
     libc = ctypes.CDLL(None)
-    for parameter, value in ((-1, 1 << 30), (-3, 1 << 25)):  # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD (its maximum)
+    for parameter, value in ((-1, 1 << 30), (-3, 1 << 25)):  # set M_TRIM_THRESHOLD, and M_MMAP_THRESHOLD to its maximum
         libc.mallopt(parameter, value)
 
 

@@ -65,7 +65,7 @@ def commands_of(path: Path) -> list[str]:
     line = next((m[1] for line in header if (m := re.match(r"#?\s*Run\b[^:]*:\s*(.*)", line))), default)
     if path.name not in line:
         line = default
-    line = re.sub(r"\s{2,}\(.*\)$", "", line)  # strip a remark after the command
+    line = re.sub(r"\s{2,}\(.*\)$", "", line)  # strip a remark in parentheses after the command
     while "[" in line:
         line, before = re.sub(r"\s*\[[^\[\]]*\]", "", line), line
         if line == before:

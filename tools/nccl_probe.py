@@ -93,7 +93,7 @@ def rank(me: int, driver: str, path: str) -> None:
         cuda.wait(stream)
         found[label] = round(1e6 * (time.perf_counter() - start) / times, 1)
     say("ready")
-    input()  # Rank 0 returns from here after rank 1 was killed. Rank 1 is killed during this call.
+    input()  # Wait here. Rank 1 is killed while it waits, and then rank 0 may continue.
     if me == 0:
         found |= alone(cuda, lib, memory, stream)
         say(json.dumps(found))

@@ -50,7 +50,7 @@ class Peer:
         values = gradients(shapes)
         if mode == "grouped":
             step = tf.function(lambda *given: hvd.grouped_allreduce(list(given)), autograph=False)
-        else:  # the function that DistributedGradientTape and the optimizers call
+        else:  # DistributedGradientTape and the optimizers call this function
             from horovod.tensorflow.reduction import make_allreduce_grads
 
             reduce = make_allreduce_grads("Benchmark")

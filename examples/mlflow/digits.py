@@ -92,7 +92,7 @@ def train(
             state.sampler.record_batch(index, args.batch_size)
             if state.step % 10 == 0:
                 tracking.figures(state.step, loss=loss.item())
-            if hvd.should_stop():  # becomes True at the same step on all ranks
+            if hvd.should_stop():  # should_stop becomes True at the same step on all ranks
                 checkpoint.save(state.step, state)
                 return "KILLED", tracking
             time.sleep(args.pause)

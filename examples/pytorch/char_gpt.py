@@ -322,7 +322,7 @@ def train(args: argparse.Namespace) -> None:
                     )
                 recent, first, start = [], step, time.perf_counter()
             if step % args.save_every == 0 or step == args.steps:
-                hvd.check_in_sync(model, optimizer)  # on all ranks: the checkpoint then fits all of them
+                hvd.check_in_sync(model, optimizer)  # check on all ranks, for which the checkpoint must be valid
                 if rank == 0:
                     save_checkpoint(args.checkpoint, model, optimizer, step)
 

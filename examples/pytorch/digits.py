@@ -238,7 +238,7 @@ def main() -> None:
             train = train_epoch(model, optimizer, train_loader, bar)
             seconds = time.perf_counter() - start
             report(epoch + 1, args.epochs, train, evaluate(model, test_loader), seconds)
-            hvd.check_in_sync(model, optimizer)  # on all ranks: the checkpoint then fits all of them
+            hvd.check_in_sync(model, optimizer)  # check on all ranks, for which the checkpoint must be valid
             if rank == 0:
                 save_checkpoint(args.checkpoint, model, optimizer, epoch + 1)
 

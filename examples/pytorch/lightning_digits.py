@@ -50,7 +50,7 @@ def main() -> None:
     args = parser.parse_args()
 
     seed_everything(1, verbose=False)
-    digits = load_digits()  # 1,797 images of 8 x 8 pixels
+    digits = load_digits()  # the data are 1,797 images of 8 x 8 pixels
     images, labels = torch.tensor(digits.data / 16, dtype=torch.float32), torch.tensor(digits.target)
     train, test = TensorDataset(images[:1437], labels[:1437]), TensorDataset(images[1437:], labels[1437:])
 

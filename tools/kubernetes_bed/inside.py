@@ -79,7 +79,7 @@ def _answers(path: str) -> bool:
         Client().request("GET", path)
     except Refused as error:
         return error.status < 500 and error.status != 403
-    except ValueError:  # the reply "ok" is not JSON
+    except ValueError:  # the server replies with "ok", which is not JSON
         return True
     except OSError:
         return False

@@ -44,7 +44,7 @@ class Plan:
     create: list[int | None] = field(default_factory=list)
     delete: list[Pod] = field(default_factory=list)
     release: list[Pod] = field(default_factory=list)
-    condition: tuple[str, str, str] | None = None  # type, reason, message
+    condition: tuple[str, str, str] | None = None  # type, reason and message of the condition
     active: int = 0
     wake: float | None = None
 

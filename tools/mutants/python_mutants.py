@@ -18,7 +18,7 @@ from pathlib import Path
 from tools.mutants.changes import applied, changes_of
 
 HOOK = Path(__file__).parent / "hook"
-PATIENCE = 5  # Tests count as hung after this many times their duration without a mutant.
+PATIENCE = 5  # Tests count as hung after this multiple of their usual time.
 LEAST = 20.0  # Tests never count as hung before this many seconds.
 
 

@@ -105,7 +105,7 @@ def checkout(place: Path) -> Path:
         timeout=DEADLINE,
     )
     for name in filter(None, listed.stdout.split("\0")):
-        if (ROOT / name).is_file():  # git also lists files that are deleted but not committed
+        if (ROOT / name).is_file():  # git also lists deleted files if the deletion is not committed
             (place / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, place / name)
     return place

@@ -58,7 +58,7 @@ def libraries_needed(library: bytes) -> list[str]:
 def has_executable_stack(library: bytes) -> bool:
     """Return True if an ELF file requires an executable stack; glibc 2.41 and later do not load such a library."""
     stacks = [part for part in ELFFile(io.BytesIO(library)).iter_segments() if part["p_type"] == "PT_GNU_STACK"]
-    # an executable stack is required by default
+    # Without this segment, a library requires an executable stack.
     return not stacks or any(part["p_flags"] & P_FLAGS.PF_X for part in stacks)
 
 

@@ -269,7 +269,7 @@ def _watched(step: Any) -> Any:
         with as_ours():
             for array in last:
                 if array.is_ready():
-                    array.block_until_ready()  # raises an exception if the step failed
+                    array.block_until_ready()  # this raises an exception if the step failed
             last.clear()
             logs, state = step(state, iterator)
         last.extend(value for value in logs.values() if hasattr(value, "is_ready"))

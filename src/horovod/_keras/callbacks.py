@@ -70,7 +70,7 @@ def scale_velocities(model: Any, factor: float) -> None:
     kinds = [kind for kind in type(optimizer).__mro__ if kind.__module__.partition(".")[0] in ("keras", "tf_keras")]
     if not any(kind.__name__ in ("SGD", "RMSprop") for kind in kinds):
         return
-    if hasattr(optimizer, "get_slot_names"):  # legacy optimizers of Keras 2
+    if hasattr(optimizer, "get_slot_names"):  # for legacy optimizers of Keras 2
         if "momentum" not in optimizer.get_slot_names():
             return
         velocities = [optimizer.get_slot(variable, "momentum") for variable in model.trainable_weights]

@@ -57,7 +57,7 @@ def build_optimizer(optimizer: Any, model: Any) -> None:
         return
     if hasattr(optimizer, "build"):
         optimizer.build(trained)
-    elif hasattr(optimizer, "_create_all_weights"):  # legacy optimizers of Keras 2
+    elif hasattr(optimizer, "_create_all_weights"):  # for legacy optimizers of Keras 2
         optimizer._create_all_weights(trained)
 
 

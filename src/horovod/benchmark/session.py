@@ -29,7 +29,7 @@ from horovod.common.network.interfaces import machine_identity
 from horovod.common.objects import allgather_object, broadcast_object
 
 OURS = "horovod"
-SHARED = "shared"  # the same engine, with tensors in memory that the ranks share
+SHARED = "shared"  # label of the column in which tensors are in memory that the ranks share
 
 
 class Session:

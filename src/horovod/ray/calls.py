@@ -182,7 +182,7 @@ class CallbackListener:
             return
 
         def heard(future: Future[Any]) -> None:
-            if future.exception() is None:  # an exception means that the queue has ended
+            if future.exception() is None:  # an exception means that the queue was shut down
                 told = future.result()
                 self._box.put(LogMessage(None if told == self._end else told))
                 if told != self._end:

@@ -102,7 +102,7 @@ class HorovodBackend(Backend):
 
 def _gone(worker_group: Any, rank: int) -> None:
     """Kill a stopped worker. Ray Train would notice only after ten minutes that a worker is stopped."""
-    with contextlib.suppress(Exception):  # the worker or its group may have ended meanwhile
+    with contextlib.suppress(Exception):  # the worker or its group may already have ended
         ray.kill(worker_group.get_workers()[rank].actor, no_restart=True)
 
 

@@ -160,7 +160,7 @@ class Application:
     @property
     def slots(self) -> int | None:
         """Number of tasks that the current executors can run concurrently, or None if Spark does not report it."""
-        try:  # no public API returns this
+        try:  # Spark has no public API for this
             scala = self.context._jsc.sc()
             return int(scala.maxNumConcurrentTasks(scala.resourceProfileManager().defaultResourceProfile()))
         except Exception:
@@ -234,7 +234,7 @@ class Jobs:
         self.over.set()
         try:
             self._join(_FAREWELL)
-        finally:  # reached also after a KeyboardInterrupt during the wait
+        finally:  # run this even after a KeyboardInterrupt during the wait
             if any(thread.is_alive() for thread in self._threads):
                 # This call fails if the application, and therefore its jobs, have already ended.
                 with contextlib.suppress(Exception):

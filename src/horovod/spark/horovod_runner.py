@@ -46,7 +46,7 @@ class DriverLog:
     def __init__(self, target: Any, *, everything: bool) -> None:
         self._target = target
         self._everything = everything
-        self._left = ""  # beginning of an incomplete line
+        self._left = ""  # text of the last line as long as it is incomplete
 
     def write(self, text: str) -> int:
         *lines, self._left = (self._left + text).split("\n")

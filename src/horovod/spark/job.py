@@ -243,7 +243,7 @@ class _Stage:
 # -- run_elastic -----------------------------------------------------------------------------------------------------
 
 _NAMES = replace(ARGUMENTS, cooldown="")
-_PAUSE, _LONGEST_PAUSE = 0.25, 5.0  # seconds until a task is resubmitted; doubled with each failure
+_PAUSE, _LONGEST_PAUSE = 0.25, 5.0  # seconds until a task is resubmitted; each failure doubles them
 
 
 def run_elastic(

@@ -35,7 +35,7 @@ from horovod.tensorflow.util import _executing_eagerly, refs_to_vars, vars_to_re
 _LegacyOptimizer = _tf.compat.v1.train.Optimizer
 """Class that ``_DistributedOptimizer`` wraps; other software imports both."""
 
-# Loaded on demand, because they import Keras or are rarely used.
+# Import these on demand, because they import Keras or are rarely used.
 _LAZY = {
     "DistributedGradientTape": "gradient_tape",
     "DistributedOptimizer": "optimizer",

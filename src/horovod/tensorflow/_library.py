@@ -11,7 +11,7 @@ from horovod.common.frontends import TENSORFLOW as face
 from horovod.common.native import library_path
 from horovod.common.refusals import with_rank
 
-try:  # private API, but importable from here in TensorFlow 2.13 to 2.21
+try:  # private API, at this path in TensorFlow 2.13 to 2.21
     from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext as _in_xla_context
 except ImportError:
 

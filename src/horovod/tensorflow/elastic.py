@@ -227,7 +227,7 @@ class TensorFlowState(ObjectState):
 def __getattr__(name: str) -> Any:
     if name != "TensorFlowKerasState":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    # Imported on demand, because it imports Keras.
+    # Import this on demand, because it imports Keras.
     from horovod.tensorflow.keras.elastic import TensorFlowKerasState
 
     globals()[name] = TensorFlowKerasState

@@ -79,7 +79,7 @@ def _own_parts(op: Any, inputs: Any, gathered: list[Any]) -> list[Any]:
     naming = _naming(op)
     naming["name"] = naming["name"] and naming["name"] + ".sizes"
     rows = tf.stack([tf.shape(tensor)[0] for tensor in inputs])
-    all_rows = calls.allgather(rows[tf.newaxis], **naming)  # shape (ranks, tensors)
+    all_rows = calls.allgather(rows[tf.newaxis], **naming)  # number of rows, with shape (ranks, tensors)
     begins = tf.reduce_sum(all_rows[: _own_rank(naming["process_set"])], axis=0)
     parts = []
     for i, (tensor, whole) in enumerate(zip(inputs, gathered, strict=True)):

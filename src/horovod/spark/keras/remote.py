@@ -127,7 +127,7 @@ def _model(plan: TrainingPlan, given: dict[str, Any], keras: Any, hvd: Any) -> A
     custom = given["custom_objects"]
     own = given["optimizer"] is None
     model = objects.unpack_model(packed, custom, compiled=own or plan.checkpoint is not None)
-    optimizer = getattr(model, "optimizer", None)  # includes the optimizer's state
+    optimizer = getattr(model, "optimizer", None)  # the model includes the optimizer's state
     if own and optimizer is None:
         raise ValueError("the model's file does not describe how it was compiled; give optimizer and loss")
     if optimizer is None:

@@ -33,7 +33,7 @@ from horovod.tensorflow.data.config import TfDataServiceConfig, Way
 __all__ = ["TfDataServiceConfig", "compute_worker_fn", "send_to_data_service", "tf_data_service"]
 
 _service = tf.data.experimental.service
-_ways: dict[str, Way] = {}  # relays, by address of the dispatcher
+_ways: dict[str, Way] = {}  # relays in use, by address of their dispatcher
 
 
 @contextlib.contextmanager
