@@ -53,7 +53,7 @@ def _require_cpu() -> None:
     """Check that JAX compiles programs for the CPU.
 
     Raises:
-        NotImplementedError: They would run on another platform; the message names it.
+        NotImplementedError: Programs would run on another platform. The message names it.
     """
     device = jax.config.jax_default_device
     platform = jax.default_backend() if device is None else getattr(device, "platform", device)

@@ -1,4 +1,4 @@
-"""Conversion of the errors that JAX raises when a collective fails in a compiled program to Horovod's errors.
+"""Conversion of JAX errors to Horovod's errors, for collectives that fail in a compiled program.
 
 JAX raises one of two types for the same error, depending on how it called the program.
 """
@@ -32,7 +32,7 @@ def as_ours() -> Iterator[None]:
 
 
 def errors_as_ours(func: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorate ``func`` to convert errors as in ``as_ours``."""
+    """Decorate ``func`` so that its errors are converted as in ``as_ours``."""
 
     @functools.wraps(func)
     def translated(*args: Any, **kwargs: Any) -> Any:

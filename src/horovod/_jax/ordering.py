@@ -4,7 +4,7 @@ On the CPU, XLA runs a program's foreign calls one after another in an order of 
 until the other ranks have reached the same call. Programs are equal on all ranks, except that independent calls can be
 written in a different order. So the order is derived from the dependencies between calls, which are equal on all ranks:
 
-- Calls of a block that depend on equally many preceding calls become one call with all their arrays.
+- Calls of a block that depend on the same number of preceding calls are merged to one call with all their arrays.
 - A loop, branch or function that contains calls runs after all calls of its block that do not depend on it. Several
   loops, branches and functions keep the order in which they were written.
 

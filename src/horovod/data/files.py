@@ -22,7 +22,7 @@ MEGABYTE = 1 << 20
 
 @dataclass(frozen=True)
 class Range:
-    """Byte range of a file, and the number of records in it."""
+    """Byte range of a file, with the number of records in it."""
 
     begin: int
     end: int

@@ -1,4 +1,4 @@
-"""StreamingDataset, which divides the records of a source among the ranks of a job, also if the ranks change."""
+"""StreamingDataset, which divides the records of a source among the ranks of a job, even if the ranks change."""
 
 import bisect
 from collections.abc import Callable, Iterator
@@ -96,7 +96,7 @@ class StreamingDataset(Resumes):
         return -(-(self._steps - self._recorded) // self.batch_size)
 
     def __iter__(self) -> Iterator[Any]:
-        """Iterate over the rest of the epoch."""
+        """Iterate over the batches that are left in the epoch."""
         return self.batches()
 
     def batches(self, worker: int = 0, workers: int = 1) -> Iterator[Any]:
@@ -137,7 +137,7 @@ class StreamingDataset(Resumes):
             self.set_epoch(self.epoch + 1)
 
     def set_epoch(self, epoch: int) -> None:
-        """Begin an epoch of the dataset.
+        """Begin the epoch with the given number.
 
         A call with the number of the current epoch keeps the recorded batches if the epoch is partly processed. If it
         is complete, such a call restarts it.

@@ -150,7 +150,7 @@ def _members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
 
 
 def _spans(members: Iterable[tarfile.TarInfo]) -> Iterator[tuple[int, int]]:
-    """Yield the byte range of each record."""
+    """Yield the byte range of each record of an archive."""
     for key, group in itertools.groupby(members, lambda one: _split(one.name)[0]):
         begin, end, seen = -1, 0, set()
         for member in group:

@@ -4,9 +4,9 @@ Concrete arrays are converted to NumPy, without a copy if they are in CPU memory
 of the compiled program (``horovod._jax``), where gradients, ``vmap``, ``scan`` and ``cond`` work. One rank can run
 collectives eagerly that other ranks compile, if each call depends on the previous one.
 
-All functions raise ValueError, which names the argument, its value, what is accepted and the rank, for invalid
-arguments. They raise HorovodInternalError, which names tensor and ranks, if ranks disagree or a rank was lost. In
-compiled programs it becomes a JAX error with the same message.
+For an invalid argument, all functions raise a ValueError that names the argument, its value, the accepted values and
+the rank. If ranks disagree or a rank was lost, they raise a HorovodInternalError that names the tensor and the ranks.
+In compiled programs it becomes a JAX error with the same message.
 """
 
 from collections.abc import Sequence
@@ -101,7 +101,9 @@ def grouped_allreduce(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """Reduce a pytree over all ranks as one operation: no array is reduced before all ranks have submitted all of them.
+    """Reduce the arrays of a pytree over all ranks as one operation.
+
+    No array is reduced before all ranks have submitted all arrays.
 
     Args:
         tree (pytree): As for ``allreduce``.
@@ -242,7 +244,9 @@ def allgather(tree: Any, name: str | None = None, process_set: ProcessSet = glob
 
 @refusing(face)
 def grouped_allgather(tree: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> Any:
-    """Allgather a pytree as one operation: no array is gathered before all ranks have submitted all of them.
+    """Run an allgather of the arrays of a pytree as one operation.
+
+    No array is gathered before all ranks have submitted all arrays.
 
     Args:
         tree (pytree): As for ``allgather``.
@@ -371,7 +375,9 @@ def grouped_reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> Any:
-    """Reducescatter a pytree as one operation: no array is reduced before all ranks have submitted all of them.
+    """Run a reducescatter of the arrays of a pytree as one operation.
+
+    No array is reduced before all ranks have submitted all arrays.
 
     Args:
         tree (pytree): As for ``reducescatter``.
@@ -472,7 +478,7 @@ def _checked(tensors: Sequence[Any], names: Sequence[str], process_set: ProcessS
 
 
 def _groups(names: Sequence[str], grouped: bool) -> list[str]:
-    """Return the group name of each array: the first array's name if grouped, else ""."""
+    """Return the group name of each array: the name of the first array if ``grouped`` is True, else ""."""
     return [names[0] if grouped else ""] * len(names)
 
 

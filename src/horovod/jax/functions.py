@@ -107,8 +107,8 @@ def check_in_sync(
         str: SHA-256 of the compared values, in hexadecimal.
 
     Raises:
-        OutOfSyncError: Values differ. Raised on all ranks; the message names the first difference, as in
-            ``params['w']``, the ranks, and small values.
+        OutOfSyncError: Values differ. Raised on all ranks. The message names the first difference, such as
+            ``params['w']``, and the ranks, and shows the values if they are small.
         ValueError: An argument contains nothing that can be compared.
         HorovodInternalError: A rank was lost.
     """

@@ -104,7 +104,7 @@ def _is_same(one: Any, other: Any) -> bool:
 
 
 class Accumulated(NamedTuple):
-    """State of a distributed optimizer with several backward passes per step."""
+    """State of a distributed optimizer that accumulates gradients over several backward passes per step."""
 
     inner: Any
     gradients: Any

@@ -149,7 +149,7 @@ def coordinator(port: str | None = None) -> str:
 def _free_port() -> int:
     """Reserve a port for programs of this user, and return its number.
 
-    The coordinator can bind it because it sets SO_REUSEPORT, like the socket kept open here.
+    This socket stays open and sets SO_REUSEPORT, as the coordinator does, so the coordinator can still bind the port.
     """
     held = socket.socket(socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET)
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)

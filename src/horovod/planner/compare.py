@@ -55,7 +55,7 @@ def figures(stats: Mapping[str, Any]) -> dict[str, float]:
 
 
 def predicted(p: Prediction) -> dict[str, float]:
-    """Return the predicted seconds of the parts of a step that ``measured`` returns.
+    """Return the predicted seconds of the parts of a step that ``figures`` returns.
 
     The wait for the slowest rank is counted as communication, as in measured runs, where ranks wait for each other in
     collectives.

@@ -157,8 +157,8 @@ class ParameterServer(Serving):
         """Send gradients or arrays to the servers, and overwrite the arrays with the reply.
 
         Args:
-            gradients: Gradients of the arrays; None where an array has none. Mode "easgd" ignores them: call
-                ``before_step``, update the arrays, then call this.
+            gradients: Gradients of the arrays, with None for an array without a gradient. Ignored in mode "easgd", in
+                which a step consists of ``before_step``, an update of the arrays, and this call.
 
         Raises:
             HorovodInternalError: A rank was lost, or a server has failed.

@@ -136,7 +136,7 @@ class GossipRounds:
         self.vector.write(values)
         self.weight, self._mixed = weight, None if weight == 1.0 else values
 
-    # Checkpoints, comparisons and elastic jobs
+    # Methods for checkpoints, comparisons between ranks, and elastic jobs
 
     def common(self) -> dict[str, Any]:
         """Return the part of the state that is equal on all ranks, for comparison."""

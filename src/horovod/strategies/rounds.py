@@ -89,7 +89,7 @@ class Rounds:
 
     @property
     def in_sync(self) -> bool:
-        """True if all ranks have the same parameters. With fragments or overlap, this is not the case after a round."""
+        """True if all ranks have the same parameters. With fragments or overlap, this is False after the first step."""
         return self._shared is None or (
             self.schedule.fragments == 1
             and not self.schedule.overlap
@@ -132,7 +132,7 @@ class Rounds:
     def _first_rank(self) -> int:
         return self.process_set.ranks[0] if self.process_set.ranks else 0
 
-    # Checkpoints, comparisons and elastic jobs
+    # Methods for checkpoints, comparisons between ranks, and elastic jobs
 
     def common(self) -> dict[str, Any]:
         """Return the part of the state that is equal on all ranks, for comparison."""
