@@ -109,9 +109,9 @@ class WireBF16Compressor(WireCompressor):
 class WireInt8Compressor(WireCompressor):
     """Compressor that sends int8 and one float32 scale per 256 values, about a quarter of the bytes.
 
-    PyTorch's ``DistributedOptimizer`` uses it with error feedback. Without it, each of the two roundings has an error
-    of up to 1/254 of the largest magnitude in a block of 256 values. If a block contains an infinity or NaN, all its
-    values become NaN.
+    PyTorch's ``DistributedOptimizer`` uses it with error feedback. Without error feedback, each of the two roundings
+    has an error of up to 1/254 of the largest magnitude in a block of 256 values. If a block contains an infinity or
+    NaN, all its values become NaN.
     """
 
     wire_format = WIRE_INT8

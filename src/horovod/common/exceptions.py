@@ -32,8 +32,7 @@ class UnsupportedOpError(HorovodInternalError, ValueError):
     """An operation was called with a reduction that it does not support, such as Max.
 
     Nothing was submitted to the engine. This is a ValueError because the argument is wrong, and a HorovodInternalError
-    because programs written for the
-    original Horovod catch a RuntimeError.
+    because programs written for the original Horovod catch a RuntimeError.
     """
 
 

@@ -242,9 +242,7 @@ class Faults:
             ranks: Members of the epoch.
             steps: Number of steps that the job has made before.
             began: Start time of the job's first epoch, in seconds since 1970.
-
-            first: True if this is the job's first
-                epoch.
+            first: True if this is the job's first epoch.
         """
         with self._lock:
             if not self._ranks.members:

@@ -66,7 +66,7 @@ def start_timeout_error(
         seconds: How long this rank has waited.
         absent: Ranks that have not called ``hvd.init()``.
         gave_up: Ranks that called ``hvd.init()`` but timed out before all others did.
-        alone: Why this process expects other ranks, in case that is a mistake; empty if it cannot be one.
+        alone: Text that says why this process expects other ranks, in case it should run alone; may be empty.
     """
     rank, host = who
     begin = f"init: rank {rank} (host {host}) waited {seconds:g} s"

@@ -1,12 +1,12 @@
 """Attempt of one rank to join a job of several ranks, in stages.
 
     stage                                                       if it fails here
-    listen    open sockets on which peers can connect to us         other ranks learn from the store that this rank
+    listen    open sockets on which peers can connect           other ranks learn from the store that this rank
     meet      meet all ranks in the store; the round is         has not come
               the epoch
     ----------------------------------------------------------------------------------------------------------
     gather    get all ranks' records (``records``)              reported
-    agree     settings, process sets and cipher, computed       fails on all ranks alike, so it is not reported
+    agree     settings, process sets and cipher, computed       fails on all ranks, so it is not reported
               from the records
     connect   connect to peers (``mesh``)                       reported
     share     share the node's memory and doorbells             reported

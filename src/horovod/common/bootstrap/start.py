@@ -1,8 +1,7 @@
 """Start of an engine from the environment variables, alone or together with other ranks.
 
-The docstring of ``joining`` describes how ranks meet, connect and start, and how failures are handled. Each
-``init`` is a separate epoch, so nothing of an earlier epoch, whether failed or shut down, can be mistaken for part of
-it.
+The docstring of ``joining`` describes how ranks meet, connect and start, and how failures are handled. Each ``init`` is
+a separate epoch, so nothing of an earlier epoch, whether failed or shut down, can be mistaken for part of it.
 """
 
 import os

@@ -4,8 +4,8 @@ The search happens at run time, so that one wheel works with and without GPUs. N
 driver by ``driver_error``, which does not initialize it.
 
 NCCL needs care. The first libnccl.so.2 loaded into a process is also used by frameworks that are imported later, and an
-older version breaks them ("undefined symbol: ncclCommX"). So ranks only look for NCCL first, and load it at their first
-GPU operation, when the frameworks are loaded.
+older version breaks them ("undefined symbol: ncclCommX"). So at first, ranks only search for NCCL. They load it at
+their first GPU operation, when the frameworks are loaded.
 """
 
 import ctypes

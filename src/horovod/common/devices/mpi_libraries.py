@@ -1,6 +1,6 @@
 """Search for the MPI library, and a test of it in a separate process.
 
-The library is searched at run time and loaded by the engine, so that one wheel works with all. Two MPI libraries in one
+The engine loads the library at run time, so that one wheel works with every MPI library. Two MPI libraries in one
 process would form two separate jobs. So a library that the process has already loaded takes precedence. The next choice
 is the library of the process's launcher, in a directory beside the launcher's.
 

@@ -66,7 +66,7 @@ def batch(global_batch: int, ranks: int, rank: int, most: int | None = None) -> 
     Args:
         global_batch: Samples of all ranks per step.
         ranks: Number of ranks.
-        rank: The rank.
+        rank: Rank whose share to return.
         most: Maximum number of samples in one pass, as limited by a rank's memory; None: unlimited.
 
     Raises:

@@ -47,12 +47,12 @@ class Objects:
         Args:
             url: URL that fsspec supports.
             options: Options for fsspec.
-            trust: Rules for which checkpoints are read.
+            trust: Rules that decide which checkpoints may be read.
 
         Raises:
             ImportError: If a package is missing. The message names the package.
             ValueError: If fsspec does not support the URL.
-            Exception: If the file system connects immediately and that fails, its own error.
+            Exception: Error of the file system, if it connects immediately and that fails.
         """
         self._trust = trust
         shown = without_password(url)

@@ -85,7 +85,7 @@ _known: "weakref.WeakSet[Accumulator]" = weakref.WeakSet()
 
 
 def register_accumulator(one: Accumulator) -> None:
-    """Include this accumulator, for as long as it exists, in the functions below."""
+    """Include this accumulator in ``accumulation_pending`` and ``drop_accumulated`` while it exists."""
     _known.add(one)
 
 

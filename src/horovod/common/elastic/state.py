@@ -89,7 +89,7 @@ class State(ABC):
         """Register callbacks without arguments that are called after each change of members.
 
         Use them to adapt values that depend on the number of ranks, such as a learning rate. They are called before the
-        state is synchronized; if the state must return to its last commit, after that. New ranks do not call them but
+        state is synchronized, but after a return to the last commit if that is needed. New ranks do not call them but
         receive the resulting state, so callbacks must not use collectives. If a job continues from a checkpoint that a
         different number of ranks has written, all ranks call them after the first sync.
         """

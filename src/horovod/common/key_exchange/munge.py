@@ -1,7 +1,7 @@
 """MUNGE credentials, which only processes of one user on the machines of one cluster can create and open.
 
-Slurm clusters provide MUNGE (auth/munge), so users need no setup to pass the job key to other ranks.
-The payload is encrypted, and only this user can open it. Each credential can be opened once per machine.
+Slurm clusters provide MUNGE (auth/munge), so users need no setup to pass the job key to other ranks. The payload is
+encrypted, and only this user can open it. Each credential can be opened once per machine.
 """
 
 import ctypes

@@ -2,16 +2,15 @@
 
 Each side verifies that the other is a process of the same user (``Peer``), or, if the user provides a key, that it has
 that key. The socket's name is random, so no process can take it first; followers find it in the kernel's list of
-sockets.
-Other processes may create sockets with the same prefix, so a follower checks each socket's owner.
+sockets. Other processes may create sockets with the same prefix, so a follower checks each socket's owner.
 
     follower -> rank 0   nonce F
     rank 0 -> follower   nonce Z, F
     follower -> rank 0   Z
     rank 0 -> follower   the payload
 
-Each side trusts an answer because the kernel reports its sender. With a key, the handshake of
-``auth`` replaces these messages.
+Each side trusts an answer because the kernel reports its sender. With a key, the handshake of ``auth`` replaces these
+messages.
 
 The kernel reports the peer's user id, but equal ids are not enough. Abstract sockets belong to a network namespace,
 which containers may share, so the peer may be another container's root. In a user namespace, all users that it does not

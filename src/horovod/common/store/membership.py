@@ -1,9 +1,9 @@
 """Membership server, at which workers of an elastic job wait for the launcher's decisions and events.
 
     worker --Come--> waits for its place, or a refusal
-           --News--> waits for all news after the last it knows
-           --Heard-> answered at once
-    the launcher reads the messages (``told``), and answers with ``place``, ``refuse``, ``publish``
+           --News--> waits for all events after the last one it knows
+           --Heard-> answered immediately
+    the launcher reads these messages (``told``) and answers with ``place``, ``refuse``, ``publish``
 
 ``MembershipRequests`` does no I/O and is part of ``table``. ``MembershipControl`` connects the launcher's thread to the
 store's thread by two queues, one per direction. Each queue has a descriptor that becomes readable when the queue has

@@ -43,7 +43,7 @@ _RECOUNT_SECONDS = 0.25
 _MOST = 65536  # Maximum number of descriptors to use.
 _KEPT = 8  # 1 / _KEPT of all descriptors are reserved for other uses.
 _AT_ONCE = 16  # Maximum number of events per check, because a flood may not end.
-_TRUSTED = 32  # Count descriptors again when this fraction (1 / _TRUSTED) may be in use.
+_TRUSTED = 32  # Count descriptors again after 1 / _TRUSTED of all may have been added.
 _SO_ATTACH_FILTER, _SO_DETACH_FILTER = 26, 27  # From <asm-generic/socket.h>.
 
 

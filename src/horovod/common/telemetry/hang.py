@@ -1,8 +1,7 @@
 """Diagnosis of hangs: asks all ranks what they are doing, and writes why the job waits to a file and the terminal.
 
 Rank 0 collects the facts. Each rank's engine answers, even if Python does not run there. If a rank does not answer,
-another rank on its host reports what the kernel knows about the process. ``explain`` turns the facts into
-text.
+another rank on its host reports what the kernel knows about the process. ``explain`` turns the facts into text.
 
 ``horovodrun --explain`` asks a running job through ``ExplainListener``, an abstract Unix socket of rank 0's process.
 The listener sends a text to processes of the same user and of root, and closes the connection.
