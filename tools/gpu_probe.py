@@ -252,7 +252,7 @@ def part_events_peer(path: str, megabytes: int) -> None:
 
 
 def part_values(path: str, megabytes: int) -> dict[str, Any]:
-    """Measure two processes in turns that shared memory values synchronize, without the host.
+    """Measure two processes in turns, synchronized by values in shared memory without the host.
 
     It shows whether a stream that waits for a value lets another process use the GPU.
     """

@@ -22,7 +22,7 @@ TTL = 5
 
 
 class Names:
-    """Addresses by name, and a cache of negative answers."""
+    """Table of addresses by name, with a cache of negative answers."""
 
     def __init__(self) -> None:
         self._found: dict[str, set[str]] = {}
@@ -55,7 +55,7 @@ class Names:
             return found
 
     def answer(self, query: dns.message.Message, now: float) -> dns.message.Message:
-        """Return the response to a query with one question."""
+        """Return the DNS response to a query that has one question."""
         answer = dns.message.make_response(query)
         answer.flags |= dns.flags.AA | dns.flags.RA
         question = query.question[0]

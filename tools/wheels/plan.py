@@ -14,7 +14,7 @@ LIBRARIES = ("horovod/_jax/_jax.so", "horovod/mxnet/_mxnet.so", "horovod/tensorf
 
 @dataclass(frozen=True)
 class Wanted:
-    """Description of a wheel to build."""
+    """Description of one wheel to build."""
 
     python: str
     """Version of Python with which it is built."""

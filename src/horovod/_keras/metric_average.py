@@ -121,7 +121,7 @@ def _array(keras: Any, variable: Any) -> Array:
 
 
 class MetricAverage:
-    """Callback that replaces the metrics in ``logs`` by those of all ranks at the end of every epoch.
+    """Callback that replaces the metrics in ``logs`` by metrics over all ranks at the end of every epoch.
 
     Place it before callbacks that use metrics, because ``logs`` is changed in place.
 

@@ -1,8 +1,8 @@
-"""Distributed optimizers of Keras 3: subclasses that reduce gradients before they are applied.
+"""Distributed Keras 3 optimizers, as subclasses that reduce gradients before they are applied.
 
 Every update, whether by ``fit``, ``train_on_batch``, a custom ``train_step`` or ``apply_gradients``, ends in ``apply``
-(TensorFlow, PyTorch, eager code) or ``stateless_apply`` (JAX). So only these two methods are overridden, and none of
-the model's. The reduction is part of what the backend compiles or runs eagerly, once per call.
+(TensorFlow, PyTorch, eager code) or ``stateless_apply`` (JAX). So only these two methods are overridden, and no method
+of the model. The reduction is part of what the backend compiles or runs eagerly, once per call.
 
 With Keras' gradient accumulation (``gradient_accumulation_steps``) on TensorFlow and PyTorch, gradients are reduced
 only in the step that makes the update. That step clips the accumulated gradients with ``_clip_gradients``, which
@@ -110,7 +110,7 @@ class Control:
         """Create the state.
 
         ``original`` is the optimizer that the user passed. ``inner`` is the state of the optimizer inside a loss
-        scaling optimizer, if it is distributed too.
+        scaling optimizer, if the inner optimizer is distributed as well.
         """
         self.reduction = reduction
         self.original = original
@@ -201,7 +201,7 @@ def is_distributed(optimizer: Any) -> bool:
 def distributed_class(base: type) -> type:
     """Return the distributed subclass of ``base``, with the same name, module and entries in Keras' registries.
 
-    Saving then writes ``base``, so files load in a process without Horovod.
+    Saved files then refer to ``base``, so they load in a process without Horovod.
     """
     namespace = {"__module__": base.__module__, "__qualname__": base.__qualname__, "__doc__": base.__doc__}
     made = type(base.__name__, (DistributedMixin, base), namespace)
@@ -212,8 +212,8 @@ def distributed_class(base: type) -> type:
 def _register_alike(made: type, base: type) -> None:
     """Register ``made`` in Keras' registries under the names of ``base``.
 
-    Without this, a saved file would contain only the module path of ``base``. It would load, but would lose a name
-    under which the user has registered the class.
+    Without this, a saved file would contain only the module path of ``base``. The file would load, but a name under
+    which the user registered the class would be lost.
     """
     try:
         from keras.src.api_export import REGISTERED_OBJS_TO_NAMES as exported
@@ -293,7 +293,7 @@ _prepared: set[str] = set()
 
 
 def _prepare(keras: Any, adapter: Any) -> None:
-    """Adapt Keras' ``compile`` and ``fit`` to distributed optimizers. Effective once per process."""
+    """Adapt Keras' ``compile`` and ``fit`` to distributed optimizers. Only the first call has an effect."""
     if keras.__name__ in _prepared:
         return
     _prepared.add(keras.__name__)

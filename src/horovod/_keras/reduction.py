@@ -25,7 +25,7 @@ from horovod.common.steps import marks
 
 @dataclass
 class GradientReduction:
-    """Checked arguments of ``DistributedOptimizer``, and the reduction that they describe.
+    """Validated arguments of ``DistributedOptimizer``, with the reduction that they configure.
 
     ``adapter`` is the backend's module (``backend.Adapter``). ``name`` is the prefix of the operations' names.
     Gradients are named by position, because names of variables may differ between ranks.
@@ -192,7 +192,7 @@ def keras3_tools(keras: Any) -> SimpleNamespace:
 
 
 class LocalAggregation:
-    """Accumulator that turns the gradients of ``passes`` calls into one update.
+    """Accumulator that combines the gradients of ``passes`` calls in one update.
 
     The sums are variables outside of the optimizer, so that saved files contain what a plain optimizer would save.
     """
@@ -235,7 +235,7 @@ class LocalAggregation:
     ) -> None:
         """Add ``grads``; call ``update(sums)`` in every ``passes``-th call and ``skip()`` in the others.
 
-        A gradient that is None adds nothing. The sum is None if no pass had a gradient.
+        A gradient that is None leaves its sum unchanged. The sum is None if no pass had a gradient.
 
         Raises:
             ValueError: A gradient is sparse and ``sparse_as_dense`` is False.

@@ -18,7 +18,7 @@ QUICK: Final = (4, 4 * KIB, 64 * KIB, MIB, 4 * MIB)
 
 @dataclass(frozen=True)
 class Case:
-    """One collective at one size. A sample is the mean time of ``inner`` consecutive operations."""
+    """Benchmark case: one collective at one size. A sample is the mean time of ``inner`` consecutive operations."""
 
     collective: str
     bytes: int

@@ -58,7 +58,7 @@ class Session:
         return [machines.index(machine) for machine, _ in records], len({host for _, host in records}) == 1
 
     def say(self, text: str) -> None:
-        """Print a line of the report, on rank 0."""
+        """Print a line of the report if this is rank 0."""
         if self.rank == 0:
             print(text, flush=True)
 

@@ -94,7 +94,7 @@ class Outcome:
 
     Attributes:
         event: The event.
-        at: When it was injected.
+        at: When the event was injected.
         detected: When the launcher or a rank noticed it; None if not yet.
         recovered: When the next epoch started to run; None if not yet.
     """

@@ -79,7 +79,7 @@ class ElasticJob:
         self._boxes: dict[int, Mailbox[Any]] = {}  # mailboxes of active runs, by thread
 
     def prepare(self, variables: Mapping[str, str], executable: tuple[Any, ...] = (None, None, None)) -> None:
-        """Allow runs. Set their workers' environment variables and executable, given as (class, args, kwargs)."""
+        """Allow runs, and set the environment variables and executable (class, args, kwargs) of their workers."""
         cluster.require()
         self._variables, self._executable = dict(variables), executable
 

@@ -36,8 +36,8 @@ def trainable(
 ) -> Any:
     """Return a trainable for ``tune.Tuner`` that runs ``func(config)`` on several ranks in each trial.
 
-    Each trial has its own placement group. A dict that rank 0 passes to ``report`` becomes a result of the trial; calls
-    on other ranks have no effect. If a rank fails, the trial fails with its error.
+    Each trial has its own placement group. A dict that rank 0 passes to ``report`` becomes a result of the trial. Calls
+    of ``report`` on other ranks have no effect. If a rank fails, the trial fails with its error.
 
     Args:
         func: Function that takes a trial's config.

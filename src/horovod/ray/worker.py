@@ -65,12 +65,12 @@ class BaseHorovodWorker:
         executable_args: Sequence[Any] | None = None,
         executable_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
-        """Create the executable, ``executable_cls(*executable_args, **executable_kwargs)``; no effect for None."""
+        """Create the object ``executable_cls(*executable_args, **executable_kwargs)``; do nothing if None."""
         if executable_cls is not None:
             self.executable = self._do(lambda: executable_cls(*(executable_args or ()), **(executable_kwargs or {})))
 
     def execute(self, func: Callable[[Any], Any]) -> Any:
-        """Return ``func(executable)``. If it raises, this rank leaves the job, so that others do not wait for it."""
+        """Call ``func(executable)``. If it raises an exception, leave the job, so that no rank waits for this one."""
         return self._do(lambda: func(self.executable))
 
     @staticmethod
@@ -101,7 +101,7 @@ class ElasticWorker(BaseHorovodWorker):
     """Worker that serves one run of an elastic job."""
 
     def work(self, func: Callable[[Any], Any]) -> Any:
-        """Return ``func(worker)``, and leave the job after it, as at the end of a process."""
+        """Call ``func(worker)`` and return its result. Then leave the job, as at the end of a process."""
         value = self._do(lambda: func(self))
         self.leave()
         return value

@@ -200,7 +200,7 @@ class Application:
 class Jobs:
     """Context manager that runs Spark jobs in background threads, all in one job group.
 
-    Leaving it gives the jobs a few seconds to end, then cancels the group.
+    On exit, it gives the jobs a few seconds to end, and then cancels the group.
     """
 
     def __init__(self, application: Application, description: str) -> None:
@@ -215,7 +215,7 @@ class Jobs:
         """Call `act(context)` with the SparkContext in a new thread.
 
         The thread inherits the calling thread's Spark settings, such as its scheduler pool, and uses this job group.
-        `act` must not raise.
+        `act` must not raise an exception.
         """
         from pyspark import InheritableThread
 

@@ -1,4 +1,4 @@
-"""Checks of the ops' arguments (tensors, names, process sets, roots and factors) before an op is created.
+"""Validation of an op's arguments (tensors, names, process sets, roots, factors) before the op is created.
 
 An invalid argument raises ArgumentError, which names the operation, the argument, its value and what is accepted.
 """

@@ -1,4 +1,4 @@
-"""Synchronization and comparison of variables, and of Python objects with a root rank."""
+"""Functions that synchronize and compare variables and Python objects between ranks."""
 
 from collections.abc import Callable, Collection, Sequence
 from typing import Any

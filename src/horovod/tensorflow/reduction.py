@@ -1,6 +1,6 @@
 """Reduction of lists of gradients on TensorFlow, for the tape, the optimizers and Keras.
 
-Names on the wire: a gradient is sent as ``<name>/<position>``, with its position in the list, from 0. Names of
+A gradient is sent under the name ``<name>/<position>``. The position is its index in the list, from 0. Names of
 variables are not used, because they differ between ranks: Keras names the variables of a loaded model differently from
 those of the same model built in place, and numbers layers by what a rank has built before. A second reduction in the
 same function uses ``<name>_1``, and so on. The names do not depend on Python ids, scopes, or the number of times a

@@ -92,7 +92,7 @@ class _State:
 
 
 def operations(trace: Trace, convert: Callable[[float], float]) -> list[Operation]:
-    """Return all completed operations in the order of their ends."""
+    """Return all completed operations, in the order in which they ended."""
     names = names_of(trace)
     states: dict[int, _State] = defaultdict(_State)
     done: list[Operation] = []

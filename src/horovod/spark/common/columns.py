@@ -57,10 +57,10 @@ def chosen(
 
     Args:
         fields: Types of all columns by name, as returned by ``DataType.jsonValue()``.
-        wanted: Column names by the argument that names them.
-        transformed: Whether there is a transformation_fn. It can convert other types to numbers, add columns, and use
+        wanted: Lists of column names, by the argument that they come from.
+        transformed: True if there is a transformation_fn. It can convert other types to numbers, add columns, and use
             any column of the DataFrame.
-        sparse: Whether vectors are stored as indices and values.
+        sparse: True if vectors are stored as indices and values.
 
     Raises:
         ValueError: If a column does not exist or has an unsupported type. The message names argument and column.

@@ -21,7 +21,7 @@ class Output:
 
     Attributes:
         name: Name of the column.
-        shape: Shape of one row's value. If it is None (unknown), the column contains arrays.
+        shape: Shape of one row's value. None if the shape is unknown; the column then contains arrays.
         dtype: Name of the NumPy dtype.
         vector: True if the column contains Spark ML vectors.
     """

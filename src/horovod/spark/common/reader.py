@@ -242,7 +242,7 @@ def open_existing(
     Args:
         store: Store that contains the folder.
         folder: Folder with the Parquet files.
-        wanted: Column names by the argument that names them; empty for all columns.
+        wanted: Lists of column names, by the argument that they come from; empty for all columns.
         transformed: True if there is a transformation_fn, which can convert other types to numbers.
 
     Raises:

@@ -1,1 +1,1 @@
-"""Data for TensorFlow: ``compute_service``, preprocessing in separate processes (docs/data-service.md)."""
+"""Data loading for TensorFlow with preprocessing in separate processes (docs/data-service.md)."""
