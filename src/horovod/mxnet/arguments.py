@@ -97,7 +97,7 @@ def code_of(value: Any, what: str, written: bool = False) -> int:
 
 
 def codes_of(tensors: Any, operation: str, written: bool = False) -> list[int]:
-    """Return ``code_of`` for each of a list of arrays.
+    """Return the engine's dtype code (``code_of``) of each array in a list.
 
     Raises:
         ValueError: ``tensors`` is not a list, or an array is not accepted.

@@ -92,7 +92,7 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
         several = isinstance(index, (list, tuple))
         indices, gradients = (list(index), list(grad)) if several else ([index], [grad])
         names = [f"optimizer.{one}" for one in indices]
-        # Reduce gradients first whose weights the next forward pass needs first.
+        # Reduce those gradients first whose weights the next forward pass needs first.
         self._reducer.reduce(gradients, names, [-one if isinstance(one, int) else 0 for one in indices])
 
 

@@ -48,7 +48,7 @@ class BF16Compressor(_Cast):
 
 
 class Compression(Choices):
-    """Choices for ``compression=``."""
+    """Compressors to choose from for the argument ``compression``."""
 
     fp16 = FP16Compressor
     bf16 = BF16Compressor

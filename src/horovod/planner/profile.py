@@ -1,7 +1,7 @@
 """Profile of one training step, with its compute times, and its gradients in the order of the backward pass.
 
 A profile is a JSON file that ``hvd.profile`` records or ``describe`` derives from a model description. Times are in
-seconds. The format is versioned; unknown fields are errors.
+seconds. The file contains the version of its format. Unknown fields are rejected.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ class RecordedRank(msgspec.Struct, frozen=True):
 def profile_of(ranks: Sequence[RecordedRank]) -> Profile:
     """Return the profile of a job from the recorded steps of its ranks.
 
-    Times are medians over steps and means over ranks. Only the wait for data is a mean over steps too, because loaders
+    Times are medians over steps and means over ranks. The wait for data is a mean over steps instead, because loaders
     that read ahead often deliver several batches at once. Gradients that fewer than half of the steps produced are left
     out.
 

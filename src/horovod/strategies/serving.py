@@ -175,7 +175,7 @@ class Serving:
             hvd.synchronize(handle)
 
     def _order(self, kind: float) -> None:
-        """Send a request without values to all servers. Its values are zeros, which the servers ignore."""
+        """Send a request without values to all servers. The message contains zeros, which the servers ignore."""
         vector, me = self.vector, self.vector.hvd.rank()
         messages = []
         for server, (start, stop) in zip(self._roles.servers, self._ranges, strict=True):
@@ -261,7 +261,7 @@ class _Loop:
             threading.Thread(target=self._serve, args=(worker,), name=name, daemon=True).start()
         with self._changed:
             while self._failure is None and self._left < len(workers):
-                self._changed.wait(1.0)  # the threads notify when they end, also if a worker is lost
+                self._changed.wait(1.0)  # threads notify when they end, even if a worker is lost
         if self._failure is not None:
             raise self._failure
 

@@ -39,7 +39,7 @@ class SlicedOptimizer(Store):
             }
         plain = optimizer._hvd_plain
         self._optimizer = plain.__new__(plain)
-        self._optimizer._hvd_strategy = None  # marks it as not a plain optimizer of the program
+        self._optimizer._hvd_strategy = None  # excludes its steps from the checks of plain optimizers
         self._optimizer.__setstate__({"defaults": optimizer.defaults, "state": state, "param_groups": groups})
 
     @staticmethod

@@ -123,7 +123,7 @@ class DeltaReducer:
 
         Raises:
             HorovodInternalError: Ranks disagree, or a rank was lost.
-            Exception: ``step`` failed; the other ranks then wait for this one.
+            Exception: ``step`` failed. The other ranks wait for this rank in this case.
         """
         self._members.take_in(self)
         # Include frozen parameters that have a gradient, because the step changes them too.

@@ -220,7 +220,7 @@ class _Completer:
                 while not self._watched:
                     self._changed.wait()
                 watched = list(self._watched)
-            # Block only on the first one, which runs the engine's progress loop. Operations mostly end in order.
+            # Block only on the first operation, which runs the engine's progress loop. Operations mostly end in order.
             over = [one for index, one in enumerate(watched) if one.poll(0.0 if index else 0.005)]
             with self._changed:
                 self._watched = [one for one in self._watched if one not in over]

@@ -50,7 +50,7 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
         self._recorded = 0
         self._shares: Shares | None = None
         self._mine: list[int] = []
-        # Current loop over the loader: the state with which it began, and its samples.
+        # Current loop over the loader, as (state with which it began, its samples).
         self._loop: tuple[Any, list[int]] = ((), [])
         # Number of recorded samples in the current loop.
         self._in_loop = 0

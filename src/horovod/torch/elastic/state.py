@@ -151,7 +151,7 @@ class TorchState(Keeping, ObjectState):
         """Wait until the last commit is copied.
 
         Call this between a commit and code that changes parameters itself. Otherwise the commit can contain some of the
-        new values. This raises a warning, except for changes through ``tensor.data``.
+        new values. This issues a warning, except for changes through ``tensor.data``.
         """
         self._copies.wait()
 
