@@ -14,7 +14,7 @@ _RECOVERED = re.compile(r"chaos: recovered after p50 ([\d.]+) s, p99 ([\d.]+) s,
 
 @dataclass(frozen=True)
 class Line:
-    """Line of a worker's file. `at` is in seconds of the monotonic clock, which all processes of the machine share."""
+    """Line of a worker's file. `at` is in seconds on the monotonic clock, which all processes here share."""
 
     at: float
     pid: int

@@ -89,7 +89,7 @@ class Frontend:
 
         Args:
             keras: The Keras module, version 3 or 2.
-            adapter: Adapter of its backend, see ``backend.Adapter``.
+            adapter: Adapter of its backend; see ``backend.Adapter``.
         """
         self.keras = keras
         self.adapter = adapter

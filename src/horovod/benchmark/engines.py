@@ -58,7 +58,7 @@ def environment(changes: Mapping[str, str]) -> Iterator[None]:
 class EngineColumn:
     """Engine with given settings, whose measurements become a column of the results.
 
-    All ranks create the same columns in the same order. Raises the errors of ``bootstrap.start``.
+    All ranks create the same columns in the same order. It raises the same errors as ``bootstrap.start``.
 
     Args:
         name: Name of the column.

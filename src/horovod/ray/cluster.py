@@ -66,7 +66,7 @@ def open_servers(
     """Create the driver's side of a job, which workers connect to.
 
     Args:
-        nics: Network interfaces, see ``address``.
+        nics: Network interfaces; see ``address``.
         own: Environment variables for the workers, in addition to this program's settings.
         gone: Function to call with the number of a lost worker and a description; see ``ExternalWorkers``.
         front: Membership server of an elastic job.
@@ -75,7 +75,7 @@ def open_servers(
         The driver's side, and the environment variables of all workers.
 
     Raises:
-        The exceptions of ``ExternalWorkers`` and ``address``.
+        The same exceptions as ``ExternalWorkers`` and ``address``.
     """
     shared = variables(nics) | dict(own)
     return ExternalWorkers(address(nics), gone, front, shared), shared

@@ -118,7 +118,7 @@ class ElasticRayExecutor:
 
         Args:
             worker_fn: Function that trains in another function, wrapped by ``hvd.elastic.run``.
-            callbacks: Functions that get the messages of ``ray_logger.log``, see ``RayExecutor.run``.
+            callbacks: Functions that get the messages of ``ray_logger.log``; see ``RayExecutor.run``.
 
         Returns:
             The results of the workers at the end of the job, by rank.

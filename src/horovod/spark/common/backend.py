@@ -91,7 +91,7 @@ class SparkBackend(_Numbered):
         kwargs: Mapping[str, Any] | None = None,
         env: Mapping[str, str] | None = None,
     ) -> list[Any]:
-        """Call ``fn`` on all ranks, see ``Backend.run``. Raises the exceptions of ``horovod.spark.run``."""
+        """Call ``fn`` on all ranks; see ``Backend.run``. Raises the same exceptions as ``horovod.spark.run``."""
         from horovod.spark.job import run
 
         told = {"num_proc": self.num_processes(), "env": {**self._env, **(env or {})}, **self._kwargs}
@@ -126,7 +126,7 @@ class LocalBackend(_Numbered):
         kwargs: Mapping[str, Any] | None = None,
         env: Mapping[str, str] | None = None,
     ) -> list[Any]:
-        """Call ``fn`` on all ranks, see ``Backend.run``. Raises the exceptions of ``horovod.run``."""
+        """Call ``fn`` on all ranks; see ``Backend.run``. Raises the same exceptions as ``horovod.run``."""
         import horovod
 
         call, size, told = _InEnvironment(fn, {**self._env, **(env or {})}), self.num_processes(), dict(self._kwargs)

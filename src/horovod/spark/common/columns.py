@@ -223,7 +223,7 @@ def fits(shape: Sequence[int], wanted: Sequence[int]) -> bool:
 
 
 def row_shape(wanted: Sequence[int], size: int) -> tuple[int, ...]:
-    """Return the shape of one row's value, which has ``size`` elements; ``wanted`` may begin with -1 for rows."""
+    """Return the shape of one row's value, which has ``size`` elements; a -1 at the front of ``wanted`` means rows."""
     inner = list(wanted)
     rest = math.prod(one for one in inner[1:] if one >= 0)
     if inner and inner[0] == -1 and -1 not in inner[1:] and rest == size:

@@ -182,7 +182,7 @@ class NeedsNVTabular:
     def __init__(
         self, label_cols: Any = (), categorical_cols: Any = (), continuous_cols: Any = (), **kwargs: Any
     ) -> None:
-        """Raise ImportError with a message that ``check`` explains."""
+        """Raise ImportError with a message about NVTabular's requirements."""
         self.check()
 
     @classmethod

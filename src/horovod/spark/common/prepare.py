@@ -36,7 +36,7 @@ class Written:
 
 
 def columns_of(df: Any, wanted: Mapping[str, Sequence[str]], transformed: bool, sparse: bool) -> list[Column]:
-    """Return the columns to use of a DataFrame; see ``columns.chosen``."""
+    """Return the columns of a DataFrame that are to be used; see ``columns.chosen``."""
     fields = {field.name: field.dataType.jsonValue() for field in df.schema.fields}
     return chosen(fields, wanted, transformed, sparse)
 

@@ -31,10 +31,10 @@ class TableFiles(ParquetFiles):
     """
 
     def __init__(self, files: Sequence[str], columns: Sequence[Column] | None, filesystem: Any) -> None:
-        """Open the files. Raises the exceptions of ParquetFiles.
+        """Open the Parquet files. Raises the same exceptions as ParquetFiles.
 
         Args:
-            files: Their paths.
+            files: Paths of the files.
             columns: Columns to read; None for all.
             filesystem: File system for pyarrow; None for the local one.
         """
@@ -125,9 +125,9 @@ class Batches:
 
         Args:
             table: The data set.
-            batch_size: Rows of a batch.
+            batch_size: Rows per batch.
             shuffle: True if each epoch has a different order, which is the same on all ranks.
-            seed: Seed of the order.
+            seed: Seed for the order of rows.
             rank: The rank that reads.
             ranks: Number of ranks.
             cache: True to read the rank's rows once and keep them, so that each epoch has the same rows.
