@@ -152,7 +152,7 @@ def _watch(pl: Any, plan: TrainingPlan, model: torch.nn.Module, finite: bool) ->
 
         def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
             figures = {name: float(value) for name, value in sorted(trainer.callback_metrics.items())}
-            if figures:  # Each rank has only the metrics of its own rows.
+            if figures:  # Each rank has metrics only for the rows that it read.
                 own = torch.tensor(list(figures.values()), dtype=torch.float64, device="cpu")
                 figures = dict(zip(figures, hvd.allreduce(own, name="spark.figures").tolist(), strict=True))
             for name, value in figures.items():
