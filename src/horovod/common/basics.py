@@ -84,9 +84,9 @@ class HorovodBasics(observed.Observed):
         """
         with _lock:
             if self._face.engine is None:
-                # Only a frontend that had left the job ends it here. A frontend that joins for the first time gets the
-                # error from its first operation, like the others. Otherwise the remaining ranks would wait for each
-                # other in different places.
+                # Only a frontend that has left the job before ends it here. A frontend that joins for the first time
+                # gets the error from its first operation, like the others. Otherwise the remaining ranks would wait for
+                # each other in different places.
                 if state.engine is not None and self._face.name in state.left and _ended() is not None:
                     _stop("hvd.init() was called after the job had ended")
                 if state.engine is None:
@@ -275,7 +275,7 @@ def leave(error: BaseException | None = None) -> None:
     """Remove this process and all its frontends from the job; no effect without a job.
 
     Args:
-        error: Exception to blame. The other ranks report it as if it had ended this process.
+        error: Exception that is the reason. The other ranks report it as if it had ended this process.
     """
     with _lock:
         _stop("it has left the job" if error is None else ending.told_of(error))

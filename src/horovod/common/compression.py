@@ -128,7 +128,7 @@ class Choices:
 
 
 def check_compression(compression: object) -> None:
-    """Raise ValueError, which names the argument, if it is not a compressor but, for example, a string."""
+    """Raise ValueError, which names the argument, if it is not a compressor (but, for example, a string)."""
     if not callable(getattr(compression, "compress", None)) or not callable(getattr(compression, "decompress", None)):
         raise ValueError(f"compression must be {_ACCEPTED}, got {compression!r}")
 

@@ -68,7 +68,7 @@ class HostsUpdatedInterrupt(RuntimeError):
 
 
 def get_version_mismatch_message(name: str, version: str, installed_version: str) -> str:
-    """Return a message saying that version ``version`` of ``name`` is required, but another one is installed."""
+    """Return the message that version ``version`` of ``name`` is required, but another version is installed."""
     return (
         f"{name} {installed_version} is installed, but this job was started with {name} {version}; "
         f"install {name}=={version} or start the job again with {name} {installed_version}."

@@ -96,7 +96,7 @@ class Access:
     def open(
         self, job: Job, engine: "Engine", submit: "Callable[..., Work] | None", run: "Callable[..., Work] | None"
     ) -> None:
-        """Direct operations to ``engine`` from now on, by its own methods unless others are given."""
+        """Send operations to ``engine`` from now on, with its own methods or the given ones."""
         self.job = job
         self.engine = engine
         self.forked = False

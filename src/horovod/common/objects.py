@@ -27,7 +27,7 @@ def loads(data: bytes | bytearray | memoryview) -> Any:
 
 
 def _dumps_or_reason(obj: Any) -> tuple[bytes, Exception | None]:
-    """Pickle ``obj``, or return the error as text (for other ranks, which must not wait) and as exception."""
+    """Pickle ``obj``. If that fails, return the error as an exception, and as text to send to the other ranks."""
     try:
         return dumps(obj), None
     except Exception as error:

@@ -192,7 +192,7 @@ def remove_process_set(process_set: ProcessSet) -> bool:
 
 
 def check_new(process_set: ProcessSet, size: int) -> None:
-    """Raise ValueError if the set cannot exist in a job of ``size`` ranks; names the set and the reason."""
+    """Raise ValueError, naming the set and the reason, if it cannot exist in a job of ``size`` ranks."""
     ranks = process_set.ranks
     if not ranks:
         raise ValueError(f"{process_set} has no ranks")
@@ -229,7 +229,7 @@ def find(sought: Sequence[int] | None) -> int | None:
 
 
 def adopt(process_set: ProcessSet, number: int) -> None:
-    """Give the object the id of the registered set ``number``, which has the same ranks."""
+    """Assign the id of the registered set ``number`` to the object, which has the same ranks."""
     if all(process_set is not one for one in known_as(number)):
         process_set.process_set_id = number
         process_set.ranks = known_as(number)[0].ranks
@@ -358,7 +358,7 @@ def _sets(process_sets: Any) -> tuple[list[ProcessSet], bool]:
         if not isinstance(entry, ProcessSet):
             raise ValueError(f"process_sets[{index}] must be a ProcessSet, got {entry!r}")
         if entry.world_ranks is not None:
-            continue  # sets differ between ranks here; ``init`` detects repetitions after their exchange
+            continue  # ranks pass different sets here; ``init`` detects repetitions after the exchange
         ranks = tuple(entry.ranks or ())
         if ranks in seen:
             raise ValueError(f"process_sets[{index}] with ranks {list(ranks)} repeats process_sets[{seen[ranks]}]")

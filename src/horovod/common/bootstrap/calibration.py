@@ -72,7 +72,7 @@ def path_of(world: World) -> Path:
 def load(world: World) -> tuple[str, str]:
     """Return (text for HOROVOD_TUNING, why the file is not used).
 
-    Both are empty if there is no file; otherwise exactly one is empty.
+    Both texts are empty if there is no file. Otherwise one of them is empty.
     """
     path = path_of(world)
     try:

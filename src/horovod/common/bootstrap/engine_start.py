@@ -23,7 +23,7 @@ COLLECTIVES: Final = ("allreduce", "allgather", "broadcast", "alltoall", "reduce
 
 
 class NcclOperations(NamedTuple):
-    """Flags by collective: True if NCCL may perform it.
+    """For each collective, True if NCCL may perform it.
 
     The engine performs the others, and those that NCCL does not support.
     """
@@ -50,7 +50,7 @@ class Formed:
     """Connections and shared memory of a rank. Owns the descriptors until the engine takes them over."""
 
     links: dict[Link, socket.socket]
-    descriptors: list[int]  # of the shared memory (or -1), then of each local rank's doorbell
+    descriptors: list[int]  # shared memory (or -1), then each local rank's doorbell
     cipher: Cipher | None = None
     sessions: dict[Link, Session] = field(default_factory=dict)  # Session keys of encrypted links.
     first_address: str = ""  # IP address of rank 0; empty without a data link to it.

@@ -82,7 +82,7 @@ class Joining:
         self._formed = Formed({}, [])
         self._engine: Engine | None = None
         self._agreed: tuple[Sets, ...] = ()
-        self._told = False  # True while every rank would detect the same error by itself
+        self._told = False  # True during steps whose errors all ranks detect by themselves
 
     def run(self) -> tuple[Job, "Engine"]:
         """Return the job and its engine.
@@ -143,7 +143,7 @@ class Joining:
     def _listen(self) -> Listeners:
         """Open the sockets on which this rank listens for its peers.
 
-        Raises ValueError naming HOROVOD_GLOO_IFACE or HOROVOD_PORT_RANGE if they do not fit this host.
+        Raises ValueError if HOROVOD_GLOO_IFACE or HOROVOD_PORT_RANGE does not fit this host; the message names it.
         """
         ports = parse_ports(self._settings.text("HOROVOD_PORT_RANGE"))
         interface = self._settings.text("HOROVOD_GLOO_IFACE")
@@ -170,7 +170,7 @@ class Joining:
         )
 
     def _meet(self, store: StoreClient, mine: Peer) -> Met:
-        """Wait until all ranks have called ``init``. Raises ValueError, naming the others, on a timeout."""
+        """Wait until all ranks have called ``init``. Raises ValueError, naming the missing ranks, on a timeout."""
         group = (
             f"init e{self._env.epoch}"
             if self._env.epoch

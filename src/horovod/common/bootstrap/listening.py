@@ -102,7 +102,7 @@ class Listening:
         self._worker = worker
         self._connect = connect
         self._updated = updated
-        self._client: StoreClient | None = None  # a reference, so that a forked child does not close it
+        self._client: StoreClient | None = None  # a reference keeps forked children from closing it
         self._lock = threading.Lock()
         self._epoch: _Epoch | None = None
         self._over: Over | None = None  # Latest end of an epoch; may arrive before that epoch begins here.

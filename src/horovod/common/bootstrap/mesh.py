@@ -33,9 +33,9 @@ _STRANGERS = 64
 _ACCEPTS = 64  # maximum connections to accept before the existing ones get a turn
 _FULL_PAUSE = 0.05
 _CHECK_SECONDS = 0.25
-_UNREACHABLE = 0.2  # Give up on a peer after this fraction of the time limit without an answer.
-_UNREACHABLE_SECONDS = 6.0  # Give up on a peer only after this many seconds.
-_REVERSE_SECONDS = 2.5  # After this, the listening rank connects itself; a firewall may allow that.
+_UNREACHABLE = 0.2  # Fraction of the time limit after which to give up on a silent peer.
+_UNREACHABLE_SECONDS = 6.0  # Minimum of that time, in seconds.
+_REVERSE_SECONDS = 2.5  # Seconds after which the listening rank connects itself.
 _REVERSE_SECONDS_A_LINK = 0.1
 _UNIX = "its Unix socket"
 _INVITED = "its own connection"
@@ -300,7 +300,7 @@ class MeshBuilder:
                 return self._prove(attempt)
         elif side.done:
             return self._admit(attempt)
-        elif side.outgoing:  # a challenge follows a valid hello, so the peer speaks our protocol
+        elif side.outgoing:  # a challenge answers a valid hello, so the peer speaks our protocol
             attempt.deadline = max(attempt.deadline, time.monotonic() + _BUSY_SECONDS)
         return True
 
@@ -311,7 +311,7 @@ class MeshBuilder:
             self._fail(attempt, "another address was faster")
             return False
         self._proven[link] = attempt
-        attempt.deadline = float("inf")  # now the peer alone decides, with its welcome
+        attempt.deadline = float("inf")  # from now on, the peer's own deadline counts
         self._drop_rivals(attempt)
         return True
 

@@ -51,7 +51,7 @@ def keep_links() -> None:
     """Duplicate the control connections of an engine that ends normally, to detect lost processes later."""
     _close_links()
     for label, descriptor in _links:
-        with contextlib.suppress(OSError):  # no descriptor left: rely on the launcher
+        with contextlib.suppress(OSError):  # no descriptor left: only the launcher detects losses
             _kept.append((label, os.dup(descriptor)))
     _links.clear()
 
@@ -197,7 +197,8 @@ def engine_ends(lost: str | None) -> None:
     """Prepare for MPI_Finalize; call before the job's engine is shut down.
 
     Args:
-        lost: Why the job has ended, if a rank is gone; otherwise None. MPI_Finalize would wait for a lost rank.
+        lost: Why the job has ended, if a rank is gone, else None. MPI_Finalize is then skipped, because it would wait
+            for that rank.
     """
     if not _begun:
         return

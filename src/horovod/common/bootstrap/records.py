@@ -1,4 +1,4 @@
-"""Distribution of all ranks' records by way of one rank per node.
+"""Distribution of all ranks' records through one rank per node.
 
 The first rank of each node gets the records from the store and passes them on to the other ranks of the node. So the
 store sends nodes x ranks records through the launcher's network, not ranks x ranks.

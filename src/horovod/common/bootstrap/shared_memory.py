@@ -55,7 +55,7 @@ def provide(plan: Plan, links: Mapping[Link, socket.socket], settings: Settings,
         try:
             return make(whole, count)
         except MemoryFileError:
-            raise  # caused by another limit than the size, so no setting would help
+            raise  # the cause is not the size, so no setting would help
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE):
                 raise

@@ -39,7 +39,7 @@ def arguments(module: str, before: str = "pass") -> list[str]:
 
 
 def arguments_elsewhere(module: str) -> list[str]:
-    """Return `arguments` for an interpreter on another machine or in a container where horovod is installed."""
+    """Return `arguments` for an interpreter with its own horovod, on another machine or in a container."""
     return ["-c", f"import sys; {_SAFE}from {module} import main; sys.exit(main())"]
 
 

@@ -40,8 +40,8 @@ class Overall(msgspec.Struct, frozen=True, tag="live-job"):
     """State of the whole job for the live page.
 
     Attributes:
-        at: Time of the data in seconds, on rank 0's clock.
-        made: Number of steps of the rank that is furthest.
+        at: Time of the data, in seconds on rank 0's clock.
+        made: Number of steps of the rank with the most steps.
         own: Number of steps of rank 0.
         whole: Parts of a step, over the whole job.
         lately: Parts of a step since the previous reports of the ranks.

@@ -1,4 +1,4 @@
-"""Pickling with cloudpickle, which also supports functions and classes of scripts, and keeps file names of code."""
+"""Pickling with cloudpickle, which supports functions and classes of scripts; code keeps its file names."""
 
 import collections
 import io

@@ -1,7 +1,7 @@
-"""Safe access to files in places where other users can create files too, and bytes that never get printed.
+"""Safe access to files in directories that other users can write to, and a type for secret bytes.
 
-In such a place, every name can be a symbolic link, a pipe, or a hard link to another file, and can change between two
-checks. So each name is opened once, without following links, and owner, type and mode are read from the descriptor.
+In such a directory, every name can be a symbolic link, a pipe, or a hard link to another file, and can change between
+two checks. So each name is opened once, without following links, and owner, type and mode are read from the descriptor.
 Files in a directory are accessed through that directory's descriptor (`dir_fd`), never again by its path.
 """
 

@@ -174,7 +174,7 @@ def runs(ranks: Collection[int]) -> list[tuple[int, int]]:
 
 
 def rank_ranges(ranks: Collection[int], between: str = ",") -> str:
-    """Return ranks as text such as ``0-3,7``, sorted, with ``between`` as separator."""
+    """Format ranks as sorted text such as ``0-3,7``, separated by ``between``."""
     return between.join(f"{low}" if low == high else f"{low}-{high}" for low, high in runs(ranks))
 
 

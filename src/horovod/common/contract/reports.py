@@ -114,7 +114,7 @@ def _opened_own(parent: int, name: str) -> Iterator[int]:
 
 
 def new_door() -> str:
-    """Return a name for the abstract Unix socket on which this process answers why its job waits.
+    """Return a name for the abstract Unix socket on which this process explains why its job waits.
 
     Part of the name is random, because any process in the network namespace could occupy a predictable name.
     """

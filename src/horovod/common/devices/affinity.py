@@ -23,7 +23,7 @@ class AffinityError(ValueError):
 
 
 class Near(msgspec.Struct, frozen=True):
-    """Location of a PCI device in the machine: NUMA node, near CPUs and PCI bridges."""
+    """Location of a PCI device: its NUMA node, the CPUs near it and its PCI bridges."""
 
     node: int = -1
     """NUMA node; -1 if unknown or if there is only one."""
@@ -150,14 +150,14 @@ def _device(bus: str, root: str) -> Path:
 
 
 def _distance(one: Path, other: Path) -> str:
-    """Return the distance of two devices, from the common beginning of their paths in /sys/devices."""
+    """Return the distance between two devices, based on the common prefix of their paths in /sys/devices."""
     ways = _pci_path(one), _pci_path(other)
     if not all(ways):
         return ""
     common = 0
     while common < min(map(len, ways)) and ways[0][common] == ways[1][common]:
         common += 1
-    if common > 1:  # below the host bridge they share a port, so a switch
+    if common > 1:  # they share a root port, so there is a switch below it
         return SWITCH
     if common == 1:
         return BRIDGE

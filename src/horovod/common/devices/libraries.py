@@ -183,7 +183,7 @@ def _origin(library: ctypes.CDLL) -> str:
 
 
 def in_packages(below: str) -> Iterator[str]:
-    """Yield each existing file with this path below the directories of the package `nvidia`."""
+    """Yield the files that exist at this path in the directories of the package `nvidia`."""
     for folder in folders_of("nvidia"):
         if path := _file(os.path.join(folder, below)):
             yield path

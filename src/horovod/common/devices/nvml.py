@@ -32,7 +32,7 @@ _P2P: Final = {
     5: "not supported",
     6: "unknown",
 }
-_READ, _NVLINK = 0, 2  # NVML's numbers of properties of a pair of GPUs
+_READ, _NVLINK = 0, 2  # NVML's constants for properties of a pair of GPUs
 _ADVICE: Final = {
     4: "this user may not ask it (permissions of /dev/nvidia*)",
     9: "the kernel module of NVIDIA's driver is not loaded, or /dev/nvidia* is not in this container",

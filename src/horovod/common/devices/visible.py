@@ -91,8 +91,8 @@ def cut(environ: Mapping[str, str], survey: Survey, workers: int, each: int) -> 
             f"--gpus-per-worker {each}: the GPUs of this host are cut into MIG devices, of which CUDA uses one in a "
             "process; --gpus-per-worker 1 gives each worker one"
         )
-    # Set CUDA_DEVICE_ORDER, because CUDA numbers GPUs in another order than NVML by default. Indices in the user's own
-    # list keep the meaning that the user intended.
+    # Set CUDA_DEVICE_ORDER, because CUDA numbers GPUs in another order than NVML by default. If the user has set the
+    # variable, indices keep their meaning.
     numbered = any(name.isdecimal() for name in names[:needed])
     order = {ORDER: "PCI_BUS_ID"} if numbered and VARIABLE not in environ and ORDER not in environ else {}
     return [{VARIABLE: ",".join(names[worker * each : (worker + 1) * each]), **order} for worker in range(workers)]

@@ -104,7 +104,7 @@ def find_mismatch(told: Sequence[tuple[Sequence[str], bool]], rank: int) -> Mism
 
 
 def signature(tensors: Iterable[tuple[Sequence[int], object]]) -> str:
-    """Return a digest of shapes and dtypes, in order. If ranks have equal digests, their broadcasts match."""
+    """Return a digest of shapes and dtypes. Ranks with equal digests can broadcast these arrays."""
     shown = [f"{list(shape)} {dtype}" for shape, dtype in tensors]
     return f"{len(shown)} tensors, {hashlib.sha256(' '.join(shown).encode()).hexdigest()[:8]}"
 
@@ -121,7 +121,7 @@ def check_shapes(here: Sequence[tuple[int, ...]], loaded: Sequence[tuple[int, ..
 
 
 def compare_names(names: Sequence[Sequence[str]], root: int = 0) -> str:
-    """Compare the attribute names of each rank with those of ``root``; return the difference, or "" if none."""
+    """Compare each rank's attribute names with those of ``root``. Return a text about the difference, or ""."""
     first = set(names[root])
     lines = []
     for rank, others in enumerate(names):

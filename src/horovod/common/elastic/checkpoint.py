@@ -176,7 +176,7 @@ class Checkpoint:
         self._failure: BaseException | None = None
         self._thread: threading.Thread | None = None
         self._prepared = False
-        self._ours: set[int] = set()  # steps written by this job, or up to one it has loaded
+        self._ours: set[int] = set()  # steps that this job has written, and all up to one it has loaded
 
     def save(self, step: int, value: Any) -> None:
         """Copy the value and write it in the background.
@@ -242,7 +242,7 @@ class Checkpoint:
                 return self._load_one(found)
             except files.TornCheckpointError as error:
                 self.torn.append(str(error))
-            except FileNotFoundError:  # the writing rank has just removed it
+            except FileNotFoundError:  # the rank that writes checkpoints has just removed this one
                 continue
         return None
 

@@ -183,7 +183,7 @@ def write(directory: Path, step: int, dump: Callable[[IO[bytes]], None], trust: 
 
 
 def write_into(file: io.FileIO, step: int, dump: Callable[[IO[bytes]], None], trust: Trust = OWN) -> None:
-    """Write the payload, its length and checksum at the file's position. Raises OSError and errors of ``dump``."""
+    """Write payload, length and checksum at the file's current position. Raises OSError and errors of ``dump``."""
     whole = _Summed(file, trust.sum(step))
     buffered = io.BufferedWriter(whole, _PIECE)
     dump(buffered)

@@ -135,7 +135,7 @@ class RepeatedFailures:
     def check(self, func: Callable[..., Any]) -> None:
         """Raise RuntimeError if retrying will not help.
 
-        It does not have the failure as its cause, so that this rank's end is not attributed to other ranks.
+        The failure is not set as the cause of the RuntimeError, so that other ranks are not blamed for this rank's end.
         """
         if self._error is None:
             return

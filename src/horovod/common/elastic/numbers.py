@@ -16,7 +16,7 @@ def numbers_of_rank_0(numbers: Sequence[float], name: str, face: Frontend) -> tu
     Args:
         numbers: This rank's numbers; the same count on all ranks.
         name: Name of the operation; only one with this name may be in flight.
-        face: Frontend whose operation this is.
+        face: Frontend that submits the operation.
 
     Raises:
         HorovodInternalError: If a peer is lost.
@@ -32,12 +32,12 @@ def numbers_of_rank_0(numbers: Sequence[float], name: str, face: Frontend) -> tu
 
 
 def largest(value: int, name: str, face: Frontend) -> int:
-    """Return the maximum over all ranks of one byte, 0 to 255. This is cheap enough for every step.
+    """Return the maximum of the ranks' values, from 0 to 255. It sends one byte, which is cheap enough for every step.
 
     Args:
         value: This rank's value.
         name: Name of the operation; only one with this name may be in flight.
-        face: Frontend whose operation this is.
+        face: Frontend that submits the operation.
 
     Raises:
         HorovodInternalError: If a peer is lost.

@@ -88,7 +88,7 @@ def mine(left: Sequence[int], rank: int, shares: Shares, filled: bool) -> list[i
     if filled and len(left) % size and shares.alike:
         whole = len(left) - len(left) % size
         rest = left[whole:]
-        each, more = divmod(len(rest), len(shares.of))  # at most the share, as larger shares come first
+        each, more = divmod(len(rest), len(shares.of))  # never more than the share, as larger shares come first
         first = rank * each + min(rank, more)
         part = rest[first : first + each + (rank < more)] or [left[(whole + rank) % len(left)]]
         return [*mine(left[:whole], rank, shares, filled), *part]
@@ -136,7 +136,7 @@ class Resumes:
         raise NotImplementedError
 
     def reset(self) -> None:
-        """Adapt to new members of the job."""
+        """Adapt the position to new members of the job."""
         raise NotImplementedError
 
 

@@ -103,7 +103,7 @@ class State(ABC):
             callback()
 
     def on_hosts_updated(self, timestamp: float, update_res: HostUpdateResult) -> None:
-        """Store a host update until the next ``check_host_updates``, which uses rank 0's. Thread-safe."""
+        """Store a host update. Rank 0's next ``check_host_updates`` handles those of rank 0. Thread-safe."""
         self._host_messages.put((timestamp, update_res))
 
     def commit(self) -> None:
@@ -210,7 +210,7 @@ class Keeping(State):
     """
 
     _whole = True  # True if training can continue from the current state.
-    _between = False  # True while another rank's state is being received and incomplete.
+    _between = False  # True while another rank's state is being received.
     _settled: tuple[int, Standing] | None = None  # Rank whose state all take, and its progress.
 
     def failed(self, error: HorovodInternalError) -> None:
@@ -225,7 +225,7 @@ class Keeping(State):
 
     @abstractmethod
     def standing(self, whole: bool) -> Standing:
-        """Return this rank's progress. ``whole``: True if training can continue from its current state."""
+        """Return this rank's progress. ``whole`` is True if training can continue from its current state."""
 
     @abstractmethod
     def agree(self, standing: Standing) -> list[Standing]:

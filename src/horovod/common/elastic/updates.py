@@ -77,7 +77,8 @@ class WorkerNotificationManager:
             if epoch is not None and self._epoch is not None and epoch < self._epoch:
                 return
             self._told.append((timestamp, update_res))
-            # Hold the lock: without it, an epoch could begin in between, for which this update is outdated.
+            # Call the listeners with the lock held: otherwise a new epoch could begin first, for which this update is
+            # outdated.
             for listener in list(self._listeners):
                 listener.on_hosts_updated(timestamp, update_res)
 

@@ -33,7 +33,7 @@ _ACCEPTED = (
 
 @dataclass(frozen=True)
 class Array:
-    """Tensor in a form without framework, as returned by a frontend's reader."""
+    """Framework-independent form of a tensor, as returned by a frontend's reader."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -135,7 +135,7 @@ def _walk(path: str, value: Any, read: Reader, within: tuple[int, ...]) -> Itera
         yield path, leaf
         return
     if id(value) in within:
-        return  # the object is part of a cycle and was visited before
+        return  # part of a cycle, and already visited
     within = (*within, id(value))
     for step, part in _parts(value):
         yield from _walk(path + step, part, read, within)

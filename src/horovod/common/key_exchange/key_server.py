@@ -38,7 +38,7 @@ class Visit(Protocol):
 
 
 class FixedReply:
-    """Protocol that sends the same data to any peer."""
+    """Protocol that sends the same data to every peer."""
 
     wanted = 0
 

@@ -1,4 +1,4 @@
-"""Meeting of the processes of a job that another launcher has started.
+"""Rendezvous of the processes of a job that another launcher has started.
 
 Rank 0's process runs the job's store until the process ends. The other ranks need the store's address and the job's
 key. How they get them depends on what the launcher offers; the method is the same on all ranks (``methods``). A key is

@@ -79,7 +79,7 @@ class Group:
 
     @property
     def label(self) -> str:
-        """Identity of the group, which only its ranks have in common."""
+        """Identity of the group, which is the same on its ranks only."""
         who = hashlib.sha256(str(self.members).encode()).hexdigest()[:16] if self.members else "all"
         return f"{self.place.job}/{who}"
 

@@ -116,7 +116,7 @@ class Names:
         self._resolve = resolve
         self._deadline = deadline
         self._found: dict[str, list[str]] = {}
-        self._again: dict[str, float] = {}  # time at which to look up unknown names again
+        self._again: dict[str, float] = {}  # time of the next lookup of unknown names
         self._running: set[str] = set()
         self._changed = threading.Condition()
         self._begin = time.monotonic()
@@ -200,7 +200,7 @@ def resolve_node(name: str) -> list[str]:
 
 
 _slurm: dict[str, list[str]] = {}
-_silent_until = [0.0]  # True once Slurm's controller has not answered, to save further timeouts
+_silent_until = [0.0]  # True once Slurm's controller has failed to answer, to avoid more timeouts
 
 
 def _ask_slurm(name: str) -> list[str]:

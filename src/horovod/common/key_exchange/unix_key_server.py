@@ -114,7 +114,7 @@ def check_self() -> None:
 
 
 class Peer:
-    """Process that connected to or listens on the other end of a Unix socket. Must be closed after use."""
+    """Process at the other end of a Unix socket, which has connected or listens. Close it after use."""
 
     def __init__(self, sock: socket.socket) -> None:
         """Identify the peer. Raises AuthError with the reason if it is not a process of this user on this system."""
@@ -177,7 +177,7 @@ def nonce() -> bytes:
     return secrets.token_bytes(NONCE)
 
 
-_PLACE = auth.Place(purpose=0, epoch=0, source=1, target=0)  # For any process with the key.
+_PLACE = auth.Place(purpose=0, epoch=0, source=1, target=0)  # For any process with the key, not a certain rank.
 _PATIENCE, _MOST_PATIENCE = 0.5, 5.0  # First and maximum timeout in seconds for a peer that does not answer.
 _LEAST = 0.05
 _PAUSE, _LONGEST_PAUSE = 0.05, 0.25

@@ -131,7 +131,7 @@ def integer(env: Mapping[str, str], name: str) -> int | None:
 
 
 def first_integer(env: Mapping[str, str], *names: str) -> int | None:
-    """Return the number in the first variable that is set; None if none is."""
+    """Return the number in the first variable that is set; None if no variable is set."""
     for name in names:
         value = integer(env, name)
         if value is not None:

@@ -171,11 +171,11 @@ def free_port() -> int:
 
 
 def _listen(address: str, backlog: int, ports: range) -> socket.socket:
-    """Listen on the first free port. Raises OSError; if all ports of HOROVOD_PORT_RANGE are taken, names it."""
+    """Listen on the first free port. Raises OSError, which mentions HOROVOD_PORT_RANGE if its ports are taken."""
     for port in ports:
         sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
         try:
-            if port:  # connections of an earlier job in TIME_WAIT must not block it
+            if port:  # ignore earlier connections in TIME_WAIT
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             sock.bind((address, port))
             sock.listen(backlog)

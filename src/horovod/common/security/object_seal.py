@@ -1,4 +1,4 @@
-"""Proof that a member of the job has sent a pickled object, and for this call of the operation.
+"""Proof that a pickled object comes from a member of the job and belongs to this call of the operation.
 
 An object is sent with a MAC (HMAC-SHA256 under a key of this job) over the object, its sender, the operation with its
 name, and the number of the call, that is, how often the ranks of the set have called this operation before. The number
@@ -35,7 +35,7 @@ class Numbers:
         return number
 
     def give_back(self, operation: str, number: int) -> None:
-        """Make the number of a call that did not take place available again."""
+        """Return an unused number, so that the next call of the operation gets it."""
         if operation in self._next:
             self._next[operation] = number
 

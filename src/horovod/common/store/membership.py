@@ -84,7 +84,7 @@ class _Listener:
 
 
 class MembershipRequests:
-    """Membership server without I/O. ``told``: messages for the launcher, in order, which the reader removes."""
+    """Membership server without I/O. ``told`` lists messages for the launcher, which the reader removes."""
 
     def __init__(self) -> None:
         self.told: list[Told] = []
@@ -147,7 +147,7 @@ class MembershipRequests:
         return [] if waiting is None else [(waiting[0], Reply(waiting[1].id, [why.encode()], error=REFUSED))]
 
     def publish(self, workers: Iterable[int], value: bytes) -> Replies:
-        """Send an event to those of these workers that have a place."""
+        """Send an event to these workers, except those that have no place."""
         self._last += 1
         replies: Replies = []
         for listener in [self._listeners[worker] for worker in workers if worker in self._listeners]:
@@ -219,11 +219,11 @@ class MembershipControl:
         self._ask(lambda table: table.fail(group, why))
 
     def set(self, name: str, value: bytes) -> None:
-        """Store a value in the store, unless the name already has one."""
+        """Store a value under a name, unless the name already has one."""
         self._ask(lambda table: table.set_first(name, value))
 
     def close(self) -> None:
-        """Close the descriptors. Close the server first."""
+        """Close the descriptors. Call this only after closing the server."""
         os.close(self.fd)
         os.close(self.asked)
 

@@ -119,7 +119,7 @@ class AcceptControl:
         for listener in listeners:
             host, port = listener.getsockname()[:2]
             sock.ipv6 = ":" in host
-            sock.setsockopt(zmq.USE_FD, fcntl.fcntl(listener, fcntl.F_DUPFD_CLOEXEC, 0))  # ZeroMQ closes its duplicate
+            sock.setsockopt(zmq.USE_FD, fcntl.fcntl(listener, fcntl.F_DUPFD_CLOEXEC, 0))  # ZeroMQ closes this duplicate
             sock.bind(f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}")
         self.monitor = sock.get_monitor_socket(_EVENTS)
         self.closed = False

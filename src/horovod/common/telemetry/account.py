@@ -58,7 +58,7 @@ class Account:
         self._interval = max(1.0, job.size / _NOTES)
         # The cross rank does not identify a host if hosts have different numbers of ranks.
         self._host = job.hosts.index(job.hosts[job.rank]) if job.hosts else job.cross_rank
-        self._lock = threading.RLock()  # protects the attributes below, up to the events
+        self._lock = threading.RLock()  # protects the attributes below, except the events
         self._own = Own()
         self._sample: list[Sampled] = []
         self._reported: dict[str, float] = {}

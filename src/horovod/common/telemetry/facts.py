@@ -105,7 +105,7 @@ class Rank:
 
     @property
     def label(self) -> str:
-        """Text that names the rank and its host in messages."""
+        """Name of the rank in messages, with its host and process id."""
         return f"rank {self.rank} (host {self.host}, pid {self.pid})" if self.host else f"rank {self.rank}"
 
     @property

@@ -36,7 +36,7 @@ NAME = "hang.txt"
 
 
 class Hangs:
-    """Diagnosis of hangs, as far as this rank takes part in it."""
+    """This rank's part in the diagnosis of hangs."""
 
     def __init__(
         self, bus: MessageBus, engine: "Engine", job: Job, witness: StackReporter, say: Callable[[str], None]
@@ -242,7 +242,7 @@ class Hangs:
             if rank in ranks:
                 ranks[rank].answer(told)
         silent = [one for one in ranks.values() if not one.answered]
-        if unnoticed and not missing:  # a rank waits, but which ranks it waits for is unknown
+        if unnoticed and not missing:  # a rank waits, but it is unknown for which ranks it waits
             suspects = [one.rank for one in silent]
         self._look_at_silent(number, silent, list(answers))
         return Facts(named, waiting, ranks, self._job.size, suspects=suspects, unnoticed=unnoticed, at=at)

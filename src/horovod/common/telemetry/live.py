@@ -62,7 +62,7 @@ class Live:
             self._account, self._why = lambda: None, str
 
     def leave_in_child(self) -> None:
-        """Close the pipe in a forked child, in which the thread does not exist."""
+        """Close the pipe in a forked child, which does not have the thread."""
         self._teller.close()
 
     def _hear(self, report: dict[str, Any]) -> None:

@@ -81,7 +81,7 @@ class MessageBus:
         return self._engine.leave_note(to, self._topic, body)
 
     def ask_who_waits(self) -> None:
-        """Make the ``on_waiting`` handlers be called with all waiting operations; rank 0 only."""
+        """Ask the engine to pass all waiting operations to the ``on_waiting`` handlers; rank 0 only."""
         self._engine.ask_who_waits()
 
     def tell_own(self, kind: str, **what: Any) -> None:

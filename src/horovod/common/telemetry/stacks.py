@@ -1,4 +1,4 @@
-"""Python stacks: reports of this process's stacks, parsing of them, and the position in the user's program.
+"""Python stacks: how the engine gets those of this process, their parser, and the position in the user's program.
 
 The engine can get the stacks even while Python does not run (core/trace/answer.h). For that, ``StackReporter``
 registers ``faulthandler`` as the handler of an otherwise unused signal. The signal is never sent: the engine calls the

@@ -93,7 +93,7 @@ class Sums:
         return Sums(*(now - then for now, then in zip(self.values(), before.values(), strict=True)))
 
     def values(self) -> list[int]:
-        """Return the values of all fields, in the order of the fields."""
+        """Return the values of all fields, in their order."""
         return [getattr(self, name) for name in _FIELDS]
 
 
@@ -154,7 +154,7 @@ class Own:
 
 @dataclass
 class Clock:
-    """Clock of a host. Its time minus ``offset`` is rank 0's time, give or take ``error``, all in ns."""
+    """Clock of a host: its time minus ``offset`` is rank 0's time, with an error of at most ``error`` (all in ns)."""
 
     offset: int = 0
     error: int = 0

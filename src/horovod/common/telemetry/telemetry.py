@@ -111,7 +111,7 @@ class Telemetry:
                 then.callback(self._door.close)
 
     def finish(self) -> None:
-        """Do what takes long. Called after the engine's shutdown, when no rank waits for this one."""
+        """Do the slow part of the shutdown; called after the engine's shutdown, when no rank waits for this one."""
         self._tell(self.timelines.merge())
 
     def _tell(self, trouble: str) -> None:
@@ -119,7 +119,7 @@ class Telemetry:
             self._warn(trouble)
 
     def leave_in_child(self) -> None:
-        """Release files and descriptors in a forked child, in which the observers' threads do not exist."""
+        """Release files and descriptors in a forked child, which does not have the observers' threads."""
         if self._door is not None:
             self._door.leave_in_child()
         if self._live is not None:
