@@ -44,7 +44,7 @@ def test_ranks_with_more_batches_than_others_are_named(keras3):
     job = keras3(2)
     for kind, text, _ in job.run(uneven, "known"):
         assert kind == "ValueError"
-        assert "fit: rank 0 has more batches in an epoch than rank 1: 5 and 4; give all ranks equally many" in text
+        assert "fit: rank 0 has more batches in an epoch than rank 1: 5 and 4; give all ranks the same number" in text
     # A generator's length is known when it ends.
     job = keras3(2, HOROVOD_STALL_CHECK_TIME_SECONDS="1", HOROVOD_STALL_SHUTDOWN_TIME_SECONDS="4")
     told = "rank 1 has ended epoch 1 after 4 batches and waits for ranks that have more of them; give all"
