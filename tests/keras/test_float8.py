@@ -101,7 +101,9 @@ def synchronized():
                 model.fit(np.ones((4, 3)), np.ones((4, 1)), batch_size=4, verbose=0)
         texts = [str(one.message) for one in told if "synchronized=True" in str(one.message)]
         assert len(texts) == warned
-        assert all("the layers bn have" in text and "horovod.tensorflow.SyncBatchNormalization" in text for text in texts)
+        assert all(
+            "the layers bn have" in text and "horovod.tensorflow.SyncBatchNormalization" in text for text in texts
+        )
 
 
 @pytest.mark.heavy

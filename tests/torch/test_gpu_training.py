@@ -137,7 +137,7 @@ def orphans():
 
 
 def test_a_forked_child(gpu_ranks):
-    words = "the result is on cuda:0 of the parent process, which a forked child cannot use"
+    words = "the result is on cuda:0 of the parent process, which a forked child cannot use; wait for it in the parent"
     below = "CUDA GPU 0 (Simulated GPU 0) belongs to the parent process; a forked child cannot use it"
     said = [True, f"allreduce.x0: {words}", f"allgather.y: {words}", below]
     assert gpu_ranks(2).run(orphans) == [repr(said)] * 2
@@ -157,7 +157,9 @@ def test_capture_into_a_graph():
     driver.check(driver.library.cuStreamBeginCapture_v2(stream, 0))
     with pytest.raises(ValueError, match=r"'allreduce\.x': the stream is being captured into a graph.*call it outside"):
         hvd.allreduce(x, name="x")
-    with pytest.raises(ValueError, match=r"allreduce\.lost: while the current stream is being captured.*outside"):
+    with pytest.raises(
+        ValueError, match=r"allreduce\.lost: cannot wait .* while the current stream is being captured.*outside"
+    ):
         hvd.synchronize(lost)
     driver.check(driver.library.cuStreamEndCapture(stream, ctypes.byref(graph)))  # the capture is still valid
     assert values(hvd.synchronize(kept)).tolist() == [float(hvd.size())] * 4

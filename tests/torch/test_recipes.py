@@ -44,6 +44,7 @@ def migrate(folder, begins, before, after):
         free.bind(("127.0.0.1", 0))
         port = hvd.broadcast_object(free.getsockname()[1])
     place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "RANK": hvd.rank(), "WORLD_SIZE": hvd.size()}
+    place["HOROVOD_TORCH_DISTRIBUTED_ENV"] = 0  # hvd.init() would take these variables for the launcher's and hide them
     kept = dict(os.environ)
     os.environ.update({name: str(value) for name, value in place.items()})
     try:
