@@ -20,7 +20,7 @@ _PROBE = 1 << 30  # bytes for which a formula is evaluated to find its slope
 def _predict(
     collective: str, algorithm: str, nbytes: int, ranks: int, alpha: float, beta: float, gamma: float
 ) -> float:
-    """Return the engine's prediction for one level of links, where each rank has a link of its own."""
+    """Return the engine's prediction for one level of links, where each rank has a separate link."""
     if ranks == 1:
         return 0.0
     model = {"alpha": alpha, "beta": beta, "gamma": gamma}

@@ -115,7 +115,7 @@ class Turn:
 
     At its first gradient, a pass waits until no other thread's round is under way. It cannot wait for another thread's
     pass to end. That pass may need a parameter whose gradient this pass has just produced, and autograd locks the
-    parameter until the hook returns. Autograd has one thread of its own per device. These threads work for any pass, so
+    parameter until the hook returns. Autograd has one separate thread per device. These threads work for any pass, so
     they count as threads of the pass under way.
     """
 

@@ -1,7 +1,7 @@
 """Transfer of the job's key from rank 0 to the ranks that have published their public keys on the launcher's board.
 
 The connection is a ZeroMQ socket with CURVE. A client must know the server's public key, which is published only on the
-board. It proves that it has the secret half of its own key pair, and says which rank it is. If its public key is the
+board. It proves that it has the secret half of the key pair, and says which rank it is. If its public key is the
 one on the board for that rank, it gets the job's key, encrypted. All key pairs are created for this purpose only.
 """
 

@@ -47,7 +47,7 @@ class Arrived:
 
 
 class Gathering:
-    """Admission of processes that become agents. A thread of its own listens for them.
+    """Admission of processes that become agents. A separate thread listens for them.
 
     The thread that runs the job must call all methods except `fail` and `closed`. `fd` is readable when `take` has
     something to return.

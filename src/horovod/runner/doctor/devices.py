@@ -317,7 +317,7 @@ def links(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
             yield Finding(WARN, "links", answer.host, text, advice + "forbid it (`nvidia-smi topo -p2p r`)")
         assert answer.report is not None
         small = 0 <= answer.report.shm_free < LOW_SHM and not container.is_scarce(answer, answer.report)
-        if small and len(report.usable) > 1 and answer.slots > 1:  # very little space has a warning of its own
+        if small and len(report.usable) > 1 and answer.slots > 1:  # very little space has a separate warning
             text = (
                 f"/dev/shm has {answer.report.shm_free >> 20} MiB left, in which NCCL and CUDA keep buffers for ranks "
             )

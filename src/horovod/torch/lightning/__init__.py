@@ -46,7 +46,7 @@ def HorovodStrategy(
         device (torch.device, optional): Device of this rank. Default: chosen by the local rank from the Trainer's
             ``devices``.
         package (module, optional): The module ``lightning.pytorch`` or ``pytorch_lightning``; a Trainer accepts only
-            strategies of its own package. Default: the package that the program has imported.
+            strategies of the package. Default: the package that the program has imported.
 
     Returns:
         Strategy: Strategy for ``Trainer(strategy=...)``.
