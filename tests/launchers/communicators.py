@@ -95,7 +95,7 @@ def sets_that_cannot_be():
     overlapping = ProcessSet(half) if world.rank in (0, 2) else low
     for given, words in (
         ([ProcessSet(half), overlapping], ["process_sets[1]", "rank 0 ", "[0, 2]", "rank 1 ", "[0, 1]"]),
-        ([alone, ProcessSet(turned)], ["process_sets[1]", "[2, 0] in this order"]),
+        ([alone, ProcessSet(turned)], ["process_sets[1]", "in the order of hvd.rank(), got [2, 0]"]),
         ([ProcessSet(half), ProcessSet(half)], ["process_sets[1] with ranks [0, 2] repeats process_sets[0]"]),
         ([ProcessSet([1, 3]), ProcessSet(half)], ["process_sets[1] with ranks [1, 3] repeats process_sets[0]"]),
         ([ProcessSet(MPI.COMM_NULL)], ["process_sets[0]", "COMM_NULL on all ranks"]),

@@ -43,7 +43,7 @@ def test_a_study(local, tmp_path):
     ("given", "said"),
     [
         ({"num_workers": 0}, "num_workers must be an integer of at least 1, got 0"),
-        ({"num_workers": 1, "cpus_per_worker": 0}, "cpus_per_worker is 0"),
+        ({"num_workers": 1, "cpus_per_worker": 0}, "cpus_per_worker must be an integer of at least 1, got 0"),
         ({"num_workers": 1, "gpus_per_worker": 1}, "use_gpu must be True with gpus_per_worker=1, got False"),
         ({"num_workers": 1, "timeout_s": 0}, "timeout_s must be a number of seconds"),
     ],

@@ -95,8 +95,8 @@ def test_that_nobody_called_init_is_said_soon_and_at_the_end(tmp_path):
     path = tmp_path / "train.py"
     path.write_text("import os, sys, time\nwhile not os.path.exists(sys.argv[1]): time.sleep(0.01)\n")
     soon = (
-        "from horovod.runner import launch; from horovod.runner.job import uninitialized; "
-        "uninitialized.FIRST_LOOK = 0.5; raise SystemExit(launch.main())"
+        "from horovod.runner import launch; from horovod.runner.job import progress; "
+        "progress.FIRST_LOOK = 0.5; raise SystemExit(launch.main())"
     )
     command = [sys.executable, "-c", soon, "-np", "2", sys.executable, str(path), str(tmp_path / "told")]
     with subprocess.Popen(command, env=marked_environment(), stdout=-1, stderr=-1, text=True) as job:

@@ -33,6 +33,7 @@ def spark():
             "spark.ui.showConsoleProgress": "false",
             "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={folder}",
             "spark.executorEnv.MARK": "of the executor",
+            "spark.executorEnv.PYTHONPATH": str(Path(__file__).parents[2]),  # models have classes of tests
         }.items():
             conf.set(key, value)
         context = SparkContext(conf=conf)

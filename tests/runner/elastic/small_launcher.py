@@ -36,7 +36,7 @@ class SmallLauncher:
         key = make_key()
         self._key_fd = make_key_fd(key)
         self.front = MembershipControl()
-        self._server = StoreServer(key, front=self.front)
+        self._store = StoreServer(key, front=self.front)
         self.membership = Membership(limits, Blacklist(cooldown), time.monotonic())
         self._server = MembershipServer(self.front, self.membership, self._act)
         self.processes: dict[int, subprocess.Popen[bytes]] = {}
@@ -54,7 +54,7 @@ class SmallLauncher:
             process.wait(60)
             process.stdout.close()
             sys.stderr.write(self.errors(number))  # shown by pytest
-        self._server.close()
+        self._store.close()
         self.front.close()
         os.close(self._key_fd)
         self._folder.cleanup()
@@ -134,7 +134,7 @@ class SmallLauncher:
             self.end = action
 
     def _spawn(self, action: Spawn) -> None:
-        host, port = self._server.address
+        host, port = self._store.address
         env = WorkerEnv(
             hostname=action.host,
             rendezvous_addr=host,

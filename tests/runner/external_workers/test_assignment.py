@@ -109,7 +109,7 @@ def test_one_that_is_stopped_is_lost_and_one_that_keeps_the_interpreter_is_not(j
     assert time.monotonic() - begun > 3.0
     os.kill(stopped.pid, signal.SIGCONT)
     assert stopped.wait(10) == 1
-    assert "takes it for lost" in stopped.stderr.read()
+    assert "considers this worker lost" in stopped.stderr.read()
     assert made.hear(busy) == (True, 0)
     assert gone.empty()
 

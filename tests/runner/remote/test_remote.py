@@ -42,9 +42,9 @@ print("met", [len(value) // 200000 for value in values], env.hostname, home, her
 HELLO = """#!{python}
 import os, sys, time
 sys.path.insert(0, {root!r})
-from horovod.runner.protocol import facts, messages
+from horovod.runner.protocol import messages
 import msgspec
-hello = messages.Hello(msgspec.structs.replace(facts.gather(), **{changes!r}))
+hello = messages.Hello(msgspec.structs.replace(messages.gather(), **{changes!r}))
 os.write(1, messages.MAGIC + messages.frame(hello))
 if {mute!r}:
     time.sleep(60)

@@ -97,7 +97,7 @@ def test_it_trains_as_the_estimator_of_pytorch_does(tmp_path):
         ({"trainer_args": {"strategy": "ddp"}}, "trainer_args must not have 'strategy', which the estimator sets"),
         (
             {"trainer_args": {"accumulate_grad_batches": 2}},
-            "trainer_args has 'accumulate_grad_batches', which .*, by its param backward_passes_per_step",
+            "trainer_args must not have 'accumulate_grad_batches', which .*, by its param backward_passes_per_step",
         ),
         ({"train_minibatch_fn": print}, "define training_step of the LightningModule instead"),
     ],
