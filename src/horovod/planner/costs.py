@@ -10,10 +10,10 @@ from collections.abc import Callable
 from functools import lru_cache
 
 from horovod import _core
+from horovod.common import dtypes
 from horovod.planner.network import Layout, Network
 
 ALGORITHMS = ("auto", "ring", "hierarchical", "tree", "parameter-server")
-_FLOAT32 = 7
 _PROBE = 1 << 30  # bytes for which a formula is evaluated to find its slope
 
 
@@ -78,7 +78,7 @@ def _beta(net: Network) -> float:
 def _engine(nbytes: int, layout: Layout, net: Network) -> tuple[float, str]:
     """Return the cost and the name of the algorithm that the engine would choose for tensors in host memory."""
     node_of = [rank // layout.per_node for rank in range(layout.workers)]
-    name = _core.choose_algorithm("allreduce", _FLOAT32, nbytes, node_of)
+    name = _core.choose_algorithm("allreduce", dtypes.FLOAT32, nbytes, node_of)
     # The workers of a host exchange their parts at the same time, and share one network interface.
     model = {
         "alpha": net.latency,

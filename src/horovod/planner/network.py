@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from horovod import _core
+from horovod.planner import files
 
 FORMAT = 1
 _BUILT_IN = Path(__file__).with_name("networks")
@@ -93,7 +94,7 @@ def _check(network: Network) -> None:
 
 def built_in() -> list[str]:
     """Return the names of the networks that ship with the package."""
-    return sorted(path.stem for path in _BUILT_IN.glob("*.json"))
+    return files.names_in(_BUILT_IN)
 
 
 def load(name_or_path: str | Path) -> Network:
@@ -103,17 +104,7 @@ def load(name_or_path: str | Path) -> Network:
         ValueError: If the content is not valid; the message names the file and the field.
         OSError: If the file cannot be read.
     """
-    name = str(name_or_path)
-    path = _BUILT_IN / f"{name}.json" if name in built_in() else Path(name)
-    if not path.exists():
-        names = ", ".join(built_in())
-        raise ValueError(f"no network {name!r}: there is no such file, and the built-in ones are {names}")
-    try:
-        network = msgspec.json.decode(path.read_bytes(), type=Network)
-        _check(network)
-    except (msgspec.MsgspecError, ValueError) as error:
-        raise ValueError(f"{path} is not a network: {error}") from None
-    return network
+    return files.load(Network, "network", _BUILT_IN, _check, name_or_path)
 
 
 def save(network: Network, path: str | Path) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from horovod.common import dtypes
+from horovod.planner import files
 
 FORMAT = 1
 _BUILT_IN = Path(__file__).with_name("profiles")
@@ -145,7 +146,7 @@ def _check(profile: Profile) -> None:
 
 def built_in() -> list[str]:
     """Return the names of the profiles that ship with the package."""
-    return sorted(path.stem for path in _BUILT_IN.glob("*.json"))
+    return files.names_in(_BUILT_IN)
 
 
 def load(name_or_path: str | Path) -> Profile:
@@ -158,17 +159,7 @@ def load(name_or_path: str | Path) -> Profile:
         ValueError: If the file is not a valid profile. The message names the file and the field.
         OSError: If the file cannot be read.
     """
-    name = str(name_or_path)
-    path = _BUILT_IN / f"{name}.json" if name in built_in() else Path(name)
-    if not path.exists():
-        names = ", ".join(built_in())
-        raise ValueError(f"no profile {name!r}: there is no such file, and the built-in ones are {names}")
-    try:
-        profile = msgspec.json.decode(path.read_bytes(), type=Profile)
-        _check(profile)
-    except (msgspec.MsgspecError, ValueError) as error:
-        raise ValueError(f"{path} is not a profile: {error}") from None
-    return profile
+    return files.load(Profile, "profile", _BUILT_IN, _check, name_or_path)
 
 
 def save(profile: Profile, path: str | Path) -> None:
