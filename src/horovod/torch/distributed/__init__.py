@@ -12,20 +12,31 @@ torchrun or another launcher. In a script that calls ``hvd.init()``, and under l
 variables, use ``init_method="hvd://"``.
 """
 
+from typing import Any
+
 import torch.distributed as _dist
 
 __all__ = ["register"]
+
+
+def _create(*arguments: Any) -> Any:
+    from horovod.torch.distributed.groups import create  # imported here because most programs create no process group
+
+    return create(*arguments)
+
+
+def _rendezvous(*arguments: Any, **options: Any) -> Any:
+    from horovod.torch.distributed.rendezvous import rendezvous
+
+    return rendezvous(*arguments, **options)
 
 
 def register() -> None:
     """Register the backend ``hvd`` and the init method ``hvd://``. Idempotent."""
     if not _dist.is_available() or hasattr(_dist.Backend, "HVD"):
         return
-    from horovod.torch.distributed.groups import create
-    from horovod.torch.distributed.rendezvous import rendezvous
-
-    _dist.Backend.register_backend("hvd", create, extended_api=True, devices=["cpu", "cuda"])
-    _dist.register_rendezvous_handler("hvd", rendezvous)
+    _dist.Backend.register_backend("hvd", _create, extended_api=True, devices=["cpu", "cuda"])
+    _dist.register_rendezvous_handler("hvd", _rendezvous)
 
 
 register()
