@@ -80,7 +80,7 @@ void Driver::decide() {
 void Driver::send_observer_messages() {
   bool asked = false;
   for (ObserverMessage& message : message_bus_->take(&asked)) {
-    if (coordinator_ && message.to >= 0) {  // do not broadcast, because in a large job each rank may get a message of its own
+    if (coordinator_ && message.to >= 0) {  // do not broadcast, because in a large job each rank may get a separate message
       const int to = message.to;
       if (to < connections_.size())
         send_down(control_, ObserverMessageDown{to, message.topic, std::move(message.body)}, connections_.below_root(to));

@@ -27,7 +27,7 @@ def test_the_report():
         "chaos: recovered after p50 0.250 s, p99 0.500 s, at most 0.500 s",
     ]
     assert lines(made, 1) == told
-    assert lines(made) == [told[0], *told[2:]], "nobody knows"
+    assert lines(made) == [told[0], *told[2:]], "the cause is unknown"
     assert lines(made, 0)[1] == "chaos: 0 steps done again"
 
 

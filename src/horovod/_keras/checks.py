@@ -291,7 +291,7 @@ def _warning_if_synchronized(make: Any) -> Any:
             if names:
                 warn_user(
                     f"the layers {', '.join(names)} have synchronized=True, which Keras supports only with "
-                    "tf.distribute: each rank normalizes with the statistics of its own batch. Use "
+                    "tf.distribute: each rank normalizes with the statistics of its batch alone. Use "
                     "horovod.tensorflow.SyncBatchNormalization for the statistics of all ranks"
                 )
         return make(self, *args, **kwargs)

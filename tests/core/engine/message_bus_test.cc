@@ -87,7 +87,7 @@ TEST_CASE("what rank 0 says to one rank does not go to other nodes") {
   world.engine(2).observers().add(listener);
   Control control(1, adopt_socket(::dup(world.victim_fds(1).at(0))), 0, {});
   CHECK(world.engine(0).post_message({2, 1, "to 2"}));
-  CHECK(world.engine(0).post_message({3, 1, "to nobody"}));
+  CHECK(world.engine(0).post_message({3, 1, "to a missing rank"}));
   CHECK(world.engine(0).post_message({1, 2, "to 1"}));
   CHECK(world.engine(0).post_message({-1, 3, "to all"}));
   std::vector<uint32_t> arrived;

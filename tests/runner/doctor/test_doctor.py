@@ -324,12 +324,12 @@ def test_silent_strangers_do_not_keep_ranks_out(server):
 def test_addresses_are_tried_and_told_apart(server):
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
-        nobody = Endpoint("eth1", "127.0.0.1", 8, closed.getsockname()[1])
-        found = probe.try_all([(1, server), (1, nobody), (2, server)], KEY, 0)
+        refusing = Endpoint("eth1", "127.0.0.1", 8, closed.getsockname()[1])
+        found = probe.try_all([(1, server), (1, refusing), (2, server)], KEY, 0)
         stranger = probe.try_all([(1, server)], b"x" * 32, 0)
     assert [each.outcome for each in found] == ["", "refused", "another process answers"]
     assert stranger[0].outcome == "another process answers"
-    assert probe.measure(nobody, KEY, 0, 1).error == "connecting: refused"
+    assert probe.measure(refusing, KEY, 0, 1).error == "connecting: refused"
 
 
 def test_a_stream_that_stalls_is_named(monkeypatch):

@@ -280,7 +280,6 @@ class Agent:
         gone: True once the connection has ended, or if it could not be opened.
         lost: True if the host was given up because it was unreachable or silent.
         notice: Why the agent ends the job by itself, or empty.
-        ended: (rank, status) of each worker that has ended.
         heard: Time at which the last message arrived (monotonic, s).
         since: Time of the first attempt to connect (monotonic, s).
         streams: Connections to other agents that run through this one, by stream number.
@@ -299,7 +298,6 @@ class Agent:
         self.gone = False
         self.lost = False
         self.notice = ""
-        self.ended: list[tuple[int, int]] = []
         self.heard = time.monotonic()
         self.since = self.heard
         self.streams: dict[int, StreamConnection] = {}
