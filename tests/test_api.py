@@ -113,6 +113,8 @@ PARAMETERS = {
         "broadcast_optimizer_state": "optimizer root_rank model=None",
         "DistributedOptimizer": "optimizer named_parameters=None compression backward_passes_per_step=1 op=0 "
         "gradient_predivide_factor=1.0 num_groups=0 groups=None sparse_as_dense=False process_set",
+        "ShardedOptimizer": "optimizer named_parameters=None backward_passes_per_step=1 op=0 elementwise=False "
+        "process_set",
         "LocalSGD": "optimizer every synchronous_steps=0 wire=None process_set",
         "DiLoCo": "optimizer outer=None every=500 fragments=1 overlap=0 wire=None mixing=0.0 process_set",
         "Gossip": "optimizer graph='exponential' push_sum=True every=1 average_every=0 wire=None process_set",
@@ -256,7 +258,7 @@ def test_plain_arrays_have_the_names_and_arguments_of_pytorch(fleets):
     assert lacking == {  # gradients, modules and sparse tensors do not exist for arrays
         *("DistributedOptimizer", "SyncBatchNorm", "broadcast_optimizer_state", "empty_shared", "in_shared_memory"),
         "profile",
-        *("sparse_allreduce_async", "DiLoCo", "Gossip", "LocalSGD", "ParameterServer"),
+        *("sparse_allreduce_async", "DiLoCo", "Gossip", "LocalSGD", "ParameterServer", "ShardedOptimizer"),
     }
     assert more == {"Handle"}
 

@@ -36,6 +36,7 @@ from horovod.torch.ops import tracing as _tracing
 from horovod.torch.ops.tensors import empty_shared, in_shared_memory
 from horovod.torch.optimizer import DistributedOptimizer
 from horovod.torch.profiling import profile
+from horovod.torch.sharded.optimizer import ShardedOptimizer
 from horovod.torch.sync_batch_norm import SyncBatchNorm
 
 _noticing.watch_plain_optimizers()
@@ -54,6 +55,7 @@ def __getattr__(name: str) -> Any:
 __all__ = [
     "DistributedOptimizer",
     *_STRATEGIES,
+    "ShardedOptimizer",
     "SyncBatchNorm",
     "allgather_object",
     "broadcast_object",

@@ -74,6 +74,11 @@ def broadcast_optimizer_state(
         )
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise ValueError(f"optimizer must be a torch.optim.Optimizer, got a {type(optimizer).__name__}")
+    if hasattr(optimizer, "_hvd_shards"):
+        raise ValueError(
+            "broadcast_optimizer_state: each rank has a different part of a hvd.ShardedOptimizer; call "
+            "optimizer.load_state_dict with the complete state on every rank instead"
+        )
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     is_root = face.require_job().rank == root_rank
     tensors: list[torch.Tensor] = []

@@ -224,7 +224,7 @@ batches = _Batches()
 
 def _plain_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
     """Record a step of an optimizer that is not distributed. Ignores distributed optimizers."""
-    if hasattr(optimizer, "_hvd") or hasattr(optimizer, "_hvd_strategy") or not training.watched:
+    if any(hasattr(optimizer, name) for name in ("_hvd", "_hvd_shards", "_hvd_strategy")) or not training.watched:
         return
     # Count two bytes per parameter, because programs that average gradients themselves may send half precision.
     steps = training.plain_step(lambda: 2 * sum(p.numel() for p in _trained(optimizer)), _WRAP)

@@ -1,0 +1,265 @@
+"""ShardedOptimizer, which divides the state of an element-wise torch optimizer among the ranks."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+from horovod.common.frontends import TORCH as face
+from horovod.common.gradients import check_passes
+from horovod.common.ops import Average, Sum
+from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.common.steps import marks
+from horovod.torch.functions import allgather_object
+from horovod.torch.ops.alltoall import alltoall
+from horovod.torch.parameter_names import check_dtypes, name_parameters, unique_on_the_wire
+from horovod.torch.sharded.shards import Shards
+
+ELEMENTWISE = frozenset(
+    getattr(torch.optim, name)
+    for name in ("SGD", "Adam", "AdamW", "Adagrad", "RMSprop", "Adamax", "NAdam", "RAdam", "Adadelta", "Rprop")
+)
+"""Optimizers that update each element of a parameter independently of the others."""
+
+
+def ShardedOptimizer(
+    optimizer: torch.optim.Optimizer,
+    named_parameters: Iterable[tuple[str, torch.Tensor]] | None = None,
+    backward_passes_per_step: int = 1,
+    op: int = Average,
+    *,
+    elementwise: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """Divide the optimizer's state among the ranks (ZeRO stage 1), and return ``optimizer``.
+
+    Use it in place of ``DistributedOptimizer`` if the optimizer's state does not fit in the memory of one worker. Each
+    rank owns 1/n of the elements of all parameters: gradients are reduced to their owners during ``backward()``, each
+    rank updates its elements, and ``step()`` gathers the parameters. The result equals ``DistributedOptimizer``.
+
+    ``backward()`` releases ``param.grad`` after the reduction, so clip gradients with ``optimizer.clip_grad_norm_``.
+    Gradients are discarded by ``step()``, also without ``zero_grad()``. ``param_groups`` holds this rank's parts of the
+    parameters. Parameters become contiguous views of common memory; do not move the model afterwards. All ranks must
+    start with equal parameters and call ``step``, ``clip_grad_norm_`` and ``state_dict`` together.
+
+    Args:
+        optimizer (torch.optim.Optimizer): Optimizer of one of the classes in
+            ``horovod.torch.sharded.optimizer.ELEMENTWISE``, not wrapped yet. Existing state is divided as well.
+        named_parameters (Iterable[tuple[str, torch.Tensor]], optional): Names of the parameters, the keys of
+            ``state_dict()``. Default: names by position.
+        backward_passes_per_step (int): Number of backward passes over which gradients accumulate locally; the last one
+            reduces them. Default: 1.
+        op (int): ``Average`` (default) or ``Sum``.
+        elementwise (bool): True asserts that an optimizer of another class updates each element independently of the
+            others. Default: False.
+        process_set (ProcessSet): Ranks that take part, including this one. Default: all ranks.
+
+    Returns:
+        torch.optim.Optimizer: ``optimizer``, with a method ``clip_grad_norm_(max_norm)``.
+
+    Raises:
+        ValueError: An argument is invalid, or the optimizer is not known to be element-wise.
+    """
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise ValueError(f"optimizer must be a torch.optim.Optimizer, got a {type(optimizer).__name__}")
+    if hasattr(optimizer, "_hvd_plain"):
+        raise ValueError("optimizer must be a plain torch optimizer, got one that Horovod has wrapped already")
+    if type(optimizer) not in ELEMENTWISE and not elementwise:
+        raise ValueError(
+            f"optimizer must update each element independently, got {type(optimizer).__name__}, which is not known to: "
+            "optimizers that use norms or factors of whole tensors (LAMB, LARS, Adafactor, Muon) would compute other "
+            "results on parts of them. Use hvd.DistributedOptimizer, or pass elementwise=True if it is element-wise"
+        )
+    if op not in (Average, Sum):
+        raise ValueError(f"op must be hvd.Average or hvd.Sum, got {op!r}")
+    passes = check_passes(backward_passes_per_step)
+    names = name_parameters(optimizer.param_groups, named_parameters)
+    face.require_job()
+    check_dtypes(names)
+    for p, name in names.items():
+        if not p.is_floating_point() or p.layout is not torch.strided:
+            raise ValueError(f"parameter {name!r} must be dense and floating-point, got {p.dtype} and {p.layout}")
+    groups = [group["params"] for group in optimizer.param_groups]
+    key = next(iter(names))
+    wire = unique_on_the_wire(optimizer, {key: "sharded"}, process_set)[key]
+    shards = Shards(groups, names, wire, op, passes, process_set)
+    before = dict(optimizer.state)
+    optimizer.state.clear()
+    for i, group in enumerate(optimizer.param_groups):
+        group["params"] = [tensor for segment, tensor, _ in shards.owned if shards.group_of[segment.index] == i]
+        group.pop("param_names", None)
+    optimizer.param_groups[0]["params"].append(shards.guard)
+    plain = type(optimizer)
+    members = {"__module__": plain.__module__, "__qualname__": plain.__qualname__, "_hvd_plain": plain}
+    optimizer.__class__ = type(plain.__name__, (_Sharded, plain), members)
+    sharded: Any = optimizer
+    sharded._hvd_shards = shards
+    sharded._install({names[p]: entries for p, entries in before.items() if p in names})
+    return optimizer
+
+
+class _Sharded:
+    """Methods of a sharded optimizer, which override methods of the plain optimizer."""
+
+    _hvd_shards: Shards
+    _hvd_plain: type
+    param_groups: list[dict[str, Any]]
+    state: Any
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Reduce gradients if necessary, update this rank's elements, and gather the parameters.
+
+        Args:
+            closure (Callable, optional): Function that computes the loss and the gradients, called once.
+
+        Returns:
+            The closure's loss of this rank, or None.
+
+        Raises:
+            RuntimeError: A parameter's memory was replaced.
+            HorovodInternalError: A rank was lost.
+        """
+        shards, loss = self._hvd_shards, None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        shards.check_memory()
+        shards.synchronize()
+        super().step()  # type: ignore[misc]
+        shards.gather()
+        shards.reset()
+        marks.optimizer(self)
+        return loss
+
+    step.hooked = True  # type: ignore[attr-defined]  # the plain class's step, called here, runs the hooks
+
+    def synchronize(self) -> None:
+        """Reduce the gradients now, on a rank that has run fewer backward passes than the others."""
+        self._hvd_shards.synchronize()
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Discard all gradients, whether reduced or not."""
+        for p in self._hvd_shards.parameters:
+            p.grad = None
+        self._hvd_shards.reset()
+
+    def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
+        """Scale the gradients of all ranks so that their total 2-norm is at most ``max_norm``; return the former norm.
+
+        Call it between ``backward()`` and ``step()``, with GradScaler after ``unscale_``, on all ranks.
+
+        Args:
+            max_norm (float): Maximum norm.
+
+        Returns:
+            torch.Tensor: Norm before clipping, over each element of the model once.
+
+        Raises:
+            HorovodInternalError: A rank was lost.
+        """
+        shards = self._hvd_shards
+        shards.synchronize()
+        norm = shards.norm()
+        factor = (max_norm / (norm + 1e-6)).clamp(max=1.0).item()
+        for _, tensor, _ in shards.owned:
+            if tensor.grad is not None:
+                tensor.grad.mul_(factor)
+        return norm
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of the whole optimizer on the first rank, and only the options on the others.
+
+        All ranks must call it. The state is keyed by parameter name and gathered tensor by tensor in host memory. A
+        plain or distributed optimizer can load it, and a sharded one with any number of ranks.
+
+        Returns:
+            dict[str, Any]: Dictionary like that of the plain optimizer, with names in place of numbers.
+
+        Raises:
+            HorovodInternalError: A rank was lost.
+        """
+        shards = self._hvd_shards
+        mine: dict[int, dict[str, Any]] = {}
+        own = {segment.index: (segment, self.state.get(tensor, {})) for segment, tensor, _ in shards.owned}
+        for index, (segment, entries) in own.items():
+            length = segment.stop - segment.start
+            mine[index] = {
+                key: (value.dtype,) if _is_sharded(value, length) else value for key, value in entries.items()
+            }
+        everything = allgather_object(mine, f"{shards.wire}.state", shards.process_set)
+        state: dict[str, dict[str, Any]] = {}
+        for index, p in enumerate(shards.parameters):
+            described = next((one[index] for one in everything if one.get(index)), {})
+            for key, value in described.items():
+                if type(value) is tuple:
+                    value = self._collect(index, key, value[0], own.get(index, (None, {}))[1])
+                if shards.rank == 0:
+                    entry = value.view(p.shape) if isinstance(value, torch.Tensor) and value.dim() else value
+                    state.setdefault(shards.names[p], {})[key] = entry
+        groups = []
+        for i, group in enumerate(self.param_groups):
+            names = [shards.names[p] for p, g in zip(shards.parameters, shards.group_of, strict=True) if g == i]
+            groups.append({**{k: v for k, v in group.items() if k != "params"}, "params": names})
+        return {"state": state, "param_groups": groups}
+
+    def _collect(self, index: int, key: str, dtype: torch.dtype, entries: dict[str, Any]) -> torch.Tensor:
+        shards = self._hvd_shards
+        part = entries[key].detach().cpu() if key in entries else torch.empty(0, dtype=dtype)
+        splits = [part.numel()] + [0] * (shards.ranks - 1)
+        gathered = alltoall(part.contiguous(), splits, f"{shards.wire}.state.{index}.{key}", shards.process_set)
+        return gathered[0] if isinstance(gathered, tuple) else gathered
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load the state of a sharded, distributed or plain optimizer. Every rank keeps its part.
+
+        Args:
+            state_dict (dict[str, Any]): Complete state, the same on all ranks, such as the result of
+                ``torch.load(path, mmap=True)``. The dictionary that ranks other than the first get from ``state_dict``
+                is not complete.
+
+        Raises:
+            ValueError: The state belongs to other parameters.
+        """
+        shards = self._hvd_shards
+        saved = state_dict["param_groups"]
+        sizes = [shards.group_of.count(i) for i in range(len(self.param_groups))]
+        if [len(group["params"]) for group in saved] != sizes:
+            raise ValueError(
+                f"state_dict must have groups of {sizes} parameters, got {[len(group['params']) for group in saved]}"
+            )
+        keys = [key for group in saved for key in group["params"]]
+        named = all(isinstance(key, str) for key in keys)
+        own = set(shards.names.values())
+        if named and set(keys) != own:
+            raise ValueError(f"state_dict must have the parameters of this model, got other ones: {set(keys) ^ own}")
+        to_name = dict(zip(keys, keys if named else (shards.names[p] for p in shards.parameters), strict=True))
+        state = {to_name[key]: entries for key, entries in state_dict["state"].items()}
+        for group, other in zip(self.param_groups, saved, strict=True):
+            group.update({k: v for k, v in other.items() if k not in ("params", "param_names")})
+        shards.reset()
+        self._install(state)
+
+    def _install(self, state: dict[str, dict[str, Any]]) -> None:
+        shards = self._hvd_shards
+        self.state.clear()
+        for segment, tensor, _ in shards.owned:
+            entries = state.get(shards.names[shards.parameters[segment.index]])
+            if entries:
+                self.state[tensor] = {key: shards.slice(segment, key, value) for key, value in entries.items()}
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Raise an error, because the parameters are divided when the optimizer is wrapped.
+
+        Raises:
+            ValueError: Always.
+        """
+        raise ValueError("add_param_group must be called before hvd.ShardedOptimizer")
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError(
+            "a sharded optimizer cannot be copied or pickled, because each rank has a part of it; use state_dict()"
+        )
+
+
+def _is_sharded(value: Any, length: int) -> bool:
+    return isinstance(value, torch.Tensor) and value.dim() == 1 and value.numel() == length

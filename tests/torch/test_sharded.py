@@ -1,0 +1,196 @@
+"""ShardedOptimizer: equal to DistributedOptimizer bit for bit, state that loads anywhere, and refusals."""
+
+import pytest
+import torch
+
+import horovod.torch as hvd
+from horovod.torch.sharded.layout import Item, make_layouts, segments
+from tests.ranks import on_ranks
+
+MAKERS = {
+    "momentum": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9, weight_decay=1e-3, nesterov=True),
+    "adamw": lambda p: torch.optim.AdamW(p, lr=0.01),
+    "adam": lambda p: torch.optim.Adam(p, lr=0.01, amsgrad=True),
+    "adagrad": lambda p: torch.optim.Adagrad(p, lr=0.01),
+    "rmsprop": lambda p: torch.optim.RMSprop(p, lr=0.01, momentum=0.5),
+}
+
+
+class Net(torch.nn.Module):
+    """Sizes that no number of ranks divides, a tied, a frozen and an unused parameter."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(3)
+        self.first, self.second = torch.nn.Linear(5, 7), torch.nn.Linear(7, 5)
+        self.tied = self.first
+        self.scale = torch.nn.Parameter(torch.tensor(1.5))  # without dimensions
+        self.unused = torch.nn.Parameter(torch.ones(3))
+        self.frozen = torch.nn.Parameter(torch.ones(5), requires_grad=False)
+
+    def forward(self, x):
+        return self.second(torch.tanh(self.first(x)) + self.scale * self.tied(x)) * self.frozen
+
+
+def groups_of(net):
+    decay = [p for p in net.parameters() if p.dim() > 1]
+    return [{"params": decay}, {"params": [p for p in net.parameters() if p.dim() <= 1], "weight_decay": 0.0}]
+
+
+def batch(number):
+    return torch.randn(4, 5, generator=torch.Generator().manual_seed(100 * number + hvd.rank()))
+
+
+def train(net, optimizer, numbers, passes=1):
+    for number in numbers:
+        optimizer.zero_grad()
+        for i in range(passes):
+            net(batch(number + 50 * i)).square().mean().backward()
+        optimizer.step()
+
+
+def both(make, passes=1):
+    nets = Net(), Net()
+    optimizers = [make(groups_of(net)) for net in nets]
+    sharded = hvd.ShardedOptimizer(optimizers[0], nets[0].named_parameters(), passes)
+    return nets, (
+        sharded,
+        hvd.DistributedOptimizer(optimizers[1], nets[1].named_parameters(), hvd.Compression.none, passes),
+    )
+
+
+def assert_equal(nets):
+    for (name, a), b in zip(nets[0].named_parameters(), nets[1].parameters(), strict=True):
+        assert torch.equal(a, b), name
+    mine = torch.cat([p.detach().reshape(-1) for p in nets[0].parameters()])
+    assert all(torch.equal(mine, other) for other in hvd.allgather_object(mine))
+
+
+def test_every_element_belongs_to_one_rank():
+    items = [Item("a", size, 4) for size in (7, 1, 30, 2)] + [Item("b", 5, 2)]
+    for ranks in (1, 2, 3, 4, 100):
+        layouts = make_layouts(items, ranks, bucket_bytes=40)
+        owned = [
+            (s.index, element)
+            for layout in layouts
+            for rank in range(ranks)
+            for s in segments(layout, [item.size for item in items], rank)
+            for element in range(s.start, s.stop)
+        ]
+        assert sorted(owned) == [(i, element) for i, item in enumerate(items) for element in range(item.size)]
+
+
+@on_ranks(2)
+def test_training_equals_distributed_optimizer():
+    nets, optimizers = both(MAKERS["adamw"])
+    for net, optimizer in zip(nets, optimizers, strict=True):
+        schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+        train(net, optimizer, [1])
+        schedule.step()
+        net.frozen.requires_grad_(True)
+        train(net, optimizer, [2, 3])
+    assert_equal(nets)
+    assert len(optimizers[0].state) < 2 * len(list(nets[0].parameters()))
+
+    # The state moves in both directions.
+    full, plain = optimizers[0].state_dict(), optimizers[1].state_dict()
+    if hvd.rank() == 0:
+        expected = {id(p): s for p, s in optimizers[1].state.items()}
+        for name, p in nets[1].named_parameters():
+            assert set(full["state"].get(name, {})) == set(expected.get(id(p), {}))
+            for key, value in expected.get(id(p), {}).items():
+                assert torch.equal(full["state"][name][key], value), (name, key)
+    full = hvd.broadcast_object(full)
+    optimizers[1].load_state_dict(full)
+    optimizers[0].load_state_dict(plain)
+    for net, optimizer in zip(nets, optimizers, strict=True):
+        train(net, optimizer, [4])
+    assert_equal(nets)
+
+
+@on_ranks(2)
+def test_refusals():
+    net = Net()
+    with pytest.raises(ValueError, match="must update each element independently, got LBFGS"):
+        hvd.ShardedOptimizer(torch.optim.LBFGS(net.parameters()))
+    optimizer = hvd.ShardedOptimizer(torch.optim.SGD(net.parameters(), lr=0.1))
+    with pytest.raises(ValueError, match="already"):
+        hvd.ShardedOptimizer(optimizer)
+    with pytest.raises(ValueError, match="ShardedOptimizer"):
+        hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+    with pytest.raises(ValueError, match=r"'optimizer' must not be a hvd\.ShardedOptimizer"):
+        hvd.elastic.TorchState(model=net, optimizer=optimizer)
+    net(batch(1)).sum().backward()
+    with pytest.raises(RuntimeError, match="after its gradients were reduced"):
+        net(batch(2)).sum().backward()
+    optimizer.zero_grad()
+    net.double()
+    with pytest.raises(RuntimeError, match="memory was replaced"):
+        optimizer.step()
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("make", MAKERS)
+@on_ranks(2, 3, 4)
+def test_optimizers(make):
+    nets, optimizers = both(MAKERS[make], passes=2)
+    for net, optimizer in zip(nets, optimizers, strict=True):
+        train(net, optimizer, range(4), passes=2)
+    assert_equal(nets)
+
+
+@pytest.mark.heavy
+@on_ranks(3)
+def test_clipping_and_overflow_on_one_rank():
+    nets, optimizers = both(MAKERS["momentum"])
+    norms = []
+    for net, optimizer in zip(nets, optimizers, strict=True):
+        net(batch(1)).square().mean().backward()
+        clip = getattr(
+            optimizer, "clip_grad_norm_", lambda norm, net=net: torch.nn.utils.clip_grad_norm_(net.parameters(), norm)
+        )
+        norms.append(clip(0.01))
+        optimizer.step()
+    torch.testing.assert_close(norms[0].float(), norms[1])
+    for a, b in zip(nets[0].parameters(), nets[1].parameters(), strict=True):
+        torch.testing.assert_close(a, b)
+
+    net, optimizer = nets[0], optimizers[0]
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    before = {name: p.detach().clone() for name, p in net.named_parameters()}
+    loss = net(batch(2)).square().mean() * (float("inf") if hvd.rank() == 1 else 1.0)
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    assert scaler.get_scale() == 4.0  # on every rank
+    assert all(torch.equal(before[name], p) for name, p in net.named_parameters())
+    optimizer.zero_grad()
+    scaler.scale(net(batch(3)).square().mean()).backward()
+    scaler.step(optimizer)
+    assert not torch.equal(before["first.weight"], net.first.weight)
+
+
+@pytest.mark.heavy
+@on_ranks(4, HOROVOD_DYNAMIC_PROCESS_SETS="1")
+def test_process_set_and_another_number_of_ranks():
+    half = hvd.add_process_set([1, 3])
+    if hvd.rank() in (1, 3):
+        nets = Net(), Net()
+        small = hvd.ShardedOptimizer(MAKERS["adam"](nets[0].parameters()), nets[0].named_parameters(), process_set=half)
+        for number in range(3):
+            small.zero_grad()
+            nets[0](batch(number)).square().mean().backward()
+            small.step()
+        saved = small.state_dict()
+    else:
+        saved = None
+    saved = hvd.broadcast_object(saved, root_rank=1)
+    assert saved["state"]["first.weight"]["exp_avg"].shape == (7, 5)
+    net = Net()
+    optimizer = hvd.ShardedOptimizer(MAKERS["adam"](net.parameters()), net.named_parameters())
+    optimizer.load_state_dict(saved)
+    again = hvd.broadcast_object(optimizer.state_dict())
+    for name, entries in saved["state"].items():
+        for key, value in entries.items():
+            assert torch.equal(value, again["state"][name][key])
+    hvd.remove_process_set(half)
