@@ -68,3 +68,47 @@ def named(name: str) -> Frontend:
     if name not in _known:
         _known[name] = Frontend(name, _OTHERS)
     return _known[name]
+
+
+PROCESS_NAMES = (
+    "ccl_built",
+    "cross_rank",
+    "cross_size",
+    "cuda_built",
+    "ddl_built",
+    "dump",
+    "gloo_built",
+    "gloo_enabled",
+    "init",
+    "is_homogeneous",
+    "is_initialized",
+    "local_rank",
+    "local_size",
+    "log_stats",
+    "max_size",
+    "mpi_built",
+    "mpi_enabled",
+    "mpi_threads_supported",
+    "nccl_built",
+    "rank",
+    "report",
+    "rocm_built",
+    "should_stop",
+    "shutdown",
+    "size",
+    "start_timeline",
+    "stats",
+    "step",
+    "stop_timeline",
+)
+"""Names of the functions of ``HorovodBasics`` that each frontend exports."""
+
+SHARED_NAMES = (
+    "HorovodInternalError",
+    "ProcessSet",
+    "add_process_set",
+    "global_process_set",
+    "remove_process_set",
+    *PROCESS_NAMES,
+)
+"""Names that each frontend exports, besides its reductions (``ops.OP_NAMES``) and its own functions."""

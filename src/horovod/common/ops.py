@@ -19,6 +19,8 @@ OP_NAMES: tuple[str, ...] = ("Average", "Sum", "Adasum", "Min", "Max", "Product"
 
 Average, Sum, Adasum, Min, Max, Product = range(len(OP_NAMES))
 
+__all__ = [*OP_NAMES]  # Frontends export all reductions with a star import.
+
 
 def op_name(op: object) -> str:
     """Return the name of a reduction for messages, such as ``Sum`` for 1; for an unknown value, its repr."""

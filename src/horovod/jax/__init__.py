@@ -15,20 +15,22 @@ Example::
 from typing import Any
 
 try:
-    import jax as _jax  # noqa: F401
+    import jax as _jax
 except ImportError as _error:
     raise ImportError(
         f"horovod.jax needs JAX, which cannot be imported ({_error}); install it with: pip install jax"
     ) from _error
 try:
-    from horovod import _core as _native  # noqa: F401
+    from horovod import _core as _native
 except ImportError as _error:
     raise ImportError(f"horovod.jax cannot load the native engine horovod._core: {_error}") from _error
 
 from horovod._jax.compression import Compression
 from horovod.common import absent as _absent
+from horovod.common import frontends as _frontends
+from horovod.common import ops as _ops
 from horovod.common.exceptions import HorovodInternalError
-from horovod.common.ops import Adasum, Average, Max, Min, Product, Sum
+from horovod.common.ops import *  # noqa: F403
 from horovod.common.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from horovod.jax import collectives as _collectives
 from horovod.jax import elastic
@@ -47,26 +49,16 @@ def __getattr__(name: str) -> Any:
 
 
 __all__ = [
-    "Adasum",
-    "Average",
     "Compression",
     "DistributedOptimizer",
-    "HorovodInternalError",
-    "Max",
-    "Min",
-    "ProcessSet",
-    "Product",
-    "Sum",
-    "add_process_set",
     "allgather_object",
     "broadcast_object",
     "broadcast_parameters",
     "check_in_sync",
     "elastic",
-    "global_process_set",
     "grad",
-    "remove_process_set",
     "value_and_grad",
     *_collectives.__all__,
-    *_process.__all__,
+    *_frontends.SHARED_NAMES,
+    *_ops.OP_NAMES,
 ]

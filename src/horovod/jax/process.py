@@ -9,41 +9,12 @@ import socket
 from collections.abc import Mapping
 from typing import Any
 
+from horovod.common import frontends
 from horovod.common.basics import HorovodBasics
 from horovod.common.frontends import JAX as face
 from horovod.jax.functions import broadcast_object
 
-__all__ = [
-    "ccl_built",
-    "cross_rank",
-    "cross_size",
-    "cuda_built",
-    "ddl_built",
-    "dump",
-    "gloo_built",
-    "gloo_enabled",
-    "init",
-    "is_homogeneous",
-    "is_initialized",
-    "local_rank",
-    "local_size",
-    "log_stats",
-    "max_size",
-    "mpi_built",
-    "mpi_enabled",
-    "mpi_threads_supported",
-    "nccl_built",
-    "rank",
-    "report",
-    "rocm_built",
-    "should_stop",
-    "shutdown",
-    "size",
-    "start_timeline",
-    "stats",
-    "step",
-    "stop_timeline",
-]
+__all__ = [*frontends.PROCESS_NAMES]
 
 basics = HorovodBasics("jax")
 

@@ -11,9 +11,10 @@ Example::
 
 from typing import Any
 
-from horovod import _core as _native  # noqa: F401  (fail here if the native engine cannot be imported)
+from horovod import _core as _native  # fail here if the native engine cannot be imported
 from horovod._keras.api import open_frontend as _open_frontend
 from horovod.common import absent as _absent
+from horovod.common import frontends as _frontends
 from horovod.common.exceptions import HorovodInternalError
 from horovod.common.gradients import groups_of as _groups_of
 from horovod.common.ops import Adasum, Average, Sum
@@ -198,49 +199,16 @@ __all__ = [
     "Average",
     "Compression",
     "DistributedOptimizer",
-    "HorovodInternalError",
     "PartialDistributedOptimizer",
-    "ProcessSet",
     "Sum",
-    "add_process_set",
     "allgather",
     "allreduce",
     "broadcast",
     "broadcast_global_variables",
     "callbacks",
-    "ccl_built",
     "check_in_sync",
-    "cross_rank",
-    "cross_size",
-    "cuda_built",
-    "ddl_built",
-    "dump",
     "elastic",
-    "global_process_set",
-    "gloo_built",
-    "gloo_enabled",
-    "init",
-    "is_homogeneous",
-    "is_initialized",
     "load_model",
-    "local_rank",
-    "local_size",
-    "log_stats",
-    "max_size",
-    "mpi_built",
-    "mpi_enabled",
-    "mpi_threads_supported",
-    "nccl_built",
-    "rank",
     "reducescatter",
-    "remove_process_set",
-    "report",
-    "rocm_built",
-    "should_stop",
-    "shutdown",
-    "size",
-    "start_timeline",
-    "stats",
-    "step",
-    "stop_timeline",
+    *_frontends.SHARED_NAMES,
 ]

@@ -3,9 +3,10 @@
 operations.py defines the operations.
 """
 
+from horovod.common import frontends, ops
 from horovod.common.basics import HorovodBasics
 from horovod.common.exceptions import HorovodInternalError
-from horovod.common.ops import Adasum, Average, Max, Min, Product, Sum
+from horovod.common.ops import *  # noqa: F403
 from horovod.common.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from horovod.mxnet.operations import (
     allgather,
@@ -54,55 +55,17 @@ report = _basics.report
 log_stats = _basics.log_stats
 
 __all__ = [
-    "Adasum",
-    "Average",
-    "HorovodInternalError",
-    "Max",
-    "Min",
-    "ProcessSet",
-    "Product",
-    "Sum",
-    "add_process_set",
     "allgather",
     "allreduce",
     "allreduce_",
     "alltoall",
     "broadcast",
     "broadcast_",
-    "ccl_built",
-    "cross_rank",
-    "cross_size",
-    "cuda_built",
-    "ddl_built",
-    "dump",
-    "global_process_set",
-    "gloo_built",
-    "gloo_enabled",
     "grouped_allgather",
     "grouped_allreduce",
     "grouped_allreduce_",
     "grouped_reducescatter",
-    "init",
-    "is_homogeneous",
-    "is_initialized",
-    "local_rank",
-    "local_size",
-    "log_stats",
-    "max_size",
-    "mpi_built",
-    "mpi_enabled",
-    "mpi_threads_supported",
-    "nccl_built",
-    "rank",
     "reducescatter",
-    "remove_process_set",
-    "report",
-    "rocm_built",
-    "should_stop",
-    "shutdown",
-    "size",
-    "start_timeline",
-    "stats",
-    "step",
-    "stop_timeline",
+    *frontends.SHARED_NAMES,
+    *ops.OP_NAMES,
 ]

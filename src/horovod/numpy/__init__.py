@@ -14,16 +14,18 @@ Example::
 from typing import Any
 
 try:
-    import numpy as _numpy  # noqa: F401
+    import numpy as _numpy
 except ImportError as _error:
     raise ImportError(
         f"horovod.numpy needs NumPy, which cannot be imported ({_error}); install it with: pip install numpy"
     ) from _error
-from horovod import _core as _native  # noqa: F401  (fail here if the native engine cannot be imported)
+from horovod import _core as _native  # fail here if the native engine cannot be imported
 from horovod._arrays.handles import Handle
 from horovod.common import absent as _absent
+from horovod.common import frontends as _frontends
+from horovod.common import ops as _ops
 from horovod.common.exceptions import HorovodInternalError
-from horovod.common.ops import Adasum, Average, Max, Min, Product, Sum
+from horovod.common.ops import *  # noqa: F403
 from horovod.common.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from horovod.numpy import elastic
 from horovod.numpy.compression import Compression
@@ -95,17 +97,8 @@ def __getattr__(name: str) -> Any:
 
 
 __all__ = [
-    "Adasum",
-    "Average",
     "Compression",
     "Handle",
-    "HorovodInternalError",
-    "Max",
-    "Min",
-    "ProcessSet",
-    "Product",
-    "Sum",
-    "add_process_set",
     "allgather",
     "allgather_async",
     "allgather_object",
@@ -122,17 +115,8 @@ __all__ = [
     "broadcast_async_",
     "broadcast_object",
     "broadcast_parameters",
-    "ccl_built",
     "check_in_sync",
-    "cross_rank",
-    "cross_size",
-    "cuda_built",
-    "ddl_built",
-    "dump",
     "elastic",
-    "global_process_set",
-    "gloo_built",
-    "gloo_enabled",
     "grouped_allgather",
     "grouped_allgather_async",
     "grouped_allreduce",
@@ -141,31 +125,11 @@ __all__ = [
     "grouped_allreduce_async_",
     "grouped_reducescatter",
     "grouped_reducescatter_async",
-    "init",
-    "is_homogeneous",
-    "is_initialized",
     "join",
-    "local_rank",
-    "local_size",
-    "log_stats",
-    "max_size",
-    "mpi_built",
-    "mpi_enabled",
-    "mpi_threads_supported",
-    "nccl_built",
     "poll",
-    "rank",
     "reducescatter",
     "reducescatter_async",
-    "remove_process_set",
-    "report",
-    "rocm_built",
-    "should_stop",
-    "shutdown",
-    "size",
-    "start_timeline",
-    "stats",
-    "step",
-    "stop_timeline",
     "synchronize",
+    *_frontends.SHARED_NAMES,
+    *_ops.OP_NAMES,
 ]

@@ -3,14 +3,15 @@
 calls.py defines the ops. collectives.py adds compression and sparse tensors.
 """
 
-from horovod.common import util
+from horovod.common import frontends, ops, util
 from horovod.common.basics import HorovodBasics
 from horovod.common.exceptions import HorovodInternalError
-from horovod.common.ops import Adasum, Average, Max, Min, Product, Sum, resolve_op
+from horovod.common.ops import *  # noqa: F403
+from horovod.common.ops import resolve_op
 from horovod.common.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from horovod.tensorflow.calls import (
-    _allreduce,  # noqa: F401
-    _grouped_allreduce,  # noqa: F401
+    _allreduce,
+    _grouped_allreduce,
     allgather,
     alltoall,
     broadcast,
@@ -22,8 +23,8 @@ from horovod.tensorflow.calls import (
     rank_op,
     size_op,
 )
-from horovod.tensorflow.functions import broadcast_  # noqa: F401
-from horovod.tensorflow.gradients import _alltoall_grad  # noqa: F401
+from horovod.tensorflow.functions import broadcast_
+from horovod.tensorflow.gradients import _alltoall_grad
 
 _basics = HorovodBasics("tensorflow")
 
@@ -77,57 +78,19 @@ def check_num_rank_power_of_2(num_rank: int) -> bool:
 
 
 __all__ = [
-    "Adasum",
-    "Average",
-    "HorovodInternalError",
-    "Max",
-    "Min",
-    "ProcessSet",
-    "Product",
-    "Sum",
-    "add_process_set",
     "allgather",
     "alltoall",
     "broadcast",
-    "ccl_built",
     "check_num_rank_power_of_2",
-    "cross_rank",
-    "cross_size",
-    "cuda_built",
-    "ddl_built",
-    "dump",
-    "global_process_set",
-    "gloo_built",
-    "gloo_enabled",
     "gpu_available",
     "grouped_allgather",
     "handle_average_backwards_compatibility",
-    "init",
-    "is_homogeneous",
-    "is_initialized",
     "join",
-    "local_rank",
     "local_rank_op",
-    "local_size",
     "local_size_op",
-    "log_stats",
-    "max_size",
-    "mpi_built",
-    "mpi_enabled",
-    "mpi_threads_supported",
-    "nccl_built",
     "process_set_included_op",
-    "rank",
     "rank_op",
-    "remove_process_set",
-    "report",
-    "rocm_built",
-    "should_stop",
-    "shutdown",
-    "size",
     "size_op",
-    "start_timeline",
-    "stats",
-    "step",
-    "stop_timeline",
+    *frontends.SHARED_NAMES,
+    *ops.OP_NAMES,
 ]
