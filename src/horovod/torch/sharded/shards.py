@@ -101,7 +101,7 @@ class Shards:
         self.reset()
 
     def reset(self) -> None:
-        """Discard all gradients."""
+        """Discard the gradients of all buckets."""
         for bucket in self.buckets:
             if bucket.handle is not None:
                 handles.synchronize(bucket.handle)
