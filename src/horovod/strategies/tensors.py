@@ -16,6 +16,7 @@ from horovod.strategies.serving import Serving
 from horovod.strategies.sliced import SlicedOptimizer, adopt
 from horovod.strategies.vector import Vector
 from horovod.torch.monitoring import check_after_step, strategies
+from horovod.torch.optimizer import override
 
 Strategy = Rounds | GossipRounds | Serving
 
@@ -216,14 +217,7 @@ def _wrap(optimizer: Any, make: Callable[[TensorVector], Strategy], methods: typ
         raise ValueError("optimizer must get its strategy before its learning rate scheduler; swap the two lines")
     optimizer._hvd_strategy = make(TensorVector(optimizer))
     strategies.add(optimizer._hvd_strategy)
-    plain = type(optimizer)
-    members = {
-        "__module__": plain.__module__,
-        "__qualname__": plain.__qualname__,
-        "__doc__": plain.__doc__,
-        "_hvd_plain": getattr(plain, "_hvd_plain", plain),
-    }
-    optimizer.__class__ = type(plain.__name__, (methods, plain), members)
+    override(optimizer, methods, getattr(optimizer, "_hvd_plain", None))
     return optimizer
 
 

@@ -395,15 +395,23 @@ def _new(plain: type) -> Any:
     return plain.__new__(plain)
 
 
-def _wrap(optimizer: Any, control: _Control) -> Any:
-    plain = type(optimizer)
+def override(optimizer: Any, methods: type, plain: type | None = None) -> None:
+    """Change the optimizer's class to a subclass with the same name, in which ``methods`` override the former methods.
+
+    ``plain`` is the class of pickled copies, stored as ``_hvd_plain``. Default: the former class.
+    """
+    former = type(optimizer)
     members = {
-        "__module__": plain.__module__,
-        "__qualname__": plain.__qualname__,
-        "__doc__": plain.__doc__,
-        "_hvd_plain": plain,
+        "__module__": former.__module__,
+        "__qualname__": former.__qualname__,
+        "__doc__": former.__doc__,
+        "_hvd_plain": plain or former,
     }
-    optimizer.__class__ = type(plain.__name__, (_Distributed, plain), members)
+    optimizer.__class__ = type(former.__name__, (methods, former), members)
+
+
+def _wrap(optimizer: Any, control: _Control) -> Any:
+    override(optimizer, _Distributed)
     optimizer._hvd = control
     optimizer._parameter_names = control.members.names
     patched = vars(optimizer).get("step")

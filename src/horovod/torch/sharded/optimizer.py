@@ -12,6 +12,7 @@ from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.steps import marks
 from horovod.torch.functions import allgather_object
 from horovod.torch.ops.alltoall import alltoall
+from horovod.torch.optimizer import override
 from horovod.torch.parameter_names import check_dtypes, name_parameters, unique_on_the_wire
 from horovod.torch.sharded.shards import Shards
 
@@ -89,9 +90,7 @@ def ShardedOptimizer(
         group["params"] = [tensor for segment, tensor, _ in shards.owned if shards.group_of[segment.index] == i]
         group.pop("param_names", None)
     optimizer.param_groups[0]["params"].append(shards.guard)
-    plain = type(optimizer)
-    members = {"__module__": plain.__module__, "__qualname__": plain.__qualname__, "_hvd_plain": plain}
-    optimizer.__class__ = type(plain.__name__, (_Sharded, plain), members)
+    override(optimizer, _Sharded)
     sharded: Any = optimizer
     sharded._hvd_shards = shards
     sharded._install({names[p]: entries for p, entries in before.items() if p in names})

@@ -19,7 +19,8 @@ from horovod.torch.sharded.layout import Item, Layout, Segment, make_layouts, se
 class Bucket:
     """Flat memory of some parameters, which become views of it, and this rank's shard of it."""
 
-    def __init__(self, layout: Layout, parameters: Sequence[torch.Tensor], rank: int, ranks: int) -> None:
+    def __init__(self, name: str, layout: Layout, parameters: Sequence[torch.Tensor], rank: int, ranks: int) -> None:
+        self.name = name  # of its operations
         self.layout = layout
         self.members = [parameters[i] for i in layout.indices]
         self.flat = self.members[0].new_zeros(layout.shard * ranks)
@@ -31,7 +32,7 @@ class Bucket:
         self.shard = self.flat[rank * layout.shard : (rank + 1) * layout.shard]
         self.segments = segments(layout, [p.numel() for p in parameters], rank)
         self.handle: int | None = None
-        self.reduced = False
+        self.reduced: torch.Tensor | None = None  # this rank's shard of the gradients
         self.missing: set[torch.Tensor] = set()
 
     def take_gradients(self) -> torch.Tensor:
@@ -71,7 +72,10 @@ class Shards:
             Item((g, p.dtype, p.device), p.numel(), p.element_size())
             for g, p in zip(of_group, self.parameters, strict=True)
         ]
-        self.buckets = [Bucket(one, self.parameters, self.rank, self.ranks) for one in make_layouts(items, self.ranks)]
+        self.buckets = [
+            Bucket(f"{wire}.{i}", layout, self.parameters, self.rank, self.ranks)
+            for i, layout in enumerate(make_layouts(items, self.ranks))
+        ]
         self.owned: list[tuple[Segment, torch.Tensor, Bucket]] = [
             (s, bucket.shard[s.offset : s.offset + s.stop - s.start], bucket)
             for bucket in self.buckets
@@ -92,11 +96,10 @@ class Shards:
                 shards._has_gradient(p)
 
         # A frozen parameter gets its hook too, because it may be unfrozen; registration requires requires_grad.
-        self._hooks = []
         for p in self.parameters:
             frozen = not p.requires_grad
             p.requires_grad_(True)
-            self._hooks.append(p.register_post_accumulate_grad_hook(hook))
+            p.register_post_accumulate_grad_hook(hook)
             p.requires_grad_(not frozen)
         self.reset()
 
@@ -105,7 +108,7 @@ class Shards:
         for bucket in self.buckets:
             if bucket.handle is not None:
                 handles.synchronize(bucket.handle)
-            bucket.handle, bucket.reduced = None, False
+            bucket.handle = bucket.reduced = None
             bucket.missing = {p for p in bucket.members if p.requires_grad}
         for _, tensor, _ in self.owned:
             tensor.grad = None
@@ -115,7 +118,7 @@ class Shards:
 
     def _has_gradient(self, p: torch.Tensor) -> None:
         bucket = self._of[p]
-        if bucket.reduced or bucket.handle is not None:
+        if bucket.reduced is not None or bucket.handle is not None:
             raise RuntimeError(
                 f"backward() computed a gradient of {self.names[p]!r} after its gradients were reduced; call step() or "
                 "zero_grad() first, pass backward_passes_per_step=n to accumulate n passes, and use activation "
@@ -131,9 +134,7 @@ class Shards:
                 self._start(bucket)
 
     def _start(self, bucket: Bucket) -> None:
-        name = f"{self.wire}.{self.buckets.index(bucket)}"
-        gradients = bucket.take_gradients()
-        bucket.handle = reducescatter_async(gradients, name, self.op, self.process_set)
+        bucket.handle = reducescatter_async(bucket.take_gradients(), bucket.name, self.op, self.process_set)
 
     def _end_of_pass(self) -> None:
         self._queued = False
@@ -143,35 +144,28 @@ class Shards:
 
     def synchronize(self) -> None:
         """Reduce the gradients that are not reduced yet. Every rank must call it or run the same backward passes."""
-        for bucket in self.buckets:
-            if not bucket.reduced and bucket.handle is None:
+        waiting = [bucket for bucket in self.buckets if bucket.reduced is None]
+        if not waiting:
+            return
+        for bucket in waiting:
+            if bucket.handle is None:
                 self._start(bucket)
         sums = []
-        reduced: dict[int, torch.Tensor] = {}
-        for i, bucket in enumerate(self.buckets):
-            if bucket.handle is None:
-                continue
+        for bucket in waiting:
             handle, bucket.handle = bucket.handle, None
-            reduced[i] = handles.synchronize(handle)
-            bucket.reduced = True
-            sums.append(reduced[i].sum(dtype=torch.float64 if bucket.flat.dtype == torch.float64 else torch.float32))
-        if not reduced:
-            return
+            assert handle is not None
+            bucket.reduced = values = handles.synchronize(handle)
+            sums.append(values.sum(dtype=torch.float64 if values.dtype == torch.float64 else torch.float32))
         finite = all(bool(value.isfinite()) for value in sums)
         flags = [float(p in self._used) for p in self.parameters]
         agreed = torch.tensor([float(not finite), *flags], device="cpu")
         allreduce_(agreed, name=f"{self.wire}.used", op=Sum, process_set=self.process_set)
         overflow, *used = agreed.tolist()
         self.guard.grad = torch.full_like(self.guard, float("inf") if overflow else 0.0)
-        by_bucket = {id(bucket): reduced[i] for i, bucket in enumerate(self.buckets) if i in reduced}
         for segment, tensor, bucket in self.owned:
-            values = by_bucket[id(bucket)]
-            length = segment.stop - segment.start
-            tensor.grad = values[segment.offset : segment.offset + length] if used[segment.index] else None
-
-    def is_reduced(self) -> bool:
-        """Return True if all gradients are reduced."""
-        return all(bucket.reduced for bucket in self.buckets)
+            shard = bucket.reduced
+            assert shard is not None
+            tensor.grad = shard[segment.offset : segment.offset + tensor.numel()] if used[segment.index] else None
 
     def check_memory(self) -> None:
         """Check that the parameters still are views of the buckets.
@@ -190,7 +184,7 @@ class Shards:
         """Give every rank the updated parameters, bucket by bucket, with at most two buckets in flight."""
 
         def start(i: int) -> int:
-            return allgather_async(self.buckets[i].shard, f"{self.wire}.{i}", self.process_set)
+            return allgather_async(self.buckets[i].shard, self.buckets[i].name, self.process_set)
 
         pending = start(0)
         for i, bucket in enumerate(self.buckets):
@@ -206,11 +200,6 @@ class Shards:
                 total += torch.linalg.vector_norm(tensor.grad, dtype=torch.float64).square().cpu()
         allreduce_(total, name=f"{self.wire}.norm", op=Sum, process_set=self.process_set)
         return total.sqrt()[0]
-
-    def close(self) -> None:
-        """Remove the hooks from the parameters."""
-        for hook in self._hooks:
-            hook.remove()
 
     def slice(self, segment: Segment, key: str, value: Any) -> Any:
         """Return the part of entry ``key`` of a parameter's state that belongs to ``segment``. Copy other entries."""
