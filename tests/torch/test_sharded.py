@@ -113,6 +113,10 @@ def test_refusals():
     net = Net()
     with pytest.raises(ValueError, match="must update each element independently, got LBFGS"):
         hvd.ShardedOptimizer(torch.optim.LBFGS(net.parameters()))
+    scheduled = torch.optim.SGD(net.parameters(), lr=0.1)
+    torch.optim.lr_scheduler.StepLR(scheduled, 1)
+    with pytest.raises(ValueError, match="before its learning rate scheduler"):
+        hvd.ShardedOptimizer(scheduled)
     optimizer = hvd.ShardedOptimizer(torch.optim.SGD(net.parameters(), lr=0.1))
     with pytest.raises(ValueError, match="already"):
         hvd.ShardedOptimizer(optimizer)
