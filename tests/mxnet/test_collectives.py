@@ -1,47 +1,11 @@
 """Collectives beyond the conformance suite: arrays of mx.nd, delayed results, views, process sets, Adasum."""
 
-import concurrent.futures
-import threading
-import time
-
 import mxnet as mx
 import numpy as np
 import pytest
 
 import horovod.mxnet as hvd
-from horovod.mxnet._library import arriving
-from tests.mxnet.reference import DTYPES, array, assert_same, values
 from tests.ranks import on_ranks
-
-
-@on_ranks(3)
-def test_arrays_of_mx_nd():
-    rank, size = hvd.rank(), hvd.size()
-    pending = []
-    for dtype in DTYPES:
-        inputs = values(dtype, (2 * size, 2), size)
-        mine, changed = array(inputs[rank]), array(inputs[rank])
-        assert hvd.allreduce_(changed, op=hvd.Max) is changed
-        gathered = hvd.allgather(mine, name=f"of {dtype}")
-        assert isinstance(gathered, mx.nd.NDArray)
-        pending += [
-            (changed, np.max(inputs, 0)),
-            (hvd.allreduce(mine, op=hvd.Min), np.min(inputs, 0)),
-            (gathered, np.concatenate(inputs)),
-            (hvd.broadcast(mine, 1), inputs[1]),
-            (hvd.alltoall(mine), np.concatenate([x[2 * rank : 2 * rank + 2] for x in inputs])),
-            (mine, inputs[rank]),
-        ]
-    for given, wanted in pending:  # nothing is awaited before this
-        assert_same(given, wanted)
-    # Rank r sends r + 1 rows to rank 0 and one to every other rank; the remaining rows are not sent.
-    splits = [rank + 1, *[1] * (size - 1)]
-    for given in (splits, mx.nd.array(splits, dtype="int32"), np.int32(splits)):
-        _, received = hvd.alltoall(mx.nd.ones((2 * size, 2)), given)
-        assert_same(received, np.int32([r + 1 if rank == 0 else 1 for r in range(size)]))
-    with pytest.warns(DeprecationWarning, match="average"):
-        assert_same(hvd.allreduce(array(np.float32([1 + rank])), average=False), np.float32([size * (size + 1) / 2]))
-    assert hvd.grouped_allreduce([]) == hvd.grouped_allgather([]) == hvd.grouped_reducescatter([]) == []
 
 
 @on_ranks(2)
@@ -63,26 +27,6 @@ def test_results_that_arrive():
         loss = (hvd.allgather(mx.nd.ones((2,)) * (rank + 1)) * weight).sum()
     loss.backward()
     assert weight.grad.asscalar() == size * (size + 1)
-
-
-def test_two_threads_use_a_result_first():
-    calls, both = [], threading.Barrier(2)
-
-    def make():
-        calls.append(mx.nd.ones((2,)))
-        time.sleep(0.3)  # lets the other thread run in between
-        return calls[-1]
-
-    result = arriving(mx.nd.ones((1,)), make)
-
-    def use(_):
-        both.wait(20)
-        return result.handle.value
-
-    with concurrent.futures.ThreadPoolExecutor(2) as executor:
-        handles = list(executor.map(use, range(2)))
-    assert len(calls) == 1
-    assert handles == [calls[0].handle.value] * 2
 
 
 @on_ranks(2)

@@ -36,22 +36,6 @@ def test_what_comes_before_on_the_same_arrays_is_waited_for():
     assert total.asscalar() == size * sum(range(50))
 
 
-@on_ranks(3)
-def test_ranks_may_ask_in_different_orders():
-    rank, size = hvd.rank(), hvd.size()
-    names = [f"n{i}" for i in range(100)]
-    mine = {name: mx.nd.ones((7,)) * i for i, name in enumerate(names)}
-    order = np.random.RandomState(rank).permutation(names)
-    for name in order:
-        hvd.allreduce_(mine[name], op=hvd.Sum, name=name, priority=int(rank * 10))
-    for i, name in enumerate(names):
-        assert mine[name].asnumpy().tolist() == [i * size] * 7
-    # Gathering operations return at once, too.
-    out = {name: hvd.allgather(mx.nd.array([i]), name=name) for name in order for i in [names.index(name)]}
-    for i, name in enumerate(names):
-        assert out[name].asnumpy().tolist() == [i] * size
-
-
 @on_ranks(2)
 def test_operations_of_one_name_go_in_the_order_of_calls():
     """Readiness may come in another order than the calls; here it differs between ranks."""
@@ -108,24 +92,3 @@ def test_arrays_in_the_order_of_onednn():
         np.testing.assert_allclose(operation(image, op=hvd.Sum).asnumpy(), wanted, 1e-4, 1e-4)
     image = mx.nd.Convolution(images, net[0].weight.data(), net[0].bias.data(), kernel=(3, 3), num_filter=32)
     assert hvd.allgather(image).shape == (4 * size, 32, 10, 10)
-
-
-def naive():
-    """MXNet's engine for debugging runs one operation at a time, in the caller's thread."""
-    size = hvd.size()
-    x = mx.nd.ones((5,))
-    for _ in range(5):
-        hvd.allreduce_(x, op=hvd.Sum)
-    assert x.asnumpy().tolist() == [size**5] * 5
-    assert hvd.allgather(x).shape == (5 * size,)
-    outs = hvd.grouped_allreduce([x, x], op=hvd.Max)
-    assert [out.asnumpy().max() for out in outs] == [size**5] * 2
-
-
-def test_the_naive_engine(fleets):
-    from dataclasses import replace
-
-    from tests.pool import MXNET
-
-    kind = replace(MXNET, environ=(("MXNET_ENGINE_TYPE", "NaiveEngine"),))
-    fleets.maker(kind)(2).run(naive)

@@ -3,8 +3,6 @@
 import re
 import sys
 
-import pytest
-
 from tests.runner.launching import ROOT, run_job
 
 DIGITS = ROOT / "examples/mxnet/digits.py"
@@ -26,22 +24,3 @@ def test_digits_learns(tmp_path):
     losses = [float(loss) for loss in re.findall(r"epoch +\d+/12  loss ([\d.]+)", out)]
     assert len(losses) == 12
     assert losses[-1] < losses[0] / 4
-
-
-PROGRAM = """
-import mxnet as mx
-import horovod.mxnet as hvd
-
-hvd.init()
-x = mx.nd.ones((1000,)) * hvd.rank()
-for step in range(20):
-    hvd.allreduce_(x, name="x", op=hvd.Sum)
-    hvd.allgather(x)
-{end}
-"""
-
-
-@pytest.mark.parametrize("end", ["", "x.wait_to_read()", "hvd.shutdown()"], ids=["nothing", "wait", "shutdown"])
-def test_a_program_may_end_while_operations_are_under_way(tmp_path, end):
-    (tmp_path / "program.py").write_text(PROGRAM.format(end=end))
-    launch(tmp_path, tmp_path / "program.py")

@@ -63,34 +63,3 @@ def test_it_stands_for_the_optimizer(single):
         hvd.DistributedOptimizer(optimizer)
     with pytest.raises(AttributeError, match="nothing"):
         optimizer.nothing  # noqa: B018
-
-
-def module():
-    """Train with the older Module API."""
-    rank, size = hvd.rank(), hvd.size()
-    random = np.random.RandomState(3)
-    data, labels = random.randn(32 * size, 6).astype("float32"), random.randint(0, 3, 32 * size)
-    labels[:] = data[:, :3].argmax(1)
-    mine = slice(rank, None, size)
-    batches = mx.io.NDArrayIter(data[mine], labels[mine], batch_size=8)
-    net = mx.sym.SoftmaxOutput(mx.sym.FullyConnected(mx.sym.var("data"), num_hidden=3, name="fc"), name="softmax")
-    model = mx.mod.Module(net)
-    model.bind(batches.provide_data, batches.provide_label)
-    mx.random.seed(rank)
-    model.init_params(mx.init.Normal(1.0))
-    arguments, others = model.get_params()
-    hvd.broadcast_parameters(arguments, root_rank=0)
-    hvd.broadcast_parameters(others, root_rank=0)
-    model.set_params(arguments, others)
-    optimizer = hvd.DistributedOptimizer(mx.optimizer.SGD(learning_rate=0.5, rescale_grad=1 / 8))
-    model.fit(batches, optimizer=optimizer, num_epoch=15, kvstore=None, eval_metric="acc")
-    arguments, _ = model.get_params()
-    mine = arguments["fc_weight"].asnumpy()
-    for theirs in hvd.allgather_object(mine):
-        np.testing.assert_array_equal(mine, theirs)
-    batches.reset()
-    return dict(model.score(batches, "acc"))["accuracy"]
-
-
-def test_module(pool):
-    assert min(pool(2).run(module)) > 0.9

@@ -1,7 +1,5 @@
 """broadcast_parameters: dicts, parameters, parameters without a shape yet, and objects."""
 
-import threading
-
 import mxnet as mx
 import numpy as np
 import pytest
@@ -66,43 +64,7 @@ def test_deferred_parameters_are_broadcast_once_they_are_initialised():
     loss.backward()
 
 
-@on_ranks(2)
-def test_deferred_parameters_are_broadcast_by_the_last_of_several_calls():
-    rank = hvd.rank()
-    net = make_net(rank, deferred=True, normal=True)
-    hvd.broadcast_parameters(net.collect_params(), root_rank=0)
-    hvd.broadcast_parameters(net.collect_params(), root_rank=1)
-    net(batch(rank, 0, (1, 5, 5))[0])
-    equal(weights(net))
-    alone = make_net(1, deferred=True, normal=True)  # equal to that of the last call's root
-    alone(batch(1, 0, (1, 5, 5))[0])
-    for one, other in zip(weights(net), weights(alone), strict=True):
-        np.testing.assert_array_equal(one, other)
-
-
-@on_ranks(2)
-def test_parameters_of_other_shapes():
-    rank = hvd.rank()
-    with pytest.raises(hvd.HorovodInternalError, match=r"broadcast.parameter.a.*shape"):
-        hvd.broadcast_parameters({"a": mx.nd.ones((2 + rank,))})
-    hvd.broadcast_parameters({"a": mx.nd.ones((2,))})
-
-
 def test_parameters_that_are_not_initialised(single):
     net = mx.gluon.nn.Dense(2, in_units=2)
     with pytest.raises(ValueError, match=r"broadcast_parameters: .*has not been initialized"):
         hvd.broadcast_parameters(net.collect_params())
-
-
-@on_ranks(3)
-def test_objects():
-    rank, size = hvd.rank(), hvd.size()
-    assert hvd.broadcast_object({"rank": rank}, root_rank=1) == {"rank": 1}
-    assert hvd.broadcast_object(None if rank else [1, 2], name="other") == [1, 2]
-    assert hvd.allgather_object(str(rank)) == [str(r) for r in range(size)]
-    if rank == 0:
-        with pytest.raises(ValueError, match="cannot be pickled"):
-            hvd.broadcast_object(threading.Lock(), name="a lock")
-    else:
-        with pytest.raises(mx.base.MXNetError, match="cannot be pickled"):
-            hvd.broadcast_object(None, name="a lock")

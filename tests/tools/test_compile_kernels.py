@@ -33,14 +33,6 @@ def test_the_committed_ptx_is_what_the_source_gives():
         pytest.fail("core/kernels/kernels.ptx is not what kernels.cu gives: make kernels")
 
 
-def test_a_missing_nvrtc_is_told_with_what_brings_it(tmp_path, capsys):
-    output = tmp_path / "kernels.ptx"
-    assert compile_kernels.main(["--nvrtc", str(tmp_path), "--output", str(output)]) == 1
-    assert f"NVRTC 12.1 is not in {tmp_path}" in (told := capsys.readouterr().err)
-    assert "scripts/install-nvrtc.sh installs it" in told
-    assert not output.exists()
-
-
 def functions(listing: str) -> dict[str, str]:
     """Return the machine code of each kernel, by name."""
     parts = re.split(r"^\s*\.section\s+\.text\.(\w+),.*$", listing, flags=re.MULTILINE)

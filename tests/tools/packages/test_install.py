@@ -1,6 +1,5 @@
 """Packages are installed with uv as pip would install them, and with pip where uv cannot."""
 
-import json
 import os
 import shutil
 import subprocess
@@ -63,26 +62,6 @@ def test_a_build_with_a_local_label_is_found_in_a_folder(tmp_path, pip_is_told, 
     assert not (tmp_path / "there" / "__pycache__").exists(), "compiled at the first import, not here"
 
 
-@pytest.mark.parametrize(
-    ("source", "found"),
-    [
-        ("https://index/packages/ab/hvd_test_package-1.0.tar.gz", True),
-        ("https://index/packages/ab/HVD-test-package-1.0.zip", True),
-        ("https://index/packages/ab/hvd_test_package-1.1.tar.gz", False),
-        ("https://forge/someone/hvd_test_package/archive/1.0.tar.gz", False),
-        ("https://forge/someone/hvd_test_package", False),
-    ],
-)
-def test_wheels_built_from_a_release_are_found_in_the_cache_of_pip(tmp_path, source, found):
-    folder = tmp_path / "wheels" / "0a" / "af" / "18" / "96"
-    folder.mkdir(parents=True)
-    make_wheel(folder, "1.0")
-    (folder / "origin.json").write_text(json.dumps({"url": source}))
-    (tmp_path / "wheels" / "0a" / "af" / "18" / "broken").mkdir()
-    (tmp_path / "wheels" / "0a" / "af" / "18" / "broken" / "origin.json").write_text("{")
-    assert install.built_wheels(tmp_path) == [str(folder)] * found
-
-
 @pytest.fixture
 def fake_uv(tmp_path, monkeypatch):
     """Return a function that installs a fake uv with an exit code; the fake writes its arguments to a file."""
@@ -122,13 +101,6 @@ def test_pip_installs_where_uv_fails(pip_is_told, fake_uv, by_pip, capfd):
     assert capfd.readouterr().err == "pip installs a, because uv failed with code 3\n"
 
 
-def test_pip_installs_where_uv_cannot_be_had(pip_is_told, by_pip, monkeypatch, capfd):
-    monkeypatch.setattr(install, "find_uv", lambda: None)
-    assert install.install(["a"]) == 0
-    assert by_pip == [["a"]]
-    assert "because uv cannot be installed" in capfd.readouterr().err
-
-
 def test_pip_installs_where_uv_cannot_be_told(pip_is_told, fake_uv, by_pip, capfd):
     told = fake_uv(0)
     pip_is_told(only_binary=":all:")
@@ -136,11 +108,3 @@ def test_pip_installs_where_uv_cannot_be_told(pip_is_told, fake_uv, by_pip, capf
     assert by_pip == [["a"]]
     assert not told.exists()
     assert "pip's setting only-binary" in capfd.readouterr().err
-
-
-def test_pip_installs_where_it_is_asked_for(fake_uv, by_pip, monkeypatch):
-    told = fake_uv(0)
-    monkeypatch.setenv("INSTALLER", "pip")
-    assert install.install(["a"]) == 0
-    assert by_pip == [["a"]]
-    assert not told.exists()

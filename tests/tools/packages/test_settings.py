@@ -23,11 +23,6 @@ def test_variables_win_over_files_and_commands_over_global():
     }
 
 
-def test_flags_count_only_where_they_are_on():
-    assert parse("global.no-index='1'") == {"no-index": "1"}
-    assert parse(":env:.no-index='0'\nglobal.no-index='1'") == {}
-
-
 def test_uv_is_told_all_settings():
     settings = {
         "index-url": "https://mirror/simple",
@@ -58,16 +53,6 @@ def test_uv_is_told_all_settings():
         "UV_SYSTEM_CERTS": "1",
         "UV_PYTHON_DOWNLOADS": "never",
     }
-
-
-def test_variables_for_uv_are_kept():
-    found = uv_environment({"index-url": "https://of-pip"}, [], {"UV_INDEX_URL": "https://of-uv"})
-    assert found["UV_INDEX_URL"] == "https://of-uv"
-
-
-def test_wheels_that_pip_has_built_come_after_its_find_links():
-    assert uv_environment({}, ["/cache/a", "/cache/b"], {})["UV_FIND_LINKS"] == "/cache/a,/cache/b"
-    assert uv_environment({"find-links": "/w"}, ["/cache/a"], {})["UV_FIND_LINKS"] == "/w,/cache/a"
 
 
 def test_a_setting_without_a_counterpart_is_named():

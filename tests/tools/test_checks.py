@@ -1,0 +1,97 @@
+"""Each check of `make lint` in tools/check_*.py finds what it is for; `make lint` runs them on this repository."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TOOLS = Path(__file__).resolve().parents[2] / "tools"
+
+
+def check(name: str, root: Path, files: dict[str, str]) -> tuple[int, str]:
+    """Write files by path, and return the exit status and output of a check of that folder."""
+    for path, text in files.items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_text(text, encoding="utf-8")
+    command = [sys.executable, TOOLS / f"check_{name}.py", root]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({"a.py": "import pack.b", "b.py": "import os"}, None),
+        ({"a.py": "import pack.b", "b.py": "def f():\n    from pack import a"}, "pack.a"),
+        ({"a.py": "from pack.c import x", "c/__init__.py": "from .b import x", "c/b.py": "import pack.a"}, "pack.c.b"),
+    ],
+)
+def test_circular_imports(tmp_path, files, expected):
+    status, output = check("imports", tmp_path / "pack", {"__init__.py": "", **files})
+    assert (status, expected is None or expected in output) == (1 if expected else 0, True)
+
+
+@pytest.mark.parametrize(
+    ("layer", "line", "expected"),
+    [
+        ("collectives", '#include "base/a.h"', None),
+        ("base", '#include "transport/link.h"', "base may not include transport/link.h; it may use base"),
+        ("agree", "#include <mutex>", "agree is pure, without threads, clocks and I/O; <mutex> belongs to engine/"),
+        ("engine", "#include <Python.h>", "no foreign header; Python.h"),
+        ("base", '#include "../engine/engine.h"', "leaves its folder"),
+    ],
+)
+def test_includes(tmp_path, layer, line, expected):
+    files = {f"core/{layer}/a.cc": f"// a comment\n{line}\n", "core/base/b.cc": "#include <vector>\n"}
+    status, output = check("includes", tmp_path, files)
+    assert status == (1 if expected else 0)
+    assert expected is None or (f"core/{layer}/a.cc:2: " in output and expected in output)
+
+
+@pytest.fixture
+def load(monkeypatch):
+    """Return a function that imports a check by name."""
+    monkeypatch.syspath_prepend(TOOLS)
+    return lambda name: __import__(f"check_{name}")
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ('run([sys.executable, "-m", "horovod.timeline"])', [1]),
+        ('run([python, "-c", code])', [1]),
+        ('run([sys.executable, *boot.arguments("horovod.timeline")])', []),
+        ("run([sys.executable, str(script)])", []),
+    ],
+)
+def test_unsafe_starts_in_python(load, text, found):
+    assert list(load("starts").in_python(text)) == found
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("command:\n- python\n- -m\n- horovod.x", [3]),
+        ("x=$(python - <<'PY'\nimport os\nPY\n)", [1]),
+        ("x=$(python - <<'PY'\nimport sys; sys.path[:] = [p for p in sys.path if p]; \nimport os\nPY\n)", []),
+        ('CMD ["python", "-c", "import horovod._core"]', [1]),
+        ('CMD ["python", "-I", "-c", "import horovod._core"]', []),
+    ],
+)
+def test_unsafe_starts_in_manifests_and_scripts(load, text, found):
+    assert list(load("starts").in_text(text)) == found
+
+
+def test_budget_of_avoided_wording(load, tmp_path, capsys, monkeypatch):
+    prose = load("prose")
+    monkeypatch.setattr(prose, "RULES", {"old": prose._rule("in vain", "a verb", 1)})
+    (tmp_path / "src").mkdir()
+    for text, status, said in (
+        ("# in vain\n", 0, ""),
+        ("# in vain\n" * 2, 1, "at most 1 places allowed, got 2"),
+        ("", 0, "lower its budget of 1"),
+    ):
+        (tmp_path / "src/a.py").write_text(text)
+        assert prose.main([str(tmp_path)]) == status
+        assert said in capsys.readouterr().out
