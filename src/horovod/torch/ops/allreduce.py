@@ -229,9 +229,9 @@ def _run(
         work = handles.start(lambda: submit(source, target, *arguments, blocking=True), tensors)
         repeat = Repeat(work, name, source, given, prescale, postscale, process_set)
     else:
-        again, pointer = repeat.work.run_again, source.data_ptr()
+        pointer = source.data_ptr()
         out = pointer if target is source else target.data_ptr()
-        handles.start(lambda: again(pointer, out), tensors)
+        handles.start(repeat.work.run_again, tensors, pointer, out)
     handles.wait(repeat.work, tensors)
     put_back(repeat)
 

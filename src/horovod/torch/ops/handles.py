@@ -183,14 +183,14 @@ def wait_all(works: Sequence[Any], keep: Any) -> None:
         raise failure
 
 
-def start(submit: Callable[[], Any], keep: Any) -> Any:
-    """Call ``submit``, which passes the tensors ``keep`` to the engine, and return its Work.
+def start(submit: Callable[..., Any], keep: Any, *arguments: Any) -> Any:
+    """Call ``submit`` with ``arguments``, which passes the tensors ``keep`` to the engine, and return its Work.
 
     The call can block briefly. If it is interrupted (Ctrl-C), the Work is lost while the engine may still write to the
     tensors, so they are kept until the job ends.
     """
     try:
-        return submit()
+        return submit(*arguments)
     except (ValueError, HorovodInternalError):
         raise  # the engine did not accept the operation
     except BaseException:
