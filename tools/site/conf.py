@@ -21,7 +21,8 @@ author = "its maintainers"
 version = release = re.findall(r'__version__ = "(.+)"', (ROOT / "src/horovod/_version.py").read_text())[0]
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinxcontrib.mermaid"]
-include_patterns = ["*.md", "docs/*.md", "docs/**/*.md", "benchmarks/*.md", "tools/mutants/README.md"]
+include_patterns = ["*.md", "docs/*.md", "docs/**/*.md", "tools/mutants/README.md"]
+include_patterns += ["benchmarks/*.md", "benchmarks/history/*.md"]
 # Folders that Sphinx does not search.
 exclude_patterns = [".*", "build", "dist", "runs", "core", "src", "tests", "examples", "fuzz", "bindings"]
 root_doc = "docs/index"
@@ -78,6 +79,7 @@ PAGES = {
         "docs/debugging",
         "docs/performance",
         "benchmarks/*",
+        "benchmarks/history/*",
     ],
     "Reference": ["docs/api/README", "docs/api/*", "docs/frontends"],
     "Develop": [

@@ -3,7 +3,7 @@
 Congestion control: some systems use BBR by default, because it works well on the Internet. BBR estimates the rate of
 the path and uses a timer to send at that rate. Between hosts of one cluster, that costs CPU time and delays short
 transfers. Reno sends until packets are lost. There it is faster, and it recovers from a loss within milliseconds. Cubic
-was slower for short transfers, because varying delays end its slow start early (benchmarks/RESULTS.md).
+was slower for short transfers, because varying delays end its slow start early (benchmarks/history/network.md).
 
 Keepalive: if a process dies, its connections are closed and its peers know at once. If a host loses power or network,
 an idle connection to it would stay open for hours. So idle connections are probed, and control connections also limit
