@@ -143,13 +143,10 @@ def endless(loader: DataLoader[Tensor], sampler: DistributedSampler[Tensor], fir
 @torch.no_grad()
 def held_out_loss(model: nn.Module, windows: list[Tensor], device: torch.device) -> float:
     """Return the mean loss over all windows. Each rank computes a share of them."""
-    total = torch.zeros(2, dtype=torch.float64)
+    loss = hvd.Metric("mean")
     for batch in windows:
-        total += torch.tensor(
-            [next_character_loss(model, batch.to(device)).item() * len(batch), len(batch)], dtype=torch.float64
-        )
-    loss, count = hvd.allreduce(total, op=hvd.Sum, name="held_out").tolist()
-    return loss / count
+        loss.update(next_character_loss(model, batch.to(device)).item(), len(batch))
+    return loss.compute()
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, peak: float, step: int, steps: int) -> None:

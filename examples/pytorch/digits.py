@@ -22,7 +22,7 @@ import torch
 import torch.nn.functional as F
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Subset, TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
 from tqdm import tqdm
 
@@ -207,7 +207,7 @@ def main() -> None:
     sampler = DistributedSampler(train_set, num_replicas=size, rank=rank, seed=args.seed)
     train_loader = DataLoader(train_set, args.batch_size, sampler=sampler)
     # Use each image once. DistributedSampler would repeat images to make shards equal, so some would count twice.
-    test_loader = DataLoader(Subset(test_set, range(rank, len(test_set), size)), batch_size=256)
+    test_loader = DataLoader(test_set, batch_size=256, sampler=hvd.EvalSampler(test_set))
 
     model = Net()
     peak = args.lr * size  # hvd 3: scale the learning rate, because the global batch is larger

@@ -109,12 +109,26 @@ assert trainer.world_size == 2
 assert abs(module.net.weight.item() - 3) < 0.2 and abs(module.net.bias.item() - 1) < 0.1
 hvd.check_in_sync(module)
 """
+EVALUATE_BEFORE = """
+import horovod.torch as hvd
+
+hvd.init()
+torch.manual_seed(1)
+images, labels = torch.randn(7, 4), torch.arange(7) % 3
+dataset, model = torch.utils.data.TensorDataset(images, labels), torch.nn.Linear(4, 3)
+"""
+EVALUATED = """
+images, labels = dataset.tensors
+assert result[0] == (model(images).argmax(1) == labels).sum().item() / 7
+assert abs(result[1] - torch.nn.functional.cross_entropy(model(images), labels).item()) < 1e-6
+"""
 AROUND = {
     "five lines": ("", TRAINED + SHARDED),
     "train.py": ("", "assert mean < 0.05, mean"),
     "a complete script, after": ("", COMPLETE),
     "check_in_sync": (OPTIMIZER, ""),
     "clipping": (OPTIMIZER, CLIPPED),
+    "exact evaluation": (EVALUATE_BEFORE, EVALUATED),
     "a stream": (STREAM_BEFORE, TRAINED + STREAMED),
     "a stream in processes": (PROCESSES_BEFORE, PROCESSED),
     "lightning": ("", LIGHTNING),

@@ -42,6 +42,7 @@ PAGES = {
         "docs/pytorch/*",
         "docs/tensorflow",
         "docs/jax",
+        "docs/evaluation",
         "docs/data",
         "docs/numpy",
         "docs/mxnet",
@@ -135,7 +136,7 @@ REFERENCE = [
     "horovod.spark",
 ]
 CONSTANTS = ["Adasum", "Average", "Max", "Min", "Product", "Sum", "global_process_set"]
-ELSEWHERE = ["Compression", "ProcessSet", "callbacks", *CONSTANTS]
+ELSEWHERE = ["Compression", "Metric", "ProcessSet", "callbacks", *CONSTANTS]
 """Names that several modules share, and that are described only once: for one module, in a separate section or on the
 first page of the reference."""
 

@@ -15,6 +15,7 @@ from horovod import _core as _native  # fail here if the native engine cannot be
 from horovod._keras.api import open_frontend as _open_frontend
 from horovod.common import absent as _absent
 from horovod.common import frontends as _frontends
+from horovod.common.evaluation import Metric, gather_for_metrics, rank0_first
 from horovod.common.exceptions import HorovodInternalError
 from horovod.common.gradients import groups_of as _groups_of
 from horovod.common.ops import Adasum, Average, Sum
@@ -195,6 +196,9 @@ def __getattr__(name: str) -> Any:
 
 
 __all__ = [
+    "Metric",
+    "gather_for_metrics",
+    "rank0_first",
     "Adasum",
     "Average",
     "Compression",

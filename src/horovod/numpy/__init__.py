@@ -24,6 +24,7 @@ from horovod._arrays.handles import Handle
 from horovod.common import absent as _absent
 from horovod.common import frontends as _frontends
 from horovod.common import ops as _ops
+from horovod.common.evaluation import Metric, gather_for_metrics, rank0_first
 from horovod.common.exceptions import HorovodInternalError
 from horovod.common.ops import *  # noqa: F403
 from horovod.common.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
@@ -97,6 +98,9 @@ def __getattr__(name: str) -> Any:
 
 
 __all__ = [
+    "Metric",
+    "gather_for_metrics",
+    "rank0_first",
     "Compression",
     "Handle",
     "allgather",

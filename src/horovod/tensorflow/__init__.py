@@ -23,6 +23,7 @@ except ImportError as _error:
     ) from _error
 from horovod import _core as _native  # noqa: F401  (fail here if the native engine cannot be imported)
 from horovod.common import absent as _absent
+from horovod.common.evaluation import Metric, gather_for_metrics, rank0_first
 from horovod.tensorflow import functions as _functions
 from horovod.tensorflow import gradients as _gradients  # noqa: F401
 from horovod.tensorflow import mpi_ops as _mpi_ops
@@ -61,9 +62,12 @@ def __getattr__(name: str) -> Any:
 
 __all__ = [
     "Compression",
+    "Metric",
     "_LegacyOptimizer",
     "_allreduce",
     "_executing_eagerly",
+    "gather_for_metrics",
+    "rank0_first",
     "refs_to_vars",
     "vars_to_refs",
     *_LAZY,

@@ -21,9 +21,11 @@ except ImportError as _error:
     ) from _error
 from horovod import _core as _native  # noqa: F401  (fail here if the native engine cannot be imported)
 from horovod.common import absent as _absent
+from horovod.common.evaluation import Metric, rank0_first
 from horovod.torch import elastic
 from horovod.torch import monitoring as _noticing
 from horovod.torch import mpi_ops as _mpi_ops
+from horovod.torch.evaluation import EvalSampler, compute_metric, gather_for_metrics
 from horovod.torch.functions import (
     allgather_object,
     broadcast_object,
@@ -54,6 +56,8 @@ def __getattr__(name: str) -> Any:
 
 __all__ = [
     "DistributedOptimizer",
+    "EvalSampler",
+    "Metric",
     *_STRATEGIES,
     "ShardedOptimizer",
     "SyncBatchNorm",
@@ -62,9 +66,12 @@ __all__ = [
     "broadcast_optimizer_state",
     "broadcast_parameters",
     "check_in_sync",
+    "compute_metric",
     "elastic",
     "empty_shared",
+    "gather_for_metrics",
     "in_shared_memory",
     "profile",
+    "rank0_first",
     *_mpi_ops.__all__,
 ]

@@ -1,0 +1,292 @@
+"""Exact evaluation over all ranks: mergeable metrics, and predictions gathered by sample id.
+
+A metric's state is a dict of integers, which ranks merge by addition. Floating-point values are added as integers in
+units of 2**-1074, the smallest positive float64. So sums have no rounding error, and results do not depend on how the
+samples are distributed over ranks and batches. Only the final result is rounded.
+"""
+
+import contextlib
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from horovod.common.objects import allgather_object, broadcast_object
+from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.common.state import state
+
+_KINDS = ("mean", "accuracy", "perplexity", "f1")
+
+
+class Metric:
+    """Metric whose result over all ranks equals that of one process that has seen all samples.
+
+    Update it with each batch, then call ``compute`` once on all ranks. Ranks may have any number of samples, also none.
+
+    Example::
+
+        accuracy, loss = hvd.Metric("accuracy"), hvd.Metric("mean")
+        for images, labels in DataLoader(dataset, 256, sampler=hvd.EvalSampler(dataset)):
+            logits = model(images)
+            accuracy.update(logits, labels)
+            loss.update(F.cross_entropy(logits, labels, reduction="none"))
+        print(accuracy.compute(), loss.compute())
+
+    Args:
+        kind (str): One of these:
+
+            - ``"mean"``: ``update(values, weights=None)``. A single value with the weight n is the mean of n samples.
+            - ``"accuracy"``: ``update(predictions, labels)``. Predictions are classes, or scores of shape (n, classes).
+            - ``"perplexity"``: ``update(losses, tokens)`` with summed losses in nats and their numbers of tokens. The
+              result is exp(total loss / total tokens).
+            - ``"f1"``: ``update(predictions, labels)``. The result is a dict with ``"confusion"`` (rows are labels,
+              columns are predictions), ``"f1"`` for each class, their mean ``"macro_f1"``, and ``"accuracy"``.
+        classes (int, optional): Number of classes for ``"f1"``. Default: the largest class seen, plus one.
+
+    Raises:
+        ValueError: ``kind`` is unknown, or ``classes`` is less than 1.
+    """
+
+    def __init__(self, kind: str = "mean", *, classes: int | None = None) -> None:
+        if kind not in _KINDS:
+            raise ValueError(f"kind must be one of {', '.join(map(repr, _KINDS))}, got {kind!r}")
+        if classes is not None and classes < 1:
+            raise ValueError(f"classes must be an integer of at least 1, got {classes!r}")
+        self.kind, self.classes = kind, classes
+        self._sums: Counter[Any] = Counter()
+
+    def update(self, values: Any, other: Any = None, /) -> None:
+        """Add the samples of a batch.
+
+        Args:
+            values: Array, tensor, sequence or number: values, losses or predictions.
+            other: Weights, numbers of tokens or labels, as many as ``values``. Default: weights of 1.
+
+        Raises:
+            ValueError: The arguments have different numbers of entries, or a class is out of range.
+        """
+        if self.kind in ("accuracy", "f1"):
+            if getattr(values, "ndim", 1) == 2 and hasattr(values, "argmax"):
+                values = values.argmax(1)  # in the framework, before scores are copied to the host
+            numbers = _plain(values)
+            predictions = [_class(one) for one in (numbers if isinstance(numbers, list) else [numbers])]
+            pairs = _pairs(predictions, [int(one) for one in _flat(_plain(other))])
+            if self.kind == "accuracy":
+                self._sums["correct"] += sum(one == label for one, label in pairs)
+                self._sums["count"] += len(pairs)
+            else:
+                self._count(pairs)
+            return
+        entries = list(_flat(_plain(values)))
+        if other is None and self.kind == "perplexity":
+            raise ValueError("tokens must be given to update() of a perplexity")
+        weights = [1] * len(entries) if other is None else list(_flat(_plain(other)))
+        for value, weight in _pairs(entries, weights):
+            product = value * weight if self.kind == "mean" else value
+            if math.isfinite(product):
+                self._sums["total"] += _units(product)
+            else:
+                self._sums[str(float(product))] += 1
+            self._sums["weight"] += _units(weight)
+
+    def merge(self, other: "Metric") -> None:
+        """Add the samples of another metric of the same kind."""
+        if other.kind != self.kind:
+            raise ValueError(f"other must be a metric of kind {self.kind!r}, got {other.kind!r}")
+        self._sums.update(other._sums)
+
+    def reset(self) -> None:
+        """Forget all samples."""
+        self._sums.clear()
+
+    def compute(self, process_set: ProcessSet = global_process_set) -> Any:
+        """Return the result over the samples of all ranks. All ranks of the set must call it; the samples are kept.
+
+        The result is NaN if there are no samples.
+
+        Args:
+            process_set (ProcessSet): Ranks that take part. Default: all ranks.
+
+        Raises:
+            ValueError: Ranks have metrics of different kinds.
+            HorovodInternalError: A rank was lost.
+        """
+        whole = Metric(self.kind, classes=self.classes)
+        for kind, sums in allgather_object((self.kind, dict(self._sums)), "metric", process_set):
+            if kind != self.kind:
+                raise ValueError(f"kind must be the same on all ranks, got {kind!r} and {self.kind!r}")
+            whole._sums.update(sums)
+        return whole._result()
+
+    def _count(self, pairs: list[tuple[int, int]]) -> None:
+        for pair in pairs:
+            if min(pair) < 0 or (self.classes is not None and max(pair) >= self.classes):
+                high = "" if self.classes is None else f" and below {self.classes}"
+                raise ValueError(f"predictions and labels must be classes of at least 0{high}, got {pair}")
+        self._sums.update((label, one) for one, label in pairs)
+
+    def _result(self) -> Any:
+        sums = self._sums
+        if self.kind == "accuracy":
+            return sums["correct"] / sums["count"] if sums["count"] else math.nan
+        if self.kind == "f1":
+            return _scores(sums, self.classes or 1 + max((max(pair) for pair in sums), default=-1))
+        special = sum(float(name) for name in ("nan", "inf", "-inf") if sums[name])
+        if special or special != special:
+            mean = special
+        else:
+            mean = sums["total"] / sums["weight"] if sums["weight"] else math.nan
+        if self.kind == "mean":
+            return mean
+        return math.exp(mean) if not mean > 709 else math.inf
+
+
+def _scores(pairs: Mapping[tuple[int, int], int], classes: int) -> dict[str, Any]:
+    confusion = [[pairs.get((label, one), 0) for one in range(classes)] for label in range(classes)]
+    right = [confusion[one][one] for one in range(classes)]
+    both = [sum(confusion[one]) + sum(row[one] for row in confusion) for one in range(classes)]
+    f1 = [2 * hits / total if total else 0.0 for hits, total in zip(right, both, strict=True)]
+    count = sum(map(sum, confusion))
+    return {
+        "confusion": confusion,
+        "f1": f1,
+        "macro_f1": math.fsum(f1) / classes if classes else math.nan,
+        "accuracy": sum(right) / count if count else math.nan,
+    }
+
+
+def _units(value: float) -> int:
+    numerator, denominator = value.as_integer_ratio()
+    shift: int = 1075 - denominator.bit_length()  # the denominator is a power of 2
+    return int(numerator) << shift
+
+
+def _plain(values: Any) -> Any:
+    """Return numbers, or nested lists of numbers, of an array or tensor of any framework."""
+    if hasattr(values, "detach"):
+        values = values.detach()
+    for convert in ("tolist", "asnumpy", "numpy"):
+        if hasattr(values, convert):
+            made = getattr(values, convert)()
+            return made.tolist() if hasattr(made, "tolist") else made
+    return [_plain(one) for one in values] if isinstance(values, Iterable) else values
+
+
+def _flat(numbers: Any) -> Iterator[Any]:
+    if isinstance(numbers, list):
+        for one in numbers:
+            yield from _flat(one)
+    elif numbers is not None:
+        yield numbers
+
+
+def _class(scores: Any) -> int:
+    return max(range(len(scores)), key=scores.__getitem__) if isinstance(scores, list) else int(scores)
+
+
+def _pairs(ones: list[Any], others: list[Any]) -> list[tuple[Any, Any]]:
+    if len(ones) != len(others):
+        raise ValueError(
+            f"arguments of update() must have the same number of entries, got {len(ones)} and {len(others)}"
+        )
+    return list(zip(ones, others, strict=True))
+
+
+def gather_rows(
+    values: Any,
+    ids: Any,
+    process_set: ProcessSet,
+    portable: Callable[[Any], Any],
+    join: Callable[[list[Any], list[int]], Any],
+) -> Any:
+    """Implement ``gather_for_metrics`` for a framework.
+
+    Args:
+        values: Array or tensor with one row per sample, or a dict, list or tuple of these.
+        ids: Ids of the samples.
+        process_set: Ranks that take part.
+        portable: Converts an array so that it can be pickled.
+        join: Concatenates arrays of several ranks, and returns the rows with the given indices.
+    """
+    keys = list(_flat(_plain(ids)))
+    parts = _parts(values)
+    mine = {name: portable(part) for name, part in parts.items()}
+    wrong = next((len(part) for part in mine.values() if len(part) != len(keys)), None)
+    said = (
+        keys,
+        mine,
+        "" if wrong is None else f"values must have one row for each of {len(keys)} ids, got {wrong} rows",
+    )
+    from_all = allgather_object(said, "gather_for_metrics", process_set)
+    for rank, (_, _, reason) in zip(process_set.ranks or (), from_all, strict=True):
+        if reason:
+            raise ValueError(f"{reason} on rank {rank}")
+    full = [(theirs, rows) for theirs, rows, _ in from_all if theirs] or [(keys, mine)]
+    place: dict[Any, int] = {}
+    for index, key in enumerate(key for theirs, _ in full for key in theirs):
+        place.setdefault(key, index)
+    order = [place[key] for key in sorted(place)]
+    whole = {name: join([rows[name] for _, rows in full], order) for name in full[0][1]}
+    if isinstance(values, Mapping):
+        return whole
+    return type(values)(whole.values()) if isinstance(values, list | tuple) else whole[0]
+
+
+def _parts(values: Any) -> dict[Any, Any]:
+    if isinstance(values, Mapping):
+        return dict(values)
+    return dict(enumerate(values if isinstance(values, list | tuple) else [values]))
+
+
+def gather_for_metrics(values: Any, ids: Any, process_set: ProcessSet = global_process_set) -> Any:
+    """Gather the predictions of all ranks, ordered by sample id and without duplicates.
+
+    Use it once after the evaluation for metrics that are not sums over samples, such as AUC and mAP.
+
+    Args:
+        values: NumPy-compatible array with one row per sample, or a dict, list or tuple of such arrays.
+        ids: Id of each sample, such as its index in the dataset.
+        process_set (ProcessSet): Ranks that take part. Default: all ranks.
+
+    Returns:
+        On all ranks, NumPy arrays in the structure of ``values``, with one row for each id.
+
+    Raises:
+        ValueError: The numbers of rows and ids differ on a rank.
+        HorovodInternalError: A rank was lost.
+    """
+    import numpy as np
+
+    def join(parts: list[Any], order: list[int]) -> Any:
+        return np.concatenate(parts)[order]
+
+    return gather_rows(values, ids, process_set, np.asarray, join)
+
+
+@contextlib.contextmanager
+def rank0_first() -> Iterator[None]:
+    """Run a block on rank 0 first, then on the other ranks, such as a download into a shared directory.
+
+    The other ranks wait as long as rank 0 is alive. The block must not call collective operations on rank 0.
+
+    Example::
+
+        with hvd.rank0_first():
+            dataset = MNIST("data", download=True)
+
+    Raises:
+        RuntimeError: On the other ranks, if the block has raised an error on rank 0.
+        HorovodInternalError: A rank was lost.
+    """
+    if state.require_job().rank == 0:
+        try:
+            yield
+        except BaseException as error:
+            broadcast_object(f"{type(error).__name__}: {error}", 0, "rank0_first")
+            raise
+        broadcast_object("", 0, "rank0_first")
+        return
+    reason = broadcast_object("", 0, "rank0_first")
+    if reason:
+        raise RuntimeError(f"the block of rank0_first() failed on rank 0: {reason}")
+    yield

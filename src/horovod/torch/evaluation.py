@@ -1,0 +1,104 @@
+"""Exact evaluation for PyTorch: a sampler without padding, gathered predictions, and metrics of torchmetrics."""
+
+import copy
+from collections.abc import Iterator, Sized
+from typing import Any
+
+import torch
+import torch.utils.data
+
+from horovod.common.evaluation import gather_rows
+from horovod.common.objects import allgather_object
+from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.torch.mpi_ops import rank, size
+
+
+class EvalSampler(torch.utils.data.Sampler[int]):
+    """Sampler that gives each sample to exactly one rank, without padding.
+
+    Rank r visits the samples r, r + size(), r + 2 * size() and so on. The ranks' numbers of samples differ by at most
+    one and may be 0, so call collectives only after the loop over the loader.
+
+    Args:
+        dataset (Sized): Any object with a length.
+    """
+
+    def __init__(self, dataset: Sized) -> None:
+        self.dataset = dataset
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._mine())
+
+    def __len__(self) -> int:
+        return len(self._mine())
+
+    def _mine(self) -> range:
+        return range(rank(), len(self.dataset), size())
+
+
+def gather_for_metrics(values: Any, ids: Any, process_set: ProcessSet = global_process_set) -> Any:
+    """Gather the predictions of all ranks, ordered by sample id and without duplicates.
+
+    Use it once after the evaluation for metrics that are not sums over samples, such as AUC and mAP.
+
+    Args:
+        values (Tensor): Tensor with one row per sample, or a dict, list or tuple of such tensors.
+        ids (Tensor or Sequence): Id of each sample, such as its index in the dataset.
+        process_set (ProcessSet): Ranks that take part. Default: all ranks.
+
+    Returns:
+        Tensor: On all ranks, CPU tensors in the structure of ``values``, with one row for each id.
+
+    Raises:
+        ValueError: The numbers of rows and ids differ on a rank.
+        HorovodInternalError: A rank was lost.
+    """
+
+    def portable(part: Any) -> torch.Tensor:
+        return torch.as_tensor(part).detach().cpu()
+
+    def join(parts: list[torch.Tensor], order: list[int]) -> torch.Tensor:
+        return torch.cat(parts)[torch.tensor(order, dtype=torch.int64)]
+
+    return gather_rows(values, ids, process_set, portable, join)
+
+
+def compute_metric(metric: Any, process_set: ProcessSet = global_process_set) -> Any:
+    """Return the result of a torchmetrics metric over the samples of all ranks. All ranks of the set must call it.
+
+    Ranks that have not updated the metric take part without samples. The metric itself is not changed.
+
+    Args:
+        metric (torchmetrics.Metric): Metric that each rank has updated with its own samples.
+        process_set (ProcessSet): Ranks that take part. Default: all ranks.
+
+    Raises:
+        HorovodInternalError: A rank was lost.
+    """
+    reductions = metric._reductions
+    mine = {name: _on_cpu(getattr(metric, name)) for name in reductions}
+    from_all = allgather_object((metric._update_count, mine), "compute_metric", process_set)
+    states = [state for count, state in from_all if count]
+    whole = copy.deepcopy(metric)
+    whole.sync_on_compute = False
+    whole._computed = None
+    whole._update_count = sum(count for count, _ in from_all)
+    for name, reduce in reductions.items() if states else ():
+        parts = [state[name] for state in states]
+        if isinstance(parts[0], list):
+            merged: Any = [_on_device(one, metric) for part in parts for one in part]
+        elif getattr(reduce, "__name__", "") == "dim_zero_cat":
+            merged = _on_device(torch.cat(parts), metric)
+        else:
+            stacked = _on_device(torch.stack(parts), metric)
+            merged = stacked if reduce is None else reduce(stacked)
+        setattr(whole, name, merged)
+    return whole.compute()
+
+
+def _on_cpu(value: Any) -> Any:
+    return [_on_cpu(one) for one in value] if isinstance(value, list) else value.detach().cpu()
+
+
+def _on_device(tensor: torch.Tensor, metric: Any) -> torch.Tensor:
+    return tensor.to(getattr(metric, "device", "cpu"))
