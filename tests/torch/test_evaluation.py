@@ -1,6 +1,7 @@
 """Evaluation on several ranks, compared with one process."""
 
 import math
+import time
 
 import pytest
 import torch
@@ -64,6 +65,8 @@ def torchmetrics_of_all_ranks():
             count = metric._update_count
             assert float(hvd.compute_metric(metric)) == pytest.approx(float(whole.compute()), abs=1e-6)
             assert metric._update_count == count
+    with pytest.raises(ValueError, match="contains no other metrics, got CompositionalMetric"):
+        hvd.compute_metric(MeanMetric() + 1)
 
 
 @pytest.mark.heavy
@@ -80,6 +83,7 @@ def test_predictions_are_gathered_by_id():
     assert names.tolist() == [0, 1, 2, 3, 4]
     assert torch.equal(scores, SCORES[:5])
     assert hvd.gather_for_metrics({"x": torch.zeros(0, 2)}, [])["x"].shape == (0, 2)
+    assert hvd.gather_for_metrics([] if rank == 1 else torch.tensor([rank]), [rank][: rank != 1]).tolist() == [0, 2]
     with pytest.raises(ValueError, match="values must have one row for each of 3 ids, got 2 rows on rank 2"):
         hvd.gather_for_metrics(SCORES[:2] if rank == 2 else SCORES[ids], ids)
 
@@ -93,6 +97,18 @@ def test_rank_0_is_first(tmp_path):
     assert there == (hvd.rank() == 1)
     with pytest.raises(RuntimeError if hvd.rank() else OSError, match="no space"), hvd.rank0_first():
         raise OSError("no space")
+
+
+def rank_0_is_slow():
+    with hvd.rank0_first():
+        if hvd.rank() == 0:
+            time.sleep(5)
+
+
+@pytest.mark.heavy
+def test_rank_0_may_take_longer_than_other_operations(pool):
+    settings = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "2", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "2"}
+    pool(2, **settings).run(rank_0_is_slow)
 
 
 def test_sums_are_exact_and_special_values_stay():
@@ -109,5 +125,8 @@ def test_sums_are_exact_and_special_values_stay():
     assert math.isnan(metric._result())
     with pytest.raises(ValueError, match="must have the same number of entries, got 2 and 1"):
         hvd.Metric("accuracy").update([1, 2], [1])
+    for wrong in ([0.7], [[0.7]], [[[1, 2]]]):
+        with pytest.raises(ValueError, match="predictions must be classes, or scores of shape"):
+            hvd.Metric("accuracy").update(torch.tensor(wrong), [1])
     with pytest.raises(ValueError, match=r"kind must be one of 'mean', .* got 'auc'"):
         hvd.Metric("auc")

@@ -7,10 +7,12 @@ samples are distributed over ranks and batches. Only the final result is rounded
 
 import contextlib
 import math
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+from horovod.common.exceptions import HorovodInternalError
 from horovod.common.objects import allgather_object, broadcast_object
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.state import state
@@ -36,12 +38,14 @@ class Metric:
         kind (str): One of these:
 
             - ``"mean"``: ``update(values, weights=None)``. A single value with the weight n is the mean of n samples.
-            - ``"accuracy"``: ``update(predictions, labels)``. Predictions are classes, or scores of shape (n, classes).
+            - ``"accuracy"``: ``update(predictions, labels)``. Predictions are classes, or scores of shape (n, classes)
+              with at least 2 classes.
             - ``"perplexity"``: ``update(losses, tokens)`` with summed losses in nats and their numbers of tokens. The
               result is exp(total loss / total tokens).
             - ``"f1"``: ``update(predictions, labels)``. The result is a dict with ``"confusion"`` (rows are labels,
               columns are predictions), ``"f1"`` for each class, their mean ``"macro_f1"``, and ``"accuracy"``.
-        classes (int, optional): Number of classes for ``"f1"``. Default: the largest class seen, plus one.
+        classes (int, optional): Number of classes for ``"f1"``, the same on all ranks. Default: the largest class seen,
+            plus one.
 
     Raises:
         ValueError: ``kind`` is unknown, or ``classes`` is less than 1.
@@ -50,7 +54,7 @@ class Metric:
     def __init__(self, kind: str = "mean", *, classes: int | None = None) -> None:
         if kind not in _KINDS:
             raise ValueError(f"kind must be one of {', '.join(map(repr, _KINDS))}, got {kind!r}")
-        if classes is not None and classes < 1:
+        if classes is not None and (not isinstance(classes, int) or classes < 1):
             raise ValueError(f"classes must be an integer of at least 1, got {classes!r}")
         self.kind, self.classes = kind, classes
         self._sums: Counter[Any] = Counter()
@@ -63,16 +67,17 @@ class Metric:
             other: Weights, numbers of tokens or labels, as many as ``values``. Default: weights of 1.
 
         Raises:
-            ValueError: The arguments have different numbers of entries, or a class is out of range.
+            ValueError: The arguments have different numbers of entries, a weight is not finite, or a prediction or
+                label is not a class.
         """
         if self.kind in ("accuracy", "f1"):
-            if getattr(values, "ndim", 1) == 2 and hasattr(values, "argmax"):
+            if len(getattr(values, "shape", ())) == 2 and values.shape[1] > 1 and hasattr(values, "argmax"):
                 values = values.argmax(1)  # in the framework, before scores are copied to the host
             numbers = _plain(values)
             predictions = [_class(one) for one in (numbers if isinstance(numbers, list) else [numbers])]
-            pairs = _pairs(predictions, [int(one) for one in _flat(_plain(other))])
+            pairs = _pairs(predictions, [_class(one) for one in _flat(_plain(other))])
             if self.kind == "accuracy":
-                self._sums["correct"] += sum(one == label for one, label in pairs)
+                self._sums["correct"] += sum(prediction == label for prediction, label in pairs)
                 self._sums["count"] += len(pairs)
             else:
                 self._count(pairs)
@@ -81,6 +86,9 @@ class Metric:
         if other is None and self.kind == "perplexity":
             raise ValueError("tokens must be given to update() of a perplexity")
         weights = [1] * len(entries) if other is None else list(_flat(_plain(other)))
+        for weight in weights:
+            if not math.isfinite(weight):
+                raise ValueError(f"weights and numbers of tokens must be finite, got {weight}")
         for value, weight in _pairs(entries, weights):
             product = value * weight if self.kind == "mean" else value
             if math.isfinite(product):
@@ -96,7 +104,7 @@ class Metric:
         self._sums.update(other._sums)
 
     def reset(self) -> None:
-        """Forget all samples."""
+        """Remove all samples."""
         self._sums.clear()
 
     def compute(self, process_set: ProcessSet = global_process_set) -> Any:
@@ -108,22 +116,23 @@ class Metric:
             process_set (ProcessSet): Ranks that take part. Default: all ranks.
 
         Raises:
-            ValueError: Ranks have metrics of different kinds.
+            ValueError: Ranks have metrics of different kinds or numbers of classes.
             HorovodInternalError: A rank was lost.
         """
         whole = Metric(self.kind, classes=self.classes)
-        for kind, sums in allgather_object((self.kind, dict(self._sums)), "metric", process_set):
-            if kind != self.kind:
-                raise ValueError(f"kind must be the same on all ranks, got {kind!r} and {self.kind!r}")
+        mine = self.kind, self.classes
+        for theirs, sums in allgather_object((mine, dict(self._sums)), "metric", process_set):
+            if theirs != mine:
+                raise ValueError(f"kind and classes must be the same on all ranks, got {mine} and {theirs}")
             whole._sums.update(sums)
         return whole._result()
 
     def _count(self, pairs: list[tuple[int, int]]) -> None:
         for pair in pairs:
             if min(pair) < 0 or (self.classes is not None and max(pair) >= self.classes):
-                high = "" if self.classes is None else f" and below {self.classes}"
-                raise ValueError(f"predictions and labels must be classes of at least 0{high}, got {pair}")
-        self._sums.update((label, one) for one, label in pairs)
+                limit = "" if self.classes is None else f" and below {self.classes}"
+                raise ValueError(f"predictions and labels must be classes of at least 0{limit}, got {pair}")
+        self._sums.update((label, prediction) for prediction, label in pairs)
 
     def _result(self) -> Any:
         sums = self._sums
@@ -156,6 +165,7 @@ def _scores(pairs: Mapping[tuple[int, int], int], classes: int) -> dict[str, Any
 
 
 def _units(value: float) -> int:
+    """Return a finite float or an integer in units of 2**-1074."""
     numerator, denominator = value.as_integer_ratio()
     shift: int = 1075 - denominator.bit_length()  # the denominator is a power of 2
     return int(numerator) << shift
@@ -167,8 +177,8 @@ def _plain(values: Any) -> Any:
         values = values.detach()
     for convert in ("tolist", "asnumpy", "numpy"):
         if hasattr(values, convert):
-            made = getattr(values, convert)()
-            return made.tolist() if hasattr(made, "tolist") else made
+            numbers = getattr(values, convert)()
+            return numbers.tolist() if hasattr(numbers, "tolist") else numbers
     return [_plain(one) for one in values] if isinstance(values, Iterable) else values
 
 
@@ -180,16 +190,25 @@ def _flat(numbers: Any) -> Iterator[Any]:
         yield numbers
 
 
-def _class(scores: Any) -> int:
-    return max(range(len(scores)), key=scores.__getitem__) if isinstance(scores, list) else int(scores)
-
-
-def _pairs(ones: list[Any], others: list[Any]) -> list[tuple[Any, Any]]:
-    if len(ones) != len(others):
+def _class(prediction: Any) -> int:
+    """Return a class, or the class with the highest of several scores."""
+    scores = prediction if isinstance(prediction, list) else []
+    if len(scores) > 1 and not isinstance(scores[0], list):
+        return max(range(len(scores)), key=scores.__getitem__)
+    if scores or int(prediction) != prediction:
         raise ValueError(
-            f"arguments of update() must have the same number of entries, got {len(ones)} and {len(others)}"
+            "predictions must be classes, or scores of shape (n, classes) with at least 2 classes, and labels must be "
+            f"classes, got {prediction}; for a single score per sample, compare it with a threshold first"
         )
-    return list(zip(ones, others, strict=True))
+    return int(prediction)
+
+
+def _pairs(values: list[Any], others: list[Any]) -> list[tuple[Any, Any]]:
+    if len(values) != len(others):
+        raise ValueError(
+            f"arguments of update() must have the same number of entries, got {len(values)} and {len(others)}"
+        )
+    return list(zip(values, others, strict=True))
 
 
 def gather_rows(
@@ -209,27 +228,24 @@ def gather_rows(
         join: Concatenates arrays of several ranks, and returns the rows with the given indices.
     """
     keys = list(_flat(_plain(ids)))
-    parts = _parts(values)
-    mine = {name: portable(part) for name, part in parts.items()}
-    wrong = next((len(part) for part in mine.values() if len(part) != len(keys)), None)
-    said = (
-        keys,
-        mine,
-        "" if wrong is None else f"values must have one row for each of {len(keys)} ids, got {wrong} rows",
-    )
-    from_all = allgather_object(said, "gather_for_metrics", process_set)
-    for rank, (_, _, reason) in zip(process_set.ranks or (), from_all, strict=True):
+    rows = {name: portable(part) for name, part in _parts(values).items()}
+    wrong = next((len(part) for part in rows.values() if len(part) != len(keys)), None)
+    reason = "" if wrong is None else f"values must have one row for each of {len(keys)} ids, got {wrong} rows"
+    structure = dict if isinstance(values, Mapping) else next((t for t in (list, tuple) if isinstance(values, t)), None)
+    from_all = allgather_object((reason, structure, keys, rows), "gather_for_metrics", process_set)
+    for rank, (reason, *_) in zip(process_set.ranks or (), from_all, strict=True):
         if reason:
             raise ValueError(f"{reason} on rank {rank}")
-    full = [(theirs, rows) for theirs, rows, _ in from_all if theirs] or [(keys, mine)]
+    parts = [part for part in from_all if part[2]] or from_all[:1]  # ranks without samples may have another structure
     place: dict[Any, int] = {}
-    for index, key in enumerate(key for theirs, _ in full for key in theirs):
+    for index, key in enumerate(key for _, _, keys, _ in parts for key in keys):
         place.setdefault(key, index)
     order = [place[key] for key in sorted(place)]
-    whole = {name: join([rows[name] for _, rows in full], order) for name in full[0][1]}
-    if isinstance(values, Mapping):
+    _, structure, _, first = parts[0]
+    whole = {name: join([rows[name] for *_, rows in parts], order) for name in first}
+    if structure is dict:
         return whole
-    return type(values)(whole.values()) if isinstance(values, list | tuple) else whole[0]
+    return whole[0] if structure is None else structure(whole.values())
 
 
 def _parts(values: Any) -> dict[Any, Any]:
@@ -267,7 +283,8 @@ def gather_for_metrics(values: Any, ids: Any, process_set: ProcessSet = global_p
 def rank0_first() -> Iterator[None]:
     """Run a block on rank 0 first, then on the other ranks, such as a download into a shared directory.
 
-    The other ranks wait as long as rank 0 is alive. The block must not call collective operations on rank 0.
+    The other ranks wait as long as rank 0 is alive, whatever the settings for stalled operations. The block must not
+    call collective operations.
 
     Example::
 
@@ -278,15 +295,30 @@ def rank0_first() -> Iterator[None]:
         RuntimeError: On the other ranks, if the block has raised an error on rank 0.
         HorovodInternalError: A rank was lost.
     """
-    if state.require_job().rank == 0:
-        try:
-            yield
-        except BaseException as error:
-            broadcast_object(f"{type(error).__name__}: {error}", 0, "rank0_first")
-            raise
-        broadcast_object("", 0, "rank0_first")
+    if state.require_job().rank:
+        outcome = None
+        while outcome is None:
+            outcome = broadcast_object(None, 0, "rank0_first")
+        if outcome:
+            raise RuntimeError(f"the block of rank0_first() failed on rank 0: {outcome}")
+        yield
         return
-    reason = broadcast_object("", 0, "rank0_first")
-    if reason:
-        raise RuntimeError(f"the block of rank0_first() failed on rank 0: {reason}")
-    yield
+    over = threading.Event()
+
+    def keep_waiting() -> None:
+        with contextlib.suppress(HorovodInternalError):  # which the last broadcast raises, too
+            while not over.wait(1.0):
+                broadcast_object(None, 0, "rank0_first")
+
+    thread = threading.Thread(target=keep_waiting, name="horovod-rank0-first", daemon=True)
+    thread.start()
+    outcome = ""
+    try:
+        yield
+    except BaseException as error:
+        outcome = f"{type(error).__name__}: {error}"
+        raise
+    finally:
+        over.set()
+        thread.join()
+        broadcast_object(outcome, 0, "rank0_first")

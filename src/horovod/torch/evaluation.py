@@ -69,18 +69,25 @@ def compute_metric(metric: Any, process_set: ProcessSet = global_process_set) ->
     Ranks that have not updated the metric take part without samples. The metric itself is not changed.
 
     Args:
-        metric (torchmetrics.Metric): Metric that each rank has updated with its own samples.
+        metric (torchmetrics.Metric): Metric that each rank has updated with its own samples. For a MetricCollection,
+            call this function with each of its metrics.
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
 
     Raises:
+        ValueError: ``metric`` is not a single metric of torchmetrics.
         HorovodInternalError: A rank was lost.
     """
-    reductions = metric._reductions
+    reductions = getattr(metric, "_reductions", None)
+    if reductions is None or any(hasattr(one, "_reductions") for one in metric.modules() if one is not metric):
+        raise ValueError(
+            f"metric must be a metric of torchmetrics that contains no other metrics, got {type(metric).__name__}; "
+            "call compute_metric() with each metric instead"
+        )
     mine = {name: _on_cpu(getattr(metric, name)) for name in reductions}
     from_all = allgather_object((metric._update_count, mine), "compute_metric", process_set)
     states = [state for count, state in from_all if count]
     whole = copy.deepcopy(metric)
-    whole.sync_on_compute = False
+    whole.sync_on_compute = whole._to_sync = False  # torchmetrics would also add the ranks of torch.distributed
     whole._computed = None
     whole._update_count = sum(count for count, _ in from_all)
     for name, reduce in reductions.items() if states else ():
