@@ -1,8 +1,6 @@
 """Messages, flags and names of the launcher that existing programs rely on; each test names its row."""
 
 import subprocess
-import sys
-import threading
 
 import pytest
 
@@ -10,7 +8,7 @@ from horovod.runner.base.errors import LaunchError
 from horovod.runner.command import cli
 from horovod.runner.command.flags import FLAGS
 from horovod.runner.plan.hosts import Host, assign
-from tests.runner.launching import LIMIT, marked_environment, processes_with, python, run_job
+from tests.runner.launching import LIMIT, marked_environment, processes_with, python
 
 COMMAND = ["python", "train.py"]
 LONG = {name: flag for flag in FLAGS for name in flag.names if name.startswith("--")}
@@ -79,13 +77,6 @@ def test_variables_in_front_of_the_command():
     assert "A=1" not in settings("-np", "2", "--benchmark", "--", "--quick").command
 
 
-def test_the_ranks_have_them():
-    show = "import os; print(os.environ['A_B'], os.environ['C'], os.environ['HOROVOD_RANK'])"
-    done = run_job(["-np", "2", "A_B=one two", "C=", *python(show)], environment={"A_B": "outer"})
-    assert done.code == 0, done.err
-    assert sorted(done.out.splitlines()) == ["[0]<stdout>:one two  0", "[1]<stdout>:one two  1"]
-
-
 # Row: horovod.runner.launch.{run_commandline, _run, parse_args}
 
 
@@ -115,15 +106,6 @@ def test_the_launcher_from_a_program():
     assert done.returncode == 5, done.stderr
     assert sorted(done.stdout.splitlines()) == ["[0]<stdout>:42"] * 2 + ["[1]<stdout>:42"] * 2
     assert processes_with(env["HVD_TEST_MARK"]) == []
-
-
-def test_words_of_this_process_are_the_default(monkeypatch):
-    from horovod.runner import launch
-
-    monkeypatch.setattr(sys, "argv", ["horovodrun", "-n", "2", *COMMAND])
-    assert launch.parse_args().command == COMMAND
-    with pytest.raises(ValueError, match=r"-np.*at least 1, got '0'"):
-        launch.parse_args(["-np", "0", *COMMAND])
 
 
 # Row: horovod.runner.common.util.{env, hosts, settings}; horovod.runner.util.threads.in_thread
@@ -193,14 +175,3 @@ def test_settings_are_kept_and_their_key_is_not_shown():
     made = Settings(num_proc=2, verbose=2, key=b"secret", nics=["lo"], hosts="a:2", start_timeout=30)
     assert (made.num_proc, made.hosts, made.nics, made.elastic) == (2, "a:2", ["lo"], False)
     assert "secret" not in repr(made)
-
-
-def test_a_thread():
-    from horovod.runner.util.threads import in_thread
-
-    done = threading.Event()
-    thread = in_thread(lambda event: event.set(), (done,), name="t")
-    assert done.wait(LIMIT)
-    assert (thread.daemon, thread.name) == (True, "t")
-    with pytest.raises(ValueError, match="args must be a tuple, got list"):
-        in_thread(print, [1])

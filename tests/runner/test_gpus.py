@@ -4,8 +4,6 @@ import os
 
 import pytest
 
-from horovod.runner.base.errors import LaunchError
-from horovod.runner.command import cli
 from tests.runner.launching import python, run_job
 from tests.simulated.nvml import build
 
@@ -37,16 +35,6 @@ def test_each_worker_gets_its_own(library, tmp_path):
     assert sorted(done.out.splitlines()) == [f"[{rank}]<stdout>:{gpu} None" for rank, gpu in enumerate((3, 1, 3))]
 
 
-def test_too_few_end_the_job_before_anything_starts(library):
-    done = job(library, "-np", "3", "--gpus-per-worker", "2")
-    assert (done.code, done.out) == (1, "")
-    assert (
-        "--gpus-per-worker 2 for 3 workers needs 6 GPUs on this host, where only 4 GPUs can be used (as NVIDIA's "
-        "driver says); start fewer workers there"
-    ) in done.err
-    assert "Traceback" not in done.err
-
-
 CPUS = "import os; print(sorted(os.sched_getaffinity(0)))"
 
 
@@ -64,15 +52,3 @@ def test_workers_run_near_their_gpus(library):
     done = run_job(["-np", "1", "--gpu-affinity", "true"], environment={**environ, "SIMNVML": ""})
     text = "--gpu-affinity needs a GPU on this host, where none can be used (the driver is there and knows no GPU)"
     assert text in done.err
-
-
-def test_other_launchers_give_out_gpus_themselves():
-    namespace, command = cli.parse(["-np", "1", "--mpi", "--gpus-per-worker", "1", "x"])
-    with pytest.raises(LaunchError, match=r"--gpus-per-worker .* is 1, but mpirun and jsrun start the workers"):
-        cli.settings(namespace, command, {})
-    namespace, command = cli.parse(["-np", "1", "--mpi", "--gpu-affinity", "x"])
-    with pytest.raises(LaunchError, match="--gpu-affinity is given, but mpirun and jsrun start the workers"):
-        cli.settings(namespace, command, {})
-    for wrong in ("-1", "1.5", "many"):
-        with pytest.raises(LaunchError, match="must be an integer from 0 to 1024"):
-            cli.parse(["-np", "1", "--gpus-per-worker", wrong, "x"])

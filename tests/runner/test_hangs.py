@@ -125,15 +125,6 @@ def test_a_rank_that_sleeps_and_the_end_after_the_shutdown_time(tmp_path):
 
 
 @pytest.mark.heavy
-def test_the_end_waits_for_a_report_where_nobody_was_warned_before(tmp_path):
-    limits = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "2", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "2"}
-    with job(tmp_path, "sleep", **limits) as (running_job, line):
-        running_job.process.wait(LIMIT)
-    assert f"why the job waits: rank 1 is at train.py:{line} (" in said(tmp_path)
-    assert f"What the ranks were doing is in {tmp_path}/reports/" in said(tmp_path)
-
-
-@pytest.mark.heavy
 def test_a_rank_in_code_that_holds_the_lock(tmp_path):
     with job(tmp_path, "holding the lock") as (_, line):
         assert reason(tmp_path) == (f"rank 1 is at train.py:{line}, in code that holds Python's interpreter lock")
@@ -144,16 +135,6 @@ def test_a_rank_in_code_that_holds_the_lock(tmp_path):
         eventually((folder / "stacks.rank1.txt").exists, 20, "stacks without the lock")
         assert f'train.py", line {line} in <module>' in (folder / "stacks.rank1.txt").read_text()
         assert (folder / "recorder.rank1.jsonl").exists()
-
-
-@pytest.mark.heavy
-def test_a_rank_that_is_stopped(tmp_path):
-    with job(tmp_path, "stopped") as (_, _):
-        assert re.fullmatch(
-            r"rank 1 does not go on: its process is stopped \(SIGSTOP or Ctrl-Z\); `kill -CONT \d+` on its host lets "
-            "it go on",
-            reason(tmp_path),
-        )
 
 
 @pytest.mark.heavy
@@ -191,16 +172,6 @@ def test_a_collective_that_one_rank_alone_calls(tmp_path):
         assert found.startswith("rank 0 alone calls allreduce 'log' (train.py:"), found
         assert "ranks 1 and 2 call allreduce 'grad' (train.py:" in found
         assert found.endswith("is one of them under a condition that holds on some ranks only?")
-
-
-@pytest.mark.heavy
-def test_a_folder_that_cannot_be_written_to(tmp_path):
-    with job(tmp_path, "sleep", HOROVOD_REPORT_DIR="/dev/null/reports") as (_, line):
-        eventually(lambda: said(tmp_path).count("why the job ") >= 2, LIMIT, "two explanations")
-    text = said(tmp_path)
-    assert text.count("report about the hang cannot be written: cannot create or open the folder /dev/null/rep") == 1
-    assert f"why the job waits: rank 1 is at train.py:{line} (" in text
-    assert f"why the job still waits: rank 1 is at train.py:{line} (" in text
 
 
 def explain(target):
@@ -243,9 +214,3 @@ def test_asked_before_anybody_is_warned_and_dumps_on_a_signal(tmp_path):
     time.sleep(0.1)
     code, _, err = explain(running_job.process.pid)
     assert (code, "no job found on this host" in err) == (2, True)
-
-
-def test_what_explain_does_not_accept():
-    code, _, err = explain("nonsense")
-    assert code == 2
-    assert "--explain must be the number of a process or a folder, got 'nonsense'" in err

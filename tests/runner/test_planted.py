@@ -3,15 +3,12 @@
 Each program, except the user's own script, is started in a directory full of modules that record their import.
 """
 
-import os
 import subprocess
 import sys
 
 import pytest
 
 from horovod.common.contract import boot
-from horovod.runner.function.package import search_path
-from horovod.runner.function.worker import joined_path
 from horovod.runner.remote import ssh
 from tests.runner.launching import LIMIT, ROOT, marked_environment, processes_with
 
@@ -98,15 +95,6 @@ def test_the_programs_of_pods(planted, program):
     assert {"worker": "got ''", "launcher": "-np is missing"}[program] in said
 
 
-def test_the_start_on_a_cloud(planted):
-    start = ROOT / "deploy" / "clouds" / "start.sh"
-    if not start.exists():
-        pytest.skip("not in a checkout")
-    path = f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}"
-    code, said = directly(planted, ["bash", str(start), "--version"], PATH=path)
-    assert code == 0, said
-
-
 @pytest.mark.parametrize("switch", [{}, {"PYTHONSAFEPATH": "1"}])
 def test_an_agent(planted, switch):
     """Started as by ssh, in the directory where the user's login begins."""
@@ -141,14 +129,3 @@ def test_modules_of_the_launching_program_are_found(tmp_path):
             [sys.executable, *words], cwd=place, env=env, capture_output=True, text=True, timeout=LIMIT
         )
         assert done.stdout == f"{[(mine, shadow)]}\n", done.stderr
-
-
-def test_where_a_function_looks_for_modules(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    library = os.path.dirname(os.__file__)
-    front, rest = search_path(["", "/beside", "relative", library, "/site", "__editable__.finder"])
-    assert (front, rest) == ([str(tmp_path), "/beside", "relative"], [library, "/site", "__editable__.finder"])
-    (tmp_path / "relative").mkdir()
-    assert search_path(["relative", library])[0] == [str(tmp_path / "relative")]
-    assert search_path(["/only"]) == ([], ["/only"])  # a Python whose modules are elsewhere
-    assert joined_path(front, ["/here", "/beside"], rest) == [*front, "/here", *rest]

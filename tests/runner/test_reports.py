@@ -106,37 +106,3 @@ def test_that_nobody_called_init_is_said_soon_and_at_the_end(tmp_path):
     assert early.startswith("horovodrun: still starting: after 0.5 s no rank has called hvd.init() yet. Imports and")
     assert late.startswith("horovodrun: warning: no rank has called hvd.init(), so the same program ran 2 times")
     assert (job.returncode, out, late.count("\n")) == (0, "", 1)
-
-
-@pytest.mark.heavy
-def test_nothing_is_said_where_somebody_did_or_nothing_is_trained(tmp_path):
-    path = tmp_path / "alone.py"
-    path.write_text(
-        "import os\n"
-        "from horovod.common.basics import HorovodBasics\n"
-        "HorovodBasics('benchmark').init(comm=[int(os.environ['HOROVOD_RANK'])])\n"  # this does not need the store
-    )
-    for words in ([sys.executable, str(path)], [sys.executable, "-c", "pass"]):
-        done = run_job(["-np", "2", *words])
-        assert (done.code, done.err) == (0, "")
-
-
-STEPS = """
-import sys
-from horovod.common import basics, frontends, objects
-hvd = basics.HorovodBasics("tests")
-hvd.init()
-for step in range(60):
-    objects.allgather_object(0, "step", face=frontends.named("tests"))
-    hvd.step()
-if len(sys.argv) > 1 and hvd.rank() == 0:
-    raise ValueError("no more data")
-"""
-
-
-@pytest.mark.heavy
-def test_the_line_about_steps_is_no_last_word_of_a_failure():
-    assert run_job(["-np", "2", sys.executable, "-c", STEPS]).err.count("[horovod] 2 workers, 60 steps") == 1
-    failed = run_job(["-np", "2", sys.executable, "-c", STEPS, "fails"]).err
-    assert "[horovod]" not in failed
-    assert failed.rstrip().endswith("ValueError: no more data")

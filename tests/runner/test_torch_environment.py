@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.runner.launching import executable, python, run_job
+from tests.runner.launching import python, run_job
 
 NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
 SHOW = python(f"import json, os; print(json.dumps([os.environ.get(name) for name in {NAMES}]))")
@@ -27,16 +27,6 @@ def test_workers_get_the_variables():
 def test_port_and_variables_of_the_user():
     (one,) = told(["-np", "1", "--torch-distributed-port", "29511"], {"MASTER_ADDR": "localhost", "RANK": "7"})
     assert one == ["0", "1", "0", "1", "0", "localhost", "29511"]
-
-
-def test_without_variables():
-    assert told(["-np", "1", "--no-torch-distributed-env"]) == [[None] * 7]
-
-
-def test_elastic_jobs_have_no_ranks_for_torch(tmp_path):
-    hosts = executable(tmp_path / "hosts", "#!/bin/sh\necho localhost:1\n")
-    flags = ["-np", "1", "--host-discovery-script", str(hosts)]
-    assert told(flags, {"RANK": "3", "LOCAL_RANK": "1"}) == [[None] * 7]
 
 
 @pytest.mark.heavy

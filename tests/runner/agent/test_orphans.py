@@ -1,6 +1,5 @@
 """After SIGKILL of any process, no process of the job is left."""
 
-import contextlib
 import os
 import signal
 import time
@@ -52,30 +51,11 @@ def test_kill_9_of_a_worker_ends_its_tree_and_the_others(nasty):
         assert job.left() == []
 
 
-def test_kill_9_of_launcher_and_agents_together():
-    with running(["-np", "2", *python("import time; print('ready'); time.sleep(65)")]) as job:
-        for _ in range(2):
-            assert job.process.stdout.readline().endswith(b"ready\n")
-        for pid in (job.process.pid, *job.agents()):
-            with contextlib.suppress(ProcessLookupError):  # it may have noticed the end of the others
-                os.kill(pid, signal.SIGKILL)
-        eventually(lambda: job.left() == [], 40, f"{job.commands()}")
-
-
 def test_what_workers_leave_behind_ends_with_the_job(nasty):
     start = time.monotonic()
     done = run_job(["-np", "2", *nasty[:2], nasty[2].replace("wait", "true")])
     assert done.code == 0
     assert time.monotonic() - start < 40
-
-
-def test_stopped_workers_are_ended_too():
-    with running(["-np", "1", "bash", "-c", "echo ready; kill -STOP $$; sleep 66"]) as job:
-        assert job.process.stdout.readline().endswith(b"ready\n")
-        time.sleep(0.2)
-        job.process.send_signal(signal.SIGTERM)
-        assert job.finish().code == 143
-        assert job.left() == []
 
 
 def test_no_descriptor_of_the_launcher_reaches_the_workers():

@@ -1,35 +1,15 @@
 """Cost, for the agent and the launcher, of relaying connections of workers and strangers to the store."""
 
-import contextlib
 import socket
 
 import pytest
 
 from horovod.common.store.messages import MAX_REQUEST_BYTES
-from horovod.runner.agent import relay
 from horovod.runner.agent.relay import Streams
 from horovod.runner.job import store_relay
 from horovod.runner.job.store_relay import StoreRelay
 from horovod.runner.protocol.messages import StreamData, StreamEnd, StreamOpen
 from horovod.runner.remote.connections import Agent
-
-
-def test_an_agent_accepts_few_more_than_its_workers():
-    reports = []
-    streams = Streams(reports.append)
-    where = streams.listen(3)
-    with contextlib.ExitStack() as open_ones:
-        for _ in range(200):
-            open_ones.enter_context(socket.create_connection(where))
-        streams.serve(listening=True)
-        opened = [report for report in reports if isinstance(report, StreamOpen)]
-        assert len(opened) == 2 * 3 + relay.STRANGERS
-    streams.serve(listening=True)
-    assert len([report for report in reports if isinstance(report, StreamEnd)]) == len(opened)
-    with socket.create_connection(where):  # free slots are available again
-        streams.serve(listening=True)
-    assert len([report for report in reports if isinstance(report, StreamOpen)]) == len(opened) + 1
-    streams.close()
 
 
 def test_strangers_who_come_without_end_do_not_hold_the_agent_up(monkeypatch):

@@ -24,17 +24,6 @@ def test_a_job_that_ends_by_itself():
     assert state.advance(2.0, False, never) == Step()
 
 
-def test_what_workers_leave_behind_may_end_by_itself_for_a_moment():
-    state = running()
-    assert state.advance(1.0, False, lambda: [7]) == Step()
-    assert state.changes
-    assert state.advance(1.0 + LINGER / 2, False, lambda: [7]) == Step()
-    assert state.advance(1.0 + LINGER, False, lambda: [7]) == Step()
-    assert state.phase is HostPhase.STOPPING
-    assert state.advance(1.0 + LINGER, False, lambda: [7]) == Step(term=[7])
-    assert state.advance(1.0 + LINGER + TERM_GRACE, False, lambda: [7]) == Step(kill=[7])
-
-
 def test_term_once_and_kill_until_it_helps():
     state = running()
     state.stop(4.0, 10.0)
@@ -83,34 +72,6 @@ def test_another_stop_ends_the_grace_of_ranks():
     state.stop(4.0, 10.0)
     state.stop(20.0, 10.0, signal.SIGINT)
     assert state.advance(10.0, True, lambda: [7]) == Step(term=[7]), "it stops already"
-
-
-def test_ranks_that_take_no_signal_are_not_waited_for():
-    state = running()
-    state.stop(20.0, 10.0, signal.SIGINT)
-    assert state.advance(10.0, True, lambda: [7]) == Step(first=signal.SIGINT)
-    state.confirm_signalled([])
-    assert state.advance(10.0, True, lambda: [7]) == Step()
-    assert state.advance(10.0 + LINGER, True, lambda: [7]) == Step(term=[7])
-
-
-def test_what_the_kernel_cannot_end_is_left():
-    state = running()
-    state.stop(0.0, 10.0)
-    assert state.advance(10.0 + GIVE_UP - 0.1, True, lambda: [7]) == Step(kill=[7])
-    assert state.advance(10.0 + GIVE_UP, True, lambda: [7]) == Step(kill=[7], survivors=[7])
-    assert state.phase is HostPhase.FINISHED
-
-
-def test_another_stop_can_only_make_it_sooner():
-    state = running()
-    state.stop(4.0, 10.0)
-    state.stop(9.0, 10.0)
-    assert state.advance(14.0, True, lambda: [7]) == Step(kill=[7])
-    state = running()
-    state.stop(4.0, 10.0)
-    state.stop(0.0, 11.0)
-    assert state.advance(11.0, True, lambda: [7]) == Step(kill=[7])
 
 
 def test_orders_come_once_and_a_stop_before_them_ends_everything():

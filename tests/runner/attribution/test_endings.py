@@ -2,7 +2,7 @@
 
 import pytest
 
-from horovod.common.contract.reasons import Called, Ending, Left, Refused, encode
+from horovod.common.contract.reasons import Called, Ending, Left, encode
 from horovod.runner.attribution.endings import Endings
 from horovod.runner.attribution.first_failure import judge
 from horovod.runner.protocol.messages import Exited
@@ -66,26 +66,8 @@ def test_absent_is_who_has_not_called_init_by_then():
     ]
 
 
-def test_what_is_told_when_the_job_is_being_stopped_does_not_count():
-    failure = job(Ending(0, "failed"), (0, 1), "stop", Ending(1, "own"), (1, 1))
-    assert failure.rank == 0
-
-
 @pytest.mark.parametrize("line", [b"", b"null", b"[" * 3000, b'{"type":"called","rank":9}', b'{"type":"x"}', b"\xff"])
 def test_nonsense_is_no_report(line):
     endings = Endings(HOSTS)
     endings.hear(line)
     assert endings.called == set()
-
-
-def test_a_rank_that_has_left_well_and_hangs_at_its_end_has_no_error():
-    left = [Ending(1, "exit"), Left(1, "the process ended")]
-    failure = job(*left, Ending(0, "left", [1]), (0, 1), "stop", (1, -9))
-    assert "rank 1 on host h failed first: it ended without an error while others still needed it" in failure.text
-
-
-def test_a_rank_whose_helper_wanted_to_be_one():
-    failure = job(Refused(0), Ending(0, "own"), (0, 1), Refused(1), Ending(1, "own"), (1, 1))
-    assert failure.headline.splitlines()[0] == "rank 0 on host h failed first: exit code 1"
-    assert failure.headline.splitlines()[1].endswith('put it below `if __name__ == "__main__":`')
-    assert "__main__" not in job(Refused(1), Ending(0, "own"), (0, 1), "stop", (1, -15)).text

@@ -46,23 +46,6 @@ STACK = (
 )
 
 
-def test_what_tensorflow_says_below_its_stacks_is_shown():
-    said = "Horovod allreduce 'x': ranks disagree about the shape: [3] on rank 0, [4] on rank 1"
-    tail = (
-        TRACE
-        + TF
-        + "FailedPreconditionError: Graph execution error:"
-        + STACK
-        + said
-        + "\n\t [[{{node x}}]]\nlater output\n"
-    )
-    failure = judge([end(0, 1, tail)])
-    assert said in failure.text
-    assert "b.py" not in failure.text
-    assert "later output" not in failure.text
-    assert "the real cause" in judge([end(0, 1, TRACE + "RuntimeError: in:\n\nthe real cause\n")]).text
-
-
 def test_an_operation_of_tensorflow_that_lost_a_rank_is_a_victim():
     lost = "Horovod allreduce 'x': rank 1 (host h, pid 7) was lost\n"
     for text in (
@@ -73,19 +56,10 @@ def test_an_operation_of_tensorflow_that_lost_a_rank_is_a_victim():
     assert judge([end(0, 1, TRACE + TF + "UnknownError: a file\n"), end(1, 1, OWN)]).rank == 0
 
 
-def test_a_victim_that_its_own_library_aborts_stays_a_victim():
-    assert judge([end(0, -6, VICTIM), end(1, -9)]).rank == 1
-
-
 def test_one_that_was_still_ending_when_the_job_was_stopped_is_to_blame():
     failure = judge([end(0, 1, VICTIM), end(1, -15, OWN, stopped=True, tail_at_stop=OWN)])
     assert (failure.rank, failure.exit_code) == (1, 1)
     assert "ValueError: bad" in failure.text
-
-
-def test_what_a_rank_says_only_because_it_is_stopped_does_not_count():
-    failure = judge([end(0, 1, VICTIM), end(1, 1, TRACE + "KeyboardInterrupt\n", stopped=True, tail_at_stop="")])
-    assert failure.rank == 0
 
 
 def test_the_first_victim_is_named_when_there_is_nobody_else():
@@ -130,18 +104,6 @@ def test_a_rank_that_victims_say_has_left_is_to_blame(reason, how):
     assert judge([end(1, 0), end(0, 1, left), end(2, 3)]).rank == 2
 
 
-def test_a_rank_that_never_came_is_to_blame():
-    waiting = [end(0, 1, TRACE + WAITED.format("2, 3")), end(1, 1, TRACE + WAITED.format("2, 3"))]
-    stopped = [end(2, -15, "loading\n", stopped=True), end(3, -15, stopped=True)]
-    failure = judge([*waiting, *stopped])
-    assert (failure.rank, failure.exit_code) == (2, 1)
-    assert "rank 2 on host h failed first: it did not call hvd.init() within 30 s\nneither did rank 3\n" in failure.text
-    assert "    loading\n" in failure.text
-    # A crash, or a displayed reason for not arriving, is more specific.
-    assert "exit code 5" in judge([end(2, 5), *waiting]).text
-    assert "ValueError: bad" in judge([*waiting, end(2, -15, OWN, stopped=True, tail_at_stop=OWN)]).text
-
-
 def test_signals_are_named_and_become_exit_codes():
     failure = judge([end(1, -signal.SIGKILL, "epoch 3\nepoch 4\n"), end(0, 1, VICTIM)])
     assert failure.exit_code == 137
@@ -163,10 +125,6 @@ def test_the_last_exception_is_found_behind_a_progress_bar():
     assert not victim
 
 
-def test_an_older_victim_error_that_was_survived_does_not_count():
-    assert not find_exception(VICTIM + "restored, going on\n\n" + OWN)[1]
-
-
 @pytest.mark.parametrize(
     ("tail", "said"),
     [
@@ -181,42 +139,6 @@ def test_an_exception_behind_an_exit_status(tail, said):
     assert exception_in_brackets(tail) == said
 
 
-def test_no_traceback():
-    assert find_exception("just words\n") == ([], False)
-
-
-def test_long_tracebacks_are_shortened_but_keep_the_end():
-    frames = "".join(f'  File "a.py", line {n}, in f\n' for n in range(100))
-    text = judge([end(0, 1, "Traceback (most recent call last):\n" + frames + "RuntimeError: deep\n")]).text
-    assert len(text.splitlines()) < 30
-    assert text.endswith("    RuntimeError: deep")
-
-
-def test_of_long_messages_the_beginning_and_the_end_are_kept():
-    def shown(count):
-        said = "".join(f"line {n}\n" for n in range(count))
-        return (
-            judge([end(0, 1, TRACE + "RuntimeError: deep\n" + said)]).text.partition("its exception:\n")[2].splitlines()
-        )
-
-    short = len(shown(0))
-    for count in range(30):
-        lines = shown(count)
-        if short + count <= 24:
-            assert lines[short:] == [f"    line {n}" for n in range(count)]
-        else:
-            assert len(lines) == 25
-            assert lines[:8] == shown(20)[:8]
-            assert [n for n, line in enumerate(lines) if line.strip() == "..."] == [8]
-            assert lines[9:] == [f"    line {n}" for n in range(count - 16, count)]
-
-
-def test_marks_below_the_code_are_left_out():
-    text = judge([end(0, 1, TRACE + "    ~^^^~\nRuntimeError: x\n")]).text
-    assert "^" not in text
-    assert "    g()" in text
-
-
 @pytest.mark.parametrize("side", [IGNORED, IGNORED + HANDLING + TRACE + "KeyError: 2\n", THREAD, THREAD + IGNORED])
 @pytest.mark.parametrize("gap", ["", "\n"])
 def test_what_ended_no_process_does_not_count(side, gap):
@@ -229,23 +151,10 @@ def test_what_ended_no_process_does_not_count(side, gap):
     assert judge([end(0, 1, VICTIM + gap + side), end(1, 7, OWN)]).rank == 1
 
 
-def test_an_ignored_exception_is_no_reason():
-    assert find_exception("a\n" + IGNORED) == ([], False)
-    failure = judge([end(0, 1, VICTIM), end(1, -15, IGNORED, stopped=True, tail_at_stop=IGNORED)])
-    assert failure.rank == 0
-
-
 def test_the_exception_of_a_thread_is_shown_when_there_is_no_other():
     lines, victim = find_exception(THREAD + IGNORED)
     assert lines[-1] == "OSError: pipe"
     assert not victim
-
-
-def test_where_an_exception_ends():
-    assert find_exception(TRACE + "ValueError: bad\n\nlater words\n")[0][-1] == "ValueError: bad"
-    assert find_exception(CAUSED)[0][-1] == "OSError: x"  # the last of a chain of exceptions
-    torn = TRACE.replace("    g()", "\n    g()") + "ValueError: bad\nmore\n\nlater words\n"
-    assert find_exception(torn)[0][-2:] == ["ValueError: bad", "more"]
 
 
 def test_who_has_failed_by_itself():
@@ -255,10 +164,3 @@ def test_who_has_failed_by_itself():
     # A rank that never arrived and was not started here cannot be reported.
     waiting = [end(0, 1, TRACE + WAITED.format("2, 3")), end(1, 1, TRACE + WAITED.format("2, 3"))]
     assert judge(waiting).rank == 0
-
-
-def test_statuses_next_to_those_of_signals():
-    assert describe_status(128) == "exit code 128"
-    assert describe_status(129).endswith("signal 1 (SIGHUP)")
-    assert describe_status(-64) == "killed by signal 64 (SIGRTMAX)"
-    assert describe_status(-70) == "killed by signal 70"

@@ -3,13 +3,10 @@
 import re
 import sys
 
-import pytest
-
-import horovod
 from horovod.runner.attribution import first_failure
 from horovod.runner.attribution.first_failure import RankEnd
-from horovod.runner.attribution.tracebacks import MOST, shortened
-from horovod.runner.output.repeats import LONG_DELAY, TRACEBACK_DELAY, Farewells
+from horovod.runner.attribution.tracebacks import shortened
+from horovod.runner.output.repeats import TRACEBACK_DELAY, Farewells
 from tests.runner.launching import run_job
 
 LIB = "/venv/lib/python3.11/site-packages"
@@ -33,26 +30,6 @@ def test_the_users_frames_stay():
     ]
 
 
-def test_odd_tracebacks():
-    """Without a user frame; a recursion; a SyntaxError; a group of exceptions."""
-    torch = frame(f"{LIB}/torch/run.py")
-    assert shortened([*torch * 9, "X"]) == ["  ... 7 frames in torch ...", *torch[:2], *torch[:2], "X"]
-    deep = shortened([line for n in range(99) for line in frame("a.py", f"f{n}")] + ["RecursionError: x"])
-    assert len(deep) == 2 * MOST + 2
-    assert "in f0" in deep[0]
-    assert "in f98" in deep[-3]
-    assert f"  ... {99 - MOST} frames ..." in deep
-    syntax = ['  File "a.py", line 1', "    x = (", "        ^", "SyntaxError: never closed"]
-    assert shortened(syntax) == syntax
-    group = [
-        '  |   File "a.py", line 1, in f',
-        "  |     g()",
-        f'  |   File "{LIB}/torch/x.py", line 1, in f',
-        "  | E: x",
-    ]
-    assert shortened(group) == [*group[:2], "  |   ... 1 frame in torch ...", "  | E: x"]
-
-
 def test_the_verdict_has_the_users_frame():
     library = "\n".join(frame(f"{LIB}/torch/nn/module.py") * 20)
     own = "\n".join(frame("train.py", "step"))
@@ -65,24 +42,6 @@ def test_the_verdict_has_the_users_frame():
         "      ... 20 frames in torch ...",
         "    ValueError: bad",
     ]
-
-
-def test_marks_without_indentation():
-    """Python 3.11 prints these marks below a call over several lines: they are not the exception."""
-    odd = [f'  File "{LIB}/torch/x.py", line 7, in f', "    work = start(", "^^^^^"]
-    lines = [*frame("train.py", "step"), *odd, *frame(f"{LIB}/torch/y.py")]
-    error = "horovod.common.exceptions.HorovodInternalError: rank 1 (host h, pid 7) has left the job: the process ended"
-    assert shortened(lines)[2:] == ["  ... 2 frames in torch ..."]
-    tail = "\n".join([first_failure._HEADER, *lines, error, ""])
-    assert first_failure.find_exception(tail) == ([first_failure._HEADER, *lines, error], True)
-    judged = first_failure.judge([RankEnd(1, "h", 0), RankEnd(0, "h", 1, tail)])
-    assert judged.text.splitlines()[2:] == ["what rank 0 on host h says:", f"    {error}"]
-
-
-def test_a_debugger_without_a_terminal():
-    tail = "\n".join([first_failure._HEADER, *frame("train.py"), "bdb.BdbQuit", ""])
-    assert "`horovodrun --debug-rank 3`" in first_failure.judge([RankEnd(3, "h", 1, tail)]).headline
-    assert "debug" not in first_failure.judge([RankEnd(3, "h", 1, tail.replace("bdb.BdbQuit", "ValueError"))]).headline
 
 
 def block(message):
@@ -131,22 +90,6 @@ def test_a_traceback_of_a_victim_is_shown_without_frames_of_libraries():
     ]
 
 
-def test_little_is_held_after_a_traceback():
-    farewells = Farewells(range(2))
-    assert farewells.add(1, block(b"E\n"), 0.2) == []
-    assert len(farewells.add(1, [b"x" * (1 << 16)], 0.2)) == 4
-    assert farewells.next_due() is None
-
-
-def test_what_is_told_elsewhere_is_left_out_of_last_words():
-    farewells = Farewells(range(2), lambda lines: len(lines) - 1)
-    farewells.add(0, block(b"logged\n"), 0.0)
-    assert farewells.take(LONG_DELAY) == [([0], line) for line in block(b"logged\n")]  # it did not end
-    farewells.add(1, block(b"E\n"), 10.0)
-    farewells.end(1)
-    assert farewells.take(10.0 + LONG_DELAY) == [([1], b"E\n")]
-
-
 FAILING = """
 import os, sys
 sys.path.insert(0, {folder!r})
@@ -182,14 +125,3 @@ def test_a_failing_job_shows_its_traceback_once(tmp_path):
         'layers.call(4, lambda: int(os.environ["WORD"]))',
         "ValueError: invalid literal for int() with base 10: 'many'",
     ]
-
-
-def test_a_failing_function_shows_its_traceback_once(capfd):
-    def fail():
-        raise ValueError("no data")
-
-    with pytest.raises(ValueError, match=r"(?s)Traceback.*in fail.*ValueError: no data") as caught:
-        horovod.run(fail, num_proc=2)
-    shown = capfd.readouterr().err
-    assert len(re.findall("Traceback", shown + str(caught.value))) == 1
-    assert shown == "[0-1]<stderr>:ValueError: no data\n"

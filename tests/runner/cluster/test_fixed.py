@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from horovod.runner.cluster import ArrivalError, Call, Wishes, become_agent, run_fixed
+from horovod.runner.cluster import ArrivalError, Call, Wishes, run_fixed
 from horovod.runner.function.worker_error import WorkerError
 from tests.runner.cluster.tasks import gone
 
@@ -115,19 +115,6 @@ def test_a_task_that_never_comes_is_named(tasks, gathering):
     assert tasks.end()[0][0] == 0  # it was released
 
 
-@pytest.mark.heavy
-def test_one_that_comes_twice_ends_the_job_before_it_begins(tasks, gathering):
-    first = tasks.start(gathering.ticket, 0)
-    until = time.monotonic() + 20
-    while not gathering._used and time.monotonic() < until:
-        time.sleep(0.05)
-    with pytest.raises(ArrivalError, match="task 0 connected twice"):
-        become_agent(gathering.ticket, 0)
-    with pytest.raises(ArrivalError, match="connected twice"):
-        run_fixed(gathering, Call(describe, (0,)), 2, Wishes(start_timeout=30))
-    assert first.wait(20) == 0
-
-
 def test_what_does_not_fit_is_named(tasks, gathering):
     named = r"it has horovod 0\.0\.1, the launcher "
     tasks.start(gathering.ticket, 0, before="import horovod.runner.cluster.task as t; t.__version__ = '0.0.1'")
@@ -136,10 +123,3 @@ def test_what_does_not_fit_is_named(tasks, gathering):
     code, text = tasks.end()[0]
     assert code == 1
     assert re.search("the launcher refuses this process: " + named, text)
-
-
-def test_the_ticket_travels_and_does_not_show_its_token(gathering):
-    copy = pickle.loads(pickle.dumps(gathering.ticket))
-    assert copy == gathering.ticket
-    assert copy.token.hex() not in repr(copy)
-    assert bytes(copy.token) not in repr(copy).encode()

@@ -3,7 +3,6 @@ import importlib.metadata
 import pytest
 
 from horovod.common.devices import nvml
-from horovod.runner.base import frameworks
 from horovod.runner.command import check_build
 
 ALL = {
@@ -65,23 +64,6 @@ def test_versions_are_shown_on_request(monkeypatch):
     for line in ("    torch 2.1\n", "    tensorflow 2.16\n", "    keras of unknown version\n"):
         assert line in text
     assert "torch 2.1" not in check_build.report()
-
-
-def test_the_doctor_says_the_same():
-    versions = {"jax": "0.5", "keras": "3.9", "numpy": "2.1", "tf-nightly": "2.20"}
-    shown = ["jax 0.5", "keras 3.9", "numpy 2.1", "tf-nightly 2.20"]
-    assert frameworks.described(versions) == shown
-    assert frameworks.usable(["numpy", "tf-keras"])
-    assert not frameworks.usable(["numpy", "mpi4py"])
-
-
-def test_a_folder_without_code_is_not_there(tmp_path, monkeypatch):
-    (tmp_path / "emptyfolder").mkdir()
-    (tmp_path / "realmodule.py").write_text("raise AssertionError('imported')")
-    monkeypatch.syspath_prepend(tmp_path)
-    assert not check_build._present("emptyfolder")
-    assert check_build._present("realmodule")
-    assert not check_build._present("nosuchmodule.inner")
 
 
 def test_gpus_and_their_libraries_are_shown_on_request(monkeypatch, tmp_path):

@@ -5,7 +5,6 @@ import pytest
 from horovod.common.contract.settings import TABLE
 from horovod.runner.command import cli
 from horovod.runner.command.flags import FLAGS
-from tests.runner.launching import run_job
 
 COMMAND = ["python", "train.py"]
 
@@ -67,28 +66,10 @@ def test_a_variable_that_nothing_reads_says_so_as_the_flag_does(variable, text, 
     assert len(told) == 1
 
 
-def test_defaults_set_nothing():
-    settings = read("-np", "2")
-    assert settings.variables == {}
-    assert settings.command == COMMAND
-    assert [slot.hostname for slot in settings.slots] == ["localhost", "localhost"]
-    assert settings.start_timeout == 30
-
-
 def test_what_follows_the_command_belongs_to_it():
     words = ["python", "a.py", "-np", "9", "--verb", "--hos", "-H", "x", "--", "-v"]
     namespace, command = cli.parse(["-np", "2", *words])
     assert (namespace.num_proc, namespace.verbose, command) == (2, None, words)
-
-
-def test_a_value_may_stand_close_to_its_flag():
-    namespace, command = cli.parse(["-p22", "-Hlocalhost:2", "-np=2", "--cycle-time-ms=3", "x"])
-    assert (namespace.ssh_port, namespace.hosts, namespace.num_proc) == (22, "localhost:2", 2)
-    assert command == ["x"]
-
-
-def test_two_dashes_end_the_flags():
-    assert cli.parse(["-np", "1", "--", "-odd-name", "--gloo"])[1] == ["-odd-name", "--gloo"]
 
 
 @pytest.mark.parametrize(
@@ -162,19 +143,6 @@ def test_hostfile(tmp_path):
     assert [slot.hostname for slot in read("-np", "2", "-hostfile", str(file)).slots] == ["127.0.0.1", "localhost"]
 
 
-def test_start_timeout_of_the_environment():
-    assert read("-np", "1", environ={"HOROVOD_START_TIMEOUT": "7"}).start_timeout == 7
-    assert read("-np", "1", "--start-timeout", "9", environ={"HOROVOD_START_TIMEOUT": "7"}).start_timeout == 9
-    for bad in ("soon", "-1", "0", "nan"):
-        with pytest.raises(ValueError, match=f"HOROVOD_START_TIMEOUT must be .*, got '{bad}'"):
-            read("-np", "1", environ={"HOROVOD_START_TIMEOUT": bad})
-
-
-def test_interfaces_of_other_hosts_are_not_known_here():
-    settings = read("-np", "2", "-H", "localhost:1,192.0.2.1:1", "--network-interfaces", "eth9,eth8")
-    assert settings.variables == {"HOROVOD_GLOO_IFACE": "eth9", "NCCL_SOCKET_IFNAME": "eth9,eth8"}
-
-
 def test_lists_of_variables():
     settings = read("-np", "1", "--env-deny", "AWS_*, TOKEN", environ={"HOROVOD_ENV_ALLOW": "A,B*"})
     assert (settings.env_allow, settings.env_deny) == (("A", "B*"), ("AWS_*", "TOKEN"))
@@ -189,22 +157,3 @@ def test_every_flag_has_help_and_a_name_of_its_own():
     assert len(names) == len(set(names))
     for flag in FLAGS:
         assert flag.help
-
-
-def test_variables_that_nothing_reads_yet_say_so():
-    environ = {
-        "HOROVOD_AUTOTUNE_LOG": "t.csv",
-        "HOROVOD_AUTOTUNE": "0",
-        "HOROVOD_AUTOTUNE_WARMUP_SAMPLES": "2",
-        "HOROVOD_ELASTIC": "",
-    }
-    with pytest.warns(UserWarning, match="not part of this version") as caught:
-        read("-np", "1", "--autotune", "--autotune-warmup-samples", "4", environ=environ)
-    assert [str(warning.message) for warning in caught] == [
-        "--autotune: what it controls is not part of this version yet",  # a flag beats its variable
-        "--autotune-warmup-samples: what it controls is not part of this version yet",
-        "HOROVOD_AUTOTUNE_LOG is 't.csv', but what it controls is not part of this version yet",
-    ]
-    assert run_job(["-np", "1", "true"], environment={"HOROVOD_AUTOTUNE_LOG": "t"}).err == (
-        "horovodrun: warning: HOROVOD_AUTOTUNE_LOG is 't', but what it controls is not part of this version yet\n"
-    )

@@ -2,13 +2,11 @@
 
 import shutil
 import subprocess
-import sys
 
 import pytest
 
 from horovod.runner.command import completion
 from horovod.runner.command.flags import FLAGS
-from tests.runner.output.test_terminal import terminal
 
 # Calls the function as readline does, with words split at COMP_WORDBREAKS as in bash, and prints its answers.
 ASK = """
@@ -95,27 +93,11 @@ def test_names_that_look_like_commands_are_not_run(scripts, tmp_path):
     assert "compgen -W" not in scripts["bash"].read_text().replace("`compgen -W` would", "")
 
 
-def test_bash_knows_the_interfaces(scripts, tmp_path):
-    assert "lo" in ask_bash(scripts["bash"], ["horovodrun", " ", "--network-interface", " ", "l"], tmp_path)
-
-
 def test_bash_offers_every_flag_that_is_there(scripts, tmp_path):
     offered = set(ask_bash(scripts["bash"], ["horovodrun", " ", "-"], tmp_path))
     for flag in FLAGS:
         for name in flag.names:
             assert name in offered
-
-
-def test_a_key_in_bash():
-    load = f"source <({sys.executable} -m horovod.runner --completion bash)"
-    with terminal("exec bash --norc --noprofile -i") as (type_keys, until):
-        type_keys(f"PS1=ready-; {load}; echo loaded-$?\n".encode())
-        until(b"loaded-0", 60)
-        type_keys(b"horovodrun --log-lev\t")
-        until(b"horovodrun --log-level ", 60)
-        type_keys(b"WAR\t")
-        until(b"--log-level WARNING ", 60)
-        type_keys(b"\x15exit\n")
 
 
 @pytest.mark.parametrize("shell", completion.SHELLS)
@@ -167,9 +149,3 @@ def test_zsh_is_told_what_excludes_what_and_what_a_value_is(scripts):
         "do not pass from the launcher'\\''s environment",
     ):
         assert sum(row in line for line in rows) == 1, row
-
-
-def test_fish_is_told_how_long_a_name_is(scripts):
-    text = scripts["fish"].read_text()
-    for spelling in ("-s n ", "-o np ", "-l num-proc ", "-s h "):
-        assert text.count(f"__horovodrun_at_flags {spelling}") == 1, spelling

@@ -77,12 +77,6 @@ def test_every_key_becomes_its_variable(key):
     assert config_file.parse(text_of({key: value}), "f").variables == variables
 
 
-def test_all_keys_at_once(read):
-    settings = read(text_of({key: value for key, (value, _) in KEYS.items()}))
-    assert settings.variables == {name: text for _, made in KEYS.values() for name, text in made.items()}
-    assert settings.env_allow == ("AWS_*", "WANDB_*")
-
-
 @pytest.mark.parametrize(
     ("text", "variables"),
     [
@@ -205,20 +199,9 @@ def test_flag_then_file_then_variable_then_default(read):
     assert read(text, before=flags).variables == expected
 
 
-def test_a_switch_turned_off_by_flag_beats_the_file(read):
-    text = text_of({"params.torus_allreduce": "true", "stall_check.enabled": "false"})
-    settings = read(text, "--no-torus-allreduce", "--stall-check")
-    assert settings.variables == {"HOROVOD_TORUS_ALLREDUCE": "0", "HOROVOD_STALL_CHECK_DISABLE": "0"}
-
-
 @pytest.mark.parametrize("form", ["mpi", "MPI", "{mpi: true}"])
 def test_controller(form):
     assert config_file.parse(f"controller: {form}\n", "f").controller == "mpi"
-
-
-def test_the_flag_beats_the_files_controller(read):
-    assert read("controller: mpi\n", "--gloo").command == ["python"]
-    assert read("controller: gloo\n").command == ["python"]
 
 
 @pytest.mark.parametrize(
@@ -236,12 +219,3 @@ def test_keys_without_the_one_they_need(read, values, warned):
         settings = read(text_of(values))
     assert [str(warning.message) for warning in caught] == ([warned] if warned else [])
     assert set(settings.variables) <= {"HOROVOD_AUTOTUNE"}
-
-
-def test_only_what_differs_from_the_default_is_said_to_have_no_effect_yet(read):
-    defaults = {"params.torus_allreduce": "false", "library_options.num_nccl_streams": 1}
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        read(text_of(defaults))
-    with pytest.warns(UserWarning, match=r"^library_options.num_nccl_streams: this has no effect and is not needed"):
-        read(text_of({"library_options.num_nccl_streams": 2}))

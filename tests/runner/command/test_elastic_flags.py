@@ -2,17 +2,10 @@
 
 import pytest
 
-from horovod.runner.plan.hosts import Host
 from horovod.runner.plan.settings import ElasticSettings
 from tests.runner.command.test_cli import read
 
 SCRIPT = ("--host-discovery-script", "./hosts.sh")
-
-
-def test_without_them_a_job_has_its_ranks_from_start_to_end():
-    made = read("-np", "3")
-    assert made.elastic is None
-    assert made.size == len(made.slots) == 3
 
 
 def test_a_script():
@@ -23,13 +16,6 @@ def test_a_script():
     assert made.slots == []
     assert made.size == 4
     assert read("-np", "4", *SCRIPT).elastic == ElasticSettings(4, 4, script="./hosts.sh"), "min-np: as at the start"
-
-
-def test_the_same_hosts_always():
-    flags = ("--min-num-proc", "1", "--reset-limit", "5", "--blacklist-cooldown-range", "10", "60")
-    made = read("-np", "2", "-H", "a:1,b:2", *flags, environ={"HOROVOD_ELASTIC_TIMEOUT": "7"})
-    hosts = (Host("a", 1), Host("b", 2))
-    assert made.elastic == ElasticSettings(2, 1, None, 5, 7.0, hosts=hosts, cooldown=(10, 60))
 
 
 @pytest.mark.parametrize(
@@ -63,11 +49,6 @@ def test_the_same_hosts_always():
 def test_what_does_not_fit_together(flags, said):
     with pytest.raises(ValueError, match=said):
         read("-np", "2", *flags.split())
-
-
-def test_slots_that_only_a_script_needs():
-    with pytest.warns(UserWarning, match="--slots-per-host has no effect without --host-discovery-script"):
-        read("-np", "2", "--min-np", "1", "-H", "a:1,b:1", "--slots-per-host", "2")
 
 
 @pytest.mark.parametrize("elastic", [(), ("--min-np", "1", *SCRIPT)])

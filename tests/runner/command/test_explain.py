@@ -2,10 +2,7 @@
 
 import contextlib
 import os
-import secrets
 import socket
-import subprocess
-import sys
 import threading
 
 import pytest
@@ -57,40 +54,6 @@ def test_only_what_the_processs_own_user_says_is_shown(monkeypatch, only_mine):
             LaunchError, match=f"pid {mine}\\) is not that process, but process {mine} of user {owner};"
         ):
             explain.run(str(mine))
-
-
-def test_names_that_other_processes_have_taken(only_mine):
-    """Names may contain digits that `int` does not accept, or claim to be of this process."""
-    mine = os.getpid()
-    taken = f"\0horovod-explain-{mine}-{'0' * 16}"
-    code = (
-        "import socket, sys, time\n"
-        "for name in sys.argv[1:]:\n"
-        "    door = socket.socket(socket.AF_UNIX); door.bind('\\0' + name); door.listen(0)\n"
-        "    globals()[name] = door\n"
-        "print('all', flush=True); sys.stdin.read()\n"
-    )
-    names = ["horovod-explain-²", "horovod-explain-", "horovod-explain-\u0661-0", taken[1:]]
-    words = [sys.executable, "-c", code, *names]
-    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, encoding="utf-8") as stranger:
-        for line in stranger.stdout:
-            if line == "all\n":
-                break
-        assert reports.doors() == [(mine, taken)]
-        with pytest.raises(LaunchError, match=f"is not that process, but process {stranger.pid} of user"):
-            explain.run(str(mine))
-        with answering(reports.new_door()):
-            assert explain.run(str(mine)) == "why\n"
-        stranger.stdin.close()
-
-
-def test_a_stranger_that_claims_to_be_another_rank(monkeypatch):
-    """Of all processes that a target matches, only the one that created the socket is asked."""
-    mine, other = os.getpid(), os.getppid()
-    claimed = f"\0horovod-explain-{other}-{secrets.token_hex(8)}"
-    monkeypatch.setattr(explain, "find", lambda target, doors: [pid for pid in doors if pid in (mine, other)])
-    with answering(reports.new_door()), answering(claimed, b"a lie\n"):
-        assert explain.run(str(mine)) == "why\n"
 
 
 def test_a_socket_of_which_no_more_is_known_is_of_a_stranger(monkeypatch):

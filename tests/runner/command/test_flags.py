@@ -2,7 +2,6 @@
 
 import pytest
 
-from horovod.common.contract.settings import TABLE
 from horovod.runner.command import cli, help
 from horovod.runner.command.flags import FLAGS, GROUPS
 
@@ -152,12 +151,6 @@ def test_a_wrong_variable_is_named_before_anything_starts(environ, named):
         cli.settings(namespace, command, environ)
 
 
-def test_a_flag_beats_a_wrong_variable():
-    namespace, command = cli.parse(["-np", "1", "--cycle-time-ms", "3", "x"])
-    settings = cli.settings(namespace, command, {"HOROVOD_CYCLE_TIME": "-1"})
-    assert settings.variables == {"HOROVOD_CYCLE_TIME": "3"}
-
-
 # --help
 
 
@@ -174,32 +167,6 @@ def test_help_fits_and_says_all(width):
         *GROUPS,
         "examples",
     ]
-
-
-def test_what_has_no_effect_yet_is_in_the_long_help_only():
-    short, long = help.text(100), help.text(100, everything=True)
-    for flag in FLAGS:
-        assert help.flag_names(flag) in long
-        assert (f"  {help.flag_names(flag)}" in short) == (not flag.idle), flag.names
-    assert "autotune:" in long
-    assert "autotune:" not in short
-    assert "have no effect or are not available yet: --help-all" in short
-    assert "--help-all" in long
-
-
-def test_help_shows_defaults_and_choices():
-    words = " ".join(help.text(100, everything=True).split())
-    for shown in (
-        "--cycle-time-ms F maximum time, in ms, for which operations are held to batch them (default 1)",
-        "(default 128)",
-        "--log-level LEVEL minimum severity of messages that are logged on stderr (default warning): TRACE, DEBUG",
-        "--[no-]autotune",
-    ):
-        assert shown in words
-    for setting in TABLE:
-        if setting.flag and isinstance(setting.default, (int, float)) and not isinstance(setting.default, bool):
-            flag = next(flag for flag in FLAGS if setting.flag in flag.names)
-            assert "default" in flag.help or "(default" in flag.help, setting.flag
 
 
 @pytest.mark.parametrize("command", [command for command, _ in help.EXAMPLES if command.startswith("horovodrun")])

@@ -7,7 +7,6 @@ import pytest
 from horovod.runner.base.errors import LaunchError
 from horovod.runner.command import cli
 from horovod.runner.dashboard import open_sink
-from horovod.runner.dashboard.sink import DashboardSink
 from horovod.runner.plan.environment import job_environment
 from horovod.runner.plan.settings import LaunchSettings
 from tests.runner.dashboard.jobs import slots
@@ -15,12 +14,6 @@ from tests.runner.dashboard.jobs import slots
 
 def settings(size, port=0):
     return LaunchSettings(["python", "train.py", "it's \udcff"], slots(size), dashboard=port)
-
-
-def test_without_being_asked_there_is_nobody():
-    sink = open_sink(LaunchSettings(["true"], slots(1)))
-    assert type(sink) is DashboardSink
-    assert sink.address == ""
 
 
 def parsed(*words, **environ):

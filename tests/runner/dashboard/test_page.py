@@ -1,14 +1,12 @@
 """The dashboard of real jobs in a real browser."""
 
 import os
-import signal
 import sys
 
 import pytest
 
 from tests.runner.dashboard.browser import job, pages
 from tests.runner.dashboard.jobs import HEAD
-from tests.runner.launching import MARK, eventually, processes_with
 
 pytestmark = pytest.mark.heavy
 EVIL = "g\"'<img src=x onerror=alert(1)>\n重み"
@@ -158,34 +156,3 @@ def keyboard(page):
     assert page.evaluate(f"[...{controls}].filter(e => !({named})).length") == 0
     ids = page.evaluate("[...document.querySelectorAll('[id]')].map(e => e.id)")
     assert len(ids) == len(set(ids))
-
-
-def test_it_says_that_all_went_well_that_it_was_stopped_or_that_the_launcher_has_gone(tmp_path):
-    with pages() as open_page:
-        with started(tmp_path) as running:
-            page = open_page(running.address)
-            page.locator("#rates polyline").wait_for()
-            (tmp_path / "stall").touch()
-            (tmp_path / "go").touch()
-            assert running.wait() == 0
-            page.get_by_role("heading", name="The job has ended well after").wait_for()
-            assert [row[2] for row in cells(page, "#ranks")] == ["ended: exit code 0"] * 2
-            assert "of linear" in page.locator("#sentence").inner_text()
-            assert page.title() == "The job has ended well · horovodrun"
-            page.close()
-        (tmp_path / "stall").unlink()
-        with started(tmp_path) as running:
-            page = open_page(running.address)
-            page.get_by_role("status").get_by_text("The job is running", exact=True).wait_for()
-            running.process.send_signal(signal.SIGINT)
-            page.get_by_role("heading", name="The job was stopped after").wait_for()
-            assert page.locator("#end-title").inner_text().endswith("(SIGINT)")
-            assert running.wait() == 130
-        with started(tmp_path) as running:
-            page = open_page(running.address)
-            page.get_by_role("status").get_by_text("The job is running", exact=True).wait_for()
-            os.kill(running.process.pid, signal.SIGKILL)
-            page.get_by_role("status").get_by_text("horovodrun does not answer any more").wait_for()
-            assert page.locator("#size").inner_text() == "2 on 1 host"
-            running.wait()
-            eventually(lambda: not processes_with(running.environment[MARK]), 30, "the ranks end with their launcher")

@@ -173,16 +173,3 @@ def test_a_page_that_does_not_read_is_hung_up_on_and_others_go_on(served, feed):
             stream.close()
             sock.close()
     eventually(lambda: served._pages.used == 0, 20, "the page that was closed is forgotten")
-
-
-def test_many_pages_and_silent_strangers_are_refused(served, monkeypatch):
-    pages = [events(served) for _ in range(server_module.MOST_PAGES)]
-    eventually(lambda: served._pages.used == server_module.MOST_PAGES, 20, "all pages are open")
-    assert ask(served, path(served, "events"))[0].status == 503
-    silent = [socket.create_connection(("127.0.0.1", served.port), timeout=20) for _ in range(100)]
-    eventually(lambda: served._server.connections <= server_module.MOST_PAGES, 20, "strangers are hung up on")
-    assert ask(served, path(served))[0].status == 200
-    for sock in [*silent, *(sock for _, sock in pages)]:
-        sock.close()
-    for stream, _ in pages:
-        stream.close()

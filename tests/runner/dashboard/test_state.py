@@ -58,15 +58,6 @@ def test_steps_are_followed():
     assert state.since(version, 14.0) == {"version": version, "now": 14.0}  # an unchanged state sends nothing new
 
 
-def test_ranks_that_tell_earlier_than_others_do_not_make_the_rate_jump():
-    state = filled()
-    # Another rank's message arrives between two of rank 0.
-    for at, made, own in ((1.0, 100, 100), (2.0, 200, 200), (2.0, 290, 200), (3.0, 300, 300)):
-        state.add_report(live.encode(live.Overall(at, made, own)), at)
-        assert state.since(0, at)["job"]["rate"] in (None, 100.0)
-    assert state.since(0, 9.0)["job"]["rate"] == 100.0
-
-
 def test_waiting_operations_come_and_go():
     state = filled()
     waiting = [
@@ -97,24 +88,6 @@ def test_ends_are_told_and_stay():
     assert told["job"]["phase"] == "failed"
     assert (told["job"]["ended"]["code"], told["job"]["ended"]["rank"], told["job"]["ended"]["after"]) == (137, 1, 12.3)
     assert told["job"]["ended"]["message"].endswith("\n<script>alert(1)</script>")
-
-
-def test_what_is_no_report_of_this_job_changes_nothing():
-    state = filled()
-    version = state.version
-    rows = live.encode(live.Rows([live.Row(7, 1), live.Row(-1, 1)]))
-    for line in (
-        b"",
-        b"{",
-        b"[]",
-        b'{"type":"live-job"}',
-        b"\xff\n",
-        b'{"type":"live-job","at":"x","made":1}',
-        rows,
-        reasons.encode(reasons.Called(9)),
-    ):
-        state.add_report(line, 1.0)
-    assert state.version == version
 
 
 def test_memory_is_bounded_whatever_ranks_print_and_report():

@@ -1,6 +1,6 @@
 """The last lines of a rank: any output is bounded and becomes valid text."""
 
-from horovod.runner.dashboard.history import CUT, Tail, text
+from horovod.runner.dashboard.history import Tail, text
 
 
 def lines(tail):
@@ -28,23 +28,6 @@ def test_what_has_begun_is_shown_and_bars_as_they_stand():
     assert (lines(tail), tail.now) == (["100%"], "")
     tail.feed(4, 1, b"dos\r\nlines\r\n")
     assert lines(tail)[1:] == ["dos", "lines"]
-
-
-def test_a_line_of_10_mb_is_cut_and_never_held():
-    tail = Tail(10)
-    for _ in range(160):
-        tail.feed(1, 1, b"x" * 65536)
-        assert sum(len(line._data) for line in tail._open.values()) <= 4 * CUT
-    assert tail.now == "x" * CUT + " … (10,485,760 bytes)"
-    tail.feed(1, 1, b"y\nshort\n")
-    assert lines(tail) == ["x" * CUT + " … (10,485,761 bytes)", "short"]
-
-
-def test_only_the_last_lines_are_kept_and_all_are_counted():
-    tail = Tail(3)
-    tail.feed(1, 1, b"begun ")
-    tail.feed(1, 1, b"".join(b"%d\n" % i for i in range(1000)) + b"rest")
-    assert (lines(tail), tail.now, tail.count) == (["997", "998", "999"], "rest", 1000)
 
 
 def test_colours_and_controls_are_left_out_and_letters_stay():

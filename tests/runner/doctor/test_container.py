@@ -7,12 +7,10 @@ import sys
 import msgspec
 import pytest
 
-from horovod.common.devices.nvml import Survey
-from horovod.runner.doctor import container, table
-from horovod.runner.doctor import devices as device_findings
-from horovod.runner.doctor.report import WARN, ContainerReport, DeviceReport, Diagnosis, MpiReport
+from horovod.runner.doctor import container
+from horovod.runner.doctor.report import WARN, ContainerReport, DeviceReport
 from tests.common.contract.test_cgroups import V2, tree
-from tests.runner.doctor.test_devices import GPUS, PORT, SURVEY
+from tests.runner.doctor.test_devices import GPUS, SURVEY
 from tests.runner.doctor.test_doctor import answer, bad, with_report
 from tests.runner.launching import run_job
 
@@ -65,26 +63,8 @@ def test_what_is_wrong_with_one(report, text):
     assert found(report) == ([] if text is None else [(WARN, "a", text)])
 
 
-def test_one_rank_has_enough_for_one():
-    assert found(inside(65 * MIB, shm=65 * MIB), slots=1) == []
-    assert found(inside(64 * MIB, shm=64 * MIB), slots=1) == [(WARN, "a", SMALL + "one rank")]
-
-
-def test_the_advice_grows_with_the_ranks():
-    (finding,) = container.shared_memory([answer(slots=12, report=inside(64 * MIB, shm=64 * MIB))])
-    assert "--shm-size=3g" in finding.advice
-
-
 SPACES = {"ipc": "ipc:[1]", "pid": "pid:[1]", "mnt": "mnt:[1]"}
 OTHERS = {"ipc": "ipc:[2]", "pid": "pid:[2]", "mnt": "mnt:[2]"}
-
-
-def test_containers_of_one_machine():
-    one, other = inside(machine="m", spaces=SPACES), inside(machine="m", spaces=OTHERS)
-    assert found(one, other) == [(WARN, "", "a, b are containers of one machine, whose ranks talk by TCP only")]
-    assert found(one, inside(machine="n", spaces=OTHERS)) == []
-    assert found(one, inside(machine="m", spaces=SPACES)) == []  # two names of one host
-    assert found(inside(spaces=SPACES), inside(spaces=OTHERS)) == []  # unknown
 
 
 @pytest.mark.parametrize(
@@ -102,25 +82,6 @@ def test_cuda_ipc_is_spoken_of_where_there_are_gpus(gpus, spaces, spoken_of):
     answers = [answer("a", 0, 1, reports[0]), answer("b", 1, 1, reports[1])]
     (finding,) = container.neighbours(answers)
     assert ("--ipc=host" in finding.advice) is spoken_of
-
-
-@pytest.mark.parametrize(("library", "expected"), [("", 0), ("/usr/lib/libmpi.so.40", 1)])
-def test_locked_memory_is_for_mpi_as_well(library, expected):
-    """Without GPUs, MPI may also send over InfiniBand."""
-    devices = DeviceReport(Survey(reason="no driver"), ports=[PORT])
-    report = msgspec.structs.replace(
-        with_report(devices=devices, limits={"memlock": (8 * MIB, 8 * MIB)}), mpi=MpiReport(path=library)
-    )
-    answers = [answer("a", 0, 1, report), answer("b", 1, 1)]
-    texts = [text for _, host, text in bad(answers, device_findings.links) if host == "a"]
-    assert len([text for text in texts if "a process may lock 8192 KiB" in text]) == len(texts) == expected
-
-
-def test_the_row_of_the_table():
-    limited = inside(kind="podman", memory_limit=1 << 30, tasks_limit=2048)
-    shown = table.show(Diagnosis([answer(report=limited)]), 160)
-    assert "\ncontainer      podman, memory 1024 MiB, 2048 tasks\n" in shown
-    assert "container" not in table.show(Diagnosis([answer()]), 160)
 
 
 def test_a_tree_is_examined(tmp_path):

@@ -12,7 +12,7 @@ import pytest
 
 from horovod.common.devices.affinity import Card, Near, Port
 from horovod.common.devices.nvml import Gpu, Pair, Survey
-from horovod.runner.doctor import devices, table
+from horovod.runner.doctor import devices
 from horovod.runner.doctor.report import FAIL, WARN, DeviceReport, Place
 from tests.runner.doctor.test_doctor import answer, bad, with_report
 from tests.simulated.nvml import build
@@ -47,11 +47,6 @@ def on_host(name="a", rank=0, slots=2, gpus_each=0, limits=None, shm_free=8 << 3
 
 def found(*answers):
     return [one for check in devices.CHECKS for one in bad(answers, check)]
-
-
-def test_what_is_well_is_not_spoken_of():
-    assert found(on_host(), on_host("b", 1)) == []
-    assert found(answer(), answer("b", 1)) == []  # no GPUs at all
 
 
 ALONE = [
@@ -141,29 +136,6 @@ def test_what_concerns_several_hosts():
             "mlx5_0 cannot reach the memory of GPUs (GPUDirect RDMA): there is neither nvidia_peermem nor DMA-BUF",
         ),
         (WARN, "a", "a process may lock 8192 KiB of memory, and mlx5_0 needs what it sends from locked"),
-    ]
-
-
-def test_rows():
-    assert table.gpu_count(GOOD) == "2 (H200)"
-    assert table.gpu_count(msgspec.structs.replace(GOOD, usable=["1"])) == "1 of 2 (H200)"
-    hidden = DeviceReport(Survey(), hardware={"NVIDIA": ["x", "y"], "AMD": ["z"]})
-    assert table.gpu_count(hidden) == "1 of AMD, which are not looked into, 2 without a driver that works"
-    assert table.gpu_count(DeviceReport(Survey())) == "none"
-    assert table.driver(msgspec.structs.replace(GOOD, mps="/tmp/m")) == "580.82.07, CUDA 13.0, MPS in /tmp/m"
-    assert table.nccl(GOOD) == "2.28.9 (nvidia-nccl-cu13: /site/nvidia/nccl/lib/libnccl.so.2)"
-    assert table.direct(GOOD) == "mlx5_0 400 Gb/sec (4X NDR); GPUDirect by nvidia_peermem"
-    assert table.listed([answer()]) == table.between([answer()]) == []
-    parts = [msgspec.structs.replace(GPUS[0], mig=True, slices=["MIG-1", "MIG-2"]), GPUS[1]]
-    pairs = [Pair(0, 1, "one switch", True), Pair(0, 2, "between NUMA nodes", refused="not supported")]
-    survey = msgspec.structs.replace(SURVEY, gpus=parts, pairs=pairs)
-    _, first, second = table.listed([on_host(survey=survey)])
-    near = "CPUs 0-3 (node 0), mlx5_0 (one switch)"
-    assert first == ("a", "0", "H200", "141 GiB", "9.0", "MIG, 2 devices", "0000:10:00.0", "GPU-0", near)
-    assert second[5] == "default"
-    assert table.between([on_host(survey=survey)])[1:] == [
-        ("a", "NVLink", "0-1"),
-        ("a", "between NUMA nodes; no peer access: not supported", "0-2"),
     ]
 
 

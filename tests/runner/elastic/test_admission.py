@@ -1,6 +1,5 @@
 """When new workers are admitted, and when members are notified of them."""
 
-from horovod.common.contract.membership import HostUpdateResult
 from horovod.runner.elastic.actions import TOGETHER
 from horovod.runner.elastic.admission import Admission
 from horovod.runner.elastic.workers import Worker
@@ -33,27 +32,3 @@ def test_the_first_epoch_may_wait_longer_for_those_that_start():
     assert not admission.together([OLD], True, 70.0)
     assert not admission.together([NEW], True, 71.0)
     assert admission.next_time(71.0) == 71.0 + TOGETHER
-
-
-def test_who_has_been_there_before_begins_no_wait():
-    admission = Admission()
-    assert not admission.together([OLD], True, 1.0)
-    assert admission.next_time(1.0) is None
-    assert not admission.together([OLD, NEW], True, 50.0)
-    assert admission.next_time(50.0) == 50.0 + TOGETHER
-    assert not admission.together([], True, 51.0)  # it has ended
-    assert admission.next_time(51.0) is None
-    admission.postpone(3.0)
-    assert admission.next_time(51.0) is None
-
-
-def test_members_are_told_once_an_epoch():
-    admission = Admission()
-    nothing, added, removed = HostUpdateResult.no_update, HostUpdateResult.added, HostUpdateResult.removed
-    assert admission.update(False, False) == nothing
-    assert admission.update(True, False) == added
-    assert admission.update(True, False) == nothing
-    assert admission.update(True, True) == added | removed
-    assert admission.update(False, True) == nothing
-    admission.formed()
-    assert admission.update(False, True) == removed

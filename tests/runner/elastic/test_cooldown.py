@@ -1,21 +1,10 @@
 """How long a host gets no new workers after a failure."""
 
-import math
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from horovod.runner.elastic.limits import Blacklist, check_range
-
-
-def test_without_a_range_it_is_for_ever():
-    known = Blacklist()
-    assert not known.bars("a", 0.0)
-    assert known.failed("a", 0.0) == math.inf
-    assert known.bars("a", 1e9)
-    assert not known.bars("b", 1e9)
-    assert (known.barred(["a", "b"], 5.0), known.next_return(5.0)) == (["a"], None)
 
 
 @given(low=st.integers(1, 60), more=st.integers(0, 3000), seed=st.integers(0, 1000))

@@ -5,9 +5,7 @@ import time
 
 import pytest
 
-from horovod.runner.base.arguments import HOROVOD_RUN
-from horovod.runner.elastic.finder import EVERY, Finder, Found, NotFound
-from tests.runner.launching import executable
+from horovod.runner.elastic.finder import Finder, Found, NotFound
 
 
 def wait(finder, seconds=120.0):
@@ -63,32 +61,3 @@ def test_a_script_is_run_again_and_again_and_only_changes_are_told(tmp_path, mon
     finder.close()
     assert finder.look(time.monotonic()) is None
     assert finder.events() == {}
-
-
-def test_the_first_answer_counts_for_more(tmp_path):
-    script = executable(tmp_path / "hosts.sh", "#!/bin/sh\nexit 3\n")
-    finder = Finder(str(script), None, {})
-    told = wait(finder)
-    assert isinstance(told, NotFound)
-    assert told.first
-    assert finder.next_time() <= time.monotonic() + EVERY
-    with pytest.raises(ValueError, match=r"^host_discovery_script must be .*, which does not exist here"):
-        Finder(str(tmp_path / "none.sh"), None, {}, names=HOROVOD_RUN)
-
-
-def test_sentences_of_every_run_are_in_the_words_of_the_caller(tmp_path, monkeypatch):
-    monkeypatch.setattr("horovod.runner.elastic.finder.EVERY", 0.02)
-    script = executable(tmp_path / "hosts.sh", "#!/bin/sh\necho a\n")
-    finder = Finder(str(script), None, {}, names=HOROVOD_RUN)
-    assert "print 'a:N', or give slots" in wait(finder).why
-    script.unlink()
-    assert wait(finder).why.startswith(f"host_discovery_script must be an executable file, got {str(script)!r}, which")
-    finder.close()
-
-
-def test_the_same_hosts_always():
-    finder = Finder(None, None, {"a": 1})
-    assert finder.next_time() == 0.0
-    assert finder.look(5.0) == Found({"a": 1})
-    assert finder.look(6.0) is None
-    assert finder.next_time() is None

@@ -36,19 +36,6 @@ def ends(job: ElasticJob, stop: Path, size: int) -> None:
     assert sum(words == ["ends"] for rank in range(size) for words in job.words(str(rank))) == size
 
 
-def test_one_more_dies_while_ranks_are_formed_anew(tmp_path):
-    stop = tmp_path / "stop"
-    with elastic_job(tmp_path, "localhost:4", "-np", "4", "--min-np", "1", *PROGRAM, str(stop)) as job:
-        trains(job, 4)
-        (tmp_path / "stop.falls2").touch()
-        job.kill("rank 1")
-        job.until_said(r"rank 1 on host localhost failed: killed by signal 9 \(SIGKILL\)")
-        job.until_said(r"3 ranks left")
-        job.until_said(r"going on with 2 ranks")
-        assert trains(job, 2) >= 5
-        ends(job, stop, 2)
-
-
 @pytest.mark.heavy
 def test_a_launcher_that_was_killed_is_started_again(tmp_path):
     """It restarts with another number of ranks, which resume from the checkpoint."""

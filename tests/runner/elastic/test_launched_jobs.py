@@ -52,37 +52,6 @@ def test_a_worker_is_killed_and_others_come(tmp_path):
     assert "ends" in (logs / "worker.3" / "stdout").read_text()
 
 
-@pytest.mark.heavy
-def test_a_program_that_has_been_changed_meanwhile(tmp_path):
-    stop, program = tmp_path / "stop", tmp_path / "program.py"
-    text = "# {}\nimport runpy, sys\nsys.path.insert(0, {!r})\nrunpy.run_path({!r})\n"
-    root, real = str(Path(__file__).parents[3]), PROGRAM[1]
-    program.write_text(text.format("as the job began", root, real))
-    command = [sys.executable, str(program), str(stop)]
-    flags = ("-np", "2", "--min-np", "1", "--max-np", "3")
-    with elastic_job(tmp_path, "localhost:2", *flags, *command) as job:
-        job.until(lambda: len(job.words("1")) > 3)
-        program.write_text(text.format("edited", root, real))
-        job.hosts("localhost:3")
-        job.until_said("failed: refused: its copy of program.py differs from the one that the job runs; install")
-        job.until_said("horovod: a new worker on host localhost is not let into the job: its copy of program.py")
-        steps = len(job.words("1"))
-        job.until(lambda: len(job.words("1")) > steps + 20)
-        stop.touch()
-        assert job.end() == 0, job.shown()
-
-
-def test_a_program_that_does_not_know_of_horovod(tmp_path):
-    program = tmp_path / "program.py"
-    names = [f"HOROVOD_{of}{what}" for what in ("RANK", "SIZE") for of in ("", "LOCAL_", "CROSS_")]
-    program.write_text(f"import os\nprint('alone', *(os.environ[name] for name in {names}))\n")
-    with elastic_job(tmp_path, "localhost:2", "-np", "2", sys.executable, str(program)) as job:
-        assert job.end() == 0
-        assert "warning: no rank has called hvd.init(), so the same program ran 2 times" in job.err[-1]
-        # Older programs read their rank before they call hvd.init().
-        assert sorted(job.out) == ["[0]<stdout>:alone 0 0 0 2 2 1", "[1]<stdout>:alone 1 1 0 2 2 1"]
-
-
 def test_a_program_that_trains_outside_of_run_is_told_of_it(tmp_path):
     program = tmp_path / "program.py"
     program.write_text(

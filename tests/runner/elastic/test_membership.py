@@ -5,7 +5,6 @@ from horovod.runner.elastic.actions import (
     ACCUSED,
     CERTAIN,
     LEAVING,
-    TOGETHER,
     Abandon,
     Break,
     Dismiss,
@@ -13,11 +12,8 @@ from horovod.runner.elastic.actions import (
     Kill,
     Notify,
     Phase,
-    Say,
     Spawn,
 )
-from horovod.runner.elastic.limits import Blacklist, Limits
-from horovod.runner.elastic.membership import Membership
 from horovod.runner.elastic.workers import Workers
 from tests.runner.elastic.world import World, of, started
 
@@ -47,23 +43,6 @@ def test_it_starts_when_there_are_slots_for_np_and_all_that_were_started_are_rea
     world.form()
     assert world.running() == [0, 1, 2, 3, 4, 5]
     assert world.membership.next_time(world.now) is None, "while it trains nothing depends on the clock"
-
-
-def test_who_is_late_at_the_start_joins_later():
-    world = World(start=4, most=None)
-    world.discover(a=5)
-    world.ready(0, 1, 2, 3)
-    world.wait(TOGETHER - 0.1)
-    assert not of(world, Form)
-    world.wait(0.1)
-    world.form()
-    assert world.running() == [0, 1, 2, 3]
-    world.ready(4)
-    (notify,) = of(world, Notify)
-    assert notify.update == HostUpdateResult.added
-    world.back(0, 1, 2, 3)
-    world.form()
-    assert world.running() == [0, 1, 2, 3, 4]
 
 
 def test_a_rank_dies_and_the_others_go_on_as_soon_as_they_are_back():
@@ -141,17 +120,6 @@ def test_who_is_said_to_be_lost_and_shows_no_sign_of_life_is_killed():
     assert world.running() == [0, 1, 2]
 
 
-def test_who_is_said_to_be_lost_but_lives_has_time_to_come_back():
-    world = started(World(), a=4)
-    world.back(0, 1, 2, lost=(3,))
-    world.noticed_end(3)
-    world.wait(100)
-    assert not of(world, Kill)
-    world.back(3)
-    world.form()
-    assert world.running() == [0, 1, 2, 3], "only a connection was broken"
-
-
 def test_who_is_stopped_is_killed_though_no_rank_has_noticed():
     world = started(World(), a=4)
     world.act(world.membership.accused([1], world.now, "it is stopped (SIGSTOP)"))
@@ -187,18 +155,6 @@ def test_no_epoch_begins_before_the_killed_one_is_gone():
     assert of(world, Abandon) == [Abandon(3)]
 
 
-def test_one_more_dies_while_they_form_again():
-    world = started(World(), a=2, b=2)
-    world.exit(0)
-    world.back(1, 2, 3)
-    assert world.membership.epoch == 2
-    world.exit(3)
-    assert [action.epoch for action in of(world, Break)] == [1, 2], "those that connect need not wait for it"
-    world.back(1, 2)
-    world.form()
-    assert (world.membership.epoch, world.running()) == (3, [1, 2])
-
-
 def test_below_the_minimum_they_wait_for_others_and_end_when_none_come():
     world = started(World(least=3, timeout=50), a=2, b=2)
     world.lose("b")
@@ -221,16 +177,6 @@ def test_below_the_minimum_they_wait_for_others_and_end_when_none_come():
     assert world.end.text == ("50 s have passed without enough workers (--elastic-timeout): 2 are there, 3 are needed")
 
 
-def test_how_long_they_still_wait_is_told():
-    world = started(World(least=3, timeout=60), a=2, b=1, c=1)
-    world.exit(2)
-    world.back(0, 1)
-    world.wait(20.5)  # for one that computes
-    world.exit(3)
-    assert world.said[-1].startswith("waiting for workers: 2 are there, 3 are needed to go on")
-    assert world.said[-1].endswith("the job ends in 40 s (--elastic-timeout)"), "of 60"
-
-
 def test_a_host_comes_back_after_its_cooldown():
     world = started(World(cooldown=(10, 100)), a=2, b=2)
     world.lose("b")
@@ -249,20 +195,6 @@ def test_a_host_comes_back_after_its_cooldown():
     assert world.running() == [0, 1, 4, 5]
 
 
-def test_a_newcomer_dies_while_it_joins():
-    world = started(World(), a=2, b=2)
-    world.discover(a=2, b=2, c=1)
-    world.ready(4)
-    world.exit(4)
-    world.back(0, 1, 2, 3)
-    world.form()
-    assert world.running() == [0, 1, 2, 3]
-    world = started(World(), a=2, b=2)
-    world.discover(a=2, b=2, c=1)
-    world.exit(4)
-    assert world.running() == [0, 1, 2, 3], "nobody has noticed"
-
-
 def test_a_host_is_taken_away_in_order():
     world = started(World(), a=2, b=2)
     world.discover(a=2)
@@ -278,20 +210,6 @@ def test_a_host_is_taken_away_in_order():
     assert not any("failed" in text for text in world.said)
     world.discover(a=2, b=2)
     assert len(of(world, Spawn)) == 6, "b is not barred"
-
-
-def test_no_answer_is_no_removal():
-    world = started(World(), a=4)
-    world.discover()
-    world.discover()
-    assert world.running() == [0, 1, 2, 3]
-    assert world.said == ["no host is found; what runs goes on"]
-
-
-def test_who_names_no_host_is_told():
-    membership = Membership(Limits(1, 1, None), Blacklist(None), 0.0)
-    said = [action for action in membership.discovered({}, 0.0, by="./hosts.sh") if isinstance(action, Say)]
-    assert said[0].text == "no host is found: ./hosts.sh names none"
 
 
 def test_somebody_of_the_last_epoch_has_to_remain():
@@ -316,15 +234,6 @@ def test_all_members_of_a_lost_host_are_named_at_once_and_no_other_worker():
     world.discover(a=2, b=1)
     world.lose("b")
     assert not of(world, Break), "no member was there"
-
-
-def test_one_that_was_heard_and_one_that_has_come_back_are_not_accused():
-    world = started(World(), a=4)
-    world.back(0, 1, lost=(1, 2, 3))  # worker 1 returns although others have lost it
-    world.noticed_end(2)
-    world.back(2)
-    world.wait(ACCUSED)
-    assert [kill.worker for kill in of(world, Kill)] == [3]
 
 
 def test_whoever_holds_the_state_keeps_a_slot_before_others_by_rank_and_number():

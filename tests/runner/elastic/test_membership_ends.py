@@ -2,18 +2,9 @@
 
 import pytest
 
-from horovod.runner.elastic.actions import TOGETHER, TORN_DOWN, Break, Dismiss, Kill, Notify, Phase, Spawn
+from horovod.runner.elastic.actions import TOGETHER, TORN_DOWN, Break, Dismiss, Kill, Phase, Spawn
 from horovod.runner.elastic.limits import Limits
 from tests.runner.elastic.world import World, of, started
-
-
-def test_all_fail_at_the_start():
-    world = World(cooldown=(1, 1))
-    world.discover(a=4)
-    for number in range(4):
-        world.exit(number)
-    assert world.end is not None
-    assert (world.end.success, world.end.text) == (False, "no worker is left")
 
 
 def test_success_of_one_is_success():
@@ -28,16 +19,6 @@ def test_success_of_one_is_success():
     world.exit(3, success=True)
     assert world.end is not None
     assert world.end.success
-
-
-def test_a_victim_bars_no_host():
-    world = started(World(), a=2, b=2)
-    world.exit(0)
-    world.exit(2, victim=True)
-    world.back(1, 3)
-    world.form()
-    assert world.running() == [1, 3]
-    assert of(world, Spawn)[-1].host == "b", "its slot is free again"
 
 
 def test_the_reset_limit_counts_changes_of_members():
@@ -126,19 +107,6 @@ def test_a_machine_that_is_torn_down_ends_its_rank_first():
     assert world.running() == [0, 2]
 
 
-def test_time_for_which_the_launcher_was_stopped_makes_no_host_hopeless():
-    world = started(World(start=2, least=2, most=2), a=1, b=1)
-    world.discover(complete=True, a=1, b=1)
-    world.exit(1)
-    world.back(0)
-    world.now += 500
-    world.membership.postpone(500)
-    world.act(world.membership.tick(world.now))
-    assert world.end is None
-    world.wait(TORN_DOWN)
-    assert world.end is not None
-
-
 def test_one_that_fails_before_the_first_epoch_ends_a_job_that_cannot_begin_any_more():
     world = World(start=2, least=1)
     world.discover(a=2)
@@ -146,15 +114,6 @@ def test_one_that_fails_before_the_first_epoch_ends_a_job_that_cannot_begin_any_
     world.exit(1)
     assert world.end is not None
     assert "1 are there, 2 are needed" in world.end.text
-
-
-def test_a_worker_that_is_stopped_before_it_is_a_member_is_killed_too():
-    world = started(World(cooldown=(1, 1)), a=4)
-    world.discover(a=5)
-    world.act(world.membership.accused([4], world.now, "it is stopped"))
-    assert of(world, Kill) == [Kill(4, "it is stopped")]
-    assert not of(world, Break)
-    assert "new worker 4 on host a failed: killed, since it is stopped" in world.said
 
 
 def test_nobody_waits_for_the_process_of_one_that_ends_by_an_exception():
@@ -180,51 +139,6 @@ def test_nobody_waits_for_the_process_of_one_that_ends_by_an_exception():
     assert not world.end.success
 
 
-def test_one_that_says_so_and_does_not_end_is_killed():
-    world = started(World(timeout=60), a=4)
-    world.ending(3)
-    world.back(0, 1, 2)
-    world.form()
-    world.wait(30)
-    assert of(world, Kill) == [Kill(3, "it had announced its end, and did not end")]
-
-
-def test_who_ends_with_success_while_its_host_is_taken_away_has_succeeded():
-    world = started(World(start=2, least=1), a=1, b=1)
-    world.discover(c=2)
-    world.exit(0, success=True)
-    assert world.membership.phase is Phase.FINISHING
-    world.exit(1, success=True)
-    assert world.end is not None
-    assert world.end.success, world.end.text
-    # One of two workers; its loss does not break the epoch.
-    world = started(World(start=2, least=1), a=1, b=1)
-    world.discover(a=1)
-    world.exit(1, success=True)
-    assert not of(world, Break)
-    world.wait(1000)
-    assert not of(world, Kill), "rank 0 may work on"
-    world.exit(0, success=True)
-    assert world.end is not None
-    assert world.end.success
-
-
-def test_workers_that_are_gone_are_not_kept():
-    world = started(World(start=2, least=1, most=2, cooldown=(1, 1), resets=None), a=2)
-    for last in range(1, 31):
-        world.exit(last)
-        world.back(*world.working())
-        world.form()
-        world.wait(2)
-        world.ready()
-        world.back(*world.working())
-        world.form()
-    assert world.running() == [0, 31], "numbers are not given again"
-    kept = [value for value in vars(world.membership.workers).values() if isinstance(value, dict)]
-    assert [len(one) for one in kept] == [2]
-    assert world.membership.workers.find(30) is None
-
-
 def test_a_new_worker_that_never_calls_init_is_killed_while_the_others_train():
     world = started(World(timeout=60, cooldown=(1, 1)), a=4)
     world.discover(a=5)
@@ -244,49 +158,6 @@ def test_a_new_worker_that_never_calls_init_is_killed_while_the_others_train():
     assert not of(world, Kill)
     world.wait(1)
     assert [action.worker for action in of(world, Kill)] == [2]
-
-
-def test_nobody_new_comes_when_the_reset_limit_is_used_up():
-    world = started(World(start=3, resets=0), a=3)
-    world.discover(a=4)
-    assert len(of(world, Spawn)) == 3
-    world = started(World(start=3, resets=1), a=3)
-    world.discover(a=3, b=1)
-    world.ready()
-    world.back(0, 1, 2)
-    world.form()
-    assert world.running() == [0, 1, 2, 3]
-    world.discover(a=3, b=2, c=1)
-    assert len(of(world, Spawn)) == 4, "it could not be let in"
-    # A worker started earlier is waiting; the same members may form an epoch again without it.
-    world = started(World(start=3, resets=1), a=3)
-    world.discover(a=3, b=2)
-    world.ready(3)
-    world.wait(TOGETHER)
-    world.back(0, 1, 2)
-    world.form()
-    world.ready(4)
-    assert len(of(world, Notify)) == 1
-    world.back(*world.working())
-    world.form()
-    assert world.running() == [0, 1, 2, 3]
-    assert world.end is None
-    world.exit(3)
-    world.back(0, 1, 2)
-    assert world.end is not None
-    assert world.end.text == "the members were to change more often than --reset-limit allows (1)"
-
-
-def test_a_program_that_does_not_know_of_horovod_may_end_at_different_times():
-    world = World(start=3, least=1)
-    world.discover(a=3)
-    world.exit(0, success=True)
-    assert not of(world, Kill), "each does the same work"
-    world.wait(1000)
-    world.exit(2, success=True)
-    world.exit(1, success=True)
-    assert world.end is not None
-    assert world.end.success
 
 
 def test_a_host_that_is_taken_away_and_vanishes_has_not_failed():
@@ -324,16 +195,3 @@ def test_time_for_which_the_launcher_was_stopped_counts_for_no_deadline():
     assert world.end is None
     world.wait(1)
     assert world.end is not None
-
-
-def test_who_is_new_comes_in_spite_of_the_limit_while_too_few_survive():
-    world = started(World(start=3, least=3, resets=1), a=2, b=1)
-    world.lose("b")
-    world.back(0, 1)
-    world.discover(a=2, c=1)
-    assert len(of(world, Spawn)) == 4
-    world.ready(3)
-    world.form()
-    assert world.running() == [0, 1, 3]
-    world.discover(a=2, c=2)
-    assert len(of(world, Spawn)) == 4, "the limit is used up, and as many survive as are needed"

@@ -2,15 +2,9 @@
 
 from dataclasses import replace
 
-import pytest
-
 from horovod.runner.base import arguments
 from horovod.runner.elastic.actions import Kill
-from horovod.runner.elastic.discovery import check_fixed
-from horovod.runner.elastic.limits import Limits
 from tests.runner.elastic.world import World, of, started
-
-KINDS = [arguments.FLAGS, arguments.HOROVOD_RUN, arguments.ARGUMENTS]
 
 
 def sentences(called):
@@ -51,15 +45,3 @@ def test_what_a_job_says_until_it_ends():
     text = sentences(replace(arguments.ARGUMENTS, cooldown=""))
     assert "get no new ones: 2 are there" in text
     assert "()" not in text
-
-
-def test_a_sentence_names_what_the_caller_can_set():
-    for wrong, argument in (((2, 3, None), "least"), ((2, 1, 1), "most"), ((2, 1, 3, -1), "resets")):
-        for called in KINDS:
-            with pytest.raises(ValueError, match=rf"{getattr(called, argument)} (must be .* got )?-?\d") as caught:
-                Limits(*wrong, names=called)
-            assert called is arguments.FLAGS or "--" not in str(caught.value)
-    with pytest.raises(ValueError, match=r"elastic_timeout must be .*, got 0"):
-        Limits(2, 1, timeout=0, names=arguments.ARGUMENTS)
-    with pytest.raises(ValueError, match=r"\(min_num_proc\) must have .* got 1; with host_discovery_script one host"):
-        check_fixed({"a": 4}, arguments.HOROVOD_RUN)

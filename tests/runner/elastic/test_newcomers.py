@@ -23,19 +23,9 @@ def test_the_variable_that_says_whether_the_program_must_be_the_same():
         assert bool(newcomers.judge(encode(other)).refusal) is refused
 
 
-def test_others_of_the_same_kind_are_let_in():
-    assert judged() == judged(same_code=False) == AdmissionResult()
-
-
 def test_another_version_is_refused_by_naming_both():
     assert "has horovod 1.1.0, but the launcher has horovod 1.2.0" in judged(version="1.1.0").refusal
     assert "has Python 3.12, but the job's workers have Python 3.11" in judged(python="3.12").refusal
-
-
-def test_the_first_to_come_does_not_set_the_version():
-    newcomers = Newcomers(version="1.2.0")
-    assert "has horovod 1.1.0" in newcomers.judge(encode(Facts("1.1.0", "3.9", "old.py", "bb"))).refusal
-    assert newcomers.judge(encode(JOB)) == AdmissionResult()
 
 
 def test_another_program_is_a_refusal_or_a_warning_as_one_likes():
@@ -45,7 +35,3 @@ def test_another_program_is_a_refusal_or_a_warning_as_one_likes():
     assert judged(False, code="bb") == AdmissionResult(warning=f"{text}, which HOROVOD_ELASTIC_CODE=any allows")
     assert "its program is other.py, but the job's is train.py" in judged(program="other.py", code="bb").refusal
     assert "is no file" in judged(program="", code="").refusal
-
-
-def test_who_says_nothing_that_can_be_read_is_refused():
-    assert "another version of horovod" in Newcomers().judge(b"hello").refusal

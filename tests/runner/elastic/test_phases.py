@@ -13,10 +13,3 @@ def test_a_loop_that_goes_on_much_later_than_it_wished_has_stood_still():
     assert standstill.look(9001.0 + STOOD_STILL + 1.0) == STOOD_STILL + 2.0
     standstill.waits(0.0)
     assert standstill.look(9007.1) == 0.0, "that is: at once"
-
-
-def test_a_loop_that_is_stopped_before_it_waits_has_stood_still():
-    standstill = Standstill(100.0)
-    assert standstill.look(101.0) == 0.0
-    standstill.waits(102.0)  # called after the stop, once this time has passed
-    assert standstill.look(126.0) == 25.0

@@ -22,11 +22,6 @@ def test_rankfile():
     ]
 
 
-def test_more_ranks_than_cores_get_one_each():
-    text = jsrun.rankfile(assign([Host("n1", 3)], 3), {"n1": 2})
-    assert [line.partition("cpu: ")[2][:3] for line in text.splitlines()[3:]] == ["{0}", "{1}", "{2}"]
-
-
 def test_hosts_of_the_lsf_job():
     assert jsrun.lsf_hosts(LSF) == [Host("n1", 4), Host("n2", 4)]
     assert jsrun.lsf_hosts({"LSB_HOSTS": "batch n1 n1 n2"}) == [Host("batch", 1), Host("n1", 2), Host("n2", 1)]
@@ -74,12 +69,3 @@ def test_a_job_by_jsrun(tmp_path, monkeypatch, capfd):
     assert "[0]<stdout>:rank: 0: { hostname: n1; cpu: {0} ; gpu: * ; mem: * }" in out
     assert "['python', 'x.py'] secret 4" in err
     assert [path.name for path in tmp_path.iterdir()] == ["jsrun"], "the resource file is removed"
-
-
-def test_inside_lsf_other_launchers_can_be_asked_for(tmp_path, monkeypatch):
-    fake(tmp_path, "jsrun", JSRUN)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    for flag in ("--gloo", "--mpi"):
-        namespace, _ = cli.parse(["-np", "1", flag, "python"])
-        jsrun.apply(namespace, LSF)
-        assert not namespace.jsrun

@@ -10,11 +10,10 @@ from horovod.runner.attribution.endings import Endings
 from horovod.runner.base.errors import LaunchError
 from horovod.runner.command import cli
 from horovod.runner.external_launchers import foreign_job, jsrun, mpi, mpi_output
-from horovod.runner.external_launchers.mpi import Flavour, build, exported, recognise
+from horovod.runner.external_launchers.mpi import Flavour, build, recognise
 from horovod.runner.plan.hosts import Host, assign
-from horovod.runner.plan.settings import MpiOptions, mpi_options
+from horovod.runner.plan.settings import MpiOptions
 from tests.runner.external_launchers.fakes import LSF, fake
-from tests.runner.launching import LIMIT, running
 
 VERSIONS = {
     "mpirun (Open MPI) 5.0.11\n\nReport bugs to https://www.open-mpi.org/community/help/": Flavour.OPEN_MPI,
@@ -42,12 +41,6 @@ def test_open_mpi():
     )
 
 
-def test_open_mpi_that_carries_the_job_chooses_its_own_way():
-    words = build("mpirun", Flavour.OPEN_MPI, TWO, COMMAND, [], MpiOptions(), carries=True)
-    assert "--mca" not in words
-    assert words[-3:] == COMMAND
-
-
 def test_open_mpi_with_everything():
     given = MpiOptions((), ("--bind-to", "core"), tcp=True)
     words = build("mpirun", Flavour.OPEN_MPI, UNEQUAL, COMMAND, [], given, interfaces="eth1,eth2", ssh_port=2222,
@@ -58,15 +51,6 @@ def test_open_mpi_with_everything():
     assert "--mca btl_tcp_if_include eth1,eth2" in text
     assert words[words.index("plm_rsh_args") + 1] == "-p 2222 -i '/k ey'"
     assert "-tcp" not in words
-
-
-def test_many_hosts_are_started_at_once():
-    def words(count):
-        slots = assign([Host(f"h{i}", 1) for i in range(count)], count)
-        return " ".join(build("mpirun", Flavour.OPEN_MPI, slots, COMMAND, [], MpiOptions()))
-
-    assert "plm_rsh" not in words(63)
-    assert "--mca plm_rsh_no_tree_spawn true --mca plm_rsh_num_concurrent 64" in words(64)
 
 
 def test_spectrum():
@@ -82,17 +66,6 @@ def test_hydra(flavour):
     assert "-hosts a:2,b:1 -bind-to" in " ".join(build("mpiexec", flavour, UNEQUAL, COMMAND, [], MpiOptions()))
     with pytest.raises(LaunchError, match=r"--ssh-port.*ssh/config"):
         build("mpiexec", flavour, TWO, COMMAND, [], MpiOptions(), ssh_port=22)
-
-
-def test_what_is_exported():
-    names = ["PATH", "HOROVOD_CYCLE_TIME", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_FD", "SLURM_JOB_ID", "a.b", "X=Y"]
-    assert exported(names) == ["HOROVOD_CYCLE_TIME", "PATH"]
-
-
-def test_quotes_that_do_not_match():
-    with pytest.raises(LaunchError, match="--mpi-args must be"):
-        mpi_options("--mca 'x", None, False)
-    assert mpi_options("-x 'a b'", "--bind-to none", True) == MpiOptions(("-x", "a b"), ("--bind-to", "none"), True)
 
 
 def settings(*words):
@@ -308,21 +281,3 @@ def test_ranks_of_this_machine_report(tmp_path, monkeypatch):
     assert (result.exit_code, result.failed_rank) == (1, 1)
     command, _ = mpi.prepare(settings("-np", "2", "--mpi", "-H", "n1:1,n2:1"), os.environ)
     assert "HOROVOD_REPORT_PIPE" not in command
-
-
-def test_nobody_can_be_blamed():
-    assert mpi_output.judge(1, "mpirun: something\n", {0: "a warning\n"}, Endings(HOSTS)) is None
-    assert mpi_output.judge(0, "", {0: OWN}, Endings(HOSTS)) is None, "an exception that the program has caught"
-
-
-def test_a_launcher_whose_output_nobody_reads_is_ended(tmp_path):
-    """It ends like every job, by the same loop."""
-    fake(tmp_path, "mpirun", "import sys\nif '--version' in sys.argv: sys.exit(print('mpirun (Open MPI) 5.0.0'))\n"
-         "while True: print('[1,0]<stdout>:more')")  # fmt: skip
-    path = f"{tmp_path}:{os.environ['PATH']}"
-    with running(["-np", "1", "--mpi", "true"], environment={"PATH": path}) as job:
-        assert job.process.stdout.readline() == b"[0]<stdout>:more\n"
-        job.process.stdout.close()
-        assert job.process.wait(LIMIT) == 128 + 13
-        assert b"the reader of the output has closed it" in job.process.stderr.read()
-        assert job.left() == []

@@ -1,7 +1,6 @@
 """Existing processes become ranks, and both sides notice when the other ends."""
 
 import contextlib
-import dataclasses
 import os
 import queue
 import re
@@ -114,42 +113,6 @@ def test_one_that_is_stopped_is_lost_and_one_that_keeps_the_interpreter_is_not(j
     assert gone.empty()
 
 
-@pytest.mark.heavy
-def test_one_whose_signs_of_life_never_come_is_not_said_to_be_stopped(job):
-    made, servers, gone = job
-    process = made.add()
-    order = servers.assign(0, made.ask(process, describe), {}, 10.0)
-    with workers.listen("127.0.0.1") as deaf:  # as if the network let only one of the connections through
-        order = dataclasses.replace(order, heartbeat_port=deaf.getsockname()[1])
-        made.ask(process, lambda: assignment.join(order))
-        number, how = gone.get(timeout=20)
-    assert number == 0
-    assert re.match(r"its connection for signs of life has not come in \d s, though another has: the network lets", how)
-    assert process.wait(10) == 1
-
-
-def test_a_forked_child_does_not_end_its_parents_watch(job):
-    made, servers, gone = job
-    (process,) = join_all(made, servers, 1)
-
-    def fork(leave):
-        pid = os.fork()
-        if pid == 0:
-            try:
-                eval(f"assignment.{leave}", {"assignment": assignment})
-                os._exit(0)
-            finally:
-                os._exit(1)
-        return os.waitpid(pid, 0)[1]
-
-    for leave in ("leave()", "_taken[-1].connection.close()"):
-        assert made.ask(process, lambda leave=leave: fork(leave)) == 0
-    assert gone.empty()
-    servers.close()
-    assert process.wait(10) == 1
-    assert "the driver has ended" in process.stderr.read()
-
-
 def test_it_ends_with_the_process_that_it_cannot_be_without(job):
     made, servers, gone = job
     keeper = subprocess.Popen(["sleep", "60"])
@@ -221,24 +184,6 @@ def test_a_stranger_with_all_that_was_told_gets_nothing(job):
     assert "does not answer" in why
 
 
-def test_strangers_at_the_line_are_dropped_and_members_served(job):
-    made, servers, gone = job
-    (process,) = join_all(made, servers, 1)
-    port = servers._liveness_port
-    for said in (b"", b"x" * 500, b"HVD2" + b"\0" * 400):
-        with socket.create_connection(("127.0.0.1", port), 5) as sock:
-            sock.sendall(said)
-            sock.settimeout(10)
-            if said:
-                try:
-                    assert sock.recv(100) in (b"",)
-                except ConnectionError:
-                    pass
-    assert gone.empty()
-    process.kill()
-    assert gone.get(timeout=60) == (0, "")
-
-
 def test_silent_strangers_do_not_keep_members_out(job, monkeypatch):
     monkeypatch.setattr(liveness, "_UNAUTHENTICATED", 4)
     monkeypatch.setattr(liveness, "_HANDSHAKE", 1000.0)
@@ -252,8 +197,3 @@ def test_silent_strangers_do_not_keep_members_out(job, monkeypatch):
         assert made.hear(process) == (True, None)
     process.kill()
     assert gone.get(timeout=60) == (0, "")
-
-
-def test_another_address_is_refused():
-    with pytest.raises(ValueError, match=r"reach this driver at 198\.51\.100\.7, which is no address of its host"):
-        ExternalWorkers("198.51.100.7", lambda number, still: None)

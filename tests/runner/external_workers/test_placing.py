@@ -34,9 +34,3 @@ def test_another_version_is_named_with_both():
     text = assignment.misfit([worker("a"), worker("b", pid=7, version="2.0")], "1.0")
     assert "worker 1 (host b, pid 7) has horovod 2.0" in text
     assert "the driver has 1.0" in text
-
-
-def test_another_python_is_named_with_both():
-    text = assignment.misfit([worker("a"), worker("b", python="3.12")], "1.0")
-    assert "worker 1" in text
-    assert "Python 3.12, worker 0 has 3.11" in text

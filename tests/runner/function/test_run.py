@@ -1,30 +1,22 @@
 """horovod.run: functions, results, errors."""
 
 import concurrent.futures
-import functools
-import io
 import linecache
 import os
-import pickle
 import re
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-import types
 
-import cloudpickle
 import pytest
 
 import horovod
 from horovod.runner import WorkerError
 from horovod.runner.base.errors import OutcomeError
 from horovod.runner.base.job_result import JobResult
-from horovod.runner.function import outcome, package, worker_error
-from horovod.runner.output.bars import Bars
-from horovod.runner.output.output import StreamOutput
-from horovod.runner.output.row import Row
+from horovod.runner.function import outcome, worker_error
 from tests.runner.launching import eventually, marked_environment, processes_with
 
 
@@ -132,19 +124,6 @@ def test_functions_and_arguments_that_cannot_travel_are_named():
         horovod.run(lambda: lock.locked())
 
 
-def test_functions_of_modules_that_no_file_holds():
-    module = types.ModuleType("made_here")
-    exec("def double(x): return helper(x)\ndef helper(x): return 2 * x", module.__dict__)
-    sys.modules["made_here"] = module
-    try:
-        packed = [package.pack(module.double, (21,), {}), package.pack(functools.partial(module.double, 4), (), {})]
-    finally:
-        del sys.modules["made_here"]
-    for made, expected in zip(packed, (42, 8), strict=True):
-        function, args, kwargs = cloudpickle.loads(pickle.loads(made)[2])
-        assert function(*args, **kwargs) == expected
-
-
 def test_output_goes_to_replaced_streams(capsys):
     def talk():
         for i in range(3):
@@ -156,54 +135,6 @@ def test_output_goes_to_replaced_streams(capsys):
     out, err = capsys.readouterr()
     assert out == "".join(f"[0]<stdout>:{t}\n" for t in ("out 0 \u00fc", "out 1 \u00fc", "out 2 \u00fc", "tail"))
     assert err == "[0]<stderr>:one\n"
-
-
-class Kept:
-    """A stream that buffers its input until it is flushed to a common list."""
-
-    encoding = "ascii"
-
-    def __init__(self, name, shown):
-        self.name, self.shown, self.text = name, shown, ""
-
-    def write(self, text):
-        self.text += text
-
-    def flush(self):
-        if self.text:
-            self.shown.append((self.name, self.text))
-        self.text = ""
-
-    def isatty(self):
-        return True
-
-
-def test_replaced_streams_keep_the_order():
-    shown = []
-    sink = StreamOutput(Kept("out", shown), Kept("err", shown))
-    row = Row()
-    row.go_back("")
-    row.write(0, "50 %", list("50 %"), "")
-    for stream, data in ((1, b"a\n"), (1, b"b\n"), (1, "\u00fc\n".encode()), (2, b"c\n")):
-        sink.put(stream, data)
-        sink.draw((0, 2), Bars(2, "", [row]))
-        sink.write()
-    sink.end_bars()
-    sink.close()
-    # A line does not begin within a progress bar, and non-ASCII characters are escaped.
-    bar = ("err", "\r50 %\r    \r")
-    assert shown == [("out", "a\n"), bar, ("out", "b\n"), bar, ("out", "\\xfc\n"), ("err", bar[1] + "c\n" + bar[1])]
-    assert not sink.broken
-
-
-def test_a_stream_that_is_closed_breaks_the_output():
-    text = io.StringIO()
-    sink = StreamOutput(text, None)
-    sink.put(2, b"dropped\n")
-    assert not sink.broken
-    text.close()
-    sink.put(1, b"nowhere\n")
-    assert sink.broken
 
 
 def test_classes_of_the_script_travel_both_ways(tmp_path):
@@ -222,11 +153,6 @@ def test_classes_of_the_script_travel_both_ways(tmp_path):
         [sys.executable, str(script)], cwd="/", env=marked_environment(), capture_output=True, text=True, timeout=60
     )
     assert (done.stdout, done.stderr) == ("15\n", "")
-
-
-def test_a_worker_that_ends_without_a_result():
-    with pytest.raises(RuntimeError, match="failed first: exit code 4"):
-        horovod.run(lambda: os._exit(4), num_proc=1)
 
 
 def test_np_is_deprecated():

@@ -1,7 +1,6 @@
 """The exception of horovod.run: it inherits from two classes where possible, with fallbacks."""
 
 import pickle
-import sys
 import traceback
 
 import pytest
@@ -86,41 +85,3 @@ def test_where_two_classes_cannot_be_joined(cause):
     assert type(error) is WorkerError
     assert error.__cause__ is cause
     assert "WorkerError: rank 1 failed first" in "".join(traceback.format_exception(error))
-
-
-def test_a_stop_iteration_of_a_worker_does_not_end_a_generator_here():
-    def generator():
-        yield 1
-        raise worker_error("rank 0 failed first", 0, "h", 1, "", StopIteration(3))
-
-    with pytest.raises(WorkerError, match="rank 0"):
-        list(generator())
-
-
-def test_what_is_not_known_of_a_worker():
-    for error in (worker_error("gone"), WorkerError("gone")):
-        assert (error.rank, error.host, error.exit_code, error.remote_traceback) == (None, "", 1, "")
-        assert error.cause is None
-
-
-class Odd(Exception):
-    name = "of the class"
-
-    def itself(self):
-        return self
-
-
-def test_methods_of_the_cause_see_the_error():
-    error = worker_error("odd", cause=Odd())
-    assert isinstance(error, Odd)
-    assert error.itself() is error
-    error.name = "mine"
-    assert (error.name, error.cause.name) == ("mine", "of the class")
-
-
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="groups of exceptions came with Python 3.11")
-def test_a_group_of_exceptions_stays_apart():
-    group = ExceptionGroup("some", [ValueError("x")])  # noqa: F821
-    error = worker_error("odd", cause=group)
-    assert not isinstance(error, ExceptionGroup)  # noqa: F821
-    assert error.__cause__ is group

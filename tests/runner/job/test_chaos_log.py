@@ -32,20 +32,6 @@ def test_from_what_a_rank_says_to_the_epoch_after_it():
     ]
 
 
-def test_a_stop_that_was_over_when_its_rank_fails():
-    log = ChaosLog()
-    log.epoch(1, 0.0)
-    log.wrote(0, b"chaos: stop rank=0 after=1s for=2s\n", 1.0)
-    log.wrote(1, b"chaos: stop rank=1 after=2s for=30s\n", 2.0)
-    log.failed(1, 12.0)
-    log.wrote(0, b"chaos: exit rank=0 after=20s\n", 20.0)
-    log.failed(0, 20.5)
-    assert log.lines()[:2] == [
-        "chaos: 3 events (2 stop, 1 exit), 2 detected, 0 recovered from",
-        "chaos: detected after p50 0.500 s, p99 10.000 s, at most 10.000 s",
-    ]
-
-
 def test_what_is_done_to_networks():
     """Both ends report a slow link, and no rank is lost by it.
 
@@ -66,43 +52,6 @@ def test_what_is_done_to_networks():
         "chaos: 3 events (1 slow, 2 cut), 1 detected, 1 recovered from",
         "chaos: detected after p50 4.000 s, p99 4.000 s, at most 4.000 s",
         "chaos: recovered after p50 4.500 s, p99 4.500 s, at most 4.500 s",
-    ]
-
-
-def test_an_epoch_that_only_lets_others_in_is_no_sign_of_a_fault():
-    """One rank is killed. Another is told to stop in order, and ends only after the new one is admitted.
-
-    A stopped rank continues before it raises.
-    """
-    log = ChaosLog()
-    log.epoch(1, 0.0, [0, 1, 2])
-    log.wrote(1, b"chaos: kill rank=1 step=20\n", 1.0)
-    log.epoch(0, 1.1, [0, 1, 2])
-    log.epoch(2, 1.3, [0, 2])
-    log.wrote(2, b"chaos: preempt rank=1 after=2s\nchaos: cut host=b step=1\n", 2.0)
-    log.wrote(0, b"chaos: stop rank=0 after=2s for=2s\n", 2.0)
-    log.epoch(0, 4.1, [0, 2])
-    log.epoch(3, 4.2, [0, 2, 3])
-    log.wrote(0, b"chaos: raise rank=0 after=4s\n", 4.3)
-    log.epoch(0, 4.5, [0, 2, 3])
-    log.failed(0, 4.6)
-    log.epoch(4, 4.8, [2, 3])
-    assert log.lines() == [
-        "chaos: 5 events (1 kill, 1 preempt, 1 cut, 1 stop, 1 raise), 2 detected, 2 recovered from",
-        "chaos: detected after p50 0.100 s, p99 0.200 s, at most 0.200 s",
-        "chaos: recovered after p50 0.300 s, p99 0.500 s, at most 0.500 s",
-    ]
-
-
-def test_a_job_that_ends_with_its_last_epoch():
-    log = ChaosLog()
-    log.epoch(1, 0.0, [0, 1])
-    log.wrote(1, b"chaos: cut host=b step=20\n", 1.0)
-    log.wrote(0, b"chaos: preempt rank=0 step=30\n", 3.0)
-    log.epoch(0, 5.5, [0, 1])
-    assert log.lines()[:2] == [
-        "chaos: 2 events (1 cut, 1 preempt), 1 detected, 0 recovered from",
-        "chaos: detected after p50 4.000 s, p99 4.000 s, at most 4.000 s",
     ]
 
 

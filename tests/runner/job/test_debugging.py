@@ -4,7 +4,6 @@ import sys
 
 import pytest
 
-from horovod.common.contract.settings import Settings, for_debugging
 from horovod.runner.base.errors import LaunchError
 from horovod.runner.command import cli
 from horovod.runner.job import terminal as debugging
@@ -41,21 +40,6 @@ def test_a_debugger_in_rank_1_has_the_terminal(tmp_path):
         until(b"code 0")
 
 
-def test_a_terminal_is_left_as_it_was(tmp_path):
-    """For example after a debugger that was killed at its prompt."""
-    script = tmp_path / "train.py"
-    script.write_text(
-        "import os, termios\n"
-        "mode = termios.tcgetattr(0)\n"
-        "mode[3] &= ~termios.ECHO\n"
-        "termios.tcsetattr(0, 0, mode)\n"
-        "os.kill(os.getpid(), 9)\n"
-    )
-    with terminal(f"{LAUNCH} -np 1 --debug-rank 0 {sys.executable} {script}; stty -a; echo code $?") as (_, until):
-        until(b" echo ")
-        until(b"code 0")
-
-
 def test_without_a_terminal_the_job_runs_all_the_same():
     code = "import os; breakpoint() if os.environ['HOROVOD_RANK'] == '1' else print(os.environ['HOROVOD_DEBUG_RANK'])"
     done = run_job(["-np", "2", "--debug-rank", "0", sys.executable, "-c", code])
@@ -77,18 +61,3 @@ def test_who_gets_the_terminal():
     namespace, command = cli.parse(["-np", "2", "--mpi", "--debug-rank", "1", "x"])
     with pytest.warns(UserWarning, match="no terminal under mpirun"):
         cli.settings(namespace, command, {})
-
-
-def test_nobody_runs_out_of_patience():
-    short = {
-        "HOROVOD_START_TIMEOUT": "1",
-        "HOROVOD_GLOO_TIMEOUT_SECONDS": "2",
-        "HOROVOD_STALL_CHECK_TIME_SECONDS": "3",
-        "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "4",
-    }
-    before = Settings.from_environ(short)
-    assert for_debugging(before) is before
-    made = for_debugging(Settings.from_environ({**short, "HOROVOD_DEBUG_RANK": "0"}))
-    assert made.number("HOROVOD_START_TIMEOUT") == made.number("HOROVOD_GLOO_TIMEOUT_SECONDS") == 86400
-    assert made.flag("HOROVOD_STALL_CHECK_DISABLE")
-    assert made.number("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS") == 0

@@ -5,10 +5,8 @@ import threading
 import time
 
 from horovod.common.store.client import StoreClient
-from horovod.runner.elastic.actions import CERTAIN
 from horovod.runner.elastic.finder import Finder
 from horovod.runner.job.elastic_attempt import ElasticAttempt
-from horovod.runner.job.host_agents import HostLost, NeverStarted
 from horovod.runner.job.policy import Policy
 from horovod.runner.job.roster import Roster
 from horovod.runner.job.watch import Watch, wait_for
@@ -47,32 +45,6 @@ def test_what_workers_say_while_all_are_stopped_wakes_nobody():
     assert not heard(1.0), "nobody would take it, so the loop would spin"
     attempt.close()
     assert len(os.listdir("/proc/self/fd")) <= before
-
-
-def test_nobody_asks_for_results_of_workers_that_are_lost():
-    """The function never calls hvd.init(), so there are no members."""
-    attempt = made()
-    for number, host in enumerate("abc"):
-        attempt._roster.join(number, host)
-        attempt._screen.join(number)
-    attempt._hosts._told += [HostLost("b", "host b is lost", (1,)), NeverStarted(2)]
-    attempt.tick(time.monotonic(), True)
-    assert attempt._roster.last_hosts == {0: "a"}
-    attempt.close()
-
-
-def test_nobody_asks_for_the_result_of_a_worker_that_the_kernel_does_not_end():
-    """As above. It is one of the job's initial workers, so no other worker can be asked instead."""
-    attempt = made()
-    for number, host in enumerate("ab"):
-        attempt._roster.join(number, host)
-    membership = attempt._membership
-    attempt._do(membership.discovered({"a": 1, "b": 1}, 0.0))
-    attempt._do(membership.accused([0], 1.0, "it has been stopped"))
-    assert attempt._roster.last_hosts == {0: "a", 1: "b"}
-    attempt._do(membership.tick(1.0 + CERTAIN))
-    assert attempt._roster.last_hosts == {1: "b"}
-    attempt.close()
 
 
 def test_what_comes_due_between_two_looks_at_the_clock_is_not_missed():

@@ -3,7 +3,7 @@
 import time
 
 from horovod.runner.job.host_agents import HostLost, NeverStarted
-from horovod.runner.protocol.messages import Finished, KillWorker, Notice
+from horovod.runner.protocol.messages import Finished, Notice
 from tests.runner.job.hosts import Hosts, started, stops
 
 
@@ -24,20 +24,6 @@ def test_an_agent_that_says_why_it_ends_and_is_cut_off_then_is_lost(monkeypatch)
     again.hello()
     hosts.turn()
     assert started(again) == [8]
-
-
-def test_the_workers_of_a_lost_host_are_told_with_those_that_were_to_be_started(monkeypatch):
-    hosts = Hosts(monkeypatch)
-    hosts.agents.found({"b": 3})
-    connection = hosts.begin(1, "b")
-    connection.hello()
-    hosts.turn()
-    hosts.agents.start(2, "b")
-    hosts.agents.start(3, "b")
-    hosts.agents.ended(2)
-    connection.breaks()
-    told = [*hosts.turn(), *hosts.turn()]
-    assert [(one.host, one.workers) for one in told] == [("b", (1, 3))]
 
 
 def test_a_host_that_is_taken_away_while_it_is_tried_again_and_comes_back(monkeypatch):
@@ -67,20 +53,3 @@ def test_a_host_that_is_taken_away_while_it_is_tried_again_and_comes_back(monkey
     last.hello()
     hosts.turn()
     assert started(last) == [9]
-
-
-def test_a_lost_host_takes_no_other_with_it(monkeypatch):
-    hosts = Hosts(monkeypatch, fanout=1)
-    hosts.agents.found({"a": 1, "b": 1})
-    first = hosts.begin(1, "a")
-    first.hello()
-    hosts.turn()
-    second = hosts.begin(2, "b")
-    second.hello()
-    hosts.turn()
-    first.breaks()
-    told = [*hosts.turn(), *hosts.turn()]
-    assert [(one.host, one.workers) for one in told] == [("a", (1,))]
-    assert not second.ended
-    hosts.agents.kill(2)
-    assert isinstance(second.sent[-1], KillWorker)

@@ -4,7 +4,6 @@ import signal
 
 from horovod.runner.job.policy import (
     AGENT_GRACE,
-    LAST_WORDS,
     SETTLE,
     TERM_GRACE,
     USER_GRACE,
@@ -87,43 +86,6 @@ def test_who_asks_twice_does_not_want_to_wait():
     assert policy.next_time() == 1.0 + USER_GRACE + TERM_GRACE + AGENT_GRACE
     assert policy.interrupted(2.0) == [Stop(0)]
     assert policy.next_time() == 2.0 + AGENT_GRACE
-
-
-def test_a_slow_reader_is_not_the_processes_fault():
-    policy = running()
-    policy.reader_is_slow(1.0)
-    assert policy.next_time() is None
-    policy.trouble(1.0)
-    policy.reader_is_slow(50.0)
-    assert policy.next_time() == 50.0 + AGENT_GRACE
-
-
-def test_a_job_that_ends_while_it_starts():
-    policy = Policy(0.0, 30.0)
-    policy.connected(0.0)
-    policy.ended(1.0)
-    assert (policy.phase, policy.next_time(), policy.tick(31.0)) == (Phase.ENDED, None, [])
-
-
-def test_what_is_left_to_be_written():
-    policy = running()
-    policy.trouble(1.0)
-    policy.ended(2.0)
-    assert (policy.phase, policy.next_time()) == (Phase.ENDED, None), "as long as the reader likes"
-    assert policy.tick(100.0) == []
-    # ... but not if the user has requested the end, now or before.
-    policy.interrupted(100.0)
-    policy.ended(100.0)
-    assert policy.next_time() == 100.0 + LAST_WORDS
-    policy.ended(100.5)
-    assert policy.next_time() == 100.0 + LAST_WORDS
-    assert policy.gives_up(100.0 + LAST_WORDS)
-
-
-def test_an_attempt_that_others_start_runs_from_its_beginning():
-    policy = Policy(0.0, None, user_grace=9.0)
-    assert (policy.phase, policy.next_time(), policy.connected(0.0)) == (Phase.RUNNING, None, [])
-    assert policy.interrupted(1.0, signal.SIGHUP) == [Stop(9.0, signal.SIGTERM)]
 
 
 def test_trouble_takes_no_time_from_ranks_that_the_user_has_stopped():

@@ -1,11 +1,6 @@
-import re
-import select
-import subprocess
-
 import pytest
 
 from horovod.runner.job.progress import Host, Progress, Shown, State
-from tests.runner.launching import python, running
 
 HOSTS = {0: "a", 1: "a", 2: "b", 3: "b", 4: "c", 5: "c"}
 
@@ -48,20 +43,6 @@ def test_nothing_to_wait_for(state):
         assert progress.update(100.0, state) == Shown()
 
 
-def test_on_one_host_its_name_says_nothing():
-    log = Progress(dict.fromkeys(range(4), "localhost"), terminal=False)
-    log.update(0.0, init(1, size=4))
-    assert log.update(5.0, init(1, size=4)).line == "waiting 5 s for hvd.init() on ranks 0,2-3"
-
-
-def test_many_hosts_are_cut():
-    log = Progress({rank: f"h{rank // 2}" for rank in range(20)}, terminal=False)
-    log.update(0.0, init(0, size=20))
-    assert log.update(5.0, init(0, size=20)).line == (
-        "waiting 5 s for hvd.init() on rank 1 (h0), ranks 2-3 (h1), ranks 4-5 (h2), ranks 6-7 (h3) and 12 more ranks"
-    )
-
-
 def test_a_log_gets_a_line_at_5_10_20_40_seconds():
     log = Progress(HOSTS, terminal=False)
     said = {}
@@ -71,23 +52,6 @@ def test_a_log_gets_a_line_at_5_10_20_40_seconds():
             said[tenths / 10] = shown.line
     assert list(said) == [5.0, 10.0, 20.0, 40.0, 80.0]
     assert said[40.0] == "waiting 40 s for hvd.init() on rank 5 (c)"
-
-
-def test_a_look_that_comes_late_is_no_reason_for_two_lines():
-    log = Progress(HOSTS, terminal=False)
-    log.update(0.0, init(0))
-    assert log.update(23.0, init(0)).line
-    assert log.next_time() == 40.0
-
-
-def test_each_wait_has_its_own_clock():
-    log = Progress(HOSTS, terminal=False)
-    log.update(0.0, State(connecting=[Host("b", [2])]))
-    assert log.update(4.0, init(0)) == Shown()
-    assert log.update(8.9, init(0)) == Shown()
-    assert log.update(9.0, init(0, 1)).line.startswith("waiting 5 s for hvd.init()")
-    assert log.update(9.1, State()) == Shown()
-    assert log.next_time() is None
 
 
 def test_a_terminal_gets_a_line_every_second_after_a_while():
@@ -103,27 +67,3 @@ def test_a_terminal_gets_a_line_every_second_after_a_while():
         status="[########..] 5/6 waiting 2 s for hvd.init() on rank 5 (c)"
     )
     assert shown.update(12.6, State()) == Shown()
-
-
-# Rank 0 calls init after reading a line.
-MEET = """
-import sys
-from horovod.common.basics import HorovodBasics
-from horovod.common.contract.worker_env import WorkerEnv
-if WorkerEnv.from_environ().rank == 0:
-    sys.stdin.readline()
-hvd = HorovodBasics("tests")
-hvd.init()
-print("met")
-hvd.shutdown()
-"""
-PATIENT = ["-np", "2", "--start-timeout", "120"]
-
-
-def test_in_a_log():
-    with running([*PATIENT, *python(MEET)], stdin=subprocess.PIPE) as job:
-        assert select.select([job.process.stderr], [], [], 60)[0]
-        line = job.process.stderr.readline().decode()  # no output comes before
-        assert re.fullmatch(r"horovodrun: waiting \d+ s for hvd.init\(\) on rank 0\n", line)
-        done = job.finish(input=b"\n")
-    assert (done.code, sorted(done.out.splitlines())) == (0, ["[0]<stdout>:met", "[1]<stdout>:met"])

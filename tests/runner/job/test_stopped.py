@@ -14,21 +14,3 @@ def test_who_is_stopped_for_too_long_is_told_once_in_every_timeout():
     assert stopped.take_late(11.1) == []
     assert stopped.next_time() == 14.0
     assert stopped.take_late(21.0) == [3, 5]
-
-
-def test_who_goes_on_or_has_ended_is_not_late():
-    stopped = StoppedWorkers(10.0)
-    stopped.stops(3, 1.0)
-    stopped.goes_on(3)
-    stopped.goes_on(4)  # it was not stopped
-    assert stopped.next_time() is None
-    assert stopped.take_late(100.0) == []
-
-
-def test_a_launcher_that_has_stood_still_holds_nobody_for_late():
-    stopped = StoppedWorkers(10.0)
-    stopped.stops(3, 1.0)
-    stopped.postpone(60.0)
-    assert stopped.next_time() == 71.0
-    assert stopped.take_late(70.9) == []
-    assert stopped.take_late(71.0) == [3]

@@ -1,16 +1,11 @@
 """The loop that watches a job, without processes; and jobs rejected before they begin."""
 
 import os
-import select
 import threading
 import time
 
-import pytest
-
-from horovod.runner.base.errors import LaunchError
-from horovod.runner.job.job import Job
 from horovod.runner.job.policy import Policy
-from horovod.runner.job.watch import Watch, wait_for
+from horovod.runner.job.watch import Watch
 from horovod.runner.output.display import Screen
 from horovod.runner.output.output import OutputQueue
 from horovod.runner.plan.hosts import Host, assign
@@ -78,25 +73,3 @@ def test_a_reader_that_is_gone_is_told_of_once():
     assert len(received) == 990001
     assert watch.troubles == ["the reader of the output has closed it (broken pipe)"]
     assert attempt.stopped == 1
-
-
-def test_a_job_that_is_refused_leaves_the_files_of_another(tmp_path):
-    file = tmp_path / "rank.0" / "stdout"
-    file.parent.mkdir()
-    file.write_text("of the last job")
-    refused = LaunchSettings(
-        command=["true"], slots=SETTINGS.slots, output_filename=str(tmp_path), ssh_identity_file="/no/such/key"
-    )
-    with pytest.raises(LaunchError, match="/no/such/key"):
-        Job(refused, os.environ).run()
-    assert file.read_text() == "of the last job"
-
-
-def test_a_wait_may_be_longer_than_poll_can():
-    near, far = os.pipe()
-    try:
-        os.write(far, b"x")
-        assert wait_for({near: select.POLLIN}, time.monotonic() + 1e9) == {near}
-    finally:
-        os.close(near)
-        os.close(far)

@@ -12,7 +12,6 @@ import yaml
 from horovod.runner.kubernetes.api import Api
 from tests.runner.kubernetes.real import (
     CONFIG,
-    FOREVER,
     NODES,
     ON_BED,
     STEPS,
@@ -115,45 +114,6 @@ def evict(pod):
     api = Api(CONFIG)
     answer = api._send("POST", api._configuration.host + path(f"{pod}/eviction"), 30.0, body)
     assert answer.status < 300, answer.data
-
-
-EVICTED = {
-    "spec": {
-        "initContainers": [
-            {
-                "name": "fills",
-                "image": os.environ.get("HVD_TEST_IMAGE", ""),
-                "command": [
-                    *("python", "-c"),
-                    "import os, time\nif os.environ.get('JOB_COMPLETION_INDEX') == '1':\n"
-                    "    open('/much/file', 'wb').write(bytes(50 << 20)); time.sleep(600)",
-                ],
-                "volumeMounts": [{"name": "much", "mountPath": "/much"}],
-            }
-        ],
-        "containers": [{"name": "horovod"}],
-        "volumes": [{"name": "much", "emptyDir": {"sizeLimit": "10Mi"}}],
-    }
-}
-
-
-def test_a_pod_that_is_evicted_while_it_starts(capfd, tmp_path):
-    template = tmp_path / "pod.yaml"
-    template.write_text(yaml.safe_dump(EVICTED))
-    given = ("-np", "2", "--start-timeout", "120", "--pod-template", str(template))
-    assert run("hvd-evict", *given, "--", "python", "-c", SUM) == 1
-    err = capfd.readouterr().err
-    assert "pod hvd-evict-workers-1-" in err
-    assert 'has failed: Evicted: Usage of EmptyDir volume "much" exceeds the limit "10Mi".' in err
-    assert nothing_left("hvd-evict")
-
-
-def test_the_launchers_pod_is_deleted():
-    with Running("hvd-head", "-np", "2", "--", "python", "-c", FOREVER) as job:
-        job.see("of 2")
-        admin().request("DELETE", path(next(iter(pods("hvd-head", "launcher")))))
-        assert job.wait(90) != 0
-        assert nothing_left("hvd-head")
 
 
 @pytest.mark.skipif(NODES < 2, reason="the cluster has one node (make test-kubernetes)")

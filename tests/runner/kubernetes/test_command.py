@@ -13,7 +13,6 @@ import yaml
 
 from horovod.runner.kubernetes import api, follow, manifests
 from horovod.runner.launch import main
-from tests.runner.kubernetes import statuses
 from tests.runner.kubernetes.fake import Cluster
 
 pytest.importorskip("kubernetes")
@@ -94,12 +93,6 @@ def test_the_exit_code_is_that_of_the_rank_that_failed_first(cluster, capfd):
     assert nothing_left(cluster)
 
 
-@pytest.mark.heavy
-def test_a_job_of_which_nothing_is_kept_has_succeeded(cluster, capfd):
-    assert run(cluster, "-np", "1", "--keep", "0", "--", "true") == 0
-    until(lambda: nothing_left(cluster))  # the launcher does not wait for the pods
-
-
 def test_a_job_that_succeeded_and_whose_pods_are_gone(idle):
     labels = {manifests.INSTANCE: "train", manifests.COMPONENT: "launcher", manifests.MANAGER: manifests.MANAGED}
     job = {
@@ -109,15 +102,6 @@ def test_a_job_that_succeeded_and_whose_pods_are_gone(idle):
     }
     idle.create("jobs", job)
     assert ask(idle, "attach", "train") == 0
-
-
-@pytest.mark.heavy
-def test_what_cannot_be_deleted_changes_no_exit_code(cluster, capfd):
-    cluster.denied.add(("delete", "jobs"))
-    assert run(cluster, "-np", "1", "--", "true") == 0
-    assert "job train has ended and could not be deleted: you are not allowed to delete jobs" in capfd.readouterr().err
-    assert not cluster.objects["services"]  # everything that can be deleted is deleted
-    assert not cluster.objects["secrets"]
 
 
 def test_interrupt_while_the_job_is_created(idle):
@@ -215,27 +199,6 @@ def test_quota(idle, capfd, monkeypatch):
     assert nothing_left(idle)
 
 
-def test_fewer_nodes_than_asked(idle, capfd, monkeypatch):
-    monkeypatch.setattr(follow, "SETTLES", 0.2)
-    idle.place = lambda pod: statuses.UNSCHEDULABLE
-    assert run(idle, "-np", "2", "--start-timeout", "1", "--", "true") == 1
-    err = capfd.readouterr().err
-    why = "Unschedulable: 0/3 nodes are available: 3 Insufficient nvidia.com/gpu."
-    assert f"horovodrun: 0 of 2 pods have started; the launcher's pod and 2 more: {why}\n" in err
-    assert "waited 1 s (--start-timeout): 0 of 2" in err
-    assert nothing_left(idle)
-
-
-def test_credentials_that_nobody_knows(idle, capfd):
-    path = idle.kubeconfig
-    with open(path) as file:
-        text = file.read()
-    with open(path, "w") as file:
-        file.write(text.replace("the-token-of-a-user", "another"))
-    assert run(idle, "-np", "1", "--", "true") == 1
-    assert "the cluster does not know these credentials (Unauthorized)" in capfd.readouterr().err
-
-
 def test_no_cluster(idle, capfd, tmp_path, monkeypatch):
     assert main(["kubernetes", "status", "--kubeconfig", str(tmp_path / "none")]) == 2
     assert "the kubeconfig" in capfd.readouterr().err
@@ -279,31 +242,3 @@ def test_what_is_left_of_a_job_that_was_applied(cluster, capfd):
     assert list(jobs) == ["train-workers"]  # nothing of the other job, and nothing more
     assert ask(cluster, "delete", "train") == 0
     assert nothing_left(cluster)
-
-
-def test_what_is_another_applications_is_left_alone(idle, capfd):
-    """Other charts also label their objects with the release's name."""
-    labels = {"app.kubernetes.io/instance": "train", "app.kubernetes.io/managed-by": "Helm"}
-    for kind in ("services", "secrets", "pods"):
-        idle.put(kind, {"metadata": {"name": "train", "labels": labels}, "status": {"phase": "Running"}})
-    assert ask(idle, "delete", "train") == 2
-    assert "there is no job train in namespace default" in capfd.readouterr().err
-    assert run(idle, "-np", "1", "--detach", "--", "true") == 1
-    assert "`kubectl delete secret train` a Secret that is alone" in capfd.readouterr().err
-    idle.put("jobs", {"metadata": {"name": "train", "labels": labels}, "spec": {"suspend": True}})
-    assert ask(idle, "delete", "train") == 2
-    assert "is none of horovodrun's" in capfd.readouterr().err
-    assert all(idle.objects[kind] for kind in ("services", "secrets", "pods", "jobs"))
-
-
-def test_words_that_are_not_understood(capfd):
-    assert main(["kubernetes", "-np", "2", "--imag", "x", "--", "true"]) == 2
-    err = capfd.readouterr().err
-    assert "error: unknown flag --imag; did you mean --image?" in err
-    assert "`horovodrun kubernetes --help` shows the flags" in err
-    assert main(["kubernetes", "attach"]) == 2
-    assert "takes the name of one job; given is none" in capfd.readouterr().err
-    assert main(["kubernetes", "delete", "a", "--image", "x"]) == 2
-    assert "unknown flag --image; `horovodrun kubernetes delete` takes --namespace" in capfd.readouterr().err
-    assert main(["kubernetes", "status", "--help"]) == 0
-    assert "--slots-per-pod" in capfd.readouterr().out

@@ -5,7 +5,7 @@ import queue
 import pytest
 
 from horovod.runner.kubernetes import follow
-from horovod.runner.kubernetes.api import Api, ApiError, Unreachable
+from horovod.runner.kubernetes.api import ApiError, Unreachable
 from horovod.runner.kubernetes.follow import LogReader, Watcher
 
 
@@ -71,13 +71,6 @@ def test_watches_that_end_at_once_do_not_keep_a_processor_busy(monkeypatch):
     assert paused == [60.0]
 
 
-def test_what_nobody_has_thought_of_is_told():
-    kind, found = heard({"items": [{}]})
-    assert (kind, type(found)) == ("Pod", ApiError)
-    assert str(found) == "cannot follow what the API says of Pods: KeyError: 'metadata'"
-    assert heard(ApiError("no", 403))[1].status == 403
-
-
 def read(*given):
     """Return the output, messages and API requests of a LogReader for a pod that has ended."""
     answers, inbox, written, said = Answers(*given), queue.Queue(), [], []
@@ -101,35 +94,7 @@ def test_logs_are_read_on_by_the_clock_of_their_node(offset):
     assert set(since[1:]) == {f"2026-01-01T00:00:07{offset}"}
 
 
-def test_logs_that_one_may_not_read():
-    assert read(ApiError("not allowed to get pods/log", 403)) == (
-        *([], ["the job's output cannot be shown: not allowed to get pods/log"]),
-        [""],
-    )
-
-
 @pytest.mark.parametrize("error", [ApiError("dial tcp: lookup node-a: no such host", 500), Unreachable("nobody")])
 def test_logs_of_a_node_that_cannot_be_asked(error):
     _, said, _ = read(error)
     assert said == [f"the job's output cannot be shown, or not yet: {error}"]
-
-
-def test_a_node_that_can_be_asked_again():
-    busy = ApiError("busy", 500)
-    written, said, _ = read(busy, busy, [b"2026-01-01T00:00:07.0Z line"])
-    assert (written, said) == ([b"line"], [])
-
-
-def test_logs_that_are_not_there():
-    written, said, since = read(ApiError("no such pod", 404))
-    assert (written, said) == ([], [])
-    assert len(since) >= follow.LAST_TRIES
-
-
-def test_an_event_that_is_cut_short(monkeypatch):
-    api = object.__new__(Api)
-    monkeypatch.setattr(api, "_lines", lambda *_: iter([b'{"type": "ADDED", "object": {}}', b'{"type": "MOD']))
-    events = api.watch("Pod", "1")
-    assert next(events)["type"] == "ADDED"
-    with pytest.raises(Unreachable, match="a watch has ended within an event"):
-        next(events)

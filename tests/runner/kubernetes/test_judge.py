@@ -75,13 +75,6 @@ def test_too_few_nodes():
     assert outcome.lines[0].endswith(statuses.QUOTA["message"])
 
 
-def test_a_launcher_that_runs_is_left_the_last_word():
-    judge = Judge("train", 2, 60, 0)
-    given = [launcher(**statuses.RUNNING), pod("w", **statuses.UNSCHEDULABLE)]
-    assert judged(judge, given, now=60) is None
-    assert judged(judge, given, now=60 + LAST_SECONDS).code == 1
-
-
 def test_a_pod_evicted_while_it_starts():
     judge = Judge("train", 2, 600, 0)
     given = [launcher(**statuses.RUNNING), pod("w", **statuses.EVICTED)]
@@ -115,45 +108,3 @@ def test_an_image_without_which_too_few_pods_are_left():
     given.append(pod("w1", index="1", **statuses.pulling("ErrImagePull", "x")))
     assert judged(judge, given) is None
     assert judged(judge, given, now=IMAGE_SECONDS).lines == ("pod w1 cannot start: ErrImagePull: image app:1: x",)
-
-
-def test_an_elastic_job_that_has_shrunk_before_we_came():
-    given = [launcher(**statuses.RUNNING), pod("w0", **statuses.RUNNING), pod("w1", **statuses.UNSCHEDULABLE)]
-    assert judged(Judge("train", 2, 60, 0, age=61), given) is None
-    old = Judge("train", 2, 60, 0, age=61)
-    assert judged(old, given, now=1000) is None
-    assert old.next_time() is None
-    young = Judge("train", 2, 60, 0, age=59)
-    assert judged(young, given, now=1000) is None
-    assert judged(young, given, now=1000 + LAST_SECONDS).code == 1
-
-
-COMPLETE = {"status": {"conditions": [{"type": "Complete", "status": "True"}]}}
-
-
-def test_a_success_of_which_nothing_is_left():
-    jobs = {"launcher": COMPLETE, "worker": {}}
-    assert judged(Judge("train", 1, 60, 0), [], jobs=jobs) == Outcome(0)
-    judge = Judge("train", 1, 60, 0)
-    assert judged(judge, [launcher(**statuses.ended(0))]) is None  # its output has not been read yet
-    assert judged(judge, [], jobs={}) is None
-    assert judged(judge, [], jobs={}, log_read=True) == Outcome(0)
-
-
-def test_an_end_that_lies_between_two_looks():
-    judge = Judge("train", 1, 60, 0)
-    judge.remember(pods.view(launcher(**statuses.ended(3))), None)
-    assert judged(judge, [], jobs={}, log_read=True) == Outcome(3)
-    judge = Judge("train", 1, 60, 0)
-    judge.remember(None, COMPLETE)
-    assert judged(judge, [], jobs={}) == Outcome(0)
-
-
-def test_a_job_that_is_gone_before_its_pod_is_seen_to_have_ended():
-    for job, code in ((COMPLETE, 0), (statuses.FAILED_JOB, 1)):
-        judge = Judge("train", 1, 60, 0)
-        judge.remember(None, job)
-        assert judged(judge, [launcher(**statuses.RUNNING)], jobs={}) is None
-        assert judge.next_time() == LAST_SECONDS
-        assert judged(judge, [launcher(**statuses.RUNNING)], now=LAST_SECONDS, jobs={}).code == code
-        assert judged(judge, [launcher(**statuses.ended(5))], jobs={}, log_read=True) == Outcome(5)

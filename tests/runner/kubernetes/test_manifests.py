@@ -22,16 +22,6 @@ def container(job):
     return job["spec"]["template"]["spec"]["containers"][0]
 
 
-def test_pods_for_another_scheduler():
-    """As the page on Volcano says, all pods of a job, including the launcher's, are in one group."""
-    words = ("-np", "4", "--image", "i", "--annotation", "scheduling.k8s.io/group-name=train")
-    launcher, _, _, workers = made(*words, template={"spec": {"schedulerName": "volcano"}})
-    for job in (launcher, workers):
-        pod = job["spec"]["template"]
-        assert pod["spec"]["schedulerName"] == "volcano"
-        assert pod["metadata"]["annotations"]["scheduling.k8s.io/group-name"] == "train"
-
-
 FULL = (
     *("-np", "8", "--min-np", "4", "--slots-per-pod", "2", "--image", "app:1", "--gpus", "2", "--cpu", "4"),
     *("--memory", "16Gi", "--shm-size", "2Gi", "--env", "A=b", "--volume", "pvc:data:/data:ro", "--namespace", "ml"),
@@ -39,18 +29,6 @@ FULL = (
     *("--image-pull-secret", "reg", "--label", "team=a", "--annotation", "x/y=z", "--service-account", "runner"),
     *("--node-selector", "pool=gpu", "--toleration", "nvidia.com/gpu:NoSchedule", "--priority-class", "high"),
 )
-
-
-def test_words_and_values_are_what_was_given():
-    """Kubernetes replaces $(NAME) in both, and turns $$ into $."""
-    words = ["sh", "-c", "echo $(HOROVOD_POD_TOKEN) $$ $HOME $", "$(A)"]
-    request = from_command_line(
-        flags.split(["-np", "1", "--image", "i", "--env", "A=$(B)$", "--", *words]), "train", {}
-    )
-    launcher, _, _, workers = manifests.all_of(request, TOKEN)
-    command = container(launcher)["command"]
-    assert command[-4:] == ["sh", "-c", "echo $$(HOROVOD_POD_TOKEN) $$$$ $$HOME $$", "$$(A)"]
-    assert {"name": "A", "value": "$$(B)$$"} in container(workers)["env"]
 
 
 @pytest.mark.parametrize("name", ["HOROVOD_POD_TOKEN", "HOROVOD_POD_NAME", "JOB_COMPLETION_INDEX"])

@@ -68,42 +68,6 @@ def test_equal_reasons_are_told_once():
     )
 
 
-def test_what_a_registry_has_answered_stays():
-    def seen(reason, message, known, name="w"):
-        return pods.steady([pods.view(pod(name, **statuses.pulling(reason, message)))], known)[0].trouble
-
-    known = {}
-    assert seen("ImagePullBackOff", "Back-off", known) == "ImagePullBackOff: image app:1: Back-off"
-    answer = "ErrImagePull: image app:1: no such host"
-    assert seen("ErrImagePull", "no such host", known) == answer
-    assert seen("ImagePullBackOff", "Back-off", known) == answer
-    assert seen("ImagePullBackOff", "Back-off", known, "other") == "ImagePullBackOff: image app:1: Back-off"
-    assert seen("ErrImagePull", "denied", known) == "ErrImagePull: image app:1: denied"
-    assert pods.steady([pods.view(pod("w", **statuses.RUNNING))], known)[0].state == "running"
-
-
-def test_a_failed_pod_counts_as_none_and_another_in_its_place_once():
-    def worker(name, index, status):
-        return pods.view(pod(name, index=index, **status))
-
-    runs, failed = worker("w0", "0", statuses.RUNNING), worker("w1", "1", statuses.ended(1))
-    waits = worker("w1b", "1", statuses.UNSCHEDULABLE)
-    assert pods.waiting_line([runs, failed, waits], 2).startswith("1 of 2 pods have started, 1 has failed; pod w1b: ")
-    again = worker("w1c", "1", statuses.RUNNING)
-    assert pods.waiting_line([runs, failed, again], 3) == "2 of 3 pods have started"
-
-
-def test_pods_on_their_way_out_do_not_count():
-    going = pod("w0", **statuses.RUNNING)
-    going["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-    assert pods.waiting_line([pods.view(going)], 1) == "0 of 1 pods have started"
-
-
-def test_what_is_said_of_pods_that_have_failed():
-    views = [pods.view(pod("l", "launcher", **statuses.ended(1))), pods.view(pod("w", **statuses.EVICTED))]
-    assert pods.post_mortem(views) == ["pod w on node-a has failed: Evicted: The node was low on resource: memory."]
-
-
 def test_quota():
     other = {**statuses.QUOTA, "reason": "SuccessfulCreate"}
     assert pods.not_created([statuses.QUOTA, statuses.QUOTA, other]) == [statuses.QUOTA["message"]]
@@ -127,11 +91,6 @@ def test_states_of_jobs():
     assert pods.job_state({"status": {"conditions": [{"type": "Complete", "status": "True"}]}}) == "succeeded"
     assert pods.job_failure(statuses.FAILED_JOB) == "BackoffLimitExceeded"
     assert pods.job_failure({}) == ""
-
-
-def test_for_how_long_a_job_has_been_active():
-    assert pods.active_seconds({"status": {"startTime": "1970-01-01T00:01:00Z"}}, 90.0) == 30.0
-    assert pods.active_seconds({"status": {}}, 90.0) == 0.0
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 import os
 import re
-import signal
 import socket
 import subprocess
 import sys
@@ -41,14 +40,6 @@ def test_elastic_jobs_have_no_hosts_but_the_pods_that_come():
     assert wishes.start_timeout == 9
 
 
-def test_an_elastic_job_may_begin_in_one_pod():
-    given = orders("--", "-np", "2", "--min-np", "2", "--max-np", "4", "--", "x", slots="2")
-    settings, _ = launcher.settings(given, {})
-    assert (settings.size, settings.elastic.start, settings.elastic.most) == (2, 2, 4)
-    with pytest.raises(LaunchError, match="--max-np must be at least 4 with --min-np"):
-        launcher.settings(orders("--", "-np", "2", "--min-np", "2", "--", "x", slots="2"), {})
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -64,28 +55,11 @@ def test_what_the_launcher_refuses(words, message):
         launcher.settings(orders(*words, slots="2"), {})
 
 
-def test_another_version():
-    given = launcher.orders(["--of-version", "0.1", "--port", "1", "--", "-np", "1", "--", "x"])
-    with pytest.raises(LaunchError, match=r"the horovodrun that has created this job 0\.1"):
-        launcher.settings(given, {})
-
-
 def test_tokens():
     assert len(token_key(make_token())) == 32
     assert token_key("x" * 32) == token_key("x" * 32 + "\n") != token_key("y" * 32)
     with pytest.raises(ValueError, match=r"HOROVOD_POD_TOKEN must have at least 32 characters, .* got 3"):
         token_key("abc")
-
-
-def test_numbers_of_pods():
-    assert worker.number_of({"JOB_COMPLETION_INDEX": "12"}) == 12
-    with pytest.raises(ValueError, match="JOB_COMPLETION_INDEX must be the number of a pod of an Indexed Job, got ''"):
-        worker.number_of({})
-
-
-def test_small_shared_memory():
-    assert worker.shm_warning(1 << 30) == ""
-    assert worker.shm_warning(64 << 20).startswith("/dev/shm has 64 MiB, which NCCL and data loaders soon fill")
 
 
 def test_a_launcher_that_does_not_come():
@@ -96,25 +70,6 @@ def test_a_launcher_that_does_not_come():
             worker.find(["127.0.0.1"], port, 0.2)
     with pytest.raises(TimeoutError, match=r"the name 'nobody\.invalid' cannot be resolved"):
         worker.find(["nobody.invalid"], 41000, 0.0)
-
-
-def test_a_name_that_leads_nowhere_is_not_all_that_is_tried(monkeypatch):
-    tried, waits = [], []
-
-    def addresses(name, port):
-        tried.append(name)
-        if len(tried) == 4:
-            return ["found"]
-        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
-
-    monkeypatch.setattr(worker, "_addresses", addresses)
-    monkeypatch.setattr(worker, "_answers", lambda endpoint: True)
-    monkeypatch.setattr(worker.time, "sleep", waits.append)
-    assert worker.find(worker.names_of("train", "team"), 41000, 60) == ["found"]
-    assert tried == ["launcher.train.team.svc", "train", "launcher.train.team.svc", "train"]
-    assert waits == [worker.ANOTHER_NAME, worker.EVERY, worker.EVERY]
-    assert worker.names_of("fd00::1", "team") == ["fd00::1"]
-    assert worker.names_of("train") == ["train"]
 
 
 def test_a_launcher_that_comes_later():
@@ -143,25 +98,6 @@ def test_a_pod_with_the_token_of_another_job():
         assert ended.returncode == 1
         assert "horovod pod: error: host" in ended.stderr
         assert gathering.take()[0] == []
-
-
-def test_a_launcher_that_is_stopped_while_it_waits():
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port = sock.getsockname()[1]
-    command = [sys.executable, *boot.arguments_elsewhere("horovod.runner.kubernetes.launcher"), "--port", str(port)]
-    environ = {**os.environ, "HOROVOD_POD_TOKEN": make_token()}
-    process = subprocess.Popen(
-        [*command, "--", "-np", "2", "--", "true"], env=environ, stderr=subprocess.PIPE, text=True
-    )
-    try:
-        assert "waiting for 2 ranks in 2 pods" in process.stderr.readline()
-        process.send_signal(signal.SIGTERM)
-        _, err = process.communicate(timeout=30)
-    finally:
-        process.kill()
-    assert process.returncode == 143
-    assert err == "horovodrun: stopped by SIGTERM while it waited for the pods\n"
 
 
 def test_a_launcher_whose_pods_do_not_come():

@@ -28,16 +28,6 @@ def test_flags_of_both_kinds_may_be_mixed():
     assert not made.elastic
 
 
-def test_the_command_begins_at_the_first_word_that_is_no_flag():
-    assert asked("-np", "1", "--image", "i", "python", "-c", "--image").command == ["python", "-c", "--image"]
-
-
-def test_elastic_jobs_get_pods_for_the_most_ranks():
-    made = asked("-np", "4", "--min-np", "2", "--max-np", "8", "--slots-per-pod", "2", "--image", "i", "--", "x")
-    assert (made.elastic, made.size, made.pods) == (True, 4, 4)
-    assert asked("-np", "4", "--min-np", "2", "--image", "i", "--", "x").pods == 4
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -121,12 +111,6 @@ def test_templates(tmp_path):
 def test_volumes(text, volume, manifest):
     assert parse(text) == volume
     assert volume.manifest("v") == {"name": "v", **manifest}
-
-
-@pytest.mark.parametrize("text", ["", "pvc:data", "pvc:data:d", "pvc:D:/d", "host:x:/d", "nfs:a:/d", "pvc:a:/d:xx"])
-def test_what_is_no_volume(text):
-    with pytest.raises(ValueError):
-        parse(text)
 
 
 def test_help_names_every_flag():

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from horovod.runner.output.bars import ERASE, FRAME, Area, Bars
-from horovod.runner.output.output import DRAW_LIMIT, OutputQueue, StreamOutput
+from horovod.runner.output.output import DRAW_LIMIT, OutputQueue
 from horovod.runner.output.row import Row
 from tests.runner.output.sinks import Kept
 
@@ -56,21 +56,6 @@ def test_what_does_not_fit_is_cut_or_counted():
     assert lines_of(area, columns=23) == ["[0@some.ve50%"]
     area.draw((0, ERR), bars("50%", prefix="\u4e2d\u4e2d\u4e2d\u4e2d"))
     assert lines_of(area, columns=9) == ["\u4e2d 50%"]
-
-
-def test_only_what_has_changed_is_drawn():
-    area = Area(full=True)
-    area.draw((0, ERR), bars("a"))
-    area.draw((1, ERR), bars("b"))
-    assert area.frame(20, 24, 0.0) == b"\ra\x1b[K\r\n\rb\x1b[K"
-    assert area.frame(20, 24, 0.0) == b""
-    area.draw((1, ERR), bars("c"))
-    assert area.frame(20, 24, 0.0) == b"\r\x1b[1A\r\n\rc\x1b[K"
-    area.draw((0, ERR), bars())
-    assert area.frame(20, 24, 0.0) == b"\r\x1b[1A\rc\x1b[K\x1b[J"
-    area.draw((1, ERR), bars())
-    assert area.frame(20, 24, 0.0) == ERASE
-    assert not area.stands
 
 
 def test_lines_go_above_and_frames_are_some_time_apart():
@@ -132,38 +117,6 @@ def test_where_only_a_return_is_understood_there_is_one_line():
     sink.put(OUT, b"line\n")
     sink.refresh(3.0)
     assert sink.take() == b"\r      \rline\n\r[0]:5%"
-
-
-def test_two_terminals_and_none():
-    mixed = Kept((ERR,), together=False, full=True)
-    assert (mixed.shows_bars(OUT), mixed.shows_bars(ERR)) == (False, True)
-    mixed.draw((0, ERR), bars("5%"))
-    mixed.refresh(1.0)
-    mixed.take()
-    mixed.put(OUT, b"line\n")
-    assert mixed.take() == b"line\n"
-    mixed.lend()  # to a debugger
-    assert mixed.take() == ERASE
-    assert not mixed.shows_bars(ERR)
-    assert not mixed.rewrites
-    none = StreamOutput(None, None)
-    none.draw((0, ERR), bars("5%"))
-    none.write()
-    none.end_bars()
-    none.close()
-
-
-def test_what_is_typed_moves_the_bars_up():
-    sink = Kept((OUT, ERR), full=True)
-    sink.draw((0, ERR), bars("5%", "6%"))
-    sink.refresh(1.0)
-    sink.take()
-    sink.typed(b"yes\nno\n")  # it now ends in the fourth line
-    sink.put(OUT, b"line\n")
-    assert sink.take() == b"\r\x1b[3A\x1b[Jline\n"
-    sink.typed(b"\n")  # nothing is drawn
-    sink.put(OUT, b"line\n")
-    assert sink.take() == b"line\n"
 
 
 @pytest.mark.parametrize("waiting", [False, True])

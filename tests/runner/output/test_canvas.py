@@ -6,7 +6,7 @@ import pytest
 
 from horovod.runner.output import terminal
 from horovod.runner.output.row import ROW_LIMIT, Colours, cells_of, columns_of, cut
-from horovod.runner.output.terminal import HOLD, LINE_LIMIT, ROWS_LIMIT, Canvas, StreamText
+from horovod.runner.output.terminal import LINE_LIMIT, ROWS_LIMIT, Canvas, StreamText
 
 UP = "\x1b[A"
 RED = "\x1b[31mred\x1b[0m"
@@ -45,36 +45,6 @@ def drawn(*texts, now=0.0):
 )  # fmt: skip
 def test_what_is_shown(texts, expected):
     assert drawn(*texts) == expected
-
-
-def test_a_line_that_is_left_is_over_when_the_cursor_does_not_come_back():
-    bars = Canvas(Colours())
-    assert bars.feed("\r100%\n", 1.0) == []
-    assert bars.next_due() == 1.0 + HOLD
-    assert bars.settle(0.9 + HOLD) == []
-    assert bars.settle(1.0 + HOLD) == [b"100%\n"]
-    assert bars.idle
-    assert bars.feed("\r100%\n", 2.0) == []
-    assert bars.settle(2.0, at_once=True) == [b"100%\n"]  # the program has continued
-    text = StreamText(True)
-    text.feed(b"\ra\n\rb" + UP.encode() + b"\n", 3.0)
-    assert text.settle(3.0, at_once=True) == []  # the cursor moves up and down
-    assert text.settle(3.0 + HOLD) == [b"a\n"]
-    assert text.finish() == [b"b\n"]
-
-
-def test_what_moves_a_program_beyond_its_lines_does_no_harm():
-    for text in (
-        "\x1b[999999999A",
-        "\x1b[9999999B",
-        "\x1b[99999999Cx",
-        "\x1b[9999999G",
-        "\x1b[999999999999D" + UP * 99,
-    ):
-        made = Canvas(Colours())
-        made.feed(text * 100 + "\rbar", 0.0)
-        assert len(made._rows) <= ROWS_LIMIT
-        assert made.seen()[-1].shown().startswith("bar")
 
 
 def test_memory_is_bounded():

@@ -2,7 +2,6 @@ import random
 
 import pytest
 
-from horovod.common.contract.reasons import rank_ranges
 from horovod.runner.output import repeats
 from horovod.runner.output.display import Display
 from horovod.runner.output.repeats import Collapser
@@ -62,30 +61,6 @@ def test_equal_lines_are_shown_once(written, at_once, later):
     assert shown_of(2, *written) == (at_once, later)
 
 
-def merged(*written):
-    """Return the lines of three ranks, (rank, line) written in sequence, as (ranks, line)."""
-    collapser = Collapser(range(3))
-    for rank, line in written:
-        collapser.add(rank, 1, line, 0.0)
-    return [(rank_ranges(group.ranks), group.line) for group in collapser.take_all()]
-
-
-def test_a_line_moves_only_where_nobodys_order_changes():
-    # After rank 1's last line, and before rank 0's later line.
-    assert merged((0, b"a"), (1, b"b"), (0, b"c"), (1, b"a")) == [("1", b"b"), ("0-1", b"a"), ("0", b"c")]
-    # It would be shown after `c`, which rank 0 wrote later.
-    assert merged((0, b"a"), (0, b"c"), (1, b"c"), (1, b"a")) == [("0", b"a"), ("0-1", b"c"), ("1", b"a")]
-
-
-def test_hosts_of_a_line():
-    written = [(rank, 1, b"a\n") for rank in (0, 3, 1, 2)]
-    hosts = {0: "a", 1: "a", 2: "b", 3: "b"}
-    assert shown_of(4, *written, hosts=hosts, with_host=True)[0] == "[0-1@a,2-3@b]<stdout>:a\n"
-    # In rank order, not in the order of a set.
-    written = [(rank, 1, b"a\n") for rank in (8, 1)]
-    assert shown_of(2, *written, hosts={8: "a", 1: "b"}, with_host=True)[0] == "[1@b,8@a]<stdout>:a\n"
-
-
 def test_nobody_waits_for_a_rank_that_has_ended():
     shown = Shown()
     display = Display(shown, {0: "h", 1: "h", 2: "h"}, collapse=True)
@@ -99,17 +74,6 @@ def test_nobody_waits_for_a_rank_that_has_ended():
     assert shown.take() == b"[0,2]<stdout>:a\n"
     display.show(2, 1, b"b\n", 0.0)
     assert shown.take() == b"[2]<stdout>:b\n"
-
-
-def test_a_line_waits_no_longer_than_the_delay():
-    collapser = Collapser(range(2))
-    collapser.add(0, 1, b"first\n", 1.0)
-    collapser.add(0, 1, b"second\n", 1.2)
-    assert collapser.next_due() == 1.0 + repeats.DELAY
-    assert [group.line for group in collapser.take(1.1 + repeats.DELAY)] == [b"first\n"]
-    assert collapser.next_due() == 1.2 + repeats.DELAY
-    assert [group.line for group in collapser.take_all()] == [b"second\n"]
-    assert collapser.next_due() is None
 
 
 def test_little_is_held(monkeypatch):

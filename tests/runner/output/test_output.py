@@ -7,12 +7,10 @@ import signal
 
 import pytest
 
-from horovod.runner.output import terminal as canvas
 from horovod.runner.output import terminal as lines
 from horovod.runner.output.display import Display
 from horovod.runner.output.output import OutputQueue
 from horovod.runner.output.rank_files import RankFileError, RankFiles
-from horovod.runner.output.row import Colours
 
 
 class Shown:
@@ -68,31 +66,6 @@ def test_nothing_is_given_out_before_the_line_is_whole():
     assert shown.take() == b""
 
 
-def test_of_a_progress_bar_the_last_state_is_given_out():
-    assert lines_of(b"\r 10%", b"\r 20%\r", b" 30%\n") == b"[3]<stdout>: 30%\n"
-    assert lines_of(b"100%\r9%") == b"[3]<stdout>:9%0%\n"  # as on a terminal
-    assert lines_of(b"10%\r", b"   \r") == b""
-
-
-def test_a_return_with_nothing_behind_it_shows_nothing():
-    assert lines_of(b"a\r\r\rb\n") == b"[3]<stdout>:b\n"
-    assert lines_of(b"\r", b"b\n") == b"[3]<stdout>:b\n"
-    assert lines_of(b"a\n\r") == b"[3]<stdout>:a\n"
-    assert lines_of(b"\r", b"\n") == lines_of(b"\r\n") == b"[3]<stdout>:\r\n"
-
-
-def test_return_and_newline_are_one_end_of_line_even_when_torn():
-    assert lines_of(b"a\r\nb\r\n") == b"[3]<stdout>:a\r\n[3]<stdout>:b\r\n"
-    assert lines_of(b"a\r", b"\nb\r", b"\n") == b"[3]<stdout>:a\r\n[3]<stdout>:b\r\n"
-    assert lines_of(b"a\r", b"b\n") == b"[3]<stdout>:b\n"
-
-
-def test_empty_lines_and_odd_bytes_are_kept():
-    assert lines_of(b"\n\n\xff\x00\x85\x1c\xe2\x80\xa8\n") == (
-        b"[3]<stdout>:\n[3]<stdout>:\n[3]<stdout>:\xff\x00\x85\x1c\xe2\x80\xa8\n"
-    )
-
-
 def test_any_cutting_gives_the_same_text():
     random.seed(7)
     text = bytes(random.choice(b"abc\r\n") for _ in range(400))
@@ -112,21 +85,6 @@ def test_a_line_without_end_is_cut_at_the_limit(monkeypatch):
         display.show(0, 1, b"x" * 40, 0.0)
         given.append(shown.take())
     assert given == [b"", b"", b"[0]<stdout>:" + b"x" * 120 + b"\n", b"", b""]
-
-
-def test_the_limit_of_a_line_is_counted_anew_after_every_line(monkeypatch):
-    monkeypatch.setattr(lines, "LINE_LIMIT", 100)
-    monkeypatch.setattr(canvas, "LINE_LIMIT", 100)
-    cutter = lines.LineCutter()
-    assert cutter.feed(b"x" * 100) == []
-    assert cutter.feed(b"\n" + b"y" * 100) == [b"x" * 100 + b"\n"]
-    assert cutter.feed(b"z") == [b"y" * 100 + b"z\n"]
-    assert cutter.feed(b"x" * 100) == []
-    assert cutter.take() == b"x" * 100
-    assert cutter.feed(b"x" * 100) == []
-    drawn = canvas.Canvas(Colours())
-    assert drawn.feed("x" * 100, 0.0) == []
-    assert drawn.feed("x", 0.0) == [b"x" * 101 + b"\n"]
 
 
 def test_timestamp():
@@ -163,36 +121,6 @@ def test_colours_do_not_reach_other_lines_on_a_terminal(pieces, expected):
     assert lines_of(*pieces, terminal=True) == b"".join(b"[3]<stdout>:" + line for line in expected)
     assert lines_of(*pieces) == lines_of(b"".join(pieces))  # on other platforms they are passed unchanged
     assert lines_of(*pieces).replace(b"[3]<stdout>:", b"") == b"".join(pieces)
-
-
-def test_the_colours_of_a_bar_stay_with_it():
-    bar = RED + b"50%\r" + GREEN + b"60" + OFF + b"%\r" + RED
-    shown = b"[3]<stdout>:" + GREEN + b"60" + OFF + b"%\n"
-    for terminal in (False, True):
-        # Attributes left on are set again in the next line.
-        assert lines_of(bar + b"\nb\n", terminal=terminal) == shown + b"[3]<stdout>:" + RED + b"b" + OFF + b"\n"
-
-
-SWITCHES = {
-    22: [1, 2], 23: [3], 24: [4, 21], 25: [5, 6], 27: [7], 28: [8], 29: [9], 39: [30, 37, 38, 90, 97],
-    49: [40, 47, 48, 100, 107], 59: [58],
-}  # fmt: skip
-
-
-def test_every_colour_and_style_is_left_on_until_its_own_end():
-    ends = [0, *SWITCHES]
-    for off, switches in SWITCHES.items():
-        for on in switches:
-            for end in ends:
-                colours = Colours()
-                begin, change = b"\x1b[%dm" % on, b"\x1b[%dm" % end
-                assert colours.contain(begin + b"a\n") == begin + b"a" + OFF + b"\n"
-                ended = end in (0, off)
-                assert colours.contain(change + b"b\n") == begin + change + b"b" + (b"" if ended else OFF) + b"\n"
-                assert colours.contain(b"c\n") == (b"c\n" if ended else begin + b"c" + OFF + b"\n"), (on, end)
-    colours = Colours()
-    for number in (10, 20, 26, 50, 57, 73, 89, 98, 99, 108):  # none of those
-        assert colours.contain(b"\x1b[%dma\n" % number) == b"\x1b[%dma\n" % number
 
 
 @pytest.mark.parametrize(("size", "folder"), [(1, "rank.0"), (10, "rank.9"), (11, "rank.09"), (101, "rank.009")])
@@ -280,37 +208,6 @@ def test_a_prepared_tree_does_not_lead_to_other_files(tmp_path, trap):
     assert list(mine.parent.iterdir()) == [mine]
 
 
-def test_a_second_name_that_is_taken_away_again_does_no_harm(tmp_path, monkeypatch):
-    """Between opening and checking."""
-    mine, logs = tmp_path / "mine", tmp_path / "logs"
-    mine.write_text("dear to me")
-    (logs / "rank.0").mkdir(parents=True)
-    (logs / "rank.0/stdout").hardlink_to(mine)
-    really = os.open
-
-    def opened(path, *args, **kwargs):
-        fd = really(path, *args, **kwargs)
-        if path == "stdout":
-            (logs / "rank.0/stdout").unlink()
-        return fd
-
-    monkeypatch.setattr(os, "open", opened)
-    with pytest.raises(RankFileError, match=r"rank\.0/stdout: No such file"):
-        RankFiles(str(logs), 1)
-    assert opened_below(tmp_path) == []
-    assert mine.read_text() == "dear to me"
-
-
-def test_the_users_own_directory_may_be_a_link_and_be_used_again(tmp_path):
-    (tmp_path / "disk").mkdir()
-    (tmp_path / "logs").symlink_to("disk")
-    for text in (b"longer than the next", b"short"):
-        files = RankFiles(str(tmp_path / "logs"), 1)
-        files.write(0, 1, text)
-        files.close()
-    assert (tmp_path / "disk/rank.0/stdout").read_bytes() == b"short"
-
-
 def test_the_queue_never_blocks_and_loses_nothing():
     read_end, write_end = os.pipe()
     queue = OutputQueue(write_end, write_end)
@@ -342,16 +239,3 @@ def test_workers_that_come_and_go_are_shown_by_their_present_ranks():
     display.show(7, 1, b"x\n", 0.0)
     display.show(1, 1, b"x\n", 0.0)
     assert shown.take() == b"[1@b]<stdout>:x\n[0@b]<stdout>:x\n"
-
-
-def test_who_comes_later_has_files_of_its_own(tmp_path):
-    files = RankFiles(str(tmp_path), 2)
-    files.write(1, 1, b"begins")
-    files.finish(1)
-    files.join(0)
-    files.join(5)
-    files.write(5, 2, b"comes later")
-    files.close()
-    assert sorted(os.listdir(tmp_path)) == ["rank.0", "rank.1", "worker.5"]
-    assert (tmp_path / "rank.1" / "stdout").read_bytes() == b"begins"
-    assert (tmp_path / "worker.5" / "stderr").read_bytes() == b"comes later"

@@ -3,7 +3,6 @@
 import pytest
 
 from horovod.runner.output.display import Screen
-from horovod.runner.output.rank_files import RankFileError
 from horovod.runner.plan.settings import ElasticSettings, LaunchSettings
 from horovod.runner.protocol.messages import Output
 from tests.runner.output.sinks import Kept
@@ -42,13 +41,3 @@ def test_what_a_worker_has_started_writes_on_when_the_worker_has_ended(tmp_path,
     if files is not None:
         assert (files / "rank.1" / "stderr").read_text() == "error\nlate\nlater\n"
         assert (files / "worker.3" / "stdout").read_text() == "hello\nlater"
-
-
-def test_a_link_is_not_followed_by_what_is_written_late(tmp_path):
-    screen, _ = screen_of(1, files=tmp_path)
-    screen.finish(1)
-    (tmp_path / "rank.1" / "stdout").unlink()
-    (tmp_path / "rank.1" / "stdout").symlink_to(tmp_path / "other")
-    with pytest.raises(RankFileError, match=r"rank\.1/stdout: it is a symbolic link"):
-        screen.show(Output(1, 1, b"late\n"))
-    assert not (tmp_path / "other").exists()

@@ -157,27 +157,6 @@ def test_bars_live_at_the_bottom_and_lines_scroll_above(tmp_path, columns, then)
         assert (bars if then == columns else bars[-1:]) == [f"[{rank}]<stderr>:outer 100% done"]
 
 
-@pytest.mark.heavy
-def test_ctrl_z_and_ctrl_c_leave_a_clean_terminal(tmp_path):
-    stop = "echo stopped; until [ -e seen ]; do sleep 0.05; done; touch again; fg;"
-    program = BARS.replace('wait("half")', 'wait("again"); print("again", flush=True); wait("never")')
-    with job(program, tmp_path, before="set -m; trap : INT;", after=stop) as run:
-        run.until(is_half(80))
-        run.type(b"\x1a")
-        lines = run.until(lambda lines: "stopped" in lines)
-        assert not any("stderr" in line for line in lines), "\n".join(lines)
-        (tmp_path / "seen").touch()
-        lines = run.until(lambda lines: sum("stdout>:again" in line for line in lines) == 2 and is_half(80)(lines))
-        assert sum("stderr" in line for line in lines) == 4
-        run.type(b"\x03")
-        lines = run.until(lambda lines: "code 130" in lines)
-        end = lines.index("code 130")
-        assert any(line.startswith("horovodrun: SIGINT received") for line in lines)
-        assert lines[end - 1].startswith("horovodrun: stopped by SIGINT")
-        # The bars' last states stay, each once, beginning with their ranks.
-        assert sum("outer" in line for line in lines[:end]) == 2
-
-
 def test_a_program_on_a_canvas_shows_what_it_shows_on_a_terminal():
     random.seed(11)
     pieces = ["\r", "\n", "a", "bcd", "e\u0301", "\x1b[K", "\x1b[1K", "\x1b[2K", "\x1b[J", "\x1b[2D", "\x1b[C",

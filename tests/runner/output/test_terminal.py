@@ -70,17 +70,6 @@ def test_ctrl_c():
         until(b"code 130")
 
 
-@pytest.mark.heavy
-def test_in_the_background_it_is_not_stopped():
-    # Job control moves it to a background process group, where reading the terminal would stop it.
-    shell = f"set -m; {LAUNCH} -np 2 bash -c 'sleep 0.5; echo done' & wait $!; echo code $?"
-    with terminal(shell) as (type_keys, until):
-        type_keys(b"for somebody else\n")
-        until(b"[0]<stdout>:done")
-        until(b"[1]<stdout>:done")
-        until(b"code 0")
-
-
 def test_a_terminal_that_nobody_reads_holds_nothing_up():
     # As if its window hangs: poll() reports space, but only for a byte and not for a whole chunk.
     master, slave = os.openpty()
@@ -106,23 +95,6 @@ def test_a_terminal_that_nobody_reads_holds_nothing_up():
     os.close(master)
     assert seen == shown
     assert not held_up
-
-
-def test_a_line_that_is_given_up_half_written_is_ended():
-    master, slave = os.openpty()
-    queue = OutputQueue(slave, slave)
-    queue.put(1, b"x" * 200_000 + b"\n")
-    queue.write()
-    while not select.select([], [slave], [], 0)[1]:  # until there is space again
-        os.read(master, 65536)
-    queue.close()
-    os.close(slave)
-    seen = b""
-    with contextlib.suppress(OSError):
-        while True:
-            seen += os.read(master, 65536)
-    os.close(master)
-    assert seen.endswith(b"\n")
 
 
 @pytest.mark.heavy

@@ -55,17 +55,6 @@ def test_sagemakers_containers():
     assert machines({"PATH": "/bin", "SM_NUM_GPUS": "8"}) is None
 
 
-def test_groups_of_unlike_machines():
-    groups = [
-        {"instance_group_name": "data", "instance_type": "ml.c5.9xlarge", "hosts": ["algo-1"]},
-        {"instance_group_name": "dnn", "instance_type": "ml.p3.16xlarge", "hosts": ["algo-2", "algo-3"]},
-    ]
-    config = {"current_host": "algo-2", "current_group_name": "dnn", "instance_groups": groups}
-    given = {"SM_RESOURCE_CONFIG": json.dumps({"hosts": ["algo-1", "algo-2", "algo-3"], **config}), "SM_NUM_GPUS": "8"}
-    assert machines(given) == Machines("SageMaker", ("algo-2", "algo-3"), "algo-2", 8)
-    assert machines(given).hosts(16) == [Host("algo-2", 8), Host("algo-3", 8)]
-
-
 def test_vertex_ais_replicas():
     assert machines(VERTEX) == Machines("Vertex AI", VERTEX_NAMES, VERTEX_NAMES[0], port=2222), "no reduction servers"
     assert machines(spec(cluster={"workerpool0": ["a"], "workerpool1": ["b"]})) == Machines(
@@ -76,30 +65,6 @@ def test_vertex_ais_replicas():
     assert machines(spec(cluster={"workerpool0": ["one:2222"]})) is None
     assert machines({"CLUSTER_SPEC": '{"of": "somebody else"}'}) is None
     assert machines(spec(cluster={"ps": ["a:1"]})) is None
-
-
-@pytest.mark.parametrize("text", ["{", "gpu-small", "[1]", "7", "null", '"a"'])
-def test_a_variable_of_somebody_else_is_none_of_vertex_ais(text):
-    assert machines({"CLUSTER_SPEC": text}) is None
-
-
-@pytest.mark.parametrize("pool", [None, "a:2222", [1, 2], {"a": 1}, 3, [""]])
-def test_pools_that_are_no_lists_of_names(pool):
-    assert machines(spec(cluster={"workerpool0": ["a:2222", "b:2222"], "workerpool1": pool})) is None
-    assert machines(spec(cluster={"workerpool0": pool})) is None
-
-
-@pytest.mark.parametrize("task", [{}, {"index": 0}, {"type": "workerpool0", "index": "0"}])
-def test_one_machine_need_not_say_which_it_is(task):
-    assert machines(spec(cluster={"workerpool0": ["one:2222"]}, task=task)) is None
-    assert machines({"SM_HOSTS": '["algo-1"]', "SM_NUM_GPUS": "many"}) is None
-
-
-def test_processes_are_shared_out_where_nobody_tells_of_gpus():
-    assert [host.slots for host in machines(VERTEX).hosts(6)] == [2, 2, 2]
-    assert [host.slots for host in machines(VERTEX).hosts(4)] == [2, 2, 2]
-    assert [host.slots for host in machines(VERTEX).hosts(1)] == [1, 1, 1]
-    assert machines(SAGEMAKER).hosts(4) == [Host("algo-1", 8), Host("algo-2", 8)]
 
 
 def test_the_job_is_started_on_the_first():

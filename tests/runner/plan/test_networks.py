@@ -34,24 +34,6 @@ def test_the_faster_network_wins_and_devices_come_before_bridges():
     assert common_interfaces(hosts) == {"a": "ib0", "b": "ib0"}
 
 
-def test_a_network_is_as_good_as_its_worst_interface():
-    hosts = {
-        # Its speed is that of the slower end; with a bridge at one end it is not a device network.
-        "a": [
-            interface("eth0", "10.0.0.1/24", speed=100000),
-            interface("br0", "10.1.0.1/24", speed=200000, physical=False),
-            interface("eth1", "fd00::1/64", "10.2.0.1/24", speed=10000),
-        ],
-        "b": [
-            interface("eth0", "10.0.0.2/24", speed=1000),
-            interface("ib0", "10.1.0.2/24", speed=200000),
-            interface("eth1", "fd00::2/64", speed=10000),
-            interface("eth2", "10.2.0.2/24", speed=10000),  # of two equal networks, the one with IPv4
-        ],
-    }
-    assert common_interfaces(hosts) == {"a": "eth1", "b": "eth2"}
-
-
 def test_nothing_is_shared():
     hosts = {
         "a": [LO, DOCKER, interface("eth0", "10.0.0.1/24")],
@@ -61,14 +43,3 @@ def test_nothing_is_shared():
     assert common_interfaces({}) == {}
     down = {"a": [interface("eth0", "10.0.0.1/24", up=False)], "b": [interface("eth0", "10.0.0.2/24")]}
     assert common_interfaces(down) == {}
-
-
-def test_two_names_of_one_machine_are_no_conflict():
-    first = [LO, interface("eth0", "10.0.0.1/24", "fd00::1/64")]
-    hosts = {"localhost": first, "127.0.0.1": first, "b": [LO, interface("eth1", "10.0.0.2/24", "fd00::2/64")]}
-    assert common_interfaces(hosts) == {"localhost": "eth0", "127.0.0.1": "eth0", "b": "eth1"}
-
-
-def test_ipv6_only():
-    hosts = {"a": [interface("eth0", "fd00::1/64")], "b": [interface("eth0", "fd00::2/64")]}
-    assert common_interfaces(hosts) == {"a": "eth0", "b": "eth0"}

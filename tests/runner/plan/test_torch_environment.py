@@ -21,8 +21,3 @@ def test_the_users_address_and_port_take_precedence():
     given = {"MASTER_PORT": "1234"}
     assert torch_environment.master("h", 1, given) == {"MASTER_ADDR": "h", "MASTER_PORT": "1234"}
     assert torch_environment.master("h", 1, {**given, "MASTER_ADDR": "me"}) == {**given, "MASTER_ADDR": "me"}
-
-
-def test_those_of_an_outer_job_do_not():
-    outer = {"MASTER_ADDR": "me", "MASTER_PORT": "1234", "HOROVOD_RANK": "0"}
-    assert torch_environment.master("h", 1, outer) == {"MASTER_ADDR": "h", "MASTER_PORT": "1"}

@@ -57,20 +57,6 @@ def test_what_is_no_request_is_refused(data):
         FrameReader(Request).feed(data)
 
 
-def test_the_largest_message_is_read():
-    frame = messages.frame(Output(0, 1, bytes(messages.FRAME_LIMIT - 100)))
-    rest = messages.FRAME_LIMIT + 4 - len(frame)
-    frame = messages.frame(Output(0, 1, bytes(messages.FRAME_LIMIT - 100 + rest)))
-    assert len(frame) == messages.FRAME_LIMIT + 4
-    (read,) = FrameReader(Report).feed(frame)
-    assert len(read.data) == messages.FRAME_LIMIT - 100 + rest
-
-
-def test_too_large_a_message_is_refused_by_the_sender():
-    with pytest.raises(AgentError, match="at most"):
-        written(Output(0, 1, bytes(messages.FRAME_LIMIT + 1)))
-
-
 def test_the_writer_does_not_block_and_goes_on_later():
     read_end, write_end = os.pipe()
     writer = FrameWriter(write_end)

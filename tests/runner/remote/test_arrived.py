@@ -5,8 +5,7 @@ import time
 import pytest
 
 from horovod.common.security.channel import Talk
-from horovod.runner.plan.hosts import Host
-from horovod.runner.remote.arrived import Arrived, ArrivedConnection
+from horovod.runner.remote.arrived import ArrivedConnection
 
 
 @pytest.fixture
@@ -49,32 +48,9 @@ def test_bytes_in_both_directions_and_a_reader_that_is_slow(ends):
     assert other.events(listening=False) == {}
 
 
-def test_an_end_is_noticed_without_reading(ends):
-    one, other = ends
-    assert not other.gone
-    one.write(b"last words")
-    one.kill()
-    assert other.gone
-    assert one.gone
-    assert read(other, 10) == b"last words"
-
-
 def test_what_was_altered_ends_it(ends):
     one, other = ends
     one._sock.sendall(b"\x17\x03\x03\x00\x20" + bytes(32))
     assert read(other, 1, 0.2) == b""
     assert other.ended
     assert "altered" in other.stderr_tail
-
-
-def test_they_are_handed_over_once(ends):
-    way = Arrived()
-    way.add("node, task 1", ends[0])
-    way.add("node, task 2", ends[1])
-    assert way.waiting == ["node, task 1", "node, task 2"]
-    assert way.open(Host("node, task 1", 1)) is ends[0]
-    with pytest.raises(OSError, match="it is gone"):
-        way.open(Host("node, task 1", 1))
-    way.close()
-    assert ends[1].ended
-    assert "closed its connection before its first message" in way.explain(Host("x", 1), None, "", "").what

@@ -1,13 +1,8 @@
 """From which host another one is reached, and fallbacks if that fails."""
 
-from horovod.runner.remote.routes import RETRY_SECONDS, RETRY_UNTIL, Routes
+from horovod.runner.remote.routes import RETRY_UNTIL, Routes
 
 HOSTS = ["a", "b", "c", "d", "e", "f", "g"]
-
-
-def test_few_hosts_are_reached_from_here():
-    routes = Routes(HOSTS, 7)
-    assert all(routes.parent(host) is None and routes.depth(host) == 0 for host in HOSTS)
 
 
 def test_many_hosts_are_a_tree_in_which_nobody_starts_more_than_the_fanout():
@@ -28,10 +23,3 @@ def test_a_host_that_its_parent_cannot_reach_is_tried_from_here():
     # After a timeout without an answer, another route would not help.
     assert routes.after_failure("d", again=True, tried=10.0, now=10.0 + RETRY_UNTIL) is None
     assert routes.parent("d") == "a"
-
-
-def test_what_may_be_different_in_a_moment_is_tried_again_for_some_time():
-    routes = Routes(["a"], 2)
-    assert routes.after_failure("a", again=True, tried=10.0, now=12.0) == 12.0 + RETRY_SECONDS
-    assert routes.after_failure("a", again=True, tried=10.0, now=10.0 + RETRY_UNTIL) is None
-    assert routes.after_failure("a", again=False, tried=10.0, now=10.0) is None

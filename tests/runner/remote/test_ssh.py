@@ -1,7 +1,5 @@
 """The command that reaches a host, and the interpretation of its failures."""
 
-import errno
-import re
 import shlex
 import sys
 
@@ -29,11 +27,6 @@ def test_nothing_of_the_job_is_on_the_command_line_and_the_options_are_the_users
 def test_a_host_has_an_interpreter_of_its_own():
     assert "exec /special " in ssh.ssh_command("host2", Remote(python="/opt/python"), "/special", ask=False)[-1]
     assert f"exec {sys.executable} " in ssh.ssh_command("host2", Remote(), ask=False)[-1]
-
-
-def test_the_agent_of_kubernetes_takes_the_place_of_ssh():
-    remote = Remote.of({"OMPI_MCA_plm_rsh_agent": "/etc/mpi/kubexec.sh"}, 22, None)
-    assert ssh.ssh_command("worker-0", remote)[:2] == ["/etc/mpi/kubexec.sh", "worker-0"]
 
 
 SSH = """#!/bin/sh
@@ -98,12 +91,3 @@ def test_failures_are_explained(status, said, what, advice, again):
     assert what in failure.what
     assert advice in failure.advice
     assert failure.again is again
-
-
-def test_a_machine_without_ssh_is_told_so():
-    failure = ssh.missing_ssh(FileNotFoundError(2, "No such file or directory", "ssh"), "host2")
-    assert failure.what == "ssh cannot be run: No such file or directory"
-    assert "openssh-client" in failure.advice
-    assert not failure.again
-    failure = ssh.missing_ssh(OSError(errno.EMFILE, "Too many open files"), "host2")
-    assert re.match(r"the agent of host host2 cannot be started: .*files; this process may have \d+ open", failure.what)
