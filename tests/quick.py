@@ -26,7 +26,6 @@ PARTS = (
     "tests/runner/elastic/test_cooldown.py",
     "tests/runner/elastic/test_membership.py",
     "tests/runner/elastic/test_membership_ends.py",
-    "tests/runner/elastic/test_placement.py",
     "tests/runner/elastic/test_messages.py",
     "tests/runner/output",
     "tests/runner/plan",

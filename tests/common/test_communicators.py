@@ -6,7 +6,7 @@ import pytest
 
 from horovod.common import communicators, process_sets
 from horovod.common.basics import HorovodBasics
-from horovod.common.process_sets import ProcessSet, add_process_set, global_process_set
+from horovod.common.process_sets import ProcessSet, global_process_set
 from tests.common import fake_mpi
 
 
@@ -64,21 +64,9 @@ def test_a_process_that_mpi_has_spawned(mpi):
     refused(mpi, mpi.COMM_WORLD, "MPI_Comm_spawn", "mpirun")
 
 
-def test_mpi_that_is_over_or_has_not_begun(mpi):
-    mpi.state = "over"
-    refused(mpi, mpi.COMM_WORLD, "after MPI_Finalize")
-    mpi.state = "not begun"
-    refused(mpi, mpi.COMM_WORLD, "before MPI_Init", "MPI.Init()")
-
-
 def test_no_mpi4py(mpi, monkeypatch):
     monkeypatch.delitem(sys.modules, "mpi4py.MPI")
     refused(mpi, mpi.COMM_WORLD, "not loaded", "mpirun", "list of world ranks")
-
-
-def test_the_launcher_of_another_mpi(mpi):
-    mpi.COMM_WORLD = fake_mpi.World(0, 1)  # each process sees a world of one
-    refused(mpi, mpi.COMM_WORLD, "rank 0 of 1", "Open MPI says that it is rank 1 of 4", "here Open MPI 5.0.11")
 
 
 def test_a_job_of_another_launcher(mpi, monkeypatch):
@@ -121,20 +109,6 @@ def test_arguments(mpi):
         assert process_sets.check_init_arguments(empty, [ProcessSet(mpi.COMM_NULL)]).members is None
 
 
-def test_a_list_of_ranks_does_not_go_with_sets_by_communicators(mpi):
-    for one in (mpi.comm(0, 1), mpi.COMM_NULL):
-        with pytest.raises(NotImplementedError, match=r"process_sets\[1\] is made from an MPI comm.*comm is a list"):
-            process_sets.check_init_arguments([0, 1], [ProcessSet([0]), ProcessSet(one)])
-
-
-def test_ranks_of_a_set_are_unknown_until_init(mpi):
-    comm = mpi.comm(1, 2)
-    made = ProcessSet(comm)
-    assert (made.process_set_id, made.ranks, made.mpi_comm) == (None, None, comm)
-    assert (made.size(), made.rank(), made.included()) == (None, None, None)
-    assert "ProcessSet(process_set_id=None, ranks=None, mpi_comm=<" in str(made)
-
-
 def test_a_job_of_one_process(alone):
     hvd = HorovodBasics("tests")
     hvd.init(comm=alone.COMM_WORLD)
@@ -156,30 +130,6 @@ def test_sets_that_cannot_be_are_named_by_index_and_init_may_be_called_again(alo
         hvd.init(comm=alone.COMM_WORLD, process_sets=[ProcessSet(alone.COMM_WORLD)])
     hvd.init()
     hvd.shutdown()
-
-
-def test_a_set_by_a_communicator_cannot_be_added_later(alone):
-    hvd = HorovodBasics("tests")
-    hvd.init(process_sets="dynamic")
-    try:
-        for one in (alone.COMM_WORLD, ProcessSet(alone.COMM_WORLD)):
-            with pytest.raises(NotImplementedError, match="give ranks, or the set to init"):
-                add_process_set(one)
-    finally:
-        hvd.shutdown()
-
-
-def test_threads_are_what_mpi_has_granted(alone, monkeypatch):
-    assert communicators.threads() is True
-    alone.threads = fake_mpi.SINGLE
-    assert communicators.threads() is False
-    alone.state = "over"
-    assert communicators.threads() is None
-    monkeypatch.delitem(sys.modules, "mpi4py.MPI")
-    assert communicators.threads() is None
-    assert not HorovodBasics("tests").is_initialized()
-    with pytest.raises(ValueError, match="init"):
-        HorovodBasics("tests").mpi_threads_supported()
 
 
 def second_face():

@@ -7,8 +7,6 @@ import pytest
 
 from horovod.common import compute
 from horovod.common.compute import ComputeClient, ComputeService
-from horovod.common.network.interfaces import Address, Interface
-from horovod.common.store import StoreTimeout
 
 KEY = b"k" * 32
 
@@ -142,43 +140,6 @@ def test_a_service_that_is_gone(monkeypatch, caplog):
         client(service)
 
 
-def test_one_ask_without_an_answer_is_not_the_end(service, monkeypatch):
-    with client(service) as one, client(service) as training:
-        asked, answers = [], [[], ["over.0"], [], []]  # missing parts; empty list: no answer
-
-        def get(names, seconds):
-            asked.append(names)
-            if answers:
-                raise StoreTimeout("no answer", answers.pop(0))
-            training.end_dispatcher(0)
-            return [""]
-
-        monkeypatch.setattr(one, "_get", get)
-        one.wait_for_shutdown(0)
-    assert asked == [["over.0"]] * 5
-
-
-def test_addresses_come_best_first(monkeypatch):
-    def one(name, text, up=True, physical=False):
-        return Interface(name, up, name == "lo", physical, 1500, 0, [Address(text, 8)])
-
-    lo = one("lo", "127.0.0.1")
-    monkeypatch.setattr(
-        compute,
-        "scan",
-        lambda: [
-            lo,
-            one("docker0", "127.0.0.2"),
-            one("down0", "127.0.0.3", up=False),
-            one("eth0", "127.0.0.4", True, True),
-        ],
-    )
-    with ComputeService(1, 1, KEY) as service:
-        assert list(service.addresses()) == ["eth0", "docker0", "lo"]
-    with pytest.raises(ValueError, match="nics must be among docker0, eth0, lo, got down0"):
-        ComputeService(1, 1, KEY, {"down0"})
-
-
 def test_what_cannot_be_is_refused():
     with pytest.raises(ValueError, match=r"nics must be among .*lo.*, got nowhere9"):
         ComputeService(1, 1, KEY, {"lo", "nowhere9"})
@@ -187,20 +148,3 @@ def test_what_cannot_be_is_refused():
             ComputeService(wrong, 1, KEY)
         with pytest.raises(ValueError, match=rf"workers_per_dispatcher must be .*, got {wrong!r}"):
             ComputeService(1, wrong, KEY)
-
-
-def test_the_name_that_programs_import():
-    from horovod.runner.common.service import compute_service
-
-    assert (compute_service.ComputeService, compute_service.ComputeClient) == (ComputeService, ComputeClient)
-    asked = compute_service.WaitForDispatcherRegistrationRequest(dispatcher_id=1, timeout=5)
-    assert asked == compute_service.WaitForDispatcherRegistrationRequest(1, 5)
-    assert compute_service.WaitForShutdownRequest() == compute_service.WaitForShutdownRequest()
-
-
-def test_the_names_of_the_addresses(service):
-    for names in ({"addresses": service.addresses()}, {"compute_addresses": service.addresses()}):
-        with ComputeClient(key=KEY, **names) as one:
-            assert one.dispatchers() == 2
-    with pytest.raises(TypeError, match="only one of addresses and compute_addresses"):
-        ComputeClient(service.addresses(), KEY, compute_addresses=service.addresses())

@@ -8,10 +8,8 @@ import sys
 import pytest
 
 from horovod.common.bootstrap import seat
-from horovod.common.bootstrap.errors import start_timeout_error
 from horovod.common.contract.membership import Place
 from horovod.common.contract.reasons import (
-    LIMIT,
     PIPE,
     Called,
     Ending,
@@ -24,7 +22,6 @@ from horovod.common.contract.reasons import (
 )
 from horovod.common.ending import Watch, reason
 from horovod.common.exceptions import HorovodInternalError, RanksDisagreeError
-from horovod.common.launchers import find
 
 
 def raised(error, cause=None, context=None):
@@ -73,27 +70,11 @@ def test_reason(error, ended, expected):
     assert reason(error, ended, None, 7) == expected
 
 
-def test_ranks_are_told_as_the_launcher_numbers_them():
-    assert reason(lost(), ("lost", 1), [2, 5, 7], 7) == Ending(7, "lost", [5])
-
-
-def test_a_chain_that_bites_its_tail():
-    error = ValueError()
-    error.__context__ = KeyError()
-    error.__context__.__context__ = error
-    assert reason(error, None, None, 0) == Ending(0, "own")
-
-
 @pytest.mark.parametrize(
     "report", [Called(3), Left(3, "the process ended"), Ending(3, "own"), Ending(3, "absent", [1, 2], 1.5)]
 )
 def test_reports_travel(report):
     assert decode(encode(report).rstrip(b"\n")) == report
-
-
-def test_no_report_is_longer_than_a_pipe_takes_at_once():
-    assert len(encode(Ending(0, "absent", list(range(60000))))) <= LIMIT
-    assert len(encode(Left(0, "\x01" * 10000))) <= LIMIT
 
 
 def test_telling_never_waits_and_never_fails(tmp_path):
@@ -197,35 +178,3 @@ def test_a_rank_that_caught_the_error_tells_why_its_job_ended(monkeypatch):
     rank.watch.begin(3)
     rank.watch.at_exit()
     assert rank.told() == [Called(3, os.getpid()), Ending(3, "own")]
-
-
-def test_a_forked_child_tells_nothing(monkeypatch):
-    rank = Rank(monkeypatch)
-    pid = os.fork()
-    if pid == 0:
-        rank.watch.leave("x")
-        rank.watch.at_exit()
-        rank.raise_at_the_end(ValueError())
-        os._exit(0)
-    assert os.waitpid(pid, 0)[1] == 0
-    assert rank.told() == [Called(3, os.getpid())]
-    rank.watch.forget()
-    rank.watch.at_exit()
-    assert rank.told() == []
-
-
-def test_the_error_of_a_rank_that_waited_in_vain():
-    error = start_timeout_error((1, "h"), 4, 2.0, [3], [0])
-    assert "rank 1 (host h) waited 2 s for rank 3 (of 4) to call hvd.init(); see" in str(error)
-    assert str(error).endswith("(rank 0 had come and given up before)")
-    assert reason(error, None, None, 1) == Ending(1, "absent", [3], 2.0)
-    left_over = find({"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "h", "MASTER_PORT": "1"}).alone
-    assert left_over == ("RANK makes this process one of 2 (PyTorchJob); where it is to run alone, unset RANK")
-    assert str(start_timeout_error((0, "h"), 2, 2.0, [1], [], left_over)).endswith(
-        f"if they only need longer. {left_over}"
-    )
-    assert left_over not in str(start_timeout_error((0, "h"), 3, 2.0, [2], [], left_over)), "another has come"
-    assert "but rank 0, 2 (of 4) had called hvd.init() too early" in str(
-        start_timeout_error((1, "h"), 4, 2.0, [], [0, 2])
-    )
-    assert ", 31, ... (of 50)" in str(start_timeout_error((1, "h"), 50, 2.0, list(range(50)), []))

@@ -113,20 +113,6 @@ def test_dynamic_process_sets():
     assert hvd._get_process_set_ids_and_ranks() == {0: [0, 1, 2]}
 
 
-def test_sets_that_differ_between_ranks_are_an_error_and_later_ones_work(pool):
-    def work():
-        rank = HorovodBasics("tests").rank()
-        with pytest.raises(HorovodInternalError) as caught:
-            add_process_set([0] if rank == 0 else [0, 1])
-        message = str(caught.value)
-        return message, add_process_set([1]).ranks
-
-    for message, ranks in pool(3, HOROVOD_DYNAMIC_PROCESS_SETS="1").run(work):
-        assert "rank 0" in message
-        assert "rank 1" in message
-        assert ranks == [1]
-
-
 @on_ranks(2, initialized=False)
 def test_static_sets_cannot_be_changed():
     registered = ProcessSet([0])
@@ -137,18 +123,6 @@ def test_static_sets_cannot_be_changed():
         remove_process_set(registered)
     assert not remove_process_set(global_process_set)
     assert not remove_process_set(ProcessSet([1]))
-
-
-@on_ranks(3, initialized=False)
-def test_a_process_set_object_can_be_used_again_after_init():
-    hvd = HorovodBasics("tests")
-    pair = ProcessSet([0, 2])
-    for _ in range(2):
-        hvd.init(process_sets=[ProcessSet([1]), pair])
-        assert pair.process_set_id == 2
-        hvd.shutdown()
-        assert pair.process_set_id is None
-        assert pair.ranks == [0, 2]
 
 
 def wait_for_peers():
@@ -261,14 +235,3 @@ def test_an_idle_job_uses_no_cpu(pool, transport):
 
     for used in pool(2, HOROVOD_TRANSPORT=transport).run(work):
         assert used < 0.02
-
-
-def test_the_log_goes_to_stderr_with_rank_and_level(capsys):
-    from horovod.common.contract.log import make_sink
-
-    make_sink(3, hide_time=True)(3, "rank 1 is slow")
-    make_sink(3, hide_time=False)(4, "x")
-    lines = capsys.readouterr().err.splitlines()
-    assert lines[0] == "[horovod, rank 3] WARNING: rank 1 is slow"
-    assert lines[1].endswith("[horovod, rank 3] ERROR: x")
-    assert lines[1][:2] == "20"

@@ -8,7 +8,6 @@ import pytest
 from horovod.chaos import Event, Kind, plan
 from horovod.chaos.events import Member, Ranks
 from horovod.common import faults as module
-from horovod.common.exceptions import HorovodInternalError
 from horovod.common.faults import Faults, act
 from horovod.common.job import Job
 from horovod.common.steps import Marks
@@ -34,15 +33,6 @@ def test_an_exit_is_a_failure(event, code, monkeypatch):
     thread.start()
     thread.join(20)
     assert codes == [code]
-
-
-def test_what_nobody_can_do_is_said(capfd):
-    for event in plan("slow link=0-1 by=5ms; cut host=a step=1").events:
-        act(event, ranks(0, 2))
-    assert capfd.readouterr().err.splitlines() == [
-        "chaos: slow link=0-1 by=5ms (not done: ranks 0 and 1 are on one machine, with no network between them)",
-        "chaos: cut host=a step=1 (not done: all ranks are on one machine, with no network between them)",
-    ]
 
 
 def test_steps_are_those_of_the_job():
@@ -81,33 +71,6 @@ def test_what_happens_before_the_first_step_does_not_happen_to_a_newcomer(monkey
         monkeypatch.setattr(module, "allgather_object", lambda own, name, other=other: [other, own])
         module.begin(job(1, 2))
         assert done == happened
-
-
-def test_what_has_broken_the_first_epoch_does_not_break_the_next_one(monkeypatch):
-    def lost(*_, **__):
-        raise HorovodInternalError("rank 1 is lost")
-
-    done: list[str] = []
-    monkeypatch.setattr(module, "_faults", Faults(plan("kill rank=0 step=0"), lambda e, _: done.append(str(e))))
-    monkeypatch.setattr(module, "allgather_object", lost)
-    module.begin(job(0, 2))
-    monkeypatch.setattr(module, "allgather_object", lambda own, name: [own])
-    module.begin(job(0, 1))
-    assert not done
-
-
-def test_two_are_killed_at_the_same_step_though_one_had_not_made_it():
-    """The first rank to be killed interrupts the step of the others, which some have taken and some not."""
-    done: list[str] = []
-    faults = Faults(plan("kill rank=1 step=20; kill rank=2 step=20"), lambda e, _: done.append(str(e)))
-    faults.begin(ranks(2, 3), 0, time.time(), first=True)
-    for _ in range(19):
-        faults.step()
-    faults.begin(ranks(1, 2), 20, time.time(), first=False)
-    assert done == ["kill rank=2 step=20"], "by the rank that it had then"
-    faults.step()
-    faults.begin(ranks(1, 2), 21, time.time(), first=False)
-    assert len(done) == 1
 
 
 def test_who_gives_the_state_says_how_many_steps_are_done_again(capfd):

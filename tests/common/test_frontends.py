@@ -1,6 +1,5 @@
 """Frontends of one process share one engine; each has its own names and membership."""
 
-import ctypes
 import os
 import signal
 
@@ -178,67 +177,3 @@ def test_what_a_second_face_asks_of_the_running_job_is_not_ignored():
     assert remove_process_set(second)
     assert added.process_set_id is second.process_set_id is None
     assert not remove_process_set(added)
-
-
-class Request(ctypes.Structure):
-    """HvdRequest of bindings/frontend/api.h."""
-
-    _fields_ = tuple(
-        (name, getattr(ctypes, f"c_{kind}"))
-        for kind, names in (
-            ("uint32", "bytes"),
-            ("int32", "kind face"),
-            ("char_p", "name"),
-            ("void_p", "input output shape"),
-            ("int32", "dimensions dtype op root"),
-            ("double", "prescale postscale"),
-            ("int32", "process_set wire"),
-            ("void_p", "splits"),
-            ("int32", "splits_count group_size"),
-            ("char_p", "group"),
-            ("int32", "device_kind"),
-        )
-        for name in names.split()
-    )
-
-
-def native_start(face, known=0):
-    """Return (code, message, work) of the table's start() for a sum of one int64.
-
-    The calling library knows so many bytes of a request, or all (0).
-    """
-    pointers = ctypes.cast(_core.face_api() + 8, ctypes.POINTER(ctypes.c_void_p))  # after version and size
-    memory, shape = (ctypes.c_int64 * 1)(7), (ctypes.c_int64 * 1)(1)
-    where = {"input": ctypes.addressof(memory), "output": ctypes.addressof(memory), "shape": ctypes.addressof(shape)}
-    what = {"kind": _core.KIND_ALLREDUCE, "dimensions": 1, "dtype": dtypes.INT64, "op": Sum, "name": b"native"}
-    request = Request(bytes=known or ctypes.sizeof(Request), face=face, prescale=1, postscale=1, **where, **what)
-    work, message = ctypes.c_void_p(), ctypes.create_string_buffer(200)
-    start = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_void_p] * 3, ctypes.c_size_t)(pointers[1])
-    code = start(ctypes.byref(request), ctypes.byref(work), message, 200)
-    if code == 0:
-        assert ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_double)(pointers[2])(work, 20.0) == 1
-        ctypes.CFUNCTYPE(None, ctypes.c_void_p)(pointers[4])(work)
-    return code, message.value.decode(), memory[0]
-
-
-def test_native_libraries_get_the_engine_while_their_face_is_in_the_job():
-    from horovod.common.state import state
-
-    number = 77  # used by no other test
-    face, first = frontends.Frontend("native", number), HorovodBasics("tests")
-    assert native_start(number)[:2] == (7, "Horovod has not been initialized in this process; call hvd.init() first")
-    first.init()
-    try:
-        assert native_start(number)[0] == 7  # the job of another frontend
-        face.enter(state.require_job(), state.require_engine())
-        assert native_start(number) == (0, "", 7)
-        assert native_start(number, Request.device_kind.offset) == (0, "", 7)
-        assert native_start(number, Request.group.offset)[0] == 1
-        face.leave()
-        code, message, _ = native_start(number)
-        assert code == 3
-        assert "shut down" in message
-        for bad in (-1, 256):
-            assert native_start(bad)[:2] == (1, f"frontend {bad} is unknown")
-    finally:
-        first.shutdown()

@@ -25,14 +25,6 @@ def test_split_gives_several_sets_in_the_order_of_their_first_rank():
     assert by_comm([(0, 3), (1, 2), (1, 2), (0, 3)]) == (((0, 3), (1, 2)),)
 
 
-def test_who_is_in_none():
-    assert by_comm([NULL, (1, 2), (1, 2)], [[0]] * 3) == (((1, 2),), ((0,),))
-
-
-def test_ranks_of_the_job_are_not_those_of_the_world():
-    assert by_comm([(7, 2), (5,), (7, 2)], world=[7, 5, 2]) == (((0, 2), (1,)),)
-
-
 @pytest.mark.parametrize(
     ("columns", "words"),
     [

@@ -3,10 +3,6 @@
 tests/cluster/test_elastic.py uses the real tools.
 """
 
-import os
-import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -81,48 +77,6 @@ def test_the_other_end(tools):
     tools()
     there = Ranks(1, RANKS.members)
     assert said(Event(Kind.SLOW, link=(0, 1), by=0.005, lasts=0.01), there) == ["the other end, packets to rank 0"]
-
-
-def test_a_child_that_lives_on_does_not_keep_a_link_slow(tools):
-    """For example a data loader's process that is forked from its rank."""
-    log = tools()
-    program = (
-        "import os, signal, sys; from horovod.common import faults as n\n"
-        f"n._SEARCH = {faults._SEARCH!r}\n"
-        "n._undo_later([['tc', 'undo', 'it']], None)\n"
-        "reading, writing = os.pipe()\n"
-        "child = os.fork()\n"
-        "if child == 0: os.write(writing, b'1'); signal.pause()\n"
-        "os.read(reading, 1); print(child, flush=True); os.kill(os.getpid(), signal.SIGKILL)"
-    )
-    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as parent:
-        child = int(parent.stdout.readline())
-        try:
-            wait_for(log, "tc undo it")
-            os.kill(child, 0)
-        finally:
-            os.kill(child, signal.SIGKILL)
-
-
-def test_why_it_cannot_be_done(tools, monkeypatch):
-    log = tools("*netem*")
-    words = "tc qdisc add dev eth0 parent c4a0:4 handle c4a1: netem delay 5000us limit 100000"
-    assert said(SLOW) == [f"not done: {words}: Error: it cannot."]
-    assert log.read_text().splitlines()[-1] == "tc qdisc del dev eth0 root handle c4a0:", "nothing is left"
-    tools("*netem*", "Error: Specified qdisc kind is unknown.")
-    lacks = "this kernel lacks a part that it takes (sch_prio, sch_netem)"
-    assert said(SLOW) == [f"not done: {lacks}: {words}: Error: Specified qdisc kind is unknown."]
-    tools("'-f -'")
-    assert said(CUT) == ["not done: nft -f -: Error: it cannot."]
-    nowhere = Ranks(0, (RANKS.members[0], Member("b", "2")))
-    assert said(SLOW, nowhere) == ["not done: no way to rank 1 on host b is known"]
-    monkeypatch.setattr(faults, "_SEARCH", "/nowhere")
-    assert said(CUT) == ["not done: there is no program nft here (package nftables)"]
-    loopback = faults.interfaces.scan()[:1]
-    monkeypatch.setattr(faults.interfaces, "scan", lambda: loopback)
-    assert said(CUT) == ["not done: this process sees no network but the loopback"]
-    monkeypatch.setattr(faults, "_may", lambda: False)
-    assert said(CUT) == ["not done: this process may not change the network; that takes CAP_NET_ADMIN"]
 
 
 def wait_for(log: Path, line: str) -> None:

@@ -1,6 +1,5 @@
 """ops, dtypes, exceptions, util, process sets and objects: parts that need no engine."""
 
-import ast
 import os
 import subprocess
 import sys
@@ -9,8 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from horovod.common import compression, dtypes, exceptions, native, objects, ops, util
-from horovod.common.contract.pickling import dumps
+from horovod.common import compression, dtypes, exceptions, ops, util
 from horovod.common.process_sets import ProcessSet
 
 ROOT = Path(dtypes.__file__).parents[3]
@@ -103,29 +101,6 @@ def test_process_set_refuses_everything_else(bad):
         ProcessSet(bad)
 
 
-def test_objects_survive_pickling():
-    local = 5
-    assert objects.loads(dumps(lambda x: x + local))(1) == 6
-
-
-def test_util():
-    assert [list(part) for part in util.split_list([1, 2, 3, 4, 5], 3)] == [[1, 2], [3, 4], [5]]
-    assert [list(part) for part in util.split_list(l=[1], n=2)] == [[1], []]
-    assert [util.num_rank_is_power_2(n) for n in (0, 1, 2, 3, 4, 6, 8)] == [False, True, True, False, True, False, True]
-    assert util.is_iterable(x=[])
-    assert util.is_iterable(x for x in ())
-    assert not util.is_iterable(3)
-    assert util.is_version_greater_equal_than("2.13.0+cpu", "2.9.1")
-    assert not util.is_version_greater_equal_than("2.9", "2.9.1")
-    with pytest.raises(ValueError, match="target"):
-        util.is_version_greater_equal_than("2.9", "2.9")
-    assert util.get_ext_suffix().endswith(".so")
-    assert util.gloo_built(verbose=True)
-    assert type(util.nccl_built()) is int
-    assert isinstance(util.cuda_built(), bool)
-    assert not util.extension_available(ext_base_name="nonsense", verbose=False)
-
-
 def test_env_puts_everything_back(monkeypatch):
     monkeypatch.setenv("HVD_A", "1")
     monkeypatch.delenv("HVD_B", raising=False)
@@ -166,33 +141,3 @@ def test_capability_queries_start_no_engine():
     )
     done = run_python(code)
     assert done.stdout.split() == ["True", "True", "False", "False", "False", "False", "False", "False"], done.stderr
-
-
-def imported_modules(path):
-    """Return the names of all modules that a file imports, anywhere in it."""
-    found = []
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            found += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            found += [f"{node.module}.{alias.name}" for alias in node.names]
-    return found
-
-
-def test_the_launcher_needs_no_engine():
-    """import-linter cannot see a compiled module, so this direction is checked here."""
-    files = sorted((ROOT / "src" / "horovod" / "runner").rglob("*.py"))
-    assert files
-    for path in files:
-        assert not [name for name in imported_modules(path) if name.startswith("horovod._core")], path
-
-
-def test_the_place_of_a_native_library_is_asked_of_the_import_system(tmp_path, monkeypatch):
-    package = tmp_path / "native_place"
-    package.mkdir()
-    (package / "__init__.py").touch()
-    (package / "_lib.so").touch()
-    monkeypatch.syspath_prepend(str(tmp_path))
-    assert native.library_path("native_place._lib") == package / "_lib.so"
-    with pytest.raises(ImportError, match=r"native_place\._gone"):
-        native.library_path("native_place._gone")

@@ -23,28 +23,6 @@ def test_who_asks_twice_does_not_want_to_wait_but_one_warning_may_come_twice(sam
     assert subprocess.run([sys.executable, "-c", PROGRAM, same], timeout=60, check=False).returncode == code
 
 
-FORKS = """
-import os, signal
-from horovod.common.stopping import stopping
-heard = []
-signal.signal(signal.SIGUSR1, lambda number, frame: heard.append(number))
-stopping.listen([signal.SIGTERM, signal.SIGUSR1])
-child = os.fork()
-if child == 0:
-    os.kill(os.getpid(), signal.SIGUSR1)
-    assert heard == [signal.SIGUSR1] and not stopping.heard
-    os.kill(os.getpid(), signal.SIGTERM)
-    os._exit(3)
-assert os.waitpid(child, 0)[1] == signal.SIGTERM
-signal.raise_signal(signal.SIGTERM)
-assert stopping.heard == signal.SIGTERM and not heard
-"""
-
-
-def test_what_is_forked_off_ends_by_the_signal():
-    subprocess.run([sys.executable, "-c", FORKS], timeout=60, check=True)
-
-
 ASKS = """
 import os
 from unittest import mock

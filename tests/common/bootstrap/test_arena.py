@@ -56,28 +56,6 @@ def test_tensors_that_all_ranks_share_are_reduced_without_staging():
         assert unstaged == 4 * COUNT
 
 
-@pytest.mark.parametrize(
-    ("size", "settings"), [(1, {}), (2, {"HOROVOD_ARENA_BYTES": "0"}), (2, {"HOROVOD_TRANSPORT": "tcp"})]
-)
-def test_where_nothing_is_shared_nothing_is_allocated(pool, size, settings):
-    def work():
-        return engine().allocate(4096)
-
-    assert pool(size, **settings).run(work) == [None] * size
-
-
-@on_ranks(2, initialized=False)
-def test_memory_outlives_its_engine_and_is_ordinary_for_the_next():
-    basics = HorovodBasics("tests")
-    basics.init()
-    old = engine().allocate(4 * COUNT)
-    ints(old)[0] = 7
-    basics.shutdown()
-    assert ints(old)[0] == 7
-    basics.init()
-    assert sum_int32(old, "after") == (14, 0, 0)
-
-
 def test_a_rank_that_may_not_map_so_much_goes_without(pool):
     def work():
         import resource
@@ -117,10 +95,6 @@ def init_with_files_of(most):
     memory = (ctypes.c_int * COUNT)()
     ints(memory)[0] = 3
     return engine().allocate(4096) is not None, sum_int32(memory)[0]
-
-
-def test_a_limit_of_file_sizes_takes_the_arena_that_nobody_asked_for(pool):
-    assert pool(2, initialized=False).run(init_with_files_of, 64 << 20) == [(False, 6)] * 2
 
 
 @pytest.mark.parametrize(("arena", "most"), [(1 << 30, 64 << 20), (-1, 1 << 20)])

@@ -8,11 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from horovod import _core
-from horovod.common.bootstrap import calibration, start
 from horovod.common.bootstrap.calibration import World, load, path_of, store
-from horovod.common.contract.settings import Settings
-from horovod.common.contract.worker_env import WorkerEnv
 from tests.runner.launching import python, run_job
 
 WORLD = World("host/x86_64/cpu/2", 2, 2, 1, "auto")
@@ -44,14 +40,6 @@ def test_only_the_owner_can_read_and_write_and_nothing_else_is_left(cache: Path)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
     assert [entry.name for entry in path.parent.iterdir()] == [path.name]
-
-
-def test_without_the_variable_it_is_below_the_home_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
-    assert calibration.directory() == tmp_path / ".cache" / "horovod"
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    assert calibration.directory() == tmp_path / ".cache" / "horovod"
 
 
 def edited(**changes: object) -> str:
@@ -104,13 +92,6 @@ def test_what_the_engine_would_refuse_is_not_stored(cache: Path) -> None:
     assert list(cache.iterdir()) == []
 
 
-def test_the_engines_sizes() -> None:
-    assert _core.tuning()["chunk_bytes"] == 128 << 10
-    assert _core.tuning("chunk_bytes=65536") == {**_core.tuning(), "chunk_bytes": 65536}
-    with pytest.raises(ValueError, match="got 'x'"):
-        _core.tuning("x=1")
-
-
 SHOW = """
 import sys
 from horovod import _core
@@ -134,18 +115,3 @@ def test_all_ranks_get_what_rank_0_finds(cache: Path) -> None:
     assert sorted(line.partition(":")[2] for line in done.out.splitlines()) == [
         f"tuning {rank} 'chunk_bytes=65536'" for rank in (0, 1)
     ]
-
-
-def test_when_measured_sizes_are_not_used(cache: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    path = store(World.here(2, 2, 1, "auto"), {"chunk_bytes": 65536})
-
-    def tuning(rank: int = 0, **environ: str) -> str:
-        env = WorkerEnv(rank=rank, size=2, local_rank=rank, local_size=2)
-        return start._calibrated(env, Settings.from_environ(environ)).text("HOROVOD_TUNING")
-
-    assert tuning() == "chunk_bytes=65536"
-    assert tuning(HOROVOD_TUNING="direct_bytes=1") == "direct_bytes=1"
-    assert [tuning(HOROVOD_CALIBRATE="0"), tuning(HOROVOD_TRANSPORT="tcp"), tuning(rank=1)] == ["", "", ""]
-    path.write_text("broken")
-    assert [tuning(), tuning(HOROVOD_LOG_LEVEL="error")] == ["", ""]
-    assert capfd.readouterr().err.count(f"WARNING: {path} is not used") == 1

@@ -1,46 +1,17 @@
 """How ranks learn of one another's failures during bootstrap, without delaying it."""
 
 import contextlib
-import socket
 import threading
-import time
 
 import pytest
 
 from horovod.common.bootstrap.errors import Failures, KnownFailureError, LinkError
-from horovod.common.bootstrap.mesh import MeshBuilder
-from horovod.common.bootstrap.peers import make_plan
-from horovod.common.network.connecting import Listeners
 from horovod.common.store import StoreServer
 from horovod.common.store.client import StoreClient
-from tests.common.bootstrap.meshes import KEY, LOOPBACK, close_all, make_peers
-from tests.common.threads import run_ranks
+from tests.common.bootstrap.meshes import KEY
 from tests.runner.launching import eventually
 
 HOSTS = ["host0", "host1"]
-SOON = 20.0  # seconds; less than the 30 s for which a call to the store may wait
-
-
-def test_a_store_that_does_not_answer_delays_no_handshake():
-    """Rank 0 has already queried the store when rank 1 connects, which must be answered within 5 s."""
-    listeners = [Listeners(LOOPBACK, 64) for _ in HOSTS]
-    peers = make_peers(HOSTS, listeners)
-    with contextlib.ExitStack() as held:
-        silent = held.enter_context(socket.create_server(("127.0.0.1", 0)))
-        stores = [held.enter_context(StoreClient(KEY, *silent.getsockname())) for _ in HOSTS]
-
-        def run(rank):
-            time.sleep(rank)
-            mesh = MeshBuilder(make_plan(rank, peers), peers, KEY, 7, listeners[rank])
-            return mesh.run(60.0, Failures(stores[rank], 7, rank, [0, 1], HOSTS[rank]).check)
-
-        begin = time.monotonic()
-        results = run_ranks(2, run)
-        assert time.monotonic() - begin < SOON
-        for each in listeners:
-            each.close()
-        assert all(isinstance(links, dict) for links in results), results
-        close_all(results)
 
 
 def test_the_first_failure_is_told_to_all():

@@ -52,19 +52,6 @@ class Engine:
         return 0
 
 
-def test_what_a_launcher_that_is_stopped_does_not_hear_is_said_again():
-    launcher, engine, later = Launcher(deaf=2), Engine(), Engine()
-    listening = Listening(7, lambda: launcher, lambda *_: None)
-    listening.begin(Place(3, 0, 2, 0, 2, 0, 1, [7, 9]), engine)
-    engine.end()
-    assert launcher.all_told.wait(30), "nothing was told"
-    launcher.all_told.clear()
-    listening.begin(Place(4, 0, 2, 0, 2, 0, 1, [7, 11]), later)
-    later.end()
-    assert launcher.all_told.wait(30), "the news are not listened to any more"
-    assert launcher.told == [(7, 3, [9], ""), (7, 4, [11], "")]
-
-
 class Broken:
     """A connection on which every receive fails."""
 
@@ -105,13 +92,3 @@ def test_a_connection_that_fails_is_made_anew_and_said_once(monkeypatch, capfd):
     said = capfd.readouterr().err
     assert said.count("on which the launcher's news come has failed, and is tried again: the store's address") == 1
     assert said.count("news of the launcher that cannot be read are passed over") == 1
-
-
-def test_the_end_of_the_engine_is_noticed_in_a_pause(monkeypatch):
-    monkeypatch.setattr(module, "PAUSE", 1000.0)
-    engine, noticed = Engine(), threading.Event()
-    engine.ended = lambda: noticed.set() or ("lost", 1)
-    listening = Listening(7, Broken, lambda *_: None)
-    listening.begin(Place(3, 0, 2, 0, 2, 0, 1, [7, 9]), engine)
-    engine.end()
-    assert noticed.wait(60)

@@ -1,7 +1,6 @@
 """Forming connections between ranks that are threads: links lead to the right ranks despite strangers."""
 
 import contextlib
-import errno
 import os
 import socket
 import threading
@@ -11,10 +10,8 @@ import pytest
 
 from horovod.common.bootstrap.errors import LinkError
 from horovod.common.bootstrap.mesh import MeshBuilder
-from horovod.common.bootstrap.peers import DATA, NODE, make_plan
+from horovod.common.bootstrap.peers import make_plan
 from horovod.common.network.connecting import Listeners
-from horovod.common.network.interfaces import Endpoint
-from horovod.common.security import auth
 from tests.common.bootstrap.meshes import KEY, LOOPBACK, check_complete, close_all, form, make_peers, where
 from tests.runner.launching import eventually
 
@@ -22,15 +19,6 @@ from tests.runner.launching import eventually
 @pytest.mark.parametrize("hosts", ["aa", "ab", "aaa", "aab", "abab", "abcd", "aabbccdd", "abcabcabc"])
 def test_every_link_leads_to_its_rank(hosts):
     check_complete(*form(hosts))
-
-
-def test_no_descriptor_is_left_after_success_or_failure():
-    form("ab", seconds=0.3, absent=[1])
-    before = len(os.listdir("/proc/self/fd"))
-    check_complete(*form("aabb"))
-    form("aabb", seconds=0.3, absent=[3])
-    form("aabb", seconds=0.5, keys=[KEY, KEY, b"x" * 32, KEY])
-    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_a_missing_rank_is_named_in_time():
@@ -119,48 +107,6 @@ def patient(monkeypatch):
         monkeypatch.setattr("horovod.common.bootstrap.mesh." + name, 60.0)
 
 
-def test_a_repeated_invitation_is_not_followed_again(patient):
-    hello = auth._HELLO.size
-    with forming(1) as (listeners, _), contextlib.ExitStack() as stack:
-
-        def invite(text):
-            sock = stack.enter_context(socket.create_connection(where(listeners[1]), timeout=5))
-            sock.sendall(text)
-            return sock
-
-        first, second, third = (auth.Inviter(KEY, auth.Place(DATA, 7, 1, 0)).outgoing for _ in range(3))
-        followed = invite(first)
-        assert len(receive(followed, hello)) == hello
-        for text in [first] * 20 + [second]:  # an honest peer tries several of its addresses at once
-            assert receive(invite(text), hello) == b""
-        followed.close()
-        assert receive(invite(first), hello) == b""
-        assert len(receive(invite(third), hello)) == hello
-
-
-@pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_UNIX])
-def test_silent_strangers_do_not_drop_who_has_said_hello(patient, monkeypatch, family):
-    monkeypatch.setattr("horovod.common.bootstrap.mesh._STRANGERS", 5)
-    hosts, kind = ("ab", DATA) if family == socket.AF_INET else ("aaa", NODE)
-    with forming(0, hosts) as (listeners, _), contextlib.ExitStack() as stack:
-
-        def come():
-            sock = stack.enter_context(socket.socket(family))
-            sock.settimeout(30)
-            sock.connect(where(listeners[0]) if family == socket.AF_INET else "\0horovod-" + listeners[0].unix_name)
-            return sock
-
-        honest, side = come(), auth.Connector(KEY, auth.Place(kind, 7, 1, 0))
-        honest.sendall(side.outgoing)
-        side.outgoing = b""
-        side.feed(receive(honest, side.wanted))
-        silent = [come() for _ in range(20)]
-        assert receive(silent[0], 1) == b""  # closed to free a slot
-        honest.sendall(side.outgoing)
-        side.feed(receive(honest, side.wanted))
-        assert side.done
-
-
 def test_other_users_take_nobodys_place(patient, monkeypatch):
     monkeypatch.setattr("horovod.common.bootstrap.mesh._STRANGERS", 5)
     monkeypatch.setattr("horovod.common.bootstrap.mesh.descriptors.peer_user", lambda sock: os.geteuid() + 1)
@@ -175,34 +121,3 @@ def test_other_users_take_nobodys_place(patient, monkeypatch):
             other.connect("\0horovod-" + listeners[0].unix_name)
             assert receive(other, 1) == b""
         assert list(attempts) == before
-
-
-def test_foreign_address_is_refused():
-    with pytest.raises(ValueError, match=r"cannot listen on 203\.0\.113\.1 \(eth7\): Cannot assign"):
-        Listeners([Endpoint("eth7", "203.0.113.1", 24)], 1)
-
-
-def test_a_listener_that_cannot_accept_neither_spins_nor_hides_news(monkeypatch):
-    """Without free descriptors the listener stays readable, but another rank's failure must still be noticed."""
-    listeners = [Listeners(LOOPBACK, 32) for _ in "ab"]
-    peers = make_peers("ab", listeners)
-    calls = []
-
-    def accept(_):
-        calls.append(1)
-        raise OSError(errno.EMFILE, "Too many open files")
-
-    def check():
-        if len(calls) > 1:
-            raise LinkError("rank 1 could not join")
-
-    monkeypatch.setattr(socket.socket, "accept", accept)
-    mesh = MeshBuilder(make_plan(0, peers), peers, KEY, 7, listeners[0])
-    with (
-        socket.create_connection(where(listeners[0]), timeout=30),
-        pytest.raises(LinkError, match="rank 1 could not join"),
-    ):
-        mesh.run(30.0, check)
-    assert len(calls) < 30
-    for listener in listeners:
-        listener.close()

@@ -1,6 +1,5 @@
 """MPI_Finalize may take as long as the neighbours live, and a little longer."""
 
-import os
 import socket
 import subprocess
 import sys
@@ -67,47 +66,6 @@ def test_a_neighbour_whose_process_is_gone_is_named_after_the_grace(pairs):
     assert not mpi.wait_for_finalize(never, said.append)
     assert len(said) == 1
     assert "MPI_Finalize waits for all processes of the job, but rank 1 has ended" in said[0]
-
-
-def test_a_neighbour_that_was_through_first_is_no_loss(pairs):
-    engine_has_ended(pairs)
-    pairs[1][1].close()
-    assert mpi.wait_for_finalize(after(3), pytest.fail)
-
-
-def test_a_long_wait_for_those_who_live_is_told_once(pairs, monkeypatch):
-    monkeypatch.setattr(mpi, "TELL_AFTER", 0.0)
-    engine_has_ended(pairs)
-    said: list[str] = []
-    assert mpi.wait_for_finalize(after(5), said.append)
-    assert len(said) == 1
-    assert "which are still running" in said[0]
-
-
-def test_the_connections_of_an_earlier_engine_are_given_back(pairs):
-    engine_has_ended(pairs[:1])
-    engine_has_ended(pairs[1:])
-    assert pairs[0][1].recv(1) == b""
-    assert mpi.lost_peer([]) is None
-
-
-def test_a_forked_child_does_not_hide_the_death_of_its_parent(pairs):
-    engine_has_ended(pairs[:1])
-    read, write = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(write)
-        os.read(read, 1)  # until the test is over
-        os._exit(0)
-    try:
-        mpi.note_links([])
-        mpi.keep_links()  # as if this process had ended
-        pairs[0][1].settimeout(5)
-        assert pairs[0][1].recv(1) == b""
-    finally:
-        os.close(write)
-        os.close(read)
-        os.waitpid(child, 0)
 
 
 def test_leaving_ends_the_process_with_a_code_and_what_was_printed():

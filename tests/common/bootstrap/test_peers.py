@@ -1,9 +1,8 @@
 """The topology of a job: nodes, parents, local and cross ranks."""
 
-import msgspec
 import pytest
 
-from horovod.common.bootstrap.peers import check_agreement, decode_peers, make_job, make_plan
+from horovod.common.bootstrap.peers import check_agreement, make_plan
 from tests.common.bootstrap.meshes import make_peer as peer
 
 
@@ -30,27 +29,6 @@ def test_ranks_of_two_hosts_in_turns():
         if plan.parent >= 0:
             above = plans[plan.parent]
             assert child in above.local_children + above.remote_children
-
-
-def test_a_node_needs_the_same_host_name_and_the_same_machine():
-    peers = [peer(0, "a", "m"), peer(1, "a", "n"), peer(2, "b", "m"), peer(3, "a", "m")]
-    assert make_plan(0, peers).node_of == [0, 1, 2, 0]
-
-
-def test_hosts_with_two_and_one_slots():
-    hosts = ["a", "a", "b"]
-    jobs = [make_job(rank, hosts, [1, 2, 3], False, False) for rank in range(3)]
-    assert [(j.local_rank, j.local_size) for j in jobs] == [(0, 2), (1, 2), (0, 1)]
-    assert [(j.cross_rank, j.cross_size) for j in jobs] == [(0, 2), (0, 1), (1, 2)]
-    assert not jobs[0].homogeneous
-    assert make_job(0, ["a", "b", "a", "b"], [1, 2, 3, 4], False, False).homogeneous
-
-
-def test_another_version_is_named_even_when_its_record_is_longer():
-    values = [msgspec.msgpack.encode(peer(0)), msgspec.msgpack.encode(["9.9.9", 1, "b", {"something": "new"}])]
-    with pytest.raises(ValueError, match=r"rank 1 \(host b\) runs horovod 9\.9\.9"):
-        decode_peers(values)
-    assert decode_peers(values[:1]) == [peer(0)]
 
 
 def test_process_sets_are_compared():

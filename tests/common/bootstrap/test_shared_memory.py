@@ -2,32 +2,11 @@
 
 import os
 import socket
-import threading
 import time
 
 import pytest
 
 from horovod.common.bootstrap import shared_memory
-
-
-def test_descriptors_travel_in_batches():
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        made = shared_memory.make(8192, 250)
-        sender = threading.Thread(target=shared_memory.send, args=(ours, made, 30))
-        sender.start()
-        received = shared_memory.receive(theirs, 251, 30)
-        sender.join(30)
-        assert os.fstat(received[0]).st_ino == os.fstat(made[0]).st_ino
-        assert not any(os.get_inheritable(fd) for fd in received)
-        os.pwrite(made[0], b"shared", 100)
-        assert os.pread(received[0], 6, 100) == b"shared"
-        for index, fd in enumerate(made[1:]):
-            os.eventfd_write(fd, index + 1)
-        assert [os.eventfd_read(fd) for fd in received[1:]] == list(range(1, 251))
-        with pytest.raises(OSError):
-            os.ftruncate(received[0], 0)
-        shared_memory.close(made + received)
 
 
 def test_descriptors_that_do_not_come():

@@ -1,7 +1,5 @@
 """Limits of control groups, read from file trees as kernels show them: version 1, version 2, and in containers."""
 
-import os
-
 import pytest
 
 from horovod.common.contract import cgroups
@@ -106,35 +104,3 @@ def test_the_least_of_nested_groups_counts(tmp_path):
     assert cgroups.cores(root) == 2.5
     assert cgroups.memory(root) == Room(1000, 100)  # its own limit leaves 800, but the slice's only 100
     assert cgroups.tasks(root) == Room(100, 3)
-
-
-def test_version_1(tmp_path):
-    root = tree(
-        tmp_path,
-        OWN_V1,
-        V1,
-        {
-            "cpu,cpuacct/cpu.cfs_quota_us": "-1\n",
-            "cpu,cpuacct/cpu.cfs_period_us": "100000\n",
-            "memory/memory.limit_in_bytes": "9223372036854771712\n",
-            "memory/a/memory.limit_in_bytes": "1073741824\n",
-            "memory/a/memory.usage_in_bytes": "2000000000\n",
-            "memory/a/memory.stat": "total_inactive_file 1000000000\ninactive_file 1\n",
-            "pids/a/b/pids.max": "32\n",
-        },
-    )
-    assert cgroups.cores(root) is None
-    assert cgroups.memory(root) == Room(1 << 30, (1 << 30) - 1000000000)
-    assert cgroups.tasks(root) == Room(32, 32)
-
-
-def test_no_limit_at_all(tmp_path):
-    for root in (str(tmp_path), tree(tmp_path / "empty", "", "", {}), tree(tmp_path / "v2", OWN_V2, V2, {})):
-        assert (cgroups.cores(root), cgroups.memory(root), cgroups.tasks(root)) == (None, None, None)
-
-
-@pytest.mark.parametrize(("quota", "expected"), [(None, 4), (64.0, 4), (2.5, 2), (0.5, 1)])
-def test_cores_that_can_be_kept_busy(quota, expected, monkeypatch):
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2, 3})
-    monkeypatch.setattr(cgroups, "cores", lambda: quota)
-    assert cgroups.usable_cores() == expected

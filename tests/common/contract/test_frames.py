@@ -1,8 +1,6 @@
 """The source line that a warning points at."""
 
-import functools
 import types
-import warnings
 from pathlib import Path
 
 from horovod.common.contract import log
@@ -16,28 +14,6 @@ def module(name, code):
     made.__dict__["frames"] = log
     exec(compile(code, f"/lib/{name}.py", "exec"), made.__dict__)
     return made
-
-
-OURS = module("horovod.somewhere", "def deep(): return warn()\ndef warn(): frames.warn_user('hear', FutureWarning)\n")
-THEIRS = module("torch.optim", "def wrap(function):\n    return function()\n")
-LIBRARY = module("lightning.loop", "def run(function):\n    return function()\n")
-
-
-def blamed(function):
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        function()
-    (warning,) = caught
-    assert (str(warning.message), warning.category) == ("hear", FutureWarning)
-    return warning.filename
-
-
-def test_frames_of_ours_and_of_frameworks_are_passed_over():
-    assert blamed(lambda: OURS.deep()) == __file__
-    assert blamed(lambda: THEIRS.wrap(OURS.deep)) == __file__
-    assert blamed(lambda: THEIRS.wrap(functools.partial(THEIRS.wrap, OURS.warn))) == __file__
-    # Another library counts as a user of Horovod.
-    assert blamed(lambda: LIBRARY.run(functools.partial(THEIRS.wrap, OURS.deep))) == "/lib/lightning.loop.py"
 
 
 def test_whose_a_frame_is():

@@ -51,16 +51,3 @@ def test_what_only_the_launcher_acts_upon(environ, words):
     told = unheard(environ)
     assert len(told) == (1 if words else 0), told
     assert all(text.startswith(words) for text in told), told
-
-
-def test_mpi_carries_no_job_that_the_built_in_launcher_starts():
-    (told,) = sentences({"HOROVOD_CPU_OPERATIONS": "MPI"}, mpi=False)
-    assert told.startswith(
-        "HOROVOD_CPU_OPERATIONS is 'MPI', but that takes a job started by MPI (horovodrun --mpi); instead"
-    )
-    assert sentences({"HOROVOD_CPU_OPERATIONS": "gloo"}, mpi=False) == []
-
-
-def test_a_bad_value_is_still_an_error():
-    with pytest.raises(ValueError, match=r"HOROVOD_CYCLE_TIME must be .*, got 'soon'"):
-        notices({"HOROVOD_CYCLE_TIME": "soon"})

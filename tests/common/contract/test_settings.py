@@ -8,17 +8,6 @@ from horovod.common.contract import settings
 from horovod.common.contract.settings import BY_NAME, TABLE, Settings
 
 
-def test_defaults_hold_without_environment():
-    made = Settings.from_environ({})
-    assert made.integer("HOROVOD_FUSION_THRESHOLD") == 128 << 20
-    assert made.number("HOROVOD_CYCLE_TIME") == 1.0
-    assert made.flag("HOROVOD_AUTOTUNE") is False
-    assert made.text("HOROVOD_TRANSPORT") == "auto"
-    assert made.integers("HOROVOD_THREAD_AFFINITY") is None
-    assert made == Settings()
-    assert Settings.from_environ({"HOROVOD_THREAD_AFFINITY": "0,3"}).integers("HOROVOD_THREAD_AFFINITY") == [0, 3]
-
-
 @pytest.mark.parametrize(
     ("name", "text", "value"),
     [
@@ -86,14 +75,6 @@ def test_names_are_unique_and_fields_belong_to_one_setting():
     for column in ("engine", "flag", "yaml"):
         used = [getattr(setting, column) for setting in TABLE if getattr(setting, column)]
         assert len(set(used)) == len(used), column
-
-
-def test_agreed_values_replace_ones_own():
-    first = Settings.from_environ({"HOROVOD_FUSION_THRESHOLD": "5", "HOROVOD_SPIN": "7"})
-    second = Settings.from_environ({"HOROVOD_FUSION_THRESHOLD": "6"})
-    mine = second.with_values(settings.agree([first.shared(), second.shared()]))
-    assert mine.integer("HOROVOD_FUSION_THRESHOLD") == 5
-    assert mine.integer("HOROVOD_SPIN") == Settings().integer("HOROVOD_SPIN")
 
 
 @pytest.mark.parametrize("asking", [(), (0,), (2,), (0, 1, 2)])

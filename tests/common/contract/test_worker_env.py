@@ -9,10 +9,8 @@ import pytest
 
 from horovod.common.contract.worker_env import (
     WorkerEnv,
-    is_path_of_descriptor,
     make_key,
     make_key_fd,
-    path_of_descriptor,
     read_key_fd,
     read_key_file,
 )
@@ -36,10 +34,6 @@ def test_round_trip():
     env = WorkerEnv(3, 8, 1, 2, 1, 4, "worker-1", "10.0.0.1", 4711, "gloo", "gloo", 5, "/run/key")
     assert WorkerEnv.from_environ(env.to_environ()) == env
     assert WorkerEnv.from_environ(WorkerEnv().to_environ()) == WorkerEnv()
-
-
-def test_controllers_in_any_case():
-    assert WorkerEnv.from_environ({"HOROVOD_CONTROLLER": "GLOO", "HOROVOD_CPU_OPERATIONS": "Gloo"}) == WorkerEnv()
 
 
 @pytest.mark.parametrize(
@@ -94,13 +88,6 @@ MPIRUN = {
 }
 
 
-def test_the_place_that_another_launcher_gives():
-    env = WorkerEnv.from_environ(MPIRUN)
-    assert (env.rank, env.size, env.local_rank, env.local_size, env.cross_rank, env.cross_size) == (5, 8, 1, 4, 1, 2)
-    assert env.hostname == os.uname().nodename
-    assert WorkerEnv.from_environ({**MPIRUN, "HOROVOD_HOSTNAME": "x"}).hostname == "x"
-
-
 @pytest.mark.parametrize(
     ("rank", "local_rank", "local_size", "expected"),
     [
@@ -127,29 +114,6 @@ def test_which_ports_there_are(port):
     else:
         with pytest.raises(ValueError, match=f"must be from 1 to 65535, got {port}"):
             WorkerEnv(**change)
-
-
-def test_the_file_of_a_descriptor_is_known_by_its_name():
-    assert is_path_of_descriptor(path_of_descriptor(17, 3))
-    for path in ("/home/me/job.key", "/proc/17/fd/3/x", "/x/proc/17/fd/3", "/proc/self/fd/3"):
-        assert not is_path_of_descriptor(path)
-
-
-def test_variables_of_ours_count_before_another_launcher():
-    env = WorkerEnv.from_environ({**MPIRUN, **PAIR})
-    assert (env.rank, env.size, env.place) == (1, 2, None)
-
-
-def test_a_launcher_of_one_process():
-    env = WorkerEnv.from_environ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "1"})
-    assert (env.rank, env.size) == (0, 1)
-
-
-def test_mpi_may_be_asked_for_where_it_started_the_job():
-    assert WorkerEnv.from_environ({**MPIRUN, "HOROVOD_CONTROLLER": "MPI"}).controller == "mpi"
-    torchrun = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "1"}
-    with pytest.raises(ValueError, match=r"HOROVOD_CONTROLLER must be .*got 'mpi'"):
-        WorkerEnv.from_environ({**torchrun, "HOROVOD_CONTROLLER": "mpi"})
 
 
 def test_the_key_that_the_user_gives(monkeypatch, tmp_path):
@@ -199,13 +163,6 @@ def key_fd():
     os.close(fd)
 
 
-def test_key_descriptor_can_be_read_any_number_of_times(key_fd):
-    key, fd = key_fd
-    assert len(key) == 32
-    assert read_key_fd(fd) == read_key_fd(fd) == key
-    assert WorkerEnv(key_fd=fd).job_key() == key
-
-
 def test_key_descriptor_is_sealed(key_fd):
     key, fd = key_fd
     with pytest.raises(OSError):
@@ -213,16 +170,6 @@ def test_key_descriptor_is_sealed(key_fd):
     with pytest.raises(OSError):
         os.ftruncate(fd, 0)
     assert read_key_fd(fd) == key
-
-
-def test_the_file_stands_in_for_a_lost_descriptor(key_fd):
-    key, fd = key_fd
-    proc = f"/proc/{os.getpid()}/fd/{fd}"
-    assert WorkerEnv(key_fd=4000, key_file=proc).job_key() == key
-    with pytest.raises(ValueError, match=r"HOROVOD_KEY_FD must be .*got 4000"):
-        WorkerEnv(key_fd=4000).job_key()
-    with pytest.raises(ValueError, match="neither"):
-        WorkerEnv().job_key()
 
 
 def test_a_key_that_others_could_change_is_refused():
@@ -233,16 +180,6 @@ def test_a_key_that_others_could_change_is_refused():
             read_key_fd(fd)
     finally:
         os.close(fd)
-
-
-def test_another_file_under_the_descriptors_number_is_refused(tmp_path):
-    (tmp_path / "f").write_bytes(b"x" * 32)
-    with open(tmp_path / "f", "rb") as file, pytest.raises(ValueError, match="HOROVOD_KEY_FD"):
-        read_key_fd(file.fileno())
-    fd = make_key_fd(b"short")
-    with pytest.raises(ValueError, match="32 bytes"):
-        read_key_fd(fd)
-    os.close(fd)
 
 
 def test_key_file(tmp_path):

@@ -1,7 +1,6 @@
 """Devices and CPUs near a GPU, from file trees like those in /sys."""
 
 import os
-from pathlib import Path
 
 import pytest
 
@@ -75,17 +74,6 @@ def test_cards_nearest_first(sys):
     assert affinity.cards(GPU, "/nowhere") == []
 
 
-@pytest.mark.parametrize(
-    ("nodes", "distance"),
-    [(("-1", "-1"), NODE), (("0", "-1"), ""), (("", ""), ""), (("0", "0"), NODE), (("1", "0"), FAR), (("0", ""), "")],
-)
-def test_devices_below_different_bridges(sys, nodes, distance):
-    for name, node in zip((GPU, "0000:21:00.0"), nodes, strict=True):
-        Path(sys, "bus/pci/devices", name, "numa_node").write_text(f"{node}\n")
-    assert {card.name: card.distance for card in affinity.cards(GPU, sys)}["mlx5_1"] == distance
-    assert affinity.cards("0000:3c:00.0", sys)[0] == Card("mlx5_0", SWITCH, True)
-
-
 def test_binding(sys):
     gpus = [Gpu(0, bus=GPU), Gpu(1, cpus=[3, 4]), Gpu(2)]
     assert affinity.binding(gpus[:1], range(100), sys) == [0, 1, 2, 3, 8, 9, 10, 11]
@@ -94,19 +82,6 @@ def test_binding(sys):
         affinity.binding(gpus[2:], range(100), sys)
     with pytest.raises(affinity.AffinityError, match=r"the CPUs near GPU 1, 3-4, are not among .* on this host, 0-1"):
         affinity.binding(gpus[1:2], {0, 1}, sys)
-
-
-def test_ports_and_gpus_without_a_driver(sys):
-    (port,) = affinity.ports(sys)
-    assert (port.device, port.number, port.state, port.rate, port.layer) == (
-        "mlx5_2",
-        1,
-        "ACTIVE",
-        "400 Gb/sec (4X NDR)",
-        "InfiniBand",
-    )
-    assert affinity.gpus_by_vendor(sys) == {"NVIDIA": [GPU]}
-    assert affinity.ports("/nowhere") == []
 
 
 @pytest.mark.parametrize(

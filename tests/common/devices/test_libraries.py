@@ -1,10 +1,7 @@
 """Search for NCCL, CUDA's driver and NVTX, and NCCL's version, with files that replace the libraries."""
 
-import importlib.metadata
-import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -86,44 +83,6 @@ def test_nccl_warns_unless_somebody_says_otherwise(tmp_path):
         assert environ.get("NCCL_DEBUG") == expected, text
 
 
-def test_what_the_loader_knows(tmp_path):
-    found = file(tmp_path / "libnccl.so.2")
-    cache = tmp_path / "ld.so.cache"
-    cache.write_bytes(
-        b"glibc-ld.so.cache1.1\0\1\0libnccl.so.2\0/gone/libnccl.so.2\0" + os.fsencode(found) + b"\0/x/liba\0"
-    )
-    assert libraries.of_system("libnccl.so.2", {}, str(cache)) == found
-    assert libraries.of_system("libnccl.so.3", {}, str(cache)) == ""
-    assert os.path.basename(libraries.of_system("libc.so.6", {})) == "libc.so.6"
-
-
-def test_the_version_is_known_without_loading_it(nowhere, monkeypatch, tmp_path):
-    library = compile_nccl(tmp_path / "libnccl.so.2")
-    chosen = Library(str(library), "HOROVOD_NCCL_LIBRARY")
-    assert versions.of_nccl(chosen) == 22809  # found in the file
-    (tmp_path / "libnccl.so.2.18.3").write_bytes(b"")
-    (tmp_path / "link.so").symlink_to("libnccl.so.2.18.3")
-    assert versions.of_nccl(Library(str(tmp_path / "link.so"), "the system")) == 21803
-    assert versions.of_nccl(Library(file(tmp_path / "empty"), "the system")) == 0
-    assert versions.of_nccl(Library("/nowhere", "the system")) == 0
-
-    def packages(**known):
-        def version(name):
-            if name not in known:
-                raise importlib.metadata.PackageNotFoundError(name)
-            return known[name]
-
-        monkeypatch.setattr(importlib.metadata, "version", version)
-
-    wheel = Library(str(library), "a package of Python")
-    packages(**{"nvidia-nccl-cu12": "2.21.5"})
-    assert versions.of_nccl(wheel) == 22105
-    packages(**{"nvidia-nccl-cu12": "2.21.5", "nvidia-nccl-cu13": "2.28.9"})  # unknown which wrote the file last
-    assert versions.of_nccl(wheel) == 22809
-    assert "libnccl" not in Path("/proc/self/maps").read_text()
-    assert versions.load_elsewhere(str(library)) == (22809, "")
-
-
 def test_one_that_is_in_this_process(tmp_path):
     """A library loaded by any caller is found in this process, even if its symbols are not global.
 
@@ -160,11 +119,6 @@ def test_version_codes(text, code):
         assert versions.text_of(code) == text.partition("+")[0]
 
 
-def test_the_oldest_that_is_used():
-    assert versions.too_old(21800) == ""
-    assert versions.too_old(21703) == "NCCL 2.17.3 is too old: 2.18.0 or newer is used"
-
-
 def test_the_driver(nowhere, tmp_path):
     driver = compile_nccl(tmp_path / "libcuda.so.1")
     assert libraries.driver({}) == "libcuda.so.1"
@@ -179,37 +133,6 @@ def test_nvtx(nowhere, monkeypatch, tmp_path):
     assert libraries.nvtx({}) == Library(old, "a package of Python")
     new = file(tmp_path / "nvidia/cu13/lib/libnvtx3interop.so.1")
     assert libraries.nvtx({}) == Library(new, "a package of Python")
-
-
-def test_what_frameworks_were_built_for(nowhere, monkeypatch, tmp_path):
-    assert not any(map(versions.built_for_gpus, ("torch", "tensorflow", "jax", "keras", "mxnet")))
-    monkeypatch.setattr(
-        versions, "folders_of", lambda package: [str(tmp_path / package)] if "jax" not in package else []
-    )
-    (tmp_path / "torch").mkdir()
-    (tmp_path / "torch/version.py").write_text(
-        "__version__ = '2'\ncuda: Optional[str] = None\nhip: Optional[str] = None\n"
-    )
-    assert versions.torch_cuda() == ""
-    (tmp_path / "torch/version.py").write_text("cuda: Optional[str] = '13.0'\nhip: Optional[str] = None\n")
-    assert versions.torch_cuda() == "13.0"
-    info = tmp_path / "tensorflow/python/platform/build_info.py"
-    info.parent.mkdir(parents=True)
-    info.write_text("build_info = dict([('is_cuda_build', False), ('is_rocm_build', False)])")
-    assert [versions.built_for_gpus(name) for name in ("torch", "tensorflow", "jax", "keras")] == [
-        True,
-        False,
-        False,
-        True,
-    ]
-    info.write_text("build_info = dict([('is_cuda_build', True), ('is_rocm_build', False)])")
-    assert versions.built_for_gpus("tensorflow")
-    monkeypatch.setattr(
-        versions, "folders_of", lambda package: [str(tmp_path)] if package == "jax_cuda13_plugin" else []
-    )
-    assert versions.built_for_gpus("jax")
-    assert versions.built_for_gpus("keras")
-    assert not versions.built_for_gpus("torch")
 
 
 def test_gpu_available(nowhere, monkeypatch, tmp_path, capsys):

@@ -1,12 +1,11 @@
 """Search for an MPI library, and errors for none and for two."""
 
-import os
 import shutil
 
 import pytest
 
 from horovod.common.devices import mpi_libraries
-from horovod.common.devices.libraries import Library, Missing
+from horovod.common.devices.libraries import Library
 
 
 @pytest.fixture(autouse=True)
@@ -24,14 +23,6 @@ def make(folder, *names):
     for name in names:
         (folder / name).write_text("")
     return folder
-
-
-def test_none():
-    found = mpi_libraries.find({}, "Open MPI")
-    assert isinstance(found, Missing)
-    assert "libmpi.so.40" in found.reason
-    assert "HOROVOD_MPI_LIBRARY" in found.reason
-    assert "libmpi.so.12" not in found.reason, "that is no library for this launcher"
 
 
 def test_the_variable_first(tmp_path):
@@ -78,18 +69,3 @@ def test_which_families_understand_a_launcher():
     assert "libmpi.so.40" not in mpi_libraries.wanted({}, "MPICH")
     assert mpi_libraries.wanted({"PMIX_NAMESPACE": "x"}, "srun")[0] == "libmpi.so.40"
     assert mpi_libraries.wanted({}, "srun")[0] == "libmpi.so.12"
-
-
-def test_what_a_process_has_mapped(tmp_path):
-    assert mpi_libraries._MAPPED.findall(
-        "7f00-7f01 r-xp 0 08:01 5 /opt/mpich/lib/libmpi.so.12.5.3\n"
-        "7f02-7f03 r-xp 0 08:01 6 /opt/mpich/lib/libmpi_abi.so.1\n"
-        "7f04-7f05 r-xp 0 08:01 7 /opt/lib/libmpi_cxx.so.40\n"
-        "7f06-7f07 r-xp 0 08:01 8 /opt/lib/libmpifort.so.12\n"
-    ) == ["/opt/mpich/lib/libmpi.so.12.5.3", "/opt/mpich/lib/libmpi_abi.so.1"]
-
-
-def test_launchers_are_known_by_their_programs():
-    for name in ("mpirun", "prterun", "prted", "hydra_pmi_proxy", "mpiexec.hydra"):
-        assert mpi_libraries._LAUNCHERS.match(name)
-    assert not mpi_libraries._LAUNCHERS.match(os.path.basename("/usr/bin/python3"))

@@ -75,19 +75,6 @@ def test_a_library_that_is_missing_or_none(tmp_path):
     assert old == Survey(reason="nvmlInit_v2: this version of the library does not have it")
 
 
-def test_what_is_refused_is_empty_and_the_rest_is_there(library, monkeypatch):
-    """As in containers and WSL."""
-    monkeypatch.setenv("SIMNVML", "uuid=GPU-1;mig=1")
-    names = "nvmlDeviceGetCpuAffinity nvmlDeviceGetMigMode nvmlDeviceGetPciInfo_v3 nvmlDeviceGetP2PStatus"
-    names += " nvmlDeviceGetTopologyCommonAncestor nvmlSystemGetCudaDriverVersion_v2 nvmlDeviceGetName"
-    monkeypatch.setenv("SIMNVML_REFUSE", names)
-    found = nvml.survey(library, pairs=True)
-    gpu = found.gpus[0]
-    assert (gpu.uuid, gpu.cpus, gpu.mig, gpu.bus, gpu.name, gpu.memory) == ("GPU-1", [], False, "", "", 141 << 30)
-    assert (found.cuda, found.driver) == ("", "580.82.07")
-    assert (found.pairs[0].distance, found.pairs[0].nvlink, found.pairs[0].refused) == ("", False, "unknown")
-
-
 def test_it_is_asked_without_starting_cuda_and_a_program_may_fork_afterwards(library):
     """Run in a separate process; NVML answers in the forked child, too."""
     code = (

@@ -95,11 +95,3 @@ def test_the_gpus_of_each_worker():
         visible.of_workers({}, NONE, 1, 0)
     with pytest.raises(visible.VisibleError, match="does not tell of the GPUs here"):
         visible.of_workers({"CUDA_VISIBLE_DEVICES": "0"}, NONE, 1, 1)
-
-
-def test_the_gpu_that_an_entry_means():
-    assert visible.gpu_of("1", TWO.gpus) is TWO.gpus[1]
-    assert visible.gpu_of("GPU-aabb", TWO.gpus) is TWO.gpus[1]
-    assert visible.gpu_of("MIG-y", CUT.gpus) is CUT.gpus[0]
-    assert visible.gpu_of("MIG-GPU-1/1/0", CUT.gpus) is CUT.gpus[0]
-    assert visible.gpu_of("9", TWO.gpus) is None

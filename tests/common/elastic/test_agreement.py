@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horovod.common.elastic.agreement import Outcome, Standing, compare_names, decide, find_mismatch, holder, signature
+from horovod.common.elastic.agreement import Outcome, Standing, compare_names, decide, find_mismatch, signature
 
 NEW = Standing()
 
@@ -15,14 +15,6 @@ def at(steps: int, whole: bool = True, commits: int = 1, updates: int = 0) -> St
 def test_who_is_new_gives_nothing():
     assert decide([NEW, NEW]) == Outcome(0, False)
     assert decide([at(7), NEW, at(7)]) == Outcome(0, False)
-
-
-def test_when_all_stand_before_the_same_step_nothing_is_lost():
-    assert decide([at(7), at(7), at(7)]) == Outcome(0, False, 0)
-
-
-def test_the_furthest_is_followed():
-    assert decide([at(7), at(8), at(8)]) == Outcome(1, False, 0)
 
 
 def test_who_may_be_in_the_middle_of_something_is_not():
@@ -75,13 +67,6 @@ def test_whose_state_does_not_fit():
     assert [find_mismatch([new, new, other], rank).mine for rank in range(3)] == [True] * 3, (
         "no rank knows which one is right"
     )
-
-
-def test_who_is_new_gives_nothing_whatever_its_rank():
-    assert [holder(new) for new in ([True, True], [False, True], [True, True, False, False])] == [0, 0, 2]
-    new, old = (["a", "c"], True), (["a"], False)
-    why = "the states of the ranks have different attributes: rank 0 has c, which rank 1 has not"
-    assert [find_mismatch([new, old], rank) for rank in range(2)] == [(why, True), (why, False)]
 
 
 def test_signatures_tell_shapes_and_types_apart():

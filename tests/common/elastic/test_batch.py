@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horovod.common.elastic.batch import batch, batch_of_this_rank
+from horovod.common.elastic.batch import batch
 
 
 def test_a_batch_that_divides():
@@ -12,12 +12,6 @@ def test_a_batch_that_divides():
     assert (one.local, one.accumulation, one.size, one.scale(one.size)) == (64, 1, 64, 1.0)
     two = batch(256, 2, 0, most=64)
     assert (two.local, two.accumulation, two.size, two.scale(two.size)) == (128, 2, 64, 0.5)
-
-
-def test_a_batch_that_does_not():
-    parts = [batch(256, 3, rank) for rank in range(3)]
-    assert [part.local for part in parts] == [86, 85, 85]
-    assert parts[0].shares.of == (86, 85, 85)
 
 
 @given(st.integers(1, 300), st.integers(1, 20), st.none() | st.integers(1, 50), st.data())
@@ -70,11 +64,3 @@ def test_a_face_asks_for_its_part():
     assert hvd.elastic.batch.__name__ == "batch"
     with pytest.raises(ValueError, match=r"call hvd\.init\(\) first"):
         hvd.elastic.batch(256)
-
-
-def test_a_part_follows_the_ranks():
-    members = [3, 4]  # rank, size
-    of_this_rank = batch_of_this_rank(lambda: members[0], lambda: members[1])
-    assert of_this_rank(30) == batch(30, 4, 3)
-    members[:] = 0, 2
-    assert of_this_rank(30, most=8).sizes == [8, 7]

@@ -1,6 +1,5 @@
 """Checkpoints on disk are complete or absent, whatever happens to the writer or the file."""
 
-import errno
 import os
 import signal
 import subprocess
@@ -14,7 +13,7 @@ from hypothesis import strategies as st
 
 from horovod.common.contract.worker_env import make_key_fd
 from horovod.common.elastic import Checkpoint, ObjectState
-from horovod.common.elastic.checkpoint_files import TornCheckpointError, name_of, open_plain, read, write
+from horovod.common.elastic.checkpoint_files import TornCheckpointError, name_of, read, write
 from horovod.common.elastic.checkpoint_place import job_tag
 from horovod.common.elastic.state_checkpoint import StateCheckpoint
 from tests.common.elastic.ranks import Face, Job, run
@@ -29,15 +28,6 @@ def test_the_last_few_are_kept_and_the_newest_is_found(tmp_path):
     with pytest.raises(FileNotFoundError):
         checkpoint.load(5)
     assert Checkpoint(tmp_path / "none").load() is None
-
-
-def test_what_is_saved_is_what_it_was_then(tmp_path):
-    checkpoint = Checkpoint(tmp_path)
-    value = {"numbers": [1]}
-    checkpoint.save(1, value)
-    value["numbers"].append(2)
-    checkpoint.close()
-    assert checkpoint.load().value == {"numbers": [1]}
 
 
 def test_the_program_does_not_wait_and_the_newest_wins(tmp_path):
@@ -91,16 +81,6 @@ def test_what_a_job_has_not_written_or_gone_on_from_is_not_removed(tmp_path, cap
         assert other.steps() == [93, 92, 90]
         other.save(94, None)
     assert other.steps() == [94, 93, 92]
-
-
-def test_only_a_job_that_goes_on_removes_what_it_has_gone_on_from(tmp_path):
-    saved(tmp_path, 1, 2, 3)
-    assert saved(tmp_path, 4, keep=1).steps() == [4, 3, 2, 1]
-    with Checkpoint(tmp_path, keep=1) as checkpoint:
-        checkpoint.load(3)
-        checkpoint.save(5, None)
-        checkpoint.wait()
-        assert checkpoint.steps() == [5, 4]
 
 
 @given(st.binary(max_size=60), st.data())
@@ -157,19 +137,6 @@ def test_a_failure_to_write_is_told_at_once_and_spoils_nothing(tmp_path, capfd):
     checkpoint.save(5, "good")
     checkpoint.close()
     assert checkpoint.steps() == [5, 1]
-
-
-def test_a_directory_that_cannot_be_made_ends_no_rank(tmp_path, capfd):
-    (tmp_path / "file").write_text("")
-    checkpoint = Checkpoint(tmp_path / "file" / "below")
-    checkpoint.save(1, 0)
-    with pytest.raises(NotADirectoryError):
-        checkpoint.close()
-    assert "step 1 could not be written" in capfd.readouterr().err
-    (tmp_path / "file").unlink()
-    checkpoint.save(2, 0)
-    checkpoint.close()
-    assert checkpoint.steps() == [2]
 
 
 def test_who_is_killed_while_writing_leaves_the_last_one(tmp_path):
@@ -273,63 +240,6 @@ def test_the_members_have_changed_where_another_number_of_ranks_has_written_it(t
     assert seen == called
 
 
-def test_a_new_rank_0_leaves_what_another_still_writes(tmp_path):
-    """A rank whose slot is gone finishes its write, while the next rank 0 begins."""
-    go, begun = threading.Event(), threading.Event()
-
-    def dump(value, file):
-        begun.set()
-        assert go.wait(60)
-        file.write(value)
-
-    leaving = Checkpoint(tmp_path, dump=dump)
-    leaving.save(1, b"one")
-    assert begun.wait(60)
-    saved(tmp_path, 2)
-    go.set()
-    leaving.close()
-    assert leaving.steps() == [2, 1]
-    assert sorted(os.listdir(tmp_path)) == [name_of(1), name_of(2)]
-
-
-def test_where_there_are_no_locks_only_what_is_old_has_been_left_behind(tmp_path, monkeypatch):
-    def no_locks(*_):
-        raise OSError(errno.ENOLCK, "No locks available")
-
-    monkeypatch.setattr("fcntl.flock", no_locks)
-    old, new = (tmp_path / f".step-{step:012d}.{step}.tmp" for step in (1, 2))
-    for path in (old, new):
-        path.write_bytes(b"half")
-    os.utime(old, (0, 0))
-    saved(tmp_path, 3)
-    assert sorted(os.listdir(tmp_path)) == sorted([new.name, name_of(3)])
-
-
-def test_a_newcomer_that_is_rank_0_knows_what_its_job_has_written(tmp_path, capfd):
-    saved(tmp_path, 3)  # of another job, from which this one resumes
-    with Checkpoint(tmp_path, keep=2, job=lambda: "a") as first:
-        first.load()
-        for step in (10, 20, 30):
-            first.save(step, None)
-            first.wait()
-    with Checkpoint(tmp_path, keep=2, job=lambda: "a") as newcomer:
-        newcomer.save(25, None)  # its state is from before step 30
-        newcomer.wait()
-        assert newcomer.steps() == [25, 20], "as if the first had gone on"
-        newcomer.save(35, None)
-        newcomer.wait()
-        assert newcomer.steps() == [35, 25]
-    assert capfd.readouterr().err == ""
-    with Checkpoint(tmp_path, keep=2, job=lambda: "b") as other:
-        other.save(1, None)
-    assert other.steps() == [1]
-    assert Checkpoint(tmp_path / "earlier-1").steps() == [35, 25]
-    for note in ("", "{}", '{"job": "b", "steps": 3}', '{"job": "b", "steps": ["x"]}'):
-        (tmp_path / ".horovod-job").write_text(note)
-        with Checkpoint(tmp_path, keep=1, job=lambda: "b") as other:
-            other.save(1, None)
-
-
 def test_workers_of_an_elastic_job_name_it_alike_and_others_not_at_all(monkeypatch):
     monkeypatch.delenv("HOROVOD_WORKER", raising=False)
     assert job_tag() == ""
@@ -359,21 +269,3 @@ def test_a_file_and_its_name_are_on_the_disk_when_it_is_written(tmp_path, monkey
     assert (first, then, names) == ("fsync", "rename", [unfinished, str(path)])
     assert rest == [("fsync", str(tmp_path))]
     assert path.stat().st_size > 1
-
-
-def test_only_later_steps_of_another_job_are_put_aside(tmp_path):
-    saved(tmp_path, 10, 20, 30)
-    assert saved(tmp_path, 20).steps() == [20, 10], "the same step is written anew"
-    assert Checkpoint(tmp_path / "earlier-1").steps() == [30]
-    with Checkpoint(tmp_path) as resumed:
-        assert resumed.load() == (20, {"step": 20})
-        resumed.save(15, 1)
-    assert not (tmp_path / "earlier-2").exists(), "it has gone on from the later one"
-
-
-def test_a_pipe_in_the_place_of_a_file_is_refused_and_not_kept_open(tmp_path):
-    os.mkfifo(tmp_path / "pipe")
-    before = os.listdir("/proc/self/fd")
-    with pytest.raises(TornCheckpointError, match="is no plain file"):
-        open_plain(tmp_path / "pipe")
-    assert os.listdir("/proc/self/fd") == before

@@ -10,7 +10,6 @@ import pytest
 pytest.importorskip("fsspec")
 
 import fsspec
-from fsspec.implementations.memory import MemoryFileSystem
 
 from horovod.common.elastic import Checkpoint
 from horovod.common.elastic.checkpoint_files import name_of
@@ -92,16 +91,6 @@ def test_what_the_killed_left_is_removed_when_it_is_old(monkeypatch):
     assert names(url) == sorted([new, name_of(3)])
 
 
-def test_nothing_is_left_on_this_host(url, tmp_path, monkeypatch):
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    seen = []
-    checkpoint = Checkpoint(url, dump=lambda value, file: seen.append(os.listdir(tmp_path)) or file.write(b"x" * 99))
-    checkpoint.save(1, None)
-    checkpoint.close()
-    Checkpoint(url, load=lambda file: seen.append(os.listdir(tmp_path))).load()
-    assert seen == [[], []], "files here have no names"
-
-
 @pytest.mark.parametrize(
     ("directory", "options", "error", "says"),
     [
@@ -138,30 +127,6 @@ def test_a_file_url_is_a_directory(tmp_path):
     assert os.listdir(tmp_path / "run") == [name_of(1)]
 
 
-def test_directories_with_signs_of_patterns(url):
-    for sign in ("[1]", "*", "a?"):
-        directory = f"{url}/{sign}"
-        saved(f"{url}/1", 70)
-        saved(directory, 80, 90)
-        saved(directory, 10)
-        assert Checkpoint(directory).steps() == [10]
-        assert Checkpoint(f"{directory}/earlier-1").load() == (90, {"step": 90})
-        assert Checkpoint(f"{url}/1").load() == (70, {"step": 70})
-
-
-def test_what_is_put_aside_and_cannot_be_moved_is_told(url, monkeypatch):
-    def lost(self, path1, path2):
-        raise FileNotFoundError(path2)
-
-    saved(url, 80)
-    monkeypatch.setattr(MemoryFileSystem, "cp_file", lost)
-    checkpoint = Checkpoint(url)
-    checkpoint.save(10, None)
-    with pytest.raises(FileNotFoundError):
-        checkpoint.close()
-    assert checkpoint.steps() == [80]
-
-
 def growing_with(monkeypatch, move):
     """Return a place with one written step, in which ``move`` replaces the rename that it is given."""
     url = f"growing://bucket/{os.urandom(4).hex()}"
@@ -190,32 +155,6 @@ def test_the_one_before_is_there_when_the_new_one_gets_no_name(monkeypatch):
     assert (Checkpoint(url).load().value, names(url)) == ({"step": 1}, [name_of(1)])
 
 
-def test_nothing_is_removed_while_no_file_has_the_name(monkeypatch):
-    moves = []
-
-    def move(self, old, new, renamed):
-        moves.append(new)
-        if len(moves) != 2:  # moves the previous one out of the way; then the connection is lost
-            raise ConnectionResetError
-        renamed(self, old, new)
-
-    url = growing_with(monkeypatch, move)
-    with pytest.raises(ConnectionResetError):
-        written_again(url)
-    left = [name for name in names(url) if name.startswith(".step-000000000001.")]
-    assert (len(left), len(moves)) == (2, 4), "old and new"
-
-
-def test_a_rename_that_is_refused_without_an_error(monkeypatch):
-    def move(self, old, new, renamed):  # like WebHDFS
-        if not self.exists(new):
-            renamed(self, old, new)
-
-    url = growing_with(monkeypatch, move)
-    written_again(url)
-    assert (Checkpoint(url).load().value, names(url)) == ("again", [name_of(1)])
-
-
 def test_passwords_are_not_printed(capfd, monkeypatch):
     monkeypatch.setattr(Growing, "breaks", True)
     directory = f"growing://user:se@cret@host/{os.urandom(4).hex()}"
@@ -231,18 +170,3 @@ def test_passwords_are_not_printed(capfd, monkeypatch):
     said = capfd.readouterr().err
     assert (checkpoint.directory in said, "cret@" in said) == (True, False)
     assert without_password("growing://host:22/a:b@c") == "growing://host:22/a:b@c"
-
-
-@pytest.mark.parametrize("name", ["run::3", "a1::b/x", "a::b::c"])
-def test_colons_make_no_url(name, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert saved(name, 1).directory == Path(name)
-    assert Checkpoint(f"simplecache::memory://bucket/{os.urandom(4).hex()}/{name}").load() is None
-
-
-def test_through_a_cache(url):
-    chained = f"simplecache::{url}"
-    saved(chained, 80, 90)
-    saved(chained, 10, 10)
-    assert Checkpoint(chained).load() == (10, {"step": 10})
-    assert Checkpoint(f"{url}/earlier-1").steps() == [90, 80]

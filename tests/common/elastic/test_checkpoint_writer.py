@@ -1,8 +1,5 @@
 """Checkpoint writes in progress when a program ends."""
 
-import subprocess
-import sys
-
 import pytest
 
 pytest.importorskip("fsspec")
@@ -17,20 +14,3 @@ def test_the_last_one_is_there_when_the_program_ends_without_close(tmp_path):
     ended(*places.values())
     for name in places:
         assert Checkpoint(tmp_path / name, load=lambda file: file.read()).load() == (1, b"last")
-
-
-FORKS = """
-import os, time
-from horovod.common.elastic import Checkpoint
-
-checkpoint = Checkpoint("memory://bucket/run", dump=lambda value, file: time.sleep(1))
-checkpoint.save(1, None)
-child = os.fork()
-if child:
-    assert os.waitpid(child, 0)[1] == 0
-"""
-
-
-def test_a_fork_does_not_wait_for_its_parents():
-    done = subprocess.run([sys.executable, "-c", FORKS], capture_output=True, text=True, timeout=30)
-    assert done.returncode == 0, done.stderr

@@ -75,18 +75,6 @@ def test_batches_of_arrays_and_what_does_not_fit():
         data.load_state_dict({**data.state_dict(), "length": 9})
 
 
-def test_the_next_epoch_begins_when_one_is_through():
-    data = made(10, 4, seed=3)
-    orders = []
-    for epoch in range(2):
-        assert data.epoch == epoch
-        orders.append(np.concatenate(list(data)).tolist())
-        for _ in range(3):
-            data.on_batch_end()
-    assert sorted(orders[0]) == sorted(orders[1]) == list(range(10))
-    assert orders[0] != orders[1]
-
-
 def test_an_epoch_that_is_under_way_keeps_what_is_done():
     data = made(10, 4, shuffle=False)
     data.record()

@@ -1,13 +1,11 @@
 """The retry loop around an elastic program's function."""
 
-import gc
 import os
-import weakref
 from unittest import mock
 
 import pytest
 
-from horovod.common.elastic import HostUpdateResult, ObjectState, notification_manager, run_fn
+from horovod.common.elastic import HostUpdateResult, notification_manager, run_fn
 from horovod.common.elastic.agreement import Outcome, Standing
 from horovod.common.elastic.state import Keeping
 from horovod.common.elastic.updates import together
@@ -29,31 +27,6 @@ def names(calls):
         for call in calls.mock_calls
         if call[0] in {"state.sync", "state.restore", "state.on_reset", "func", "reset"}
     ]
-
-
-def test_a_function_that_succeeds_is_called_once():
-    calls, run = played("result")
-    assert run(calls.state, 1, two=2) == "result"
-    assert names(calls) == ["state.sync", "func"]
-    calls.func.assert_called_once_with(calls.state, 1, two=2)
-    assert calls.state not in notification_manager._listeners
-
-
-def test_whoever_counts_steps_hears_of_commits_and_of_going_back(monkeypatch):
-    heard = []
-    monkeypatch.setattr(marks, "kept", lambda: heard.append("commit"))
-    monkeypatch.setattr(marks, "back", lambda root, steps: heard.append((root, steps)))
-    state = ObjectState(lambda obj, root_rank=0: obj, lambda: 0, step=0)
-
-    turns = [HorovodInternalError("lost"), HostsUpdatedInterrupt(False), None]
-
-    def train(state):
-        state.save()
-        if (raised := turns.pop(0)) is not None:
-            raise raised
-
-    run_fn(train, lambda: None)(state)
-    assert heard == ["commit"] * 3 + [(0, None)] + ["commit"] * 4, "of a sync, and of a save, each time"
 
 
 @pytest.mark.parametrize(("whole", "told"), [(True, (1, 2)), (False, (0, None))])
@@ -95,18 +68,6 @@ def test_who_has_lost_nothing_brings_its_state_together_with_those_of_members_th
     again = ["reset", "state.on_reset"]
     assert names(calls) == ["state.sync", "func", *again, "state.sync", "func", *again, "func"]
     assert said == [True, True]
-
-
-def test_what_fails_between_is_treated_alike():
-    calls, run = played(HostsUpdatedInterrupt(True), 7)
-    calls.state.on_reset.side_effect = [HorovodInternalError("one more"), None, None]
-    calls.state.sync.side_effect = [HorovodInternalError("at the start"), None]
-    assert run(calls.state) == 7
-    assert names(calls) == [
-        "state.sync", "state.restore", "reset", "state.on_reset",
-        "state.restore", "reset", "state.on_reset", "state.sync",
-        "func", "reset", "state.on_reset", "func",
-    ]  # fmt: skip
 
 
 def test_other_errors_pass():
@@ -166,14 +127,6 @@ def test_news_that_came_before_the_program_could_hear_them_are_not_lost():
         mock.call.state.on_hosts_updated(*added),
     ]
     notification_manager.begin_epoch()
-
-
-def test_a_function_that_keeps_the_error_to_itself_is_named():
-    calls = mock.Mock()
-    calls.func.__name__ = "train"
-    run = run_fn(calls.func, calls.reset, lambda: 3)
-    with pytest.raises(RuntimeError, match=r"^train, which was given to hvd.elastic.run, .*\(3 operations failed\)"):
-        run(calls.state)
 
 
 class Kept(Keeping):
@@ -236,12 +189,6 @@ def trained(state, error):
     return begun[1:]
 
 
-def test_callbacks_adapt_what_was_restored():
-    state = Kept()
-    assert trained(state, "metric") == [(0, 0.5)]
-    assert state.calls == ["agree", "take", "agree", "restore", "adapt", "take"]
-
-
 def test_a_failure_while_ranks_are_brought_together_loses_nothing():
     state = Kept(2)
     assert trained(state, "gradient") == [(5, 0.5)]
@@ -251,21 +198,6 @@ def test_a_failure_while_ranks_are_brought_together_loses_nothing():
     state._reset_callbacks = [state.adapt]
     assert trained(state, "gradient") == [(5, 1.0)]
     assert "restore" not in state.calls
-
-
-def test_nothing_of_a_call_that_has_failed_is_kept():
-    """The frames of a failed call hold the step's activations, possibly on a GPU."""
-    activations = []
-
-    def train(state):
-        if activations:
-            gc.collect()
-            return activations[0]()
-        mine = mock.Mock()
-        activations.append(weakref.ref(mine))
-        raise HorovodInternalError("lost")
-
-    assert run_fn(train, lambda: None)(mock.Mock()) is None
 
 
 def test_a_failure_that_comes_again_though_nothing_was_lost_is_raised():

@@ -1,7 +1,5 @@
 """Broadcasts of rank 0's numbers by one operation of a frontend."""
 
-import pytest
-
 from horovod.common import frontends
 from horovod.common.contract.membership import HostUpdateResult
 from horovod.common.elastic.numbers import largest, numbers_of_rank_0
@@ -14,11 +12,6 @@ def test_all_have_what_rank_0_says():
     rank = frontends.TORCH.require_job().rank
     told = [numbers_of_rank_0((at + 0.1 + rank, 2.0, 3), "numbers", frontends.TORCH) for at in (0, 1e9)]
     assert told == [(0.1, 2.0, 3.0), (1e9 + 0.1, 2.0, 3.0)]
-
-
-def test_who_is_in_no_job_is_told():
-    with pytest.raises(ValueError, match=r"call hvd\.init\(\) first"):
-        numbers_of_rank_0((0.0,), "numbers", frontends.Frontend("another", 99))
 
 
 @on_ranks(3)

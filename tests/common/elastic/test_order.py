@@ -72,14 +72,6 @@ def test_shares_that_are_none(wrong):
         Shares(wrong)
 
 
-def test_a_round_counts_when_its_part_is_done_and_the_last_part_however_small():
-    shares = Shares((2, 1, 0))
-    assert [done(recorded, 0, shares, 100) for recorded in range(6)] == [0, 0, 3, 3, 6, 6]
-    assert [done(recorded, 0, shares, 100, whole=True) for recorded in range(6)] == [0, 3, 3, 6, 6, 9]
-    assert done(5, 0, shares, 8, whole=True) == 8, "there are no more"
-    assert [done(2, 2, shares, 100, whole) for whole in (False, True)] == [0, 0], "it has no part"
-
-
 @pytest.mark.parametrize(
     ("of", "alike"),
     [

@@ -7,7 +7,6 @@ import pytest
 
 from horovod.common.contract.membership import HostUpdateResult
 from horovod.common.elastic import ObjectState, WorkerNotificationManager
-from horovod.common.elastic.own import PerRank
 from horovod.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt
 from tests.common.elastic.ranks import Face, Job, run
 
@@ -73,25 +72,6 @@ def test_who_has_not_been_brought_together_yet_gives_nothing():
     assert run(2, work) == [9, 9]
 
 
-def test_a_new_rank_keeps_what_it_took_over_though_its_first_sync_fails():
-    second, third = Job(2), Job(2)
-
-    def work(face: Face):
-        number = face.rank()
-        made = state(face, mine=PerRank(number), trained=0)
-        made.sync()
-        made.commit()
-        if number == 1:  # another process takes its place
-            made = state(face, mine=PerRank(99), trained=0)
-        face.join(second, number)
-        fail_to_sync(made)
-        face.join(third, number)
-        made.sync()
-        return made.mine.value
-
-    assert run(2, work) == [0, 1]
-
-
 def test_other_attributes_on_some_ranks_are_an_error_on_all_that_names_them():
     def work(face: Face):
         more = {"b": 1} if face.rank() == 2 else {"a": 1}
@@ -116,12 +96,6 @@ def test_what_cannot_be_copied_is_named_and_spoils_nothing():
     assert (made.a, made.b) == (1, 2), "the commit before is still whole"
 
 
-def test_names_that_states_need_are_refused():
-    for name in ("commit", "_host_messages"):
-        with pytest.raises(ValueError, match=f"attribute '{name}' has the name of something that states have"):
-            state(**{name: 1})
-
-
 def test_all_ranks_follow_what_rank_0_has_heard():
     def work(face: Face):
         made = state(face, value=0)
@@ -138,16 +112,6 @@ def test_all_ranks_follow_what_rank_0_has_heard():
         return None
 
     assert run(2, work) == [(True, 6.0, 0), (True, 6.0, 0)]
-
-
-def test_a_failure_where_members_may_change_is_marked():
-    job = Job(2)
-    job.fail()
-    face = Face()
-    face.join(job, 0)
-    with pytest.raises(HorovodInternalError) as caught:
-        state(face, value=0).commit()
-    assert caught.value.handed_over
 
 
 @pytest.mark.parametrize(
@@ -194,27 +158,3 @@ def test_news_reach_those_who_listen():
     manager.handle_hosts_updated(3.0, HostUpdateResult.added)
     assert (one._host_messages.get(), one._host_messages.empty()) == ((3.0, HostUpdateResult.added), True)
     assert other._host_messages.empty()
-
-
-def test_a_program_that_is_always_in_a_step_is_interrupted_at_last(monkeypatch):
-    made = state(epoch=0)
-    made.on_hosts_updated(1.0, HostUpdateResult.added)
-    monkeypatch.setattr(made, "_in_a_step", lambda: True)
-    monkeypatch.setattr("horovod.common.elastic.state._HELD_BACK", 3)
-    for _ in range(3):
-        made.check_host_updates()
-    with pytest.raises(HostsUpdatedInterrupt):
-        made.check_host_updates()
-
-
-def test_news_of_an_epoch_that_is_over_are_none_for_the_next():
-    manager, made = WorkerNotificationManager(), mock.Mock()
-    manager.begin_epoch(1)
-    manager.handle_hosts_updated(1.0, HostUpdateResult.added, 1)
-    manager.begin_epoch(2)
-    manager.handle_hosts_updated(2.0, HostUpdateResult.added, 1)  # it was in flight
-    manager.register_listener(made)
-    manager.handle_hosts_updated(3.0, HostUpdateResult.added, 1)
-    assert not made.mock_calls
-    manager.handle_hosts_updated(4.0, HostUpdateResult.removed, 2)
-    made.on_hosts_updated.assert_called_once_with(4.0, HostUpdateResult.removed)

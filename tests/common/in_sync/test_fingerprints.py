@@ -89,12 +89,6 @@ def test_the_hash_tells_each_difference(changed):
     assert digest_of(fingerprints(objects(), read)) != digest_of(fingerprints(objects(**changed), read))
 
 
-def test_names_of_arguments():
-    kinds = {int: "number", str: "text"}
-    given = named([1, "a", 2, 3], {"number_2": 4}, lambda value: kinds[type(value)])
-    assert given == {"number": 1, "text": "a", "number_3": 2, "number_4": 3, "number_2": 4}
-
-
 def test_what_cannot_be_compared_is_refused_by_name():
     with pytest.raises(ValueError, match=r"parameters must be a model.*got an iterator"):
         fingerprints({"parameters": iter([1])}, read)

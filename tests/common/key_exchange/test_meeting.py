@@ -15,8 +15,7 @@ from horovod.common.key_exchange import curve_exchange, key_server, methods, mun
 from horovod.common.key_exchange.meeting import choose
 from horovod.common.key_exchange.methods import Group, MeetingError
 from horovod.common.launchers import Place
-from horovod.common.security.auth import derive_key
-from horovod.common.store import StoreClient, StoreServer
+from horovod.common.store import StoreClient
 from tests.runner.launching import eventually
 from tests.security.test_meeting_limits import Until
 
@@ -84,18 +83,6 @@ def test_on_a_board(clean):
     assert not any(bytes(key) in value for value in board.values.values()), "the key stands on the board"
 
 
-def test_on_a_board_with_a_key_of_the_users(clean):
-    board, given = Board(), make_key()
-    lead, follow = ranks("g", given)
-    key = lead.job_key(make_key())
-    clean(methods.OnBoard(board).lead(lead, key))
-    check_member(methods.OnBoard(board).follow(follow, SECONDS), key)
-    assert len(board.values) == 1, "no other rank publishes a key"
-    stranger = group(1, 2, make_key(), job="g")
-    with pytest.raises(MeetingError, match="does not answer"):
-        methods.OnBoard(board).follow(stranger, 0.5)
-
-
 def test_a_rank_that_is_not_on_the_board_gets_no_key(clean):
     """It can read the board but not write to it, so it can pose neither as a present nor as an absent rank."""
     board = Board()
@@ -110,16 +97,6 @@ def test_a_rank_that_is_not_on_the_board_gets_no_key(clean):
         assert curve_exchange.receive(where, card.server, pair, rank, time.monotonic() + 0.3) is None
     wrong = zmq.utils.z85.decode(zmq.curve_keypair()[0])
     assert curve_exchange.receive(where, wrong, pair, 1, time.monotonic() + 0.3) is None
-
-
-def test_init_may_be_called_again_after_rank_0_did_not_come(clean):
-    board, key = Board(), make_key()
-    lead, follow = ranks("again")
-    way = methods.OnBoard(board)
-    with pytest.raises(MeetingError, match="has left no address in a board"):
-        way.follow(follow, 0.1)
-    clean(methods.OnBoard(board).lead(lead, key))
-    check_member(way.follow(follow, SECONDS), key)
 
 
 @pytest.mark.parametrize("name", ["KeyServer", "CurveKeyServer"])
@@ -213,33 +190,6 @@ def test_strangers_who_let_us_wait_do_not_make_us_late():
         assert time.monotonic() - begin < 20
 
 
-def test_a_look_up_that_lasts_is_not_waited_for():
-    """Neither the loop that looks for rank 0 nor its error message waits for the lookup."""
-    answer, asked = threading.Event(), []
-
-    def resolve(name):
-        asked.append(name)
-        answer.wait(SECONDS)
-        return ["192.0.2.1"]
-
-    try:
-        names = search.Names(["slow"], [1], resolve, time.monotonic() + 2 * SECONDS)
-        assert names() == []
-        eventually(lambda: asked, SECONDS, "the name is looked up")
-        assert names() == []
-        assert asked == ["slow"], "one look-up at a time for a name"
-        answer.set()
-        eventually(lambda: names() == [("192.0.2.1", 1)], SECONDS, "the address is there")
-    finally:
-        answer.set()
-
-
-def test_nothing_is_looked_up_after_the_deadline():
-    asked = []
-    assert search.Names(["a"], [1], asked.append, time.monotonic())() == []
-    assert asked == []
-
-
 def test_a_name_that_is_not_known_is_looked_up_again_later(monkeypatch):
     monkeypatch.setattr(search, "_UNKNOWN", SECONDS)
     asked = []
@@ -261,15 +211,6 @@ def test_jobs_with_one_key_do_not_meet():
     assert group(0, 2, None, job="a").job_key(b"fresh") == b"fresh"
 
 
-def test_the_address_that_answers_is_found():
-    """Of several addresses, some have no listener and one belongs to another service."""
-    key = derive_key(make_key(), "x")
-    with StoreServer(key) as server, socket.create_server(("127.0.0.1", 0)) as other:
-        candidates = [("127.0.0.1", other.getsockname()[1]), ("127.0.0.1", _free_port()), server.address]
-        assert search.ask(lambda: candidates, key, time.monotonic() + SECONDS) == server.address
-        assert search.ask(lambda: candidates, make_key(), time.monotonic() + 0.3) is None
-
-
 @pytest.mark.parametrize(
     ("launcher", "place", "words"),
     [
@@ -286,21 +227,6 @@ def test_without_a_key_the_user_is_told_what_to_do(monkeypatch, launcher, place,
         choose(Group(Place(launcher, 1, 4, local_size=1, **place), (), None))
     for word in words:
         assert word in str(caught.value)
-
-
-def test_a_door_with_nobody_behind_it_is_given_up():
-    """Many connections that are never read do not block others."""
-    gates = key_server.listen(["127.0.0.1"], [0])
-    port = gates[0].getsockname()[1]
-    gate = key_server.KeyServer(gates, lambda _: key_server.FixedReply(b"hello"))
-    try:
-        with contextlib.ExitStack() as idle:
-            for _ in range(100):
-                idle.enter_context(socket.create_connection(("127.0.0.1", port)))
-            given = search.knock([("127.0.0.1", port)], SECONDS, time.monotonic() + SECONDS)
-            assert [data for _, data in given] == [b"hello"]
-    finally:
-        gate.close()
 
 
 def _free_port() -> int:

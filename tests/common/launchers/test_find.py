@@ -92,11 +92,6 @@ SHELLS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", SHELLS)
-def test_an_allocation_alone_starts_nobody(name):
-    assert find(SHELLS[name]) is None
-
-
 ONE_A_NODE = {**SRUN, "SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_TASKS_PER_NODE": "1(x2)"}
 
 
@@ -138,33 +133,6 @@ def test_nonsense_is_named(env, words):
         find(env)
     for word in words:
         assert word in str(caught.value)
-
-
-def test_jobs_are_told_apart():
-    assert find(OPENMPI).job != find({**OPENMPI, "PMIX_NAMESPACE": "prterun-host1-6999@1"}).job
-    assert find(SRUN).job != find({**SRUN, "SLURM_STEP_ID": "1"}).job
-    assert find(SRUN).job != find({**SRUN, "SLURM_JOB_ID": "18"}).job
-    assert find(TORCHRUN).job != find({**TORCHRUN, "MASTER_PORT": "29501"}).job
-    assert find(TORCHRUN).job != find({**TORCHRUN, "TORCHELASTIC_RESTART_COUNT": "1"}).job, "workers started again"
-    same = [find({**SRUN, "SLURM_PROCID": str(r), "SLURM_LOCALID": "0", "SLURM_NODEID": str(r // 3)}) for r in range(4)]
-    assert len({(place.job, place.port, place.leads) for place in same}) == 1
-
-
-def test_where_rank_0_may_run():
-    assert find(SRUN).leads == ("n1", "n2")
-    assert find(TORCHRUN).leads == ("host1",)
-    assert find(TORCHRUN).port == 29500
-    assert find(JSRUN).leads == ("node1", "node2")
-    assert 1024 < find(SRUN).port < 32768 - 8, "outgoing connections get ports from 32768 on"
-    assert 1024 < find(JSRUN).port < 32768 - 8
-
-
-def test_one_host():
-    assert find({**OPENMPI, "OMPI_COMM_WORLD_LOCAL_SIZE": "4"}).one_host
-    assert find({**MPICH, "MPI_LOCALNRANKS": "4"}).one_host
-    assert find({**SRUN, "SLURM_STEP_TASKS_PER_NODE": "4", "SLURM_STEP_NODELIST": "n2", "SLURM_NODEID": "0"}).one_host
-    assert find({**PYTORCHJOB, "MASTER_ADDR": "localhost"}).one_host
-    assert find({**PYTORCHJOB, "MASTER_ADDR": "127.0.0.1"}).one_host
 
 
 @pytest.mark.parametrize(

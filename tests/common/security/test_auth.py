@@ -43,15 +43,6 @@ def test_members_agree_on_the_place():
     assert repr(auth.Ephemeral(b"p", KEY.count)) == "Ephemeral(public=b'p', cipher=0)"
 
 
-def test_what_is_wanted_is_what_is_missing():
-    acceptor = Acceptor(KEY, epoch=7, rank=1)
-    hello = Connector(KEY, PLACE).outgoing
-    for at in range(len(hello)):
-        assert acceptor.wanted == len(hello) - at
-        acceptor.feed(hello[at : at + 1])
-    assert acceptor.wanted == 32  # the proof
-
-
 def test_an_acceptor_that_connects_invites_the_connector():
     inviter, invited = Inviter(KEY, PLACE), Acceptor(KEY, epoch=7, rank=3)
     invitation, inviter.outgoing = inviter.outgoing, b""
@@ -211,19 +202,3 @@ def test_garbage_is_refused(garbage):
         a.sendall(garbage)
         thread.join(30)
         assert isinstance(result[0], AuthError)
-
-
-def test_a_closed_connection_is_an_error_at_once():
-    a, b = socket.socketpair()
-    with a:
-        b.close()
-        with pytest.raises(AuthError, match=r"closed|broke"):
-            auth.connect(a, KEY, PLACE, 30)
-
-
-def test_derived_keys_differ_and_are_stable():
-    keys = {auth.derive_key(KEY, label) for label in ("a", "b", "store server")}
-    assert len(keys) == 3
-    assert auth.derive_key(KEY, "a") in keys
-    assert auth.derive_key(b"x" * 32, "a") not in keys
-    assert all(len(key) == 32 for key in keys)

@@ -59,11 +59,6 @@ def test_what_is_no_such_connection_is_refused(data):
         Channel(accepts=True).feed(data)
 
 
-def test_without_a_connection_there_is_no_binding():
-    with pytest.raises(AuthError, match="not established"):
-        _ = Channel(accepts=True).binding
-
-
 def talk(accepts, sock, secret, told):
     try:
         made = Talk(sock, accepts, 5)
@@ -110,9 +105,3 @@ def test_who_is_in_between_is_noticed():
     other.feed(one.outgoing)
     with pytest.raises(AuthError, match="does not know"):
         one.feed(other.outgoing)
-
-
-def test_a_silent_other_side_is_given_up():
-    here, there = socket.socketpair()
-    with here, there, pytest.raises(TimeoutError):
-        Talk(here, accepts=True, seconds=0.2)

@@ -3,8 +3,7 @@
 import pytest
 
 from horovod.common.exceptions import HorovodInternalError
-from horovod.common.security import object_seal
-from horovod.common.security.object_seal import Numbers, Seals
+from horovod.common.security.object_seal import Seals
 
 KEY = b"k" * 32
 WORLD = [0, 1, 2]
@@ -60,15 +59,6 @@ def test_an_object_of_another_place_is_refused(other):
         opened(Seals(KEY), sealed(Seals(KEY)), **other)
 
 
-def test_calls_of_other_names_sets_and_faces_may_come_in_between():
-    """Threads run them in a different order on each rank."""
-    sender, receiver = Seals(KEY), Seals(KEY)
-    places = [{}, {"operation": "allgather_object 'b'"}, {"ranks": [0, 1]}, {"face": "torch"}]
-    made = [(place, sealed(sender, **place)) for place in places for _ in range(2)]
-    for place, data in made[::2][::-1] + made[1::2]:
-        assert opened(receiver, data, **place) == b"object"
-
-
 def fail(seals):
     with seals.begin(NAME, WORLD) as call:
         call.cancel()
@@ -105,21 +95,3 @@ def test_every_altered_byte_and_every_cut_is_noticed():
                 opened(Seals(KEY), wrong)
     with pytest.raises(HorovodInternalError, match="altered"):
         opened(Seals(b"x" * 32), made)
-
-
-def test_the_memory_for_names_is_bounded_and_no_number_comes_twice(monkeypatch):
-    monkeypatch.setattr(object_seal, "_NAMES", 100)
-    numbers, given = Numbers(), set()
-    for step in range(1000):
-        for name in ("each step", "each step", f"step {step}", f"step {step % 300}"):
-            number = name, numbers.take(name)
-            assert number not in given
-            given.add(number)
-    assert len(numbers._next) == 100
-    other = Numbers()  # of another rank that made the same calls
-    for step in range(1000):
-        for name in ("each step", "each step", f"step {step}", f"step {step % 300}"):
-            other.take(name)
-    assert [other.take(f"step {step}") for step in range(1000)] == [
-        numbers.take(f"step {step}") for step in range(1000)
-    ]

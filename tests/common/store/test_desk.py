@@ -32,15 +32,6 @@ def test_a_worker_waits_for_its_place():
     assert desk.told[-1] == Came(7, 4, (), b"", in_sync=True)
 
 
-def test_a_worker_that_asks_again_is_told_of_once():
-    desk = MembershipRequests()
-    desk.handle(b"a", Come(1, 7, 3))
-    desk.handle(b"a", Come(2, 7, 3))
-    assert desk.told == [Came(7, 3, (), b"")]
-    assert short(desk.handle(b"b", Come(1, 7, 3))) == [(b"a", 2, "another process came as worker 7")]
-    assert short(desk.place(7, b"p")) == [(b"b", 1, [b"p"])]
-
-
 def test_no_news_are_lost():
     desk = MembershipRequests()
     for worker in (1, 2):
@@ -59,16 +50,6 @@ def test_no_news_are_lost():
     assert short(desk.publish([3], b"four")) == []
 
 
-def test_nothing_is_kept_for_who_is_gone():
-    desk = MembershipRequests()
-    desk.handle(b"a", Come(1, 3, 0))
-    desk.place(3, b"p")
-    desk.forget(3)
-    desk.publish([3, 4], b"over")
-    assert short(desk.handle(b"c", News(1, 3, 0))) == []
-    assert short(desk.handle(b"c", News(1, 4, 0))) == []
-
-
 def test_the_launcher_hears_when_ranks_have_met():
     desk = MembershipRequests()
     table = Table(desk)
@@ -78,23 +59,6 @@ def test_the_launcher_hears_when_ranks_have_met():
         table.handle(b"%d" % rank, Exchange(2, "formed 1", rank, 2, b"", 9.0), 0.0)
     table.handle(b"0", Heard(3, 0, 5, [1]), 0.0)
     assert desk.told == [Met("init e3", 1, False), Met("formed 1", 2, True), HasHeard(0, 5, (1,))]
-
-
-def test_who_comes_when_one_of_them_is_gone_already_waits_for_nobody():
-    """One worker dies as soon as it has its assignment, before the others arrive."""
-    table = Table(MembershipRequests())
-    assert table.fail("init e3", "worker 5 is gone") == []
-    late = table.handle(b"a", Exchange(1, "init e3", 0, 2, b"", 9.0), 0.0)
-    assert short(late) == [(b"a", 1, "worker 5 is gone")]
-    assert table.handle(b"a", Exchange(2, "init e4", 0, 2, b"", 9.0), 0.0) == []
-    for epoch in range(5, 500):
-        table.fail(f"init e{epoch}", "worker 5 is gone")
-    assert len(table._failed) < 100
-
-
-def test_a_job_of_fixed_members_has_none():
-    said = "the members of this job do not change"
-    assert short(Table().handle(b"a", Come(1, 7, 0), 0.0)) == [(b"a", 1, said)]
 
 
 def test_what_travels():

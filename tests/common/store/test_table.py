@@ -23,12 +23,6 @@ def exchange(rank, size=2, value=b"", node="", group="g", timeout=10.0):
     return Exchange(rank, group, rank, size, value, timeout, node)
 
 
-def test_at_first_nobody_waits(table):
-    table.publish()
-    assert table.waiting == {}
-    assert table.expire(1e9) == []
-
-
 def test_values_are_found_at_once_or_as_soon_as_all_are_there(table):
     assert replies(table.handle(b"a", Set(1, "x", b"1"), 0)) == [(b"a", [])]
     assert replies(table.handle(b"b", Get(1, ["x"], 5), 0)) == [(b"b", [b"1"])]
@@ -43,12 +37,6 @@ def test_values_are_found_at_once_or_as_soon_as_all_are_there(table):
     assert table.next_deadline() == math.inf
     assert replies(table.handle(b"a", Set(4, "z", b"4"), 2)) == [(b"a", [])]  # no client waits for it any more
     assert replies(table.handle(b"b", Get(4, ["z"], 0), 2)) == [(b"b", [b"4"])]
-
-
-def test_the_first_value_stays_where_that_is_asked_for(table):
-    assert replies(table.handle(b"a", Set(1, "x", b"1", first=True), 0)) == [(b"a", [b"1"])]
-    assert replies(table.handle(b"b", Set(1, "x", b"2", first=True), 0)) == [(b"b", [b"1"])]
-    assert replies(table.handle(b"b", Get(2, ["x"], 0), 0)) == [(b"b", [b"1"])]
 
 
 def test_who_waits_too_long_hears_what_is_missing(table):
@@ -80,32 +68,6 @@ def test_a_round_is_over_when_all_ranks_have_come(table):
     assert table.waiting == {}
     # Another round, and one of a single-rank group.
     assert dict(table.handle(b"a", exchange(0, 1, b"x"), 0))[b"a"].round == 2
-
-
-def test_ranks_without_a_node_pass_nothing_on(table):
-    table.handle(b"a", exchange(0), 0)
-    assert [reply.holder for _, reply in table.handle(b"b", exchange(1), 0)] == [0, 1]
-
-
-def test_who_gives_up_leaves_the_round(table):
-    table.handle(b"a", exchange(0, 3, timeout=5.0), 0)
-    table.handle(b"b", exchange(2, 3, timeout=9.0), 0)
-    assert table.next_deadline() == 5.0
-    ((client, reply),) = table.expire(5.0)
-    assert (client, reply.error, reply.missing, reply.gave_up) == (b"a", "timeout", ["1"], [])
-    table.publish()
-    assert table.waiting == {"g": (3, frozenset({2}))}
-    assert table.next_deadline() == 9.0
-    ((_, reply),) = table.expire(9.0)
-    assert (reply.missing, reply.gave_up) == (["1"], ["0"])
-    table.publish()
-    assert table.waiting == {}
-    assert table.handle(b"a", exchange(0, 2), 10) == []  # a new round of another size
-    # A client that gave up and then returns counts as waiting.
-    for rank, seconds in ((2, 9.0), (0, 1.0), (1, 1.0), (0, 9.0)):
-        table.handle(b"x", exchange(rank, 4, group="again", timeout=seconds), 20)
-        table.expire(21)
-    assert [(reply.missing, reply.gave_up) for _, reply in table.expire(29)] == [(["3"], ["1"])] * 2
 
 
 def test_wrong_sizes_and_ranks_are_named_and_change_nothing(table):
@@ -177,14 +139,3 @@ def test_what_is_held_is_bounded_and_what_is_over_counts_no_longer(table, monkey
     holds(rest - entry + 1)
     table.handle(b"b", Get(1, ["four", "more"], 5), 0)
     holds(rest - entry - store_table._PER_ENTRY - 2 * store_table._PER_NAME - 8 + 1)
-
-
-def test_what_is_found_together_is_bounded(table, monkeypatch):
-    monkeypatch.setattr(store_table, "MAX_REPLY_BYTES", 1000)
-    table.handle(b"a", Set(1, "x", b"v" * 600), 0)
-    table.handle(b"a", Set(1, "y", b"v" * 400), 0)
-    table.handle(b"a", Set(1, "z", b"v" * 401), 0)
-    ((_, reply),) = table.handle(b"b", Get(1, ["x", "y"], 0), 0)
-    assert not reply.error
-    ((_, reply),) = table.handle(b"b", Get(1, ["x", "z"], 0), 0)
-    assert reply.error == "these values have more than the accepted 1000 bytes together"

@@ -9,7 +9,6 @@ import pytest
 from horovod.common.basics import HorovodBasics
 from horovod.common.contract.settings import Settings
 from horovod.common.job import Job
-from horovod.common.telemetry import account
 from horovod.common.telemetry.account import Account
 from horovod.common.telemetry.steps import Sums
 
@@ -37,21 +36,6 @@ def test_an_account_ends_with_its_job_and_leaves_nothing_behind(pool):
     for seen in pool(2, initialized=False).run(again_and_again, 6):
         assert [(made, reported) for made, reported, _, _ in seen] == [(12, {"i": i}) for i in range(6)]
         assert len({(files, threads) for _, _, files, threads in seen[1:]}) == 1, seen
-
-
-def late_message():
-    from horovod.common import observed
-
-    hvd = HorovodBasics("tests")
-    hvd.init()
-    telemetry = observed._observers()
-    hvd.shutdown()
-    telemetry._about_steps("stepping", 0, {})  # as when the bus delivers it while the job ends
-    return [thread.name for thread in threading.enumerate() if thread.name == "hvd-steps"]
-
-
-def test_a_message_during_the_end_of_a_job_starts_no_thread(pool):
-    assert pool(2, initialized=False).run(late_message) == [[], []]
 
 
 class Engine:
@@ -110,12 +94,6 @@ def test_a_program_that_asks_after_each_step_does_not_keep_figures_from_the_file
     assert not account._tell()
 
 
-def test_ranks_of_one_host_say_that_they_are_where_hosts_have_different_numbers_of_ranks():
-    hosts = ("a", "b", "b")
-    numbers = [account_of(rank, hosts, cross)[0]._note()["host"] for rank, cross in enumerate((0, 1, 0))]
-    assert numbers == [0, 1, 1]
-
-
 def joined(steps):
     """Return the accounts of two ranks, with so many steps, and their engines."""
     bus, accounts = Bus(), [account_of(rank, ("a", "a"), 0) for rank in (0, 1)]
@@ -131,15 +109,6 @@ def test_nobody_waits_for_the_answer_of_a_rank_0_that_has_left():
     accounts[0][0].close()
     assert accounts[1][0]._heard.is_set()
     accounts[1][0].close()
-
-
-def test_nobody_waits_for_words_of_ranks_where_one_has_left(monkeypatch, capsys):
-    monkeypatch.setattr(account, "_PATIENCE", 600.0)  # so that waiting for it would fail the test
-    (first, engine), (second, _) = joined(60)
-    monkeypatch.setattr(second, "heard", lambda kind, rank, what: setattr(engine, "end", ("left", 1)))
-    first.close()
-    assert not first._over
-    assert "61 steps" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("size", "seconds"), [(1, 1.0), (32, 1.0), (64, 2.0), (96, 3.0)])

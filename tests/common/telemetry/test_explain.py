@@ -117,16 +117,6 @@ def test_a_process_that_computes_where_others_do_too(before, now, said):
     assert one.condition[1] == said
 
 
-def test_a_name_of_several_lines_stays_on_one():
-    said = summary(facts(rank(0, entry('a\n"b"\x07ä')), waiting=[wait('a\n"b"\x07ä', [0], [1])]), "")
-    assert said.splitlines()[1] == """  allreduce 'a\\n"b"\\x07ä' waits 12 s for rank 1"""
-
-
-def test_nobody_reaches_it():
-    assert guess(facts(Rank(3, "far", 5), rank(0), waiting=X)).startswith("rank 3 on far cannot be reached")
-    assert guess(facts(waiting=X)) == "rank 3 did not submit what the others wait for"
-
-
 AB = [wait("a", [0], [1]), wait("b", [1], [0], 11.0)]
 
 
@@ -147,23 +137,6 @@ def test_different_order():
     assert barrier.startswith(
         "ranks 0 and 1 submit 'a' and 'b' in different order, one of them a barrier: rank 0 is at"
     )
-
-
-def test_different_order_of_what_was_fused_or_has_a_long_name():
-    long = "gradient.é" + "x" * 100
-    cut = long.encode()[:87].decode()
-    for second, told in (("b", "b"), (long, cut)):
-        waiting = [wait("a", [0], [1]), wait(second, [1], [0], 11.0)]
-        done = [entry("a", "announced"), entry(told, "announced"), entry("a", count=2)]
-        ranks = (
-            rank(0, *done, entry("a", "announced", end=95), line=5),
-            rank(1, *done, entry(told, "announced", end=95), line=6),
-        )
-        assert guess(facts(*ranks, waiting=waiting, size=2)) == (
-            f"ranks 0 and 1 submit 'a' and '{second}' in different order: rank 0 is at allreduce 'a' (train.py:5), "
-            f"rank 1 at allreduce '{second}' (train.py:6)"
-        )
-    assert rank(0, entry("x" * 86 + "\ufffd")).entry("x" * 86 + "é" + "x") is not None  # cut within a character
 
 
 def test_a_rank_that_has_gone_on():
@@ -204,26 +177,6 @@ def test_an_epoch_that_ends_earlier():
     assert "earlier" not in guess(facts(*all_four, waiting=X[:0] + [wait("grad", [0, 1, 3], [2])]))
 
 
-def test_loaders_that_all_ranks_have_end_no_epoch():
-    """All train, some way into 100 batches, with 10 for validation; rank 3 is late for another reason."""
-    all_four = [rank(number, loaders={"live": [[58, 100]], "lengths": [100, 10]}, line=8) for number in range(4)]
-    assert guess(facts(*all_four, waiting=X)) == "rank 3 is at train.py:8"
-    between = {
-        "live": [],
-        "lengths": [100, 9],
-    }  # nor one with fewer batches than others
-    others = [rank(number, loaders={"live": [[58, 100]], "lengths": [100, 10]}) for number in range(3)]
-    assert "earlier" not in guess(facts(*others, rank(3, loaders=between, line=8), waiting=X))
-
-
-def test_a_rank_that_waits_itself_is_not_what_a_join_waits_for():
-    waiting = [wait("join", [0], [1, 2], 12.0), wait("h", [1], [2], 11.0)]
-    ranks = rank(0, line=5), rank(1, line=9), rank(2, line=8)
-    assert guess(facts(*ranks, waiting=waiting, stalled=waiting, size=3)) == "rank 2 is at train.py:8"
-    text = summary(facts(*ranks, waiting=waiting, stalled=waiting, size=3), "")
-    assert text.index("rank 2 (host") < text.index("rank 1 (host")
-
-
 def test_the_report_and_the_summary():
     lines = [f'  File "/usr/lib/python3.11/queue.py", line {n} in get\n' for n in (1, 2)]
     text = "Thread 0x0000000000000001 (most recent call first):\n" + "".join(lines)
@@ -252,15 +205,6 @@ def test_the_report_and_the_summary():
 )
 def test_ranks(ranks, text):
     assert explain.ranks_text(ranks) == text
-
-
-def test_names_that_the_program_did_not_give():
-    ready = wait("gradients.ready.allreduce.noname.0.0", [0], [1]), wait("allreduce.loss", [1], [0], 11.0)
-    assert crossed(ready[0].name, "allreduce.loss", ready) == (
-        "ranks 0 and 1 submit the readiness flags of gradients from gradient 0 of parameter group 0 (no name) on and "
-        "'loss' in different order: rank 0 is at the readiness flags of gradients from gradient 0 of parameter group 0 "
-        "(no name) on (train.py:5), rank 1 at allreduce 'loss' (train.py:6)"
-    )
 
 
 @pytest.mark.parametrize(

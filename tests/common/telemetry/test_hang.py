@@ -5,8 +5,6 @@ import threading
 
 from horovod import _core
 from horovod.common.job import Job
-from horovod.common.telemetry import hang
-from horovod.common.telemetry.facts import Facts, Rank, Waiting
 from horovod.common.telemetry.hang import Hangs
 
 STOPPED = {
@@ -101,38 +99,3 @@ def test_a_neighbour_looks_at_a_rank_of_another_host_that_does_not_answer():
     text = hangs.asked()
     assert "== rank 3 (host b, pid 13), which is waited for" in text
     assert text.endswith("This report: /reports/hang.txt\n")
-
-
-def test_a_rank_that_looks_at_another_still_answers_for_itself(monkeypatch):
-    bus, over, said = Bus(), threading.Event(), threading.Event()
-    hangs = Hangs(bus, Engine(bus), job(1), Witness, lambda text: None)
-    monkeypatch.setattr(hang, "look_at", lambda pid: [{"pid": pid, "over": over.wait(20)}])
-    monkeypatch.setattr(bus, "send", lambda kind, **what: (bus.said.append((kind, what)), said.set()))
-    bus.handlers["look"](0, {"number": 4, "rank": 0, "pid": 10})
-    assert not bus.said  # its thread, which also collects Python's stacks, is free again
-    over.set()
-    assert said.wait(20)
-    assert bus.said == [("seen", {"number": 4, "rank": 0, "states": [{"pid": 10, "over": True}]})]
-    assert hangs
-
-
-def test_a_guess_that_tells_less_about_the_same_wait_does_not_replace_a_better_one():
-    bus = Bus()
-    hangs = Hangs(bus, Engine(bus), job(0), Witness, lambda text: None)
-
-    def facts(age, at, answers=False):
-        ranks = {}
-        if answers:
-            ranks[3] = Rank(3, "b", 13)
-            stack = 'Thread 0x1 (most recent call first):\n  File "/me/train.py", line 8 in load\n'
-            told = {"forced": False, "stacks": stack, "python": {"main": 1}}
-            ranks[3].answer({**told, "before": None, "state": STOPPED | {"threads": []}, "recent": []})
-        waiting = [Waiting("x", 0, age, (0, 1, 2), (3,))]
-        return Facts(waiting, waiting, ranks, 4, at=at)
-
-    known = "rank 3 is at train.py:8 in load"
-    unknown = "rank 3 did not submit what the others wait for"
-    assert hangs._why(facts(5.0, 100.0)) == unknown
-    assert hangs._why(facts(10.0, 105.0, answers=True)) == known
-    assert hangs._why(facts(15.5, 110.0)) == known, "it does not answer this time"
-    assert hangs._why(facts(5.0, 160.0)) == unknown, "another wait of the same name"

@@ -72,30 +72,3 @@ def test_it_tells_from_the_beginning_and_to_the_end(pipe, monkeypatch):
     assert kinds[live.Values].values == [live.Value("loss", 1.0, 0.0, 2.0, 3)]
     assert kinds[live.Waits].total == 0
     assert not [thread for thread in threading.enumerate() if thread.name == "hvd-live"]
-
-
-def test_nobody_waits_for_a_launcher_that_does_not_read_and_reports_still_have_room(pipe, monkeypatch):
-    monkeypatch.setattr("horovod.common.telemetry.live.INTERVAL", 0.01)
-    one = Live(Bus(), lambda: account(3000), str)
-    eventually(lambda: one._teller.waiting() >= 32 << 10, 20, "the pipe is as full as it may be")
-    seen = set()
-    teller = reasons.ReportPipe(os.environ[reasons.PIPE])
-    teller.tell(reasons.Ending(1, "own"))
-    lines = pipe.read()
-    assert reasons.Ending(1, "own") in map(reasons.decode, lines)
-
-    def read():
-        for message in map(live.decode, [*lines, *pipe.read()]):
-            if isinstance(message, live.Rows):
-                seen.update(row.rank for row in message.rows)
-        return seen == set(range(3000))
-
-    eventually(read, 20, "what found no room comes later")
-    one.finish()
-    teller.close()
-
-
-def test_without_a_launcher_of_ours_it_tells_nobody(monkeypatch):
-    monkeypatch.delenv(reasons.PIPE, raising=False)
-    one = Live(Bus(), lambda: account(3), str)
-    one.finish()

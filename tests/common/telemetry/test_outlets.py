@@ -1,11 +1,8 @@
 """Exporters of metrics: a file of JSON lines, a port, OpenTelemetry, and writers of scalars."""
 
-import contextlib
 import json
 import math
-import os
 import re
-import resource
 import socket
 import sys
 import urllib.error
@@ -71,53 +68,6 @@ def test_a_file_that_cannot_be_written_is_told_once(tmp_path):
         assert f"HOROVOD_STATS_FILE={path}: {why}" in warnings.pop()
 
 
-def test_a_disk_that_is_full_in_the_middle_of_a_line(tmp_path):
-    path = tmp_path / "stats.jsonl"
-    warnings = []
-    out = LinesFile(str(path), job, warnings.append)
-    out.write()
-    whole = path.stat().st_size
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    try:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (whole + whole // 2, before[1]))
-        out.write()
-        out.write()
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    out.close()
-    assert warnings == [f"no more figures in HOROVOD_STATS_FILE={path}: No space left on device"]
-    (line,) = path.read_text().splitlines()
-    assert json.loads(line)["step_seconds"] == 0.1
-
-
-def test_forked_children_keep_no_file_locked_and_no_port_taken(tmp_path):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    path, warnings = str(tmp_path / "stats.jsonl"), []
-    made = [LinesFile(path, job, warnings.append), metrics.serve(job, "127.0.0.1", port, warnings.append)]
-    left, leave = os.pipe()
-    child = os.fork()
-    if child == 0:
-        made[1].leave_in_child()  # locks are released without it
-        os.close(leave)
-        os.read(left, 1)
-        os._exit(0)
-    try:
-        second = LinesFile(path, job, warnings.append)
-        assert len(warnings) == 1  # still ours
-        for out in made:
-            out.close()
-        again = [LinesFile(path, job, warnings.append), metrics.serve(job, "127.0.0.1", port, warnings.append)]
-        assert len(warnings) == 1
-        for out in (second, *again):
-            out.close()
-    finally:
-        os.close(leave)
-        os.waitpid(child, 0)
-        os.close(left)
-
-
 def scrape(port, **headers):
     request = urllib.request.Request(f"http://127.0.0.1:{port}/metrics", headers=headers)
     with urllib.request.urlopen(request, timeout=20) as answer:
@@ -152,32 +102,6 @@ def test_the_port_serves_what_prometheus_reads():
         server.close()
     with pytest.raises(urllib.error.URLError):
         scrape(port)
-
-
-def test_idle_strangers_use_up_no_descriptors():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    warnings = []
-    server = metrics.serve(job, "127.0.0.1", port, warnings.append)
-    try:
-        begin = len(os.listdir("/proc/self/fd"))
-        with contextlib.ExitStack() as strangers:
-            for _ in range(100):
-                sock = strangers.enter_context(socket.create_connection(("127.0.0.1", port), timeout=20))
-                sock.sendall(b"G")
-            assert "horovod_workers 1.0" in scrape(port)[1]
-            assert len(os.listdir("/proc/self/fd")) < begin + 100 + 2 * 16
-    finally:
-        server.close()
-    assert warnings == []
-
-
-def test_without_the_package_the_port_says_what_to_install(monkeypatch):
-    monkeypatch.setitem(sys.modules, "prometheus_client", None)
-    warnings = []
-    assert metrics.serve(job, "127.0.0.1", 1, warnings.append) is None
-    assert "pip install 'horovod[metrics]'" in warnings[0]
 
 
 def test_gauges_of_opentelemetry(monkeypatch):

@@ -27,13 +27,6 @@ def test_where_a_profiler_listens(library):
     assert marked == ["/x/libnvtx3interop.so.1"]
 
 
-def test_not_without_one_nor_where_it_is_forbidden(library):
-    marked = []
-    assert begin({}, marked.append) == ""
-    assert begin(PROFILED, marked.append, HOROVOD_DISABLE_NVTX_RANGES="1") == ""
-    assert marked == []
-
-
 def test_what_is_wrong_is_said(library, monkeypatch):
     def fails(path):
         raise OSError(f"{path}: too short")

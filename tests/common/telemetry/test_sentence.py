@@ -2,7 +2,7 @@
 
 import pytest
 
-from horovod.common.telemetry.sentence import milliseconds, sentence
+from horovod.common.telemetry.sentence import sentence
 from horovod.common.telemetry.steps import Sums, figures, mean
 
 MS = 1_000_000
@@ -77,33 +77,3 @@ def test_how_fast_data_moved_where_that_is_what_a_rank_waited_for():
     assert sentence(known).endswith("(0.4 MB at 14 MB/s, 12% of what the link was measured to carry)")
     # Other ranks are late, so the link is not the cause.
     assert sentence(job(dict(sends), dict(sends))).endswith("were exposed communication")
-
-
-def test_a_rank_whose_news_are_old_has_not_made_fewer_steps():
-    live = job({"time": 10, "made": 100}, {"time": 10, "made": 60})
-    assert sentence(live, lag=1.0).endswith("exposed communication")
-    assert sentence(live, lag=0.1).endswith("; rank 1 made only 60 steps")
-
-
-def test_alone_and_where_waiting_is_not_seen():
-    assert sentence(job({"time": 52})) == "1 worker, 1,200 steps; 52 ms a step"
-    hidden = {"time": 52, "collectives": 7, "unattended": 3}
-    assert sentence(job(dict(hidden), dict(hidden))) == (
-        "2 workers, 1,200 steps; 7.0 ms of each 52 ms step were communication"
-    )
-    nothing = {"size": 2, "steps": 0, "last": None, "ranks": [{"rank": 0, "made": 2, "steps": 0}]}
-    assert sentence(nothing) == "2 workers, 2 steps"
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(0.052, "52 ms"), (0.0064, "6.4 ms"), (0.000312, "0.31 ms"), (1.5, "1500 ms"), (0, "0.00 ms")]
-)
-def test_milliseconds(seconds, text):
-    assert milliseconds(seconds) == text
-
-
-def test_steps_that_are_too_short_are_not_judged():
-    short = sentence(job({"time": 0.8, "blocked": 0.6}, {"time": 0.8, "blocked": 0.6}))
-    assert short == "2 workers, 1,200 steps of 0.80 ms: too short to judge how they scale"
-    assert "% of linear" in sentence(job({"time": 1, "blocked": 0.6}, {"time": 1, "blocked": 0.6}))
-    assert "too short" not in sentence(job({"time": 0.8})), "one worker scales to nothing"

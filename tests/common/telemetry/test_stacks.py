@@ -1,12 +1,5 @@
 """Stacks as faulthandler writes them, and the user's line in them."""
 
-import faulthandler
-import signal
-import subprocess
-import sys
-import tempfile
-import threading
-
 import pytest
 
 from horovod.common.telemetry.stacks import Frame, Thread, main_thread, parse, place
@@ -58,40 +51,3 @@ def test_threads_frames_and_the_own_line():
 )
 def test_places(frames, source, said):
     assert place(Thread(1, tuple(Frame(*frame) for frame in frames)), source) == said
-
-
-def test_what_this_python_writes_is_understood():
-    ready, done = threading.Event(), threading.Event()
-
-    def wait_here():
-        ready.set()
-        done.wait()
-
-    thread = threading.Thread(target=wait_here)
-    thread.start()
-    ready.wait()
-    with tempfile.TemporaryFile() as file:
-        faulthandler.dump_traceback(file, all_threads=True)
-        file.seek(0)
-        threads = parse(file.read().decode())
-    done.set()
-    thread.join()
-    found = next(one for one in threads if one.ident == thread.ident)
-    assert found.frames[found.own].function == "wait_here"
-    assert main_thread(threads, None).ident == threading.main_thread().ident
-
-
-def test_a_signal_for_stacks_that_has_a_handler_beneath_python_is_left_alone():
-    program = """
-import faulthandler, signal
-from horovod.common.telemetry.stacks import _unused_signal
-first = _unused_signal()
-faulthandler.register(first)
-second = _unused_signal()
-signal.signal(second, lambda *_: None)
-print(first, second, _unused_signal())
-"""
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100, check=True)
-    found = [int(word) for word in done.stdout.split()]
-    assert len(set(found)) == 3
-    assert all(signal.SIGRTMIN < number <= signal.SIGRTMAX for number in found)
