@@ -22,6 +22,7 @@ except ImportError as _error:
 from horovod import _core as _native  # noqa: F401  (fail here if the native engine cannot be imported)
 from horovod.common import absent as _absent
 from horovod.common.evaluation import Metric, rank0_first
+from horovod.common.weights import weight
 from horovod.torch import elastic
 from horovod.torch import monitoring as _noticing
 from horovod.torch import mpi_ops as _mpi_ops
@@ -73,5 +74,6 @@ __all__ = [
     "in_shared_memory",
     "profile",
     "rank0_first",
+    "weight",
     *_mpi_ops.__all__,
 ]

@@ -11,18 +11,22 @@ A message consists of:
 - 1 + the rank whose backward pass failed, or 0 if none failed;
 - the number of the round within the step, the largest number of rounds in a step so far, the number of the step, and
   the number of the epoch. Each of these except the largest number of rounds is sent twice, the second time subtracted
-  from ``MAX_BYTE``, so that Max also yields the minimum over the ranks.
+  from ``MAX_BYTE``, so that Max also yields the minimum over the ranks;
+- if gradients are weighted, the weights of all ranks (common/weights.py).
 
 Buckets are computed from data that is equal on all ranks, so every rank computes the same buckets.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
 from horovod.common.exceptions import HorovodInternalError, RanksDisagreeError
+from horovod.common.weights import check_weighted_op, current, decode, encode
+from horovod.torch.compression import Compression
 
 MAX_BYTE = 255
 """Largest value of a byte. Larger ranks and counts are capped; counts that are sent twice are taken modulo it."""
@@ -229,3 +233,83 @@ def offsets(gradients: Sequence[Gradient]) -> tuple[list[int], int]:
         starts.append(end)
         end += gradient.padded
     return starts, end
+
+
+class Weighing:
+    """Weights of the gradients of one optimizer (common/weights.py)."""
+
+    def __init__(self, given: Any, op: int, compression: Any) -> None:
+        """Start without weights. The arguments are those of ``DistributedOptimizer``; ``given`` is its ``weight``."""
+        self._given = given
+        self._op = op
+        self._compressed = compression not in (Compression.none, Compression.bf16, Compression.wire_bf16)
+        self.on = False
+        """True if gradients are weighted."""
+        self.late = False
+        """True if gradients are submitted only when all ranks' weights are known.
+
+        Products of fp16 or compressed gradients and numbers of samples can overflow. They are multiplied by this rank's
+        share of the total weight instead.
+        """
+        self.number = 0.0
+        """Weight of this rank in this round."""
+        self.total: float | None = None
+        """Total weight of all ranks since the last step, or None without a weighted round."""
+        self._block: Any = None
+
+    def wanted(self) -> bool:
+        """Return True if gradients are to be weighted from now on.
+
+        Raises:
+            ValueError: The reduction is not Average.
+        """
+        if not self.on and (self._given is not None or current.used):
+            check_weighted_op(self._op, current)
+            return True
+        return False
+
+    def take(self, has_gradients: bool, again: bool, half: bool) -> float:
+        """Determine this rank's weight, and return the factor by which gradients are multiplied at first.
+
+        Args:
+            has_gradients: True if this rank has gradients; otherwise its weight is 0.
+            again: True if a backward pass of this round has already ended.
+            half: True if some gradients are fp16.
+
+        Raises:
+            ValueError: The weight is invalid.
+            RuntimeError: The backward passes of this round ran in different ``hvd.weight`` blocks.
+        """
+        if again and self._block is not current.block:
+            raise RuntimeError(
+                "all backward passes of a step must run in the same hvd.weight() block, whose number counts the "
+                "samples of all of them"
+            )
+        self._block = current.block
+        self.number = current.number(self._given) if has_gradients else 0.0
+        self.late = half or self._compressed
+        return 0.0 if self.late else self.number
+
+    def message(self, me: int | None, ranks: int) -> bytearray:
+        """Return the weights' part of a readiness message, or nothing if gradients are not weighted."""
+        return encode(self.number, current.last, me, ranks) if self.on else bytearray()
+
+    def split(self, message: bytearray, ranks: int) -> tuple[bytearray, float, list[bool]]:
+        """Return a readiness message without the weights, their total, and which ranks have no further batch."""
+        if not self.on:
+            return message, 0.0, []
+        numbers, ended = decode(message[-8 * ranks :])
+        return message[: -8 * ranks], math.fsum(numbers), ended
+
+    def divide(self, grads: Sequence[torch.Tensor | None], total: float) -> None:
+        """Divide summed gradients by the total weight, unless each rank has multiplied its own by its share."""
+        self.total = (self.total or 0.0) + total
+        if self.late or not total:
+            return
+        values = [(grad._values() if grad.is_sparse else grad).data for grad in grads if grad is not None]
+        if values:
+            torch._foreach_mul_(values, 1.0 / total)
+
+    def share(self, total: float) -> float:
+        """Return this rank's share of the total weight."""
+        return self.number / total if total else 0.0

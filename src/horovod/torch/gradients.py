@@ -45,7 +45,8 @@ from typing import Any
 import torch
 
 from horovod.common.frontends import TORCH as face
-from horovod.common.ops import Average
+from horovod.common.ops import Average, Sum
+from horovod.common.weights import current
 from horovod.torch import agreement, backward
 from horovod.torch.backward import Hooks, Notes
 from horovod.torch.buckets import Bucket, Slot
@@ -104,6 +105,7 @@ class GradientReducer:
         # Readiness message of the round under way, as (Work, tensor, bytes).
         self._readiness: Any = None
         self._answered = False
+        self._weighing = agreement.Weighing(options.weight, options.op, options.compression)
         self.add(members.names, names)
         slot_of = {slot.parameter: slot for slot in self._slots}
         self._groups += [Group([slot_of[p] for p in group]) for group in options.groups]
@@ -145,7 +147,7 @@ class GradientReducer:
         Existing gradients are equal on all ranks, and the average of equal values is the same value. So with Average it
         is harmless to reduce them again, unless a rank has joined and contributes zeros.
         """
-        return self.options.op != Average or (self._some_joined and self._rounds > 0)
+        return self.options.op != Average or ((self._some_joined or self._weighing.on) and self._rounds > 0)
 
     @property
     def in_a_step(self) -> bool:
@@ -170,6 +172,7 @@ class GradientReducer:
         self._failed = self._awaited = False
         self._readiness = None
         self._rounds = 0
+        self._weighing.total = None
         self.coverage.restart()
         self._restart()
 
@@ -248,10 +251,23 @@ class GradientReducer:
             self._bucketing.settle()
             self._notes.number += 1
             joined = backward.join(self)
-            self._notes.thread = thread if joined is not None and self._ended + 1 >= self.options.passes else 0
+            early = joined is not None and self._ended + 1 >= self.options.passes
+            self._weigh()
+            self._notes.thread = thread if early and not self._weighing.late else 0
             self._pass = joined or backward.without_end
             if joined is None:  # the end of this pass is not detected, so other threads must not wait for it
                 self._turn.end()
+
+    def _weigh(self, has_gradients: bool = True) -> None:
+        """Determine the weight of this rank's gradients in this round, if gradients are weighted."""
+        weighing = self._weighing
+        if weighing.wanted():
+            weighing.on = True
+            self._in_flight.op = Sum
+            self._hooks.also_before(self._slots)
+        if weighing.on:
+            half = any(slot.parameter.dtype is torch.float16 for slot in self._slots)
+            self._in_flight.factor = weighing.take(has_gradients, self._ended > 0, half)
 
     def _enter_job(self) -> None:
         """Discard the state of a previous job, because the current job may have other ranks."""
@@ -348,6 +364,7 @@ class GradientReducer:
             self._notes.number += 1  # treat these gradients as produced by a backward pass
             for slot in left_out:
                 slot.seen = self._notes.number
+            self._weigh()
             with naming(left_out):
                 self._round(at_step=True)
 
@@ -356,6 +373,7 @@ class GradientReducer:
         self.recover()
         self._max_rounds = max(self._max_rounds, self._rounds)
         self._rounds = 0
+        self._weighing.total = None
         self.coverage.restart()
         self._awaited = False
 
@@ -387,6 +405,8 @@ class GradientReducer:
             self._contribution.gather()
             self._enter_job()
             self._bucketing.settle()
+            if self._notes.number < self._first_pass:  # no backward pass has begun in this round
+                self._weigh(not only_new and any(slot.parameter.grad is not None for slot in self._slots))
             flags = self._contribution.flags(self._first_pass if only_new else 0)
             wishes = self._bucketing.wishes()
             # This rank's message, which the engine overwrites with the maximum over all ranks.
@@ -402,9 +422,10 @@ class GradientReducer:
                 steps=self.progress.steps.now(),
                 epoch=epochs.now(),
             )
+            message += self._weighing.message(self.options.process_set.rank(), self._ranks)
             vector = torch.frombuffer(message, dtype=torch.uint8)
             self._readiness = self._in_flight.exchange_readiness(vector, self.name), vector, message
-            self._answered = self._contribution.submit_mine()
+            self._answered = not self._weighing.late and self._contribution.submit_mine()
 
     def answer(self, seconds: float = -1.0) -> bool:
         """Submit zeros for gradients that only other ranks have; see ``backward.Reducer``."""
@@ -416,6 +437,9 @@ class GradientReducer:
         handles.wait(work, vector)
         if not self._answered:
             with torch.no_grad():
+                if self._weighing.late:
+                    self._in_flight.factor = self._weighing.share(self._weighing.split(message, self._ranks)[1])
+                    self._contribution.submit_mine()
                 theirs = agreement.flags_of(message, self._ranks, len(self._slots))
                 self._contribution.submit_theirs(theirs, self._adds)
         return True
@@ -424,10 +448,15 @@ class GradientReducer:
         """Wait for all results. Return True if some rank was at the end of a backward pass."""
         with torch.no_grad():
             self._in_flight.finish()
-            readiness = agreement.decode_readiness(self._readiness[2], self._ranks)
+            message, total, ended = self._weighing.split(self._readiness[2], self._ranks)
             self._readiness = None
+            readiness = agreement.decode_readiness(message, self._ranks)
             self.progress.check(readiness, self.options.process_set.ranks)
             self.coverage.add(readiness.flags)
+            if self._weighing.on:
+                self._weighing.divide([s.parameter.grad for s in self._slots if readiness.flags[s.index]], total)
+                if self.options.process_set.process_set_id == 0:
+                    current.ended = ended
             if self._adds:
                 for slot in self._slots:
                     add_accumulated(slot)
@@ -440,6 +469,11 @@ class GradientReducer:
         self._awaited = readiness.at_step and self._rounds < readiness.max_rounds
         self._restart(reduced=True)
         return readiness.at_end
+
+    @property
+    def nothing_counted(self) -> bool:
+        """True if the total weight of all rounds since the last step is 0, so that the step must be skipped."""
+        return self._weighing.total == 0
 
     def _restart(self, reduced: bool = False) -> None:
         if self._unsettled:

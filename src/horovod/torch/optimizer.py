@@ -14,6 +14,7 @@ from horovod.common.gradients import anybody_else, check_groups, check_passes, c
 from horovod.common.ops import Adasum, Average, Sum, check_op
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.steps import marks
+from horovod.common.weights import check_weight, check_weighted_op, current
 from horovod.torch import coverage, monitoring
 from horovod.torch.adasum import DeltaReducer, check_set
 from horovod.torch.agreement import SMALL
@@ -83,6 +84,7 @@ def DistributedOptimizer(
     sparse_as_dense: bool = False,
     process_set: ProcessSet = global_process_set,
     gradient_as_bucket_view: bool | None = None,
+    weight: float | Callable[[], float] | None = None,
 ) -> Any:
     """Make ``optimizer`` distributed and return it.
 
@@ -122,6 +124,10 @@ def DistributedOptimizer(
             used for sparse gradients, non-contiguous parameters (channels last), ``groups``, and compressors that do
             not treat each value separately. These gradients are reduced one by one. The program can still assign any
             tensor to ``param.grad``. A gradient that it keeps across ``zero_grad()`` keeps its value.
+        weight (float or Callable[[], float], optional): Number of samples over which this rank's gradients of a step
+            are the mean, or a function that returns it and is called when a backward pass begins. The reduced gradients
+            are then the mean over all ranks' samples; see ``hvd.weight``, which takes precedence. All ranks must pass
+            it, or none. Requires ``Average``. Default: all ranks count alike.
 
     Returns:
         torch.optim.Optimizer: ``optimizer``.
@@ -137,6 +143,9 @@ def DistributedOptimizer(
     predivide = check_predivide(gradient_predivide_factor, op)
     if gradient_as_bucket_view not in (None, True, False):
         raise ValueError(f"gradient_as_bucket_view must be True, False or None, got {gradient_as_bucket_view!r}")
+    check_weighted_op(op, weight)
+    if weight is not None and not callable(weight):
+        check_weight(weight)
     groups = groups_of(num_groups, groups)
     groups = check_groups(groups, torch.is_tensor, id, lambda p: f"a parameter of shape {tuple(p.shape)}", "parameters")
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
@@ -162,6 +171,7 @@ def DistributedOptimizer(
             make_groups(groups, parameters, names, process_set),
             0 if sparse_again else _max_bucketed(gradient_as_bucket_view, compression, groups),
             sparse_again,
+            weight,
         )
         unwrap(optimizer)
         reduce = DeltaReducer if op == Adasum else GradientReducer
@@ -180,6 +190,10 @@ def _max_bucketed(wanted: bool | None, compression: Any, groups: Any) -> int:
     if wanted is False or groups or not by_number:
         return 0
     return EVERYTHING if wanted else SMALL
+
+
+def _no_step(*args: Any, **kwargs: Any) -> None:
+    """Leave the parameters unchanged, in place of a step whose total weight is 0."""
 
 
 class _Control:
@@ -203,6 +217,8 @@ class _Control:
             return step(*args, **kwargs)
         reducer = self.reducer
         if isinstance(reducer, DeltaReducer):
+            if current.used:
+                check_weighted_op(reducer.options.op, current)
             return reducer.step(lambda: self._plain(step, args, kwargs))
         if self.should_synchronize:
             if self.synchronized:
@@ -219,6 +235,8 @@ class _Control:
                 args, kwargs = ((closure, *args[1:]), kwargs) if args else (args, {**kwargs, "closure": closure})
         elif isinstance(reducer, GradientReducer):
             self._warn_of_left_out(reducer)
+        if reducer is not None and reducer.nothing_counted:
+            step = _no_step
         return self._plain(step, args, kwargs)
 
     def _warn_of_left_out(self, reducer: GradientReducer) -> None:

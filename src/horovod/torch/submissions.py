@@ -67,6 +67,8 @@ class Options:
     """Maximum bytes of a gradient that can share a bucket. 0 on any rank disables buckets on all ranks."""
     sparse_again: bool = False
     """True to convert gradients that were made dense back to sparse ones."""
+    weight: Any = None
+    """Weight of this rank's gradients, a function that returns it, or None; see common/weights.py."""
 
 
 class Group:
@@ -116,6 +118,15 @@ def _make_sparse(p: torch.Tensor) -> None:
         p.grad = p.grad.detach().to_sparse(1)
 
 
+def _multiply(grad: torch.Tensor, factor: float) -> None:
+    """Multiply a dense gradient in place. If the factor is 0, the result is 0 even if the gradient is NaN."""
+    values = grad.data  # does not count as a change of the gradient
+    if factor:
+        values.mul_(factor)
+    else:
+        values.zero_()
+
+
 class Submissions:
     """Operations in flight for the gradients of one optimizer."""
 
@@ -128,6 +139,10 @@ class Submissions:
         self._residuals = Residuals() if getattr(options.compression, "error_feedback", False) else None
         self._in_place = self._residuals is None and leaves_alone(options.compression)
         self._watched: list[Slot] = []
+        self.op = options.op
+        """Reduction of gradients: that of the options, or Sum if gradients are weighted."""
+        self.factor = 1.0
+        """Factor by which gradients are multiplied when they are submitted."""
         self.alone = False
         """True at the end of a pass without other reducers. Gradients then cannot change until they are reduced."""
 
@@ -157,7 +172,9 @@ class Submissions:
             self._submit(slot, None, grad, name)
             return
         self.watch(slot)
-        wait = sparse_allreduce_async(grad, slot.name, self._options.op, self._options.process_set)
+        if self.factor != 1.0:  # no non-zeros if the weight is 0, whose gradients can be NaN
+            grad = grad.detach() * self.factor if self.factor else torch.zeros_like(grad)
+        wait = sparse_allreduce_async(grad, slot.name, self.op, self._options.process_set)
 
         def finish() -> None:
             result = wait()
@@ -236,10 +253,12 @@ class Submissions:
         """
         options = self._options
         key: Any = bucket if slot is None else slot
+        if self.factor != 1.0:
+            _multiply(grad, self.factor)
         if self._in_place and (slot is None or bucket is None):
             # Fast path for most gradients. ``take`` accepts only tensors that ``plain`` would return unchanged.
             known = (name, group_size, self._wire)
-            again = repeats.take(known, grad, options.op, options.prescale, options.postscale, options.process_set)
+            again = repeats.take(known, grad, self.op, options.prescale, options.postscale, options.process_set)
             if again is not None:
                 again.source = grad
                 self._send_again(again, grad)
@@ -251,7 +270,7 @@ class Submissions:
         tensor = plain(tensor)
         residual = self._residuals.of(key, tensor) if self._residuals is not None else None
         repeat = self._submit_in_place(
-            tensor, name, options.op, options.prescale, options.postscale, group, group_size, self._wire, residual
+            tensor, name, self.op, options.prescale, options.postscale, group, group_size, self._wire, residual
         )
 
         def finish() -> None:

@@ -10,6 +10,7 @@ from horovod.common.gradients import check_passes
 from horovod.common.ops import Average, Sum
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.steps import marks
+from horovod.common.weights import current
 from horovod.torch.functions import allgather_object
 from horovod.torch.ops.alltoall import alltoall
 from horovod.torch.optimizer import override
@@ -117,9 +118,12 @@ class _Sharded:
             The closure's loss of this rank, or None.
 
         Raises:
+            ValueError: The program has used ``hvd.weight``.
             RuntimeError: A parameter's memory was replaced.
             HorovodInternalError: A rank was lost.
         """
+        if current.used:
+            raise ValueError("hvd.weight() must not be used with hvd.ShardedOptimizer; use hvd.DistributedOptimizer")
         shards, loss = self._hvd_shards, None
         if closure is not None:
             with torch.enable_grad():

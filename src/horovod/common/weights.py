@@ -1,0 +1,143 @@
+"""Weights of a rank's gradients and values in an average, shared by all frontends.
+
+With weights n_r, an average over the ranks is ``sum(n_r * x_r) / sum(n_r)``. A weight is usually a number of samples or
+tokens. Nothing in this module communicates. Message format of weights: one float64 per rank, in which only the rank's
+own is set; the others are zero bytes. The elementwise maximum of all ranks' bytes is then the list of all weights. The
+sign bit marks a rank without further batches (``-n``, or ``-0.0``). A rank that has called ``hvd.join()`` sends zeros.
+"""
+
+import math
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from horovod.common.ops import Average, op_name
+
+
+def check_weight(weight: Any) -> float:
+    """Return ``weight`` as a float.
+
+    Raises:
+        ValueError: ``weight`` is not a finite number of 0 or more.
+    """
+    try:
+        number = float(weight)
+    except (TypeError, ValueError):
+        number = math.nan
+    if isinstance(weight, str | bytes) or not 0 <= number < math.inf:
+        raise ValueError(f"weight must be a finite number of 0 or more, got {weight!r}")
+    return number
+
+
+def check_weighted_op(op: int, weight: Any) -> None:
+    """Raise ValueError if ``weight`` is not None and ``op`` is not Average."""
+    if weight is not None and op != Average:
+        raise ValueError(f"weight requires op=Average, got op={op_name(op)}")
+
+
+class Current:
+    """Weight of the passes that this process runs now, set by ``hvd.weight`` and ``hvd.sync``.
+
+    It belongs to the process, not to a thread, because autograd runs hooks in threads of its own.
+    """
+
+    def __init__(self) -> None:
+        self.used = False
+        """True after the first use of ``hvd.weight`` or ``hvd.sync``."""
+        self.block: weight | None = None
+        """Innermost ``hvd.weight`` block."""
+        self.batch: float | None = None
+        """Weight of the current batch of ``hvd.sync``, or None outside of its loop."""
+        self.last = False
+        """True if ``hvd.sync`` has no batch after the current one."""
+        self.padding = False
+        """True if the current batch of ``hvd.sync`` is a copy, which counts as 0 whatever the program says."""
+        self.ended: list[bool] | None = None
+        """For each rank of the global set, True if it had no further batch in the last message of this batch."""
+
+    def number(self, default: float | Callable[[], Any] | None) -> float:
+        """Return this rank's weight. ``default`` applies outside of ``hvd.weight`` blocks, before that of a batch."""
+        if self.padding:
+            return 0.0
+        if self.block is not None:
+            return self.block.number
+        if default is not None:
+            return check_weight(default() if callable(default) else default)
+        return 1.0 if self.batch is None else self.batch
+
+
+current = Current()
+
+
+class weight:
+    """Context manager that sets this rank's weight in the averages of gradients.
+
+    Run all backward passes of a step within one block. The gradients that they accumulate must be the mean over the
+    ``n`` samples of this rank in this step. The reduced gradients are then the mean over the samples of all ranks. A
+    rank with 0 samples takes part; its gradients are ignored and can be NaN. If all ranks have 0 samples, the step is
+    skipped. All ranks must use weights, or none.
+
+    Args:
+        n (float): Number of samples, tokens or other units, at least 0.
+
+    Raises:
+        ValueError: ``n`` is not a finite number of 0 or more.
+
+    Example::
+
+        with hvd.weight(tokens):
+            for inputs, targets in micro_batches:
+                (loss_sum(model(inputs), targets) / max(tokens, 1)).backward()
+        optimizer.step()
+    """
+
+    def __init__(self, n: float) -> None:
+        self.number = check_weight(n)
+        self._outer: weight | None = None
+
+    def __enter__(self) -> "weight":
+        current.used = True
+        self._outer, current.block = current.block, self
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        current.block = self._outer
+
+
+def encode(number: float, last: bool, me: int | None, ranks: int) -> bytearray:
+    """Return the message of one rank.
+
+    Args:
+        number: Weight.
+        last: True if this rank has no further batch.
+        me: Position of this rank in the process set, or None if it takes no part.
+        ranks: Size of the process set.
+    """
+    message = bytearray(8 * ranks)
+    if me is not None:
+        struct.pack_into("<d", message, 8 * me, -number if last else number)
+    return message
+
+
+def decode(message: bytes | bytearray) -> tuple[list[float], list[bool]]:
+    """Return the weights of all ranks, and for each rank whether it has no further batch."""
+    numbers = struct.unpack(f"<{len(message) // 8}d", message)
+    return [abs(n) for n in numbers], [math.copysign(1.0, n) < 0 for n in numbers]
+
+
+def weighted_mean(
+    wide: Any, zeros: Any, weight: Any, sum_all: Callable[[Sequence[Any]], Sequence[Any]], count: Callable[[float], Any]
+) -> Any:
+    """Return the weighted mean of one value per rank; zeros if the total weight is 0.
+
+    Args:
+        wide: This rank's value, in float32 or wider, so that its product with the weight cannot overflow.
+        zeros: Zeros of the same shape and dtype.
+        weight: This rank's weight.
+        sum_all: Function that sums a list of values over the ranks in one grouped operation.
+        count: Function that converts a weight to an array or tensor with one element, in float32 or wider.
+    """
+    number = check_weight(weight)
+    total, summed = sum_all([count(number), wide * number if number else zeros])  # a value with weight 0 can be NaN
+    # Without a weight the sum is 0, so that dividing it by any number gives 0.
+    return summed / (total + (total == 0))
