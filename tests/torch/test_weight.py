@@ -98,7 +98,44 @@ def skip_without_samples():
             net(batch(0)).square().mean().backward()
     optimizer.step()
     assert not any(torch.equal(p, q) for p, q in zip(net.parameters(), before, strict=True))
+
+
+def left_over_gradients_do_not_count():
+    net = network()
+    optimizer = wrap(net)
+    with hvd.weight(2):
+        net(batch(0)).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=False)
+    wanted = torch.autograd.grad(net(batch(0, 1)).square().mean(), list(net.parameters()))
+    if hvd.rank():
+        with hvd.weight(3):
+            net(batch(0, 1)).square().mean().backward()
+    optimizer.synchronize()
+    for p, expected in zip(net.parameters(), wanted, strict=True):
+        torch.testing.assert_close(p.grad, expected)
+    with optimizer.skip_synchronize():
+        optimizer.step()
+
+
+def failures_reach_all_ranks():
+    net, numbers = network(), iter([-1, 2] if hvd.rank() == 0 else [1, 2])
+    optimizer = wrap(net, weight=lambda: next(numbers))
+    error, text = (hvd.HorovodInternalError, r"backward\(\) failed on rank 0")
+    if hvd.rank() == 0:
+        error, text = ValueError, "got -1"
+    with pytest.raises(error, match=text):
+        net(batch(0)).square().mean().backward()
+    optimizer.zero_grad()
+    net(batch(0)).square().mean().backward()
+    optimizer.step()
     assert_all_equal(net)
+    optimizer = wrap(net)
+    weights.current.used = False
+    block = hvd.weight(1) if hvd.rank() else contextlib.nullcontext()
+    with pytest.raises(hvd.HorovodInternalError, match=r"all must use hvd.weight\(\) or weight=, or none"), block:
+        net(batch(0)).square().mean().backward()
+    optimizer.zero_grad()
 
 
 def large_counts_in_half_precision():
@@ -155,9 +192,19 @@ def refusals():
     optimizer = wrap(net, backward_passes_per_step=2)
     with hvd.weight(1):
         net(batch(0)).square().mean().backward()
-    with pytest.raises(RuntimeError, match=r"same hvd.weight\(\) block"), hvd.weight(1):
+    with pytest.raises(RuntimeError, match=r"same hvd.weight\(\) block.*got 1, then 1"), hvd.weight(1):
         net(batch(1)).square().mean().backward()
     optimizer.zero_grad()
+    for op in (hvd.Sum, hvd.Adasum):
+        other = network()
+        optimizer = wrap(other, op=op)
+        other(batch(0)).square().mean().backward()  # works outside of a block
+        optimizer.step()
+        optimizer.zero_grad()
+        with pytest.raises(ValueError, match="weight requires op=Average"), hvd.weight(1):
+            other(batch(0)).square().mean().backward()
+        with contextlib.suppress(hvd.HorovodInternalError):
+            optimizer.zero_grad()
     sharded = hvd.ShardedOptimizer(torch.optim.SGD(network().parameters(), lr=0.1))
     with pytest.raises(ValueError, match=r"hvd.weight\(\) must not be used with hvd.ShardedOptimizer"):
         sharded.step()
@@ -175,6 +222,8 @@ def test_weighted_gradients_match_one_process():
         train("callable", gradient_as_bucket_view=True, dtype=torch.float32, tolerance=1e-5)
         train("block", compression="fp16", tolerance=5e-3)
         skip_without_samples()
+        left_over_gradients_do_not_count()
+        failures_reach_all_ranks()
         large_counts_in_half_precision()
         sparse_gradients()
         joined_ranks_do_not_count()

@@ -93,15 +93,16 @@ class weight:
 
     def __init__(self, n: float) -> None:
         self.number = check_weight(n)
-        self._outer: weight | None = None
+        self._outer: list[weight | None] = []
 
     def __enter__(self) -> "weight":
         current.used = True
-        self._outer, current.block = current.block, self
+        self._outer.append(current.block)
+        current.block = self
         return self
 
     def __exit__(self, *_: Any) -> None:
-        current.block = self._outer
+        current.block = self._outer.pop()
 
 
 def encode(number: float, last: bool, me: int | None, ranks: int) -> bytearray:

@@ -16,6 +16,7 @@ import torch
 
 from horovod.common.ops import Adasum, check_adasum_size
 from horovod.common.process_sets import ProcessSet
+from horovod.common.weights import check_weighted_op, current
 from horovod.torch.backward import Hooks
 from horovod.torch.monitoring import Progress
 from horovod.torch.ops import handles
@@ -180,6 +181,7 @@ class DeltaReducer:
 
     def on_gradient(self, slot: _Slot) -> None:
         """Increment the slot's count of backward passes. Called when its gradient has been accumulated."""
+        check_weighted_op(Adasum, current.block)
         slot.left -= 1
         if slot.left < 0:
             passes = self.options.passes

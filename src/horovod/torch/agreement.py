@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 import torch
 
 from horovod.common.exceptions import HorovodInternalError, RanksDisagreeError
+from horovod.common.ops import Average
 from horovod.common.weights import check_weighted_op, current, decode, encode
 from horovod.torch.compression import Compression
 
@@ -153,6 +154,24 @@ def check_readiness(readiness: Readiness, steps: int) -> None:
         )
 
 
+class explaining:
+    """Context that adds a likely cause to the error if the messages of an optimizer's ranks differ in length.
+
+    A class, because a generator would take longer on each step.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
+        if isinstance(error, RanksDisagreeError) and self._name in str(error):
+            error.args = (
+                f"{error}; all ranks must have the same parameters, and all must use hvd.weight() or weight=, or none",
+            )
+
+
 ALIGNMENT = 64
 """Alignment of each gradient in its bucket, in bytes: the size of a cache line and of an AVX-512 register."""
 
@@ -261,32 +280,43 @@ class Weighing:
         """Return True if gradients are to be weighted from now on.
 
         Raises:
-            ValueError: The reduction is not Average.
+            ValueError: The program is in an ``hvd.weight`` block, and the reduction is not Average.
         """
-        if not self.on and (self._given is not None or current.used):
-            check_weighted_op(self._op, current)
-            return True
-        return False
+        if self.on or not (self._given is not None or current.used):
+            return False
+        check_weighted_op(self._op, current.block)
+        return self._op == Average
 
-    def take(self, has_gradients: bool, again: bool, half: bool) -> float:
+    @property
+    def counts_without_pass(self) -> bool:
+        """True if gradients that no backward pass has produced count outside of ``hvd.weight`` blocks.
+
+        They do not if the passes of this optimizer run in blocks: a rank without a batch can still have the gradients
+        of its last step, or zeros.
+        """
+        return self._block is None
+
+    def take(self, counts: bool, again: bool, half: bool) -> float:
         """Determine this rank's weight, and return the factor by which gradients are multiplied at first.
 
         Args:
-            has_gradients: True if this rank has gradients; otherwise its weight is 0.
+            counts: True if this rank's gradients count; otherwise its weight is 0.
             again: True if a backward pass of this round has already ended.
             half: True if some gradients are fp16.
 
         Raises:
             ValueError: The weight is invalid.
-            RuntimeError: The backward passes of this round ran in different ``hvd.weight`` blocks.
+            RuntimeError: The backward passes of this round ran in different ``hvd.weight`` blocks, or had different
+                weights.
         """
-        if again and self._block is not current.block:
+        before, self.number = self.number, current.number(self._given) if counts else 0.0
+        if again and (self._block is not current.block or before != self.number):
             raise RuntimeError(
-                "all backward passes of a step must run in the same hvd.weight() block, whose number counts the "
-                "samples of all of them"
+                "all backward passes of a step must run in the same hvd.weight() block, or with the same weight, which "
+                f"counts the samples of all of them; got {before:g}, then {self.number:g}"
             )
-        self._block = current.block
-        self.number = current.number(self._given) if has_gradients else 0.0
+        if counts:
+            self._block = current.block
         self.late = half or self._compressed
         return 0.0 if self.late else self.number
 

@@ -252,13 +252,15 @@ class GradientReducer:
             self._notes.number += 1
             joined = backward.join(self)
             early = joined is not None and self._ended + 1 >= self.options.passes
-            self._weigh()
-            self._notes.thread = thread if early and not self._weighing.late else 0
-            self._pass = joined or backward.without_end
-            if joined is None:  # the end of this pass is not detected, so other threads must not wait for it
-                self._turn.end()
+            try:
+                self._weigh()
+            finally:  # if it fails, the pass fails, and reports this to the other ranks
+                self._notes.thread = thread if early and not self._weighing.late else 0
+                self._pass = joined or backward.without_end
+                if joined is None:  # the end of this pass is not detected, so other threads must not wait for it
+                    self._turn.end()
 
-    def _weigh(self, has_gradients: bool = True) -> None:
+    def _weigh(self, counts: bool = True) -> None:
         """Determine the weight of this rank's gradients in this round, if gradients are weighted."""
         weighing = self._weighing
         if weighing.wanted():
@@ -267,7 +269,7 @@ class GradientReducer:
             self._hooks.also_before(self._slots)
         if weighing.on:
             half = any(slot.parameter.dtype is torch.float16 for slot in self._slots)
-            self._in_flight.factor = weighing.take(has_gradients, self._ended > 0, half)
+            self._in_flight.factor = weighing.take(counts, self._ended > 0, half)
 
     def _enter_job(self) -> None:
         """Discard the state of a previous job, because the current job may have other ranks."""
@@ -364,7 +366,6 @@ class GradientReducer:
             self._notes.number += 1  # treat these gradients as produced by a backward pass
             for slot in left_out:
                 slot.seen = self._notes.number
-            self._weigh()
             with naming(left_out):
                 self._round(at_step=True)
 
@@ -406,7 +407,8 @@ class GradientReducer:
             self._enter_job()
             self._bucketing.settle()
             if self._notes.number < self._first_pass:  # no backward pass has begun in this round
-                self._weigh(not only_new and any(slot.parameter.grad is not None for slot in self._slots))
+                has_gradients = not only_new and any(slot.parameter.grad is not None for slot in self._slots)
+                self._weigh(current.block is not None or (has_gradients and self._weighing.counts_without_pass))
             flags = self._contribution.flags(self._first_pass if only_new else 0)
             wishes = self._bucketing.wishes()
             # This rank's message, which the engine overwrites with the maximum over all ranks.
@@ -434,7 +436,8 @@ class GradientReducer:
         work, vector, message = self._readiness
         if seconds >= 0 and not work.wait(seconds):
             return False
-        handles.wait(work, vector)
+        with agreement.explaining(self.name):
+            handles.wait(work, vector)
         if not self._answered:
             with torch.no_grad():
                 if self._weighing.late:
@@ -447,7 +450,8 @@ class GradientReducer:
     def finish(self) -> bool:
         """Wait for all results. Return True if some rank was at the end of a backward pass."""
         with torch.no_grad():
-            self._in_flight.finish()
+            with agreement.explaining(self.name):
+                self._in_flight.finish()
             message, total, ended = self._weighing.split(self._readiness[2], self._ranks)
             self._readiness = None
             readiness = agreement.decode_readiness(message, self._ranks)
