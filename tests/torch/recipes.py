@@ -84,6 +84,12 @@ def debugging(left):
     hvd.check_in_sync(left.step)
 
 
+def padded(left):
+    """Check that ranks have the same model, and that it has learned to count."""
+    in_sync(left)
+    assert left.model(torch.arange(50)).argmax(1).equal((torch.arange(50) + 1) % 50)
+
+
 def efficiency(left):
     assert all(seconds > 0 for pair in left.times for seconds in pair)
     hvd.check_in_sync(left.times)
@@ -104,6 +110,7 @@ CHECKS = {
     "LBFGS": (learned,),
     "compile": (learned,),
     "IterableDataset": (iterable, learned),
+    "padded batches": (padded,),
     "join": (learned,),
     "evaluation": (evaluation,),
     "checkpoint": (checkpoint, learned),

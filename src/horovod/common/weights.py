@@ -38,7 +38,7 @@ def check_weighted_op(op: int, weight: Any) -> None:
 class Current:
     """Weight of the passes that this process runs now, set by ``hvd.weight`` and ``hvd.sync``.
 
-    It belongs to the process, not to a thread, because autograd runs hooks in threads of its own.
+    It belongs to the process, not to a thread, because autograd runs hooks in other threads.
     """
 
     def __init__(self) -> None:

@@ -26,6 +26,7 @@ import torch
 
 from horovod.common.exceptions import HorovodInternalError, RanksDisagreeError
 from horovod.common.ops import Average
+from horovod.common.process_sets import ProcessSet
 from horovod.common.weights import check_weighted_op, current, decode, encode
 from horovod.torch.compression import Compression
 
@@ -154,22 +155,11 @@ def check_readiness(readiness: Readiness, steps: int) -> None:
         )
 
 
-class explaining:
-    """Context that adds a likely cause to the error if the messages of an optimizer's ranks differ in length.
-
-    A class, because a generator would take longer on each step.
-    """
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
-        if isinstance(error, RanksDisagreeError) and self._name in str(error):
-            error.args = (
-                f"{error}; all ranks must have the same parameters, and all must use hvd.weight() or weight=, or none",
-            )
+def explain(error: RanksDisagreeError, name: str) -> None:
+    """Add the likely cause to the error if it is about the lengths of the readiness messages of an optimizer."""
+    if name in str(error):
+        cause = "all ranks must have the same parameters, and all must use hvd.weight() or weight=, or none"
+        error.args = (f"{error}; {cause}",)
 
 
 ALIGNMENT = 64
@@ -273,11 +263,11 @@ class Weighing:
         self.number = 0.0
         """Weight of this rank in this round."""
         self.total: float | None = None
-        """Total weight of all ranks since the last step, or None without a weighted round."""
+        """Total weight of all ranks in the rounds of the last step, or None without a weighted round."""
         self._block: Any = None
 
-    def wanted(self) -> bool:
-        """Return True if gradients are to be weighted from now on.
+    def starts(self) -> bool:
+        """Return True if gradients are weighted from now on, and were not so far.
 
         Raises:
             ValueError: The program is in an ``hvd.weight`` block, and the reduction is not Average.
@@ -285,16 +275,18 @@ class Weighing:
         if self.on or not (self._given is not None or current.used):
             return False
         check_weighted_op(self._op, current.block)
-        return self._op == Average
+        self.on = self._op == Average
+        return self.on
 
-    @property
-    def counts_without_pass(self) -> bool:
-        """True if gradients that no backward pass has produced count outside of ``hvd.weight`` blocks.
+    def counts_without_pass(self, slots: Sequence[Any]) -> bool:
+        """Return True if this rank counts although it has run no backward pass.
 
-        They do not if the passes of this optimizer run in blocks: a rank without a batch can still have the gradients
-        of its last step, or zeros.
+        It does in an ``hvd.weight`` block, or if the program has set the gradients of some ``slots``. If the passes of
+        this optimizer run in blocks, gradients outside of a block are left over, or zeros, on a rank without a batch.
         """
-        return self._block is None
+        if current.block is not None:
+            return True
+        return self._block is None and any(slot.parameter.grad is not None for slot in slots)
 
     def take(self, counts: bool, again: bool, half: bool) -> float:
         """Determine this rank's weight, and return the factor by which gradients are multiplied at first.
@@ -331,9 +323,26 @@ class Weighing:
         numbers, ended = decode(message[-8 * ranks :])
         return message[: -8 * ranks], math.fsum(numbers), ended
 
-    def divide(self, grads: Sequence[torch.Tensor | None], total: float) -> None:
-        """Divide summed gradients by the total weight, unless each rank has multiplied its own by its share."""
-        self.total = (self.total or 0.0) + total
+    def divide(
+        self,
+        grads: Sequence[torch.Tensor | None],
+        total: float,
+        ended: list[bool],
+        first: bool,
+        process_set: ProcessSet,
+    ) -> None:
+        """Divide summed gradients by the total weight, unless each rank has multiplied its own by its share.
+
+        Args:
+            grads: Results of the round.
+            total: Total weight of the round.
+            ended: For each rank, whether it has no further batch.
+            first: True if this is the first round of the step.
+            process_set: Process set of the optimizer.
+        """
+        self.total = total if first else (self.total or 0.0) + total
+        if process_set.process_set_id == 0:
+            current.ended = ended
         if self.late or not total:
             return
         values = [(grad._values() if grad.is_sparse else grad).data for grad in grads if grad is not None]

@@ -44,9 +44,9 @@ from typing import Any
 
 import torch
 
+from horovod.common.exceptions import RanksDisagreeError
 from horovod.common.frontends import TORCH as face
 from horovod.common.ops import Average, Sum
-from horovod.common.weights import current
 from horovod.torch import agreement, backward
 from horovod.torch.backward import Hooks, Notes
 from horovod.torch.buckets import Bucket, Slot
@@ -172,7 +172,6 @@ class GradientReducer:
         self._failed = self._awaited = False
         self._readiness = None
         self._rounds = 0
-        self._weighing.total = None
         self.coverage.restart()
         self._restart()
 
@@ -263,13 +262,12 @@ class GradientReducer:
     def _weigh(self, counts: bool = True) -> None:
         """Determine the weight of this rank's gradients in this round, if gradients are weighted."""
         weighing = self._weighing
-        if weighing.wanted():
-            weighing.on = True
+        if weighing.starts():
             self._in_flight.op = Sum
             self._hooks.also_before(self._slots)
         if weighing.on:
-            half = any(slot.parameter.dtype is torch.float16 for slot in self._slots)
-            self._in_flight.factor = weighing.take(counts, self._ended > 0, half)
+            dtypes = (slot.parameter.dtype for slot in self._slots)
+            self._in_flight.factor = weighing.take(counts, self._ended > 0, torch.float16 in dtypes)
 
     def _enter_job(self) -> None:
         """Discard the state of a previous job, because the current job may have other ranks."""
@@ -374,7 +372,6 @@ class GradientReducer:
         self.recover()
         self._max_rounds = max(self._max_rounds, self._rounds)
         self._rounds = 0
-        self._weighing.total = None
         self.coverage.restart()
         self._awaited = False
 
@@ -407,8 +404,7 @@ class GradientReducer:
             self._enter_job()
             self._bucketing.settle()
             if self._notes.number < self._first_pass:  # no backward pass has begun in this round
-                has_gradients = not only_new and any(slot.parameter.grad is not None for slot in self._slots)
-                self._weigh(current.block is not None or (has_gradients and self._weighing.counts_without_pass))
+                self._weigh(self._weighing.counts_without_pass(() if only_new else self._slots))
             flags = self._contribution.flags(self._first_pass if only_new else 0)
             wishes = self._bucketing.wishes()
             # This rank's message, which the engine overwrites with the maximum over all ranks.
@@ -434,10 +430,13 @@ class GradientReducer:
         if self._answered and seconds < 0:
             return True
         work, vector, message = self._readiness
-        if seconds >= 0 and not work.wait(seconds):
-            return False
-        with agreement.explaining(self.name):
+        try:
+            if seconds >= 0 and not work.wait(seconds):
+                return False
             handles.wait(work, vector)
+        except RanksDisagreeError as error:
+            agreement.explain(error, self.name)
+            raise
         if not self._answered:
             with torch.no_grad():
                 if self._weighing.late:
@@ -450,17 +449,19 @@ class GradientReducer:
     def finish(self) -> bool:
         """Wait for all results. Return True if some rank was at the end of a backward pass."""
         with torch.no_grad():
-            with agreement.explaining(self.name):
+            try:
                 self._in_flight.finish()
+            except RanksDisagreeError as error:
+                agreement.explain(error, self.name)
+                raise
             message, total, ended = self._weighing.split(self._readiness[2], self._ranks)
             self._readiness = None
             readiness = agreement.decode_readiness(message, self._ranks)
             self.progress.check(readiness, self.options.process_set.ranks)
             self.coverage.add(readiness.flags)
             if self._weighing.on:
-                self._weighing.divide([s.parameter.grad for s in self._slots if readiness.flags[s.index]], total)
-                if self.options.process_set.process_set_id == 0:
-                    current.ended = ended
+                grads = [s.parameter.grad for s in self._slots if readiness.flags[s.index]]
+                self._weighing.divide(grads, total, ended, self._rounds == 0, self.options.process_set)
             if self._adds:
                 for slot in self._slots:
                     add_accumulated(slot)
@@ -477,7 +478,7 @@ class GradientReducer:
     @property
     def nothing_counted(self) -> bool:
         """True if the total weight of all rounds since the last step is 0, so that the step must be skipped."""
-        return self._weighing.total == 0
+        return self._rounds > 0 and self._weighing.total == 0
 
     def _restart(self, reduced: bool = False) -> None:
         if self._unsettled:
