@@ -49,6 +49,7 @@ PAGES = {
         "docs/data-service",
         "docs/gpu",
         "docs/run",
+        "docs/auto",
         "docs/spark-estimators",
         "docs/compression",
         "docs/planner",

@@ -13,6 +13,7 @@ FROZEN = [
     ('--help-all', '', 0, '', ''),
     ('-cb --check-build', '', 0, '', ''),
     ('-np -n --num-proc', 'N', 1, '', ''),
+    ('--auto', '', 0, '', ''),
     ('--benchmark', '', 0, '', ''),
     ('--completion', 'SHELL', 1, '', ''),
     ('--doctor', '', 0, '', ''),
@@ -92,6 +93,7 @@ FROZEN = [
     ('--log-without-timestamp', '', 0, 'LOG_HIDE_TIME', 'log time'),
     ('--no-log-hide-timestamp', '', 0, 'LOG_HIDE_TIME', 'log time'),
     ('--log-hide-timestamp', '', 0, 'LOG_HIDE_TIME', 'log time'),
+    ('--lr-scale', 'HOW', 1, '', ''),
 ]
 # fmt: on
 

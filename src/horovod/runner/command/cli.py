@@ -119,11 +119,17 @@ def settings(namespace: argparse.Namespace, command: list[str], environ: Mapping
         for text in misspelt_sentences(command_line.assigned(command)):
             warn_user(text)
         command = command_line.through_env(command)
+    if namespace.auto and command:
+        command = command_line.with_auto(command, namespace.lr_scale or "none")
+    elif namespace.lr_scale is not None:
+        raise LaunchError("--lr-scale has no effect without --auto: add --auto, or scale the rate in the program")
     if not command:
         raise LaunchError("the command is missing: it comes after the flags, as in `horovodrun -np 2 python train.py`")
     variables = flag_variables(namespace, environ, config)
     given = chosen_hosts(namespace, environ)
     elastic = elastic_flags.of_flags(namespace, given, environ)
+    if namespace.auto and elastic is not None:
+        raise LaunchError("--auto cannot run elastic jobs: remove --auto, or the flags that make the job elastic")
     local = [hosts.Host("localhost", namespace.num_proc)]
     slots = [] if elastic is not None else hosts.assign(given or local, namespace.num_proc)
     names = [slot.hostname for slot in slots] if elastic is None else [host.name for host in elastic.hosts]

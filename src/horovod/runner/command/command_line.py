@@ -232,3 +232,26 @@ def through_env(command: Sequence[str]) -> list[str]:
     """Return the command, run by `env` if `NAME=value` words precede it. Empty if there are only such words."""
     bare = without_assignments(command)
     return ["env", *command] if bare and len(bare) < len(command) else bare
+
+
+def with_auto(command: Sequence[str], lr_scale: str) -> list[str]:
+    """Return the command `python train.py` as `python -m horovod.auto train.py`, so that it trains on all ranks.
+
+    `-m` changes only this process. A sitecustomize module would also change processes that the script starts, and
+    would hide one that the user has.
+
+    Raises:
+        LaunchError: The command does not start a Python script or module.
+    """
+    words = list(command)
+    at = len(words) - len(without_assignments(words[1:])) if words[0] == "env" else 0
+    if at < len(words) and _PYTHON.fullmatch(os.path.basename(words[at])):
+        at += 1
+        while at < len(words) and _PLAIN_OPTION.fullmatch(words[at]):
+            at += 2 if words[at] in ("-W", "-X") else 1
+        if at < len(words) and (words[at] == "-m" or not words[at].startswith("-")):
+            return [*words[:at], "-m", "horovod.auto", "--lr-scale", lr_scale, *words[at:]]
+    raise LaunchError(
+        f"--auto must precede a command such as `python train.py`, got {shlex.join(words)!r}; name the interpreter and "
+        "the script"
+    )

@@ -167,6 +167,10 @@ FLAGS: tuple[Flag, ...] = (
     Flag(("-np", "-n", "--num-proc"), JOB, "number of processes", _COUNT),
     Flag(("--benchmark",), JOB, "measure the collectives on these processes instead of running a command; options of "
          "the benchmark come after --, as in -np 2 --benchmark -- --quick (-- --help lists them)"),
+    Flag(("--auto",), JOB, "train a PyTorch or Keras script that was written for one process on all processes, as in "
+         "-np 4 --auto python train.py (docs/auto.md)"),
+    Flag(("--lr-scale",), JOB, "with --auto: multiply learning rates by 1, by the number of processes, or by its "
+         "square root (default none)", _choice("HOW", "none", "linear", "sqrt")),
     Flag(("--completion",), JOB, "print a script that completes this command line in a shell, and exit",
          _choice("SHELL", "bash", "zsh", "fish")),
     Flag(("--doctor",), JOB, "check this machine and the hosts of the job, and exit"),

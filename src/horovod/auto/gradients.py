@@ -1,0 +1,227 @@
+"""Reduction of gradients before they are used, and the broadcast of models and optimizers before the first batch."""
+
+import gc
+import weakref
+from typing import Any
+
+import torch
+from torch.nn.modules.module import (
+    register_module_buffer_registration_hook,
+    register_module_parameter_registration_hook,
+)
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.utils.weak import WeakIdKeyDictionary
+
+import horovod.torch as hvd
+from horovod.auto import batches
+from horovod.auto.batches import progress
+from horovod.auto.session import refuse, script_line, session, wrap
+
+
+class Training:
+    """Models and optimizers of the script, in the order in which it created them."""
+
+    def __init__(self) -> None:
+        self.modules: weakref.WeakKeyDictionary[torch.nn.Module, None] = weakref.WeakKeyDictionary()
+        self.optimizers: weakref.WeakKeyDictionary[torch.optim.Optimizer, bool] = weakref.WeakKeyDictionary()
+        """True for those whose state was broadcast."""
+        self.roots: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()  # modules whose mode the script has set
+        self.sent = WeakIdKeyDictionary()  # tensors that were broadcast
+        self.position = WeakIdKeyDictionary()  # number of each parameter of an optimizer
+        self.reduced: set[torch.Tensor] = set()  # parameters whose gradient is equal on all ranks
+        self.versions: dict[torch.Tensor, tuple[int, int]] = {}  # gradients as the last backward pass left them
+        self.stray = ""  # line of a backward pass outside a loop over a sharded loader
+        self.in_train = 0
+
+
+training = Training()
+
+
+def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    return [p for group in optimizer.param_groups for p in group["params"]]
+
+
+def evaluating() -> bool:
+    """Return True if gradients are disabled, or all models that are trained are in evaluation mode."""
+    if not torch.is_grad_enabled():
+        return True
+    known = [m for m in training.roots if any(p in training.position for p in m.parameters())]
+    return bool(known) and not any(m.training for m in known)
+
+
+def synchronize() -> None:
+    """Broadcast models and optimizers that rank 0 has not sent yet."""
+    alive = [optimizer for optimizer, sent in training.optimizers.items() if not sent]
+    if not alive:
+        return
+    gc.collect()  # models that are no longer used must be gone on all ranks
+    tensors = [t for m in training.modules for t in (*m._parameters.values(), *m._buffers.values()) if t is not None]
+    tensors += [p for optimizer in alive for p in _parameters(optimizer)]
+    new = {id(t): t for t in tensors if t not in training.sent and not torch.nn.parameter.is_lazy(t)}
+    hvd.broadcast_parameters([(f"auto.{i}", t) for i, t in enumerate(new.values())], 0)
+    for optimizer in alive:
+        if not isinstance(optimizer, torch.optim.LBFGS):  # which has no state to send before its first step
+            hvd.broadcast_optimizer_state(optimizer, 0)
+    training.sent.update(dict.fromkeys(new.values()))
+    training.optimizers.update(dict.fromkeys(alive, True))
+    session.say(f"broadcast {len(new)} tensors of models and the state of {len(alive)} optimizers from rank 0")
+
+
+def reduce(parameters: list[torch.Tensor]) -> None:
+    """Sum gradients over all ranks, unless that has happened since the last backward pass.
+
+    Each backward pass has already multiplied them by this rank's fraction of the batch.
+    """
+    pending = [p for p in dict.fromkeys(parameters) if p.requires_grad and p not in training.reduced]
+    if session.suspended or not pending:
+        return
+    if training.stray:
+        refuse("it trains outside a loop over a DataLoader", "read the batches with a DataLoader", training.stray)
+    for p in pending:
+        if p.grad is not None and p.grad.layout is not torch.strided:
+            refuse("it has sparse gradients", "use sparse=False")
+        if p.grad is not None and training.versions.get(p) != (id(p.grad), p.grad._version):
+            refuse(
+                "gradients were changed between backward() and their reduction",
+                "use torch.nn.utils.clip_grad_norm_ or clip_grad_value_, or hvd.DistributedOptimizer",
+            )
+    gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in pending]
+    present = torch.tensor([float(p.grad is not None) for p in pending], device=pending[0].device)
+    name = f"auto.{training.position.get(pending[0], -1)}.{len(pending)}"
+    with torch.no_grad():
+        hvd.grouped_allreduce_([*gradients, present], name=name, op=hvd.Sum)
+    if any(p.grad is None for p in pending):
+        for p, gradient, ranks in zip(pending, gradients, present.tolist(), strict=True):
+            p.grad = gradient if ranks else None  # as one process: None if no rank has a gradient
+    training.reduced.update(pending)
+    session.touched["reductions"] += 1
+
+
+def _backward(plain: Any) -> Any:
+    def backward(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if session.suspended:
+            return plain(tensors, grad_tensors, *args, **kwargs)
+        batch = progress.batch()
+        if batch is None:
+            training.stray = script_line()
+            return plain(tensors, grad_tensors, *args, **kwargs)
+        if training.stray and not any(p.grad is not None and bool(p.grad.any()) for p in training.position):
+            training.stray = ""  # the program has discarded those gradients
+        roots = (tensors,) if isinstance(tensors, torch.Tensor) else tuple(tensors)
+        given = (grad_tensors,) if grad_tensors is None or isinstance(grad_tensors, torch.Tensor) else grad_tensors
+        given = [*given, *[None] * (len(roots) - len(given))]
+        factors = zip(roots, given, strict=True)
+        scaled = [torch.full_like(t, batch.weight) if g is None else g * batch.weight for t, g in factors]
+        with torch.no_grad():
+            for p in training.reduced:  # this pass adds a part of a sum to a whole one: make that a part as well
+                if p.grad is not None:
+                    p.grad.div_(session.size)
+        training.reduced.clear()
+        plain(roots, scaled, *args, **kwargs)
+        progress.backwards += 1
+        training.versions = {p: (id(p.grad), p.grad._version) for p in training.position if p.grad is not None}
+
+    return backward
+
+
+def _before_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
+    if session.suspended:
+        return None
+    synchronize()
+    closure = args[1] if len(args) > 1 else kwargs.get("closure")
+    if closure is None:
+        reduce(_parameters(optimizer))
+        return None
+
+    def reducing() -> Any:
+        loss = closure()
+        reduce(_parameters(optimizer))
+        batch = progress.batch()
+        if not isinstance(loss, torch.Tensor) or batch is None:
+            return loss
+        return hvd.allreduce(loss.detach() * batch.weight, name="auto.loss", op=hvd.Sum)
+
+    return ((args[0], reducing, *args[2:]), kwargs) if len(args) > 1 else (args, {**kwargs, "closure": reducing})
+
+
+def _after_init(plain: Any) -> Any:
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        plain(self, *args, **kwargs)
+        if session.suspended:
+            return
+        training.optimizers[self] = False
+        for p in _parameters(self):
+            training.position.setdefault(p, len(training.position))
+        for options in (self.defaults, *self.param_groups):
+            if "lr" in options and session.lr_factor != 1:
+                options["lr"] *= session.lr_factor
+        rate = self.param_groups[-1].get("lr")
+        session.change("optimizers", f"{type(self).__name__}: gradients are reduced before they are used, lr {rate}")
+
+    return __init__
+
+
+def _reducing_first(plain: Any) -> Any:
+    """Reduce the gradients of the parameters that a clipping function gets."""
+
+    def clip(parameters: Any, *args: Any, **kwargs: Any) -> Any:
+        parameters = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
+        reduce(parameters)
+        return plain(parameters, *args, **kwargs)
+
+    return clip
+
+
+def _scaler(plain: Any) -> Any:
+    """Reduce before a GradScaler looks for infinities, so that all ranks skip the same steps."""
+
+    def call(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        if self.is_enabled():
+            reduce(_parameters(optimizer))
+        return plain(self, optimizer, *args, **kwargs)
+
+    return call
+
+
+def _mode(plain: Any) -> Any:
+    def train(self: Any, mode: bool = True) -> Any:
+        if not training.in_train:
+            training.roots.add(self)
+        training.in_train += 1
+        try:
+            return plain(self, mode)
+        finally:
+            training.in_train -= 1
+
+    return train
+
+
+def _plateau(plain: Any) -> Any:
+    def step(self: Any, metrics: Any, *args: Any, **kwargs: Any) -> Any:
+        values = hvd.allgather(torch.tensor([float(metrics)], dtype=torch.float64), name="auto.plateau").tolist()
+        equal = all(value == values[0] for value in values)
+        return plain(self, metrics if equal else sum(values) / len(values), *args, **kwargs)
+
+    return step
+
+
+def _remember(module: torch.nn.Module, name: str, value: Any) -> None:
+    training.modules[module] = None
+
+
+def install() -> None:
+    """Reduce gradients before clipping, unscaling and steps."""
+    register_module_parameter_registration_hook(_remember)
+    register_module_buffer_registration_hook(_remember)
+    register_optimizer_step_pre_hook(_before_step)
+    batches.evaluating = evaluating
+    batches.before_batch.append(synchronize)
+    wrap(torch.optim.Optimizer, "__init__", _after_init)
+    wrap(torch.autograd, "backward", _backward)
+    wrap(torch.nn.Module, "train", _mode)
+    for name in ("clip_grad_norm_", "clip_grad_value_"):
+        wrap(torch.nn.utils, name, _reducing_first)
+        setattr(torch.nn.utils.clip_grad, name, getattr(torch.nn.utils, name))
+    for name in ("unscale_", "step"):
+        wrap(torch.amp.GradScaler, name, _scaler)
+    wrap(torch.optim.lr_scheduler.ReduceLROnPlateau, "step", _plateau)
