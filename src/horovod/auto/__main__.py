@@ -10,7 +10,7 @@ from pathlib import Path
 
 import horovod.numpy as hvd
 from horovod.auto import imports, output
-from horovod.auto.session import AutoError, refuse, session
+from horovod.auto.session import refuse, session
 
 
 def main(arguments: list[str]) -> None:
@@ -22,12 +22,14 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("rest", nargs=argparse.REMAINDER, metavar="...")
     given = parser.parse_args(arguments)
     session.lr_scale = given.lr_scale
+    os.environ.setdefault("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "600")  # ranks that disagree end with an error
     hvd.init()
     session.rank, session.size = hvd.rank(), hvd.size()
     _choose_device()
     if given.module:
-        sys.path.insert(0, os.getcwd())
         spec = importlib.util.find_spec(given.script)
+        if spec and spec.submodule_search_locations:
+            spec = importlib.util.find_spec(f"{given.script}.__main__")
         session.script = (spec and spec.origin) or given.script
     else:
         session.script = given.script
@@ -82,7 +84,4 @@ def check_source(path: str) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main(sys.argv[1:])
-    except AutoError as error:
-        sys.exit(f"horovod.auto: {error}")
+    main(sys.argv[1:])

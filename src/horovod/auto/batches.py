@@ -40,7 +40,7 @@ class Batch:
 
 
 class Progress:
-    """What this rank is training on."""
+    """Batches and backward passes of this rank."""
 
     def __init__(self) -> None:
         self.passes: weakref.WeakSet[_Pass] = weakref.WeakSet()

@@ -29,7 +29,7 @@ class Training:
         self.sent = WeakIdKeyDictionary()  # tensors that were broadcast
         self.position = WeakIdKeyDictionary()  # number of each parameter of an optimizer
         self.reduced: set[torch.Tensor] = set()  # parameters whose gradient is equal on all ranks
-        self.versions: dict[torch.Tensor, tuple[int, int]] = {}  # gradients as the last backward pass left them
+        self.versions: dict[torch.Tensor, tuple[int, int]] = {}  # of gradients, after the last backward pass
         self.stray = ""  # line of a backward pass outside a loop over a sharded loader
         self.in_train = 0
 
@@ -39,6 +39,10 @@ training = Training()
 
 def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     return [p for group in optimizer.param_groups for p in group["params"]]
+
+
+def _version(gradient: torch.Tensor | None) -> tuple[int, int]:
+    return (id(gradient), 0 if gradient is None else gradient._version)
 
 
 def evaluating() -> bool:
@@ -80,7 +84,7 @@ def reduce(parameters: list[torch.Tensor]) -> None:
     for p in pending:
         if p.grad is not None and p.grad.layout is not torch.strided:
             refuse("it has sparse gradients", "use sparse=False")
-        if p.grad is not None and training.versions.get(p) != (id(p.grad), p.grad._version):
+        if training.versions.get(p, _version(p.grad)) != _version(p.grad):
             refuse(
                 "gradients were changed between backward() and their reduction",
                 "use torch.nn.utils.clip_grad_norm_ or clip_grad_value_, or hvd.DistributedOptimizer",
@@ -119,7 +123,7 @@ def _backward(plain: Any) -> Any:
         training.reduced.clear()
         plain(roots, scaled, *args, **kwargs)
         progress.backwards += 1
-        training.versions = {p: (id(p.grad), p.grad._version) for p in training.position if p.grad is not None}
+        training.versions = {p: _version(p.grad) for p in training.position}
 
     return backward
 
@@ -150,15 +154,24 @@ def _after_init(plain: Any) -> Any:
         if session.suspended:
             return
         training.optimizers[self] = False
-        for p in _parameters(self):
-            training.position.setdefault(p, len(training.position))
         for options in (self.defaults, *self.param_groups):
             if "lr" in options and session.lr_factor != 1:
-                options["lr"] *= session.lr_factor
+                options["lr"] = options["lr"] * session.lr_factor  # a tensor belongs to the script, so it stays
         rate = self.param_groups[-1].get("lr")
         session.change("optimizers", f"{type(self).__name__}: gradients are reduced before they are used, lr {rate}")
 
     return __init__
+
+
+def _after_group(plain: Any) -> Any:
+    def add_param_group(self: Any, *args: Any, **kwargs: Any) -> None:
+        plain(self, *args, **kwargs)
+        for p in self.param_groups[-1]["params"]:
+            training.position.setdefault(p, len(training.position))
+        if self in training.optimizers:
+            training.optimizers[self] = False  # its new parameters are broadcast before the next batch
+
+    return add_param_group
 
 
 def _reducing_first(plain: Any) -> Any:
@@ -181,6 +194,20 @@ def _scaler(plain: Any) -> Any:
         return plain(self, optimizer, *args, **kwargs)
 
     return call
+
+
+def _batch_norm(plain: Any) -> Any:
+    """Normalize with the statistics of the batch of all ranks."""
+
+    def forward(self: Any, input: torch.Tensor) -> torch.Tensor:
+        batch = progress.batch() if self.training and not session.suspended else None
+        if batch is None:
+            return plain(self, input)
+        if batch.own == 0:  # the sample of weight 0 is not in the statistics
+            return torch.cat([hvd.SyncBatchNorm.forward(self, input[:0]), input])
+        return hvd.SyncBatchNorm.forward(self, input)
+
+    return forward
 
 
 def _mode(plain: Any) -> Any:
@@ -217,11 +244,13 @@ def install() -> None:
     batches.evaluating = evaluating
     batches.before_batch.append(synchronize)
     wrap(torch.optim.Optimizer, "__init__", _after_init)
+    wrap(torch.optim.Optimizer, "add_param_group", _after_group)
     wrap(torch.autograd, "backward", _backward)
+    wrap(torch.nn.modules.batchnorm._BatchNorm, "forward", _batch_norm)
     wrap(torch.nn.Module, "train", _mode)
     for name in ("clip_grad_norm_", "clip_grad_value_"):
         wrap(torch.nn.utils, name, _reducing_first)
         setattr(torch.nn.utils.clip_grad, name, getattr(torch.nn.utils, name))
     for name in ("unscale_", "step"):
-        wrap(torch.amp.GradScaler, name, _scaler)
+        wrap(getattr(torch.amp, "GradScaler", torch.cuda.amp.GradScaler), name, _scaler)
     wrap(torch.optim.lr_scheduler.ReduceLROnPlateau, "step", _plateau)

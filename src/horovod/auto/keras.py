@@ -19,9 +19,8 @@ def install() -> None:
     wrap(keras.Model, "compile", _compile)
     wrap(keras.Model, "fit", _fit)
     for name in ("save", "save_weights", "export"):
-        wrap(keras.Model, name, lambda plain: on_rank_0(plain, lambda: hvd.allreduce(np.zeros(1), name="auto.barrier")))
-    for name in ("train_on_batch",):
-        wrap(keras.Model, name, lambda plain: _refused)
+        wrap(keras.Model, name, on_rank_0)
+    wrap(keras.Model, "train_on_batch", lambda plain: _refused)
     for name in ("evaluate", "predict"):
         wrap(keras.Model, name, _quiet)
 
@@ -97,9 +96,11 @@ def _fit(plain: Any) -> Any:
         given = signature.bind(self, *args, **kwargs)
         given.apply_defaults()
         a = given.arguments
-        arrays = [keras.tree.map_structure(np.asarray, a[k]) if a[k] is not None else None for k in ("x", "y")]
-        if arrays[1] is None or any(one.dtype == object for one in keras.tree.flatten(arrays)):
+        if a["y"] is None:
             refuse("fit() does not get arrays x and y", "pass arrays, or use horovod.keras")
+        arrays = [keras.tree.map_structure(np.asarray, a[k]) if a[k] is not None else None for k in ("x", "y")]
+        if any(one.dtype == object for one in keras.tree.flatten(arrays)):
+            refuse("fit() gets x or y that is no array", "pass arrays, or use horovod.keras")
         for name in ("class_weight", "steps_per_epoch"):
             if a[name] is not None:
                 refuse(f"fit() with {name} is not supported", "use sample_weight, or horovod.keras")

@@ -11,7 +11,10 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
-from horovod.auto.session import called_by_script, refuse, session, wrap
+import numpy as np
+
+import horovod.numpy as hvd
+from horovod.auto.session import called_by_script, refuse, script_line, session, wrap
 
 
 class Nothing:
@@ -45,14 +48,11 @@ class _NoModule(types.ModuleType):
 
 def install() -> None:
     """Limit output to rank 0, give all ranks the same random seed, and refuse subprocesses."""
-    import horovod.numpy as hvd
-
     seed = int(hvd.broadcast_object(random.getrandbits(31), 0, name="auto.seed"))
     random.seed(seed)
-    if importlib.util.find_spec("numpy"):
-        import numpy as np
-
-        np.random.seed(seed)
+    np.random.seed(seed)
+    draw = np.random.randint  # from the global state, which is equal on all ranks
+    wrap(np.random, "default_rng", lambda plain: lambda seed=None: plain(draw(2**31) if seed is None else seed))
     session.seed = seed
     if session.rank != 0:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115  (open until the process ends)
@@ -78,17 +78,20 @@ def _refused(plain: Any) -> Any:
     return start
 
 
-def on_rank_0(plain: Any, barrier: Any) -> Any:
+def on_rank_0(plain: Any) -> Any:
     """Return ``plain`` limited to rank 0. The other ranks wait until it has returned."""
 
     def save(*args: Any, **kwargs: Any) -> None:
-        barrier()  # files that the script opened on each rank are open everywhere, and truncated, before rank 0 writes
-        if session.rank == 0:
-            plain(*args, **kwargs)
-            for file in (*args, *kwargs.values()):
-                if hasattr(file, "flush"):
-                    file.flush()
-        barrier()
+        name = f"auto.save {script_line()}"  # the warning about a rank that does not save names the line
+        hvd.allreduce(np.zeros(1), name=name)  # files that each rank has opened are truncated before rank 0 writes
+        try:
+            if session.rank == 0:
+                plain(*args, **kwargs)
+                for file in (*args, *kwargs.values()):
+                    if hasattr(file, "flush"):
+                        file.flush()
+        finally:
+            hvd.allreduce(np.zeros(1), name=name)
         session.touched["saved files"] += 1
 
     return save

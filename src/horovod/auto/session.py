@@ -12,8 +12,8 @@ _OURS = os.path.dirname(os.path.abspath(__file__))
 _LIBRARIES = tuple({sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 
 
-class AutoError(Exception):
-    """Raised where ``--auto`` cannot train a script correctly. The message names the line of the script."""
+class AutoError(SystemExit):
+    """Refusal of a script that ``--auto`` cannot train correctly. ``except Exception`` does not catch it."""
 
 
 class Session:
@@ -34,7 +34,7 @@ class Session:
         return {"none": 1.0, "linear": float(self.size), "sqrt": self.size**0.5}[self.lr_scale]
 
     def say(self, text: str) -> None:
-        """Print a line on rank 0."""
+        """Print a line to stderr on rank 0."""
         if self.rank == 0:
             print(f"horovod.auto: {text}", file=sys.stderr, flush=True)
 
@@ -45,8 +45,8 @@ class Session:
 
     def summarize(self) -> None:
         """Print how many objects of each kind were changed, at the end of the process."""
-        counts = ", ".join(f"{n} {kind}" for kind, n in self.touched.items()) or "nothing"
-        self.say(f"ends; touched: {counts}")
+        counts = ", ".join(f"{n} {kind}" for kind, n in self.touched.items())
+        self.say(f"ends; touched: {counts}" if counts else "ends; touched nothing: each rank has run the whole script")
 
 
 session = Session()
@@ -76,7 +76,9 @@ def called_by_script(depth: int) -> bool:
 
 def refuse(why: str, instead: str, line: str = "") -> NoReturn:
     """Raise AutoError with the line of the script."""
-    raise AutoError(f"{line or script_line()}: --auto cannot train this script correctly: {why}; {instead}")
+    raise AutoError(
+        f"horovod.auto: {line or script_line()}: --auto cannot train this script correctly: {why}; {instead}"
+    )
 
 
 def wrap(owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:

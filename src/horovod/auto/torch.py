@@ -1,4 +1,4 @@
-"""Changes to PyTorch."""
+"""Changes to PyTorch that make scripts data-parallel."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ def install() -> None:
 
 
 def _save(plain: Any) -> Any:
-    limited = on_rank_0(plain, hvd.barrier)
+    limited = on_rank_0(plain)
 
     def save(obj: Any, f: Any, *args: Any, **kwargs: Any) -> None:
         in_memory = not isinstance(f, str) and not hasattr(f, "__fspath__") and not hasattr(f, "name")

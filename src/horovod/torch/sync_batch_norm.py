@@ -66,25 +66,26 @@ class SyncBatchNorm(_BatchNorm):
         """
         self._check_input_dim(input)
         if not self.training or face.require_job().size == 1:
-            return super().forward(input)
+            return _BatchNorm.forward(self, input)
         # For 16-bit input, compute the statistics and the values that depend on them in float32.
         mean, variance, total = _statistics(_widened(input.detach()))
         if total == 1:
             raise ValueError("SyncBatchNorm: all ranks together must have at least 2 values for each channel, got 1")
         if total:
-            self._track(mean, variance, total)
+            _track(self, mean, variance, total)
         return _Normalise.apply(input, self.weight, self.bias, mean, variance, max(total, 1.0), self.eps)
 
-    @torch.no_grad()
-    def _track(self, mean: torch.Tensor, variance: torch.Tensor, total: float) -> None:
-        if not self.track_running_stats or self.running_mean is None or self.running_var is None:
-            return
-        assert self.num_batches_tracked is not None
-        self.num_batches_tracked.add_(1)
-        momentum = 1.0 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
-        unbiased = variance * (total / (total - 1))
-        self.running_mean.mul_(1 - momentum).add_(mean.to(self.running_mean.dtype), alpha=momentum)
-        self.running_var.mul_(1 - momentum).add_(unbiased.to(self.running_var.dtype), alpha=momentum)
+
+@torch.no_grad()
+def _track(layer: _BatchNorm, mean: torch.Tensor, variance: torch.Tensor, total: float) -> None:
+    if not layer.track_running_stats or layer.running_mean is None or layer.running_var is None:
+        return
+    assert layer.num_batches_tracked is not None
+    layer.num_batches_tracked.add_(1)
+    momentum = 1.0 / float(layer.num_batches_tracked) if layer.momentum is None else layer.momentum
+    unbiased = variance * (total / (total - 1))
+    layer.running_mean.mul_(1 - momentum).add_(mean.to(layer.running_mean.dtype), alpha=momentum)
+    layer.running_var.mul_(1 - momentum).add_(unbiased.to(layer.running_var.dtype), alpha=momentum)
 
 
 def _widened(tensor: torch.Tensor) -> torch.Tensor:
