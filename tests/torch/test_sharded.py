@@ -1,5 +1,8 @@
 """ShardedOptimizer: equal to DistributedOptimizer bit for bit, state that loads anywhere, and refusals."""
 
+import tempfile
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -93,7 +96,9 @@ def test_training_equals_distributed_optimizer():
     assert len(optimizers[0].state) < 2 * len(list(nets[0].parameters()))
 
     # The state moves in both directions.
-    full, plain = optimizers[0].state_dict(), optimizers[1].state_dict()
+    with tempfile.TemporaryDirectory() as folder:
+        full, plain = optimizers[0].state_dict(folder), optimizers[1].state_dict()
+        assert not list(Path(folder).iterdir())
     if hvd.rank() == 0:
         expected = {id(p): s for p, s in optimizers[1].state.items()}
         for name, p in nets[1].named_parameters():

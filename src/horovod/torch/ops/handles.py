@@ -5,6 +5,7 @@ operation can also be abandoned, by an interrupt during a wait, a failure while 
 shutdown. This module then keeps its tensors until the engine has finished with them.
 """
 
+import contextlib
 import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -78,14 +79,25 @@ def poll(handle: int) -> bool:
     Raises:
         ValueError: The handle is unknown: it was already synchronized, was created before a shutdown, or never existed.
     """
+    return wait_briefly(handle, 0.0)
+
+
+def wait_briefly(handle: int, seconds: float) -> bool:
+    """Wait for an operation, at most ``seconds`` for each work, and return True if it is complete or has failed.
+
+    Raises:
+        ValueError: The handle is unknown, as for ``poll``.
+    """
     record = _records.get(handle)
     if record is None:
         raise ValueError(
             f"handle {handle!r} is unknown: it was already synchronized, or created before a shutdown, or never existed"
         )
-    if isinstance(record, Repeat):
-        return record.work.done()
-    return all(work.done() for work in record[0])
+    works = (record.work,) if isinstance(record, Repeat) else record[0]
+    if seconds > 0:
+        with contextlib.suppress(Exception):  # synchronize() raises the failure
+            return all(work.wait(seconds) for work in works)
+    return all(work.done() for work in works)
 
 
 def synchronize(handle: int) -> Any:

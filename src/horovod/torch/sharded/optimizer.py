@@ -1,5 +1,8 @@
 """ShardedOptimizer, which divides the state of an element-wise torch optimizer among the ranks."""
 
+import mmap
+import os
+import tempfile
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -171,11 +174,16 @@ class _Sharded:
                 tensor.grad.mul_(factor)
         return norm
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self, folder: str | os.PathLike[str] | None = None) -> dict[str, Any]:
         """Return the state of the whole optimizer on the first rank, and only the options on the others.
 
         All ranks must call it. The state is keyed by parameter name and gathered tensor by tensor in host memory. A
         plain or distributed optimizer can load it, and a sharded one with any number of ranks.
+
+        Args:
+            folder (str or path, optional): Folder on a disk for temporary files, if the state does not fit in the
+                memory of the first rank. Tensors are then mapped from these files, which have no names and end with
+                the tensors. Default: tensors are in memory.
 
         Returns:
             dict[str, Any]: Dictionary like that of the plain optimizer, with names in place of numbers.
@@ -199,6 +207,8 @@ class _Sharded:
                 if type(value) is tuple:
                     value = self._collect(index, key, value[0], own.get(index, (None, {}))[1])
                 if shards.rank == 0:
+                    if folder is not None and type(value) is torch.Tensor and value.numel() > 1:
+                        value = _in_file(value, folder)
                     entry = value.view(p.shape) if isinstance(value, torch.Tensor) and value.dim() else value
                     state.setdefault(shards.names[p], {})[key] = entry
         groups = []
@@ -264,6 +274,16 @@ class _Sharded:
         raise TypeError(
             "a sharded optimizer cannot be copied or pickled, because each rank has a part of it; use state_dict()"
         )
+
+
+def _in_file(tensor: torch.Tensor, folder: str | os.PathLike[str]) -> torch.Tensor:
+    """Return a copy of ``tensor`` in a file without a name, whose pages do not stay in this process's memory."""
+    with tempfile.TemporaryFile(dir=folder) as file:
+        file.truncate(tensor.nbytes)
+        memory = mmap.mmap(file.fileno(), tensor.nbytes)
+    copy = torch.frombuffer(memory, dtype=tensor.dtype).copy_(tensor.view(-1))
+    memory.madvise(mmap.MADV_DONTNEED)  # the pages remain in the file
+    return copy
 
 
 def _is_sharded(value: Any, length: int) -> bool:

@@ -1,6 +1,7 @@
 """Parameters in flat buckets, the reduction of their gradients to shards, and the gathering of updated parameters."""
 
 import weakref
+from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,6 +15,9 @@ from horovod.torch.ops.allreduce import allreduce_
 from horovod.torch.ops.reducescatter import reducescatter_async
 from horovod.torch.ops.tensors import set_rank_and_size
 from horovod.torch.sharded.layout import Item, Layout, Segment, make_layouts, segments
+
+_MAX_IN_FLIGHT = 3  # buckets whose gradients wait for other ranks
+_WAIT_SECONDS = 1.0
 
 
 class Bucket:
@@ -44,6 +48,14 @@ class Bucket:
                 flat[offset : offset + p.numel()].view(p.shape).copy_(gradient)
                 p.grad = None
         return flat
+
+    def finish(self) -> torch.Tensor:
+        """Wait for the reduction, and return this rank's shard of the gradients."""
+        if self.reduced is None:
+            handle, self.handle = self.handle, None
+            assert handle is not None
+            self.reduced = handles.synchronize(handle)
+        return self.reduced
 
     def moved(self) -> bool:
         """Return True if a parameter is no longer a view of this bucket."""
@@ -87,6 +99,7 @@ class Shards:
         self.guard = torch.zeros(1, device=device)
         self._of = {p: bucket for bucket in self.buckets for p in bucket.members}
         self._used: set[torch.Tensor] = set()
+        self._in_flight: deque[Bucket] = deque()
         self._done = 0  # backward passes since the last step
         self._queued = False
         itself = weakref.ref(self)
@@ -114,6 +127,7 @@ class Shards:
             tensor.grad = None
         self.guard.grad = None
         self._used.clear()
+        self._in_flight.clear()
         self._done, self._queued = 0, False
 
     def _has_gradient(self, p: torch.Tensor) -> None:
@@ -134,7 +148,22 @@ class Shards:
                 self._start(bucket)
 
     def _start(self, bucket: Bucket) -> None:
+        self._release()
+        self._in_flight.append(bucket)
         bucket.handle = reducescatter_async(bucket.take_gradients(), bucket.name, self.op, self.process_set)
+
+    def _release(self) -> None:
+        """Release the gradients of buckets that are reduced. If many are in flight, wait for the oldest one.
+
+        The wait has a limit, because another rank may compute gradients in another order and wait for this rank, too.
+        """
+        while self._in_flight:
+            oldest = self._in_flight[0]
+            assert oldest.handle is not None
+            seconds = _WAIT_SECONDS if len(self._in_flight) >= _MAX_IN_FLIGHT else 0.0
+            if not handles.wait_briefly(oldest.handle, seconds):
+                return
+            self._in_flight.popleft().finish()
 
     def _end_of_pass(self) -> None:
         self._queued = False
@@ -144,17 +173,15 @@ class Shards:
 
     def synchronize(self) -> None:
         """Reduce the gradients that are not reduced yet. Every rank must call it or run the same backward passes."""
-        waiting = [bucket for bucket in self.buckets if bucket.reduced is None]
-        if not waiting:
+        if self.guard.grad is not None:
             return
-        for bucket in waiting:
-            if bucket.handle is None:
+        for bucket in self.buckets:
+            if bucket.handle is None and bucket.reduced is None:
                 self._start(bucket)
+        self._in_flight.clear()
         sums = []
-        for bucket in waiting:
-            handle, bucket.handle = bucket.handle, None
-            assert handle is not None
-            bucket.reduced = values = handles.synchronize(handle)
+        for bucket in self.buckets:
+            values = bucket.finish()
             sums.append(values.sum(dtype=torch.float64 if values.dtype == torch.float64 else torch.float32))
         finite = all(bool(value.isfinite()) for value in sums)
         flags = [float(p in self._used) for p in self.parameters]
