@@ -129,6 +129,36 @@ def test_char_gpt_learns_and_resumes(tmp_path: Path) -> None:
     identical_parameters(out)
 
 
+LARGE_GPT = EXAMPLES / "pytorch/large_gpt.py"
+# Parameters, gradients and Adam's state take 0.77 GiB, and PyTorch itself 0.2 GiB.
+LARGE = ["--layers", 4, "--memory", 0.92, "--steps"]
+
+
+def train_large_gpt(folder: Path, method: str) -> None:
+    out, _ = launch(folder, LARGE_GPT, "--method", method, *LARGE, 6, workers=3)
+    losses = [float(x) for x in re.findall(r"step +\d+/6  loss ([\d.]+)", out)]
+    assert len(losses) == 6, out
+    assert losses[-1] < losses[0] - 0.8, out
+
+
+@pytest.mark.heavy
+def test_a_large_gpt_fits_in_the_memory_of_several_workers(tmp_path: Path) -> None:
+    _, err = launch(tmp_path, LARGE_GPT, "--plain", *LARGE, 1, workers=1, fails=True)
+    assert "can't allocate memory" in err
+    train_large_gpt(tmp_path, "sharded")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("method", ["sharded", "fsdp"])
+def test_a_large_gpt_resumes_with_fewer_workers(tmp_path: Path, method: str) -> None:
+    train_large_gpt(tmp_path, method)
+    out, _ = launch(tmp_path, LARGE_GPT, "--method", method, "--resume", *LARGE, 7, "--memory", 1.2)
+    assert "6 steps done" in out
+    resumed = [float(x) for x in re.findall(r"step +\d+/7  loss ([\d.]+)", out)]
+    assert len(resumed) == 1
+    assert resumed[0] < 4.7, out  # 5.4 at first
+
+
 @pytest.mark.heavy
 def test_strategies_learn(tmp_path: Path) -> None:
     script = EXAMPLES / "strategies/compare.py"
