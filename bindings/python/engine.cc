@@ -187,8 +187,9 @@ nb::dict stats(PyEngine& self) {
 }  // namespace
 
 PyEngine::PyEngine(const Config& config)
-    : engine(std::make_shared<Engine>(make_options(config))), report_dir(config.report_dir), rank(config.rank), size(config.size),
-      log_level(config.log_level), beside_rank0(config.node_of.at(0) == config.node_of.at(static_cast<size_t>(config.rank))) {
+    : engine(std::make_shared<Engine>(make_options(config))), report_dir(config.report_dir), tuning(config.tuning), rank(config.rank),
+      size(config.size), log_level(config.log_level),
+      beside_rank0(config.node_of.at(0) == config.node_of.at(static_cast<size_t>(config.rank))) {
   steps = std::make_shared<StepMeter>(engine->waits());
   engine->observers().add(steps);
   if (config.recorder_entries == 0) return;
@@ -280,6 +281,18 @@ void define_engine(nb::module_& m) {
            [](PyEngine& self, const std::string& why, int rank) {
     if (self.engine) self.engine->give_up(Status(Code::peer_lost, why, rank >= 0 && rank < self.size ? rank : -1));
   }, "why"_a, "rank"_a = -1)
+      .def("retune",
+           [](PyEngine& self, size_t fusion_threshold, const std::string& text) {
+    if (self.rank != 0) {
+      throw nb::value_error(("retune() must be called on rank 0, but this is rank " + std::to_string(self.rank)).c_str());
+    }
+    Tuning tuning;
+    check(Tuning::parse(text, &tuning));
+    Engine& engine = self.live();
+    nb::gil_scoped_release nogil;
+    engine.retune(fusion_threshold, tuning);
+  }, "fusion_threshold"_a, "tuning"_a)
+      .def_ro("tuning", &PyEngine::tuning)
       .def("abandon", &PyEngine::abandon)
       .def("serve_faces",
            [](PyEngine& self, int rank, int size, int local_rank, int local_size) {

@@ -19,6 +19,7 @@ struct PyEngine {
   std::shared_ptr<Dumper> dumper;            // Null if the flight recorder is disabled.
   std::unique_ptr<SignalWatch> signal_watch;  // Null if no signal is watched.
   std::string report_dir;
+  std::string tuning;  // size thresholds at the start, as text
   std::shared_ptr<StepMeter> steps;
   std::shared_ptr<Timeline> timeline;  // Null if no timeline is running.
   std::weak_ptr<Mailbox> mailbox;      // The mailbox created last. It is weak, like the answerer below.

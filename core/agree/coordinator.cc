@@ -61,6 +61,7 @@ bool Coordinator::propose(std::vector<Response>* responses) {
   Response r;
   r.kind = Kind::adopt_schedule;
   encode(schedule, &r.payload);
+  r.sizes = tuning_;
   responses->push_back(std::move(r));
   // From now on every rank treats operations that were requested but not decided as part of the schedule.
   negotiator_.clear_pending();
@@ -78,7 +79,12 @@ bool Coordinator::propose(std::vector<Response>* responses) {
 
 void Coordinator::fall_back(uint64_t rounds, double now) {
   ++epoch_;
-  detector_.note_revoked(rounds, operations_);
+  if (retuned_) {
+    detector_.reset();
+  } else {
+    detector_.note_revoked(rounds, operations_);
+  }
+  retuned_ = false;
   std::deque<Early> early;
   early.swap(early_);
   for (Early& e : early) add_requests(e.rank, e.epoch, std::move(e.requests), now);

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <deque>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "agree/negotiate.h"
@@ -30,6 +31,14 @@ class Coordinator {
   uint64_t epoch() const { return epoch_; }
   // Return from a schedule to negotiation after the schedule has run `rounds` times.
   void fall_back(uint64_t rounds, double now);
+
+  // Set the fusion threshold of later decisions and schedules, and the tuning (Tuning::values) that all ranks adopt with
+  // the next schedule. The end of a schedule that is left for this reason does not count as a deviation.
+  void retune(size_t fusion_threshold, std::vector<int64_t> tuning, bool leaves_schedule) {
+    options_.threshold = fusion_threshold;
+    tuning_ = std::move(tuning);
+    retuned_ = leaves_schedule;
+  }
 
   // Record a rank's position in the running schedule (only used with several nodes). Return true if `go` has advanced.
   bool on_ready(int rank, uint64_t id, uint64_t position, uint64_t* go);
@@ -63,6 +72,8 @@ class Coordinator {
   size_t ready_ = 0;  // Number of ranks, counted from the first member, that are known to be ready for the bucket at go_.
   size_t operations_ = 0;  // Number of operations in the schedule.
   bool revoked_ = false;
+  bool retuned_ = false;  // True while the schedule is being left because of retune().
+  std::vector<int64_t> tuning_;  // Tuning that schedules carry; empty before retune() is called.
 };
 
 // Return a hash that is equal for two ready operations if they count as the same operation in consecutive steps.

@@ -90,6 +90,7 @@ struct Response {
   // The meaning depends on the kind. For an allgather, the first dimension of each name's tensor on each set rank. For
   // an alltoall, the matrix of splits, one row per sender. For a join, the last rank to join. For add_set, the id, the
   // generation and the ranks. For remove_set, 1 if the set was removed (otherwise 0), and the id.
+  // For adopt_schedule, the values of the new tuning (Tuning::values), or nothing if the tuning does not change.
   std::vector<int64_t> sizes;
   Status error;  // If this is an error, every rank fails these operations with it.
   std::string payload;  // The encoded schedule, only for adopt_schedule.

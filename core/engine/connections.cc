@@ -200,6 +200,11 @@ void Connections::build_hierarchy(SetComms* set, const std::vector<int>& ranks) 
 
 void Connections::remove_set(uint32_t id) { sets_.erase(id); }
 
+void Connections::set_tuning(const Tuning& tuning) {
+  tuning_ = tuning;
+  for (auto& [id, set] : sets_) set->comm.tuning = set->local.tuning = set->cross.tuning = tuning;
+}
+
 Comm* Connections::comm(uint32_t set) {
   auto it = sets_.find(set);
   return it == sets_.end() ? nullptr : &it->second->comm;

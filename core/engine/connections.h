@@ -42,6 +42,8 @@ class Connections {
   // increases with each new set.
   void add_set(uint32_t id, uint32_t generation, const std::vector<int>& ranks);
   void remove_set(uint32_t id);
+  // Use other size thresholds in all sets. Every rank must call this at the same point of the order of operations.
+  void set_tuning(const Tuning& tuning);
   // Return the Comm of a set, or null if this rank is not a member.
   Comm* comm(uint32_t set);
   // Return the bytes that collectives have passed to links. Callable from any thread.

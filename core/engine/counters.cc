@@ -15,10 +15,34 @@ void Counters::decided(std::span<const Response> decided) { negotiated_.add(deci
 void Counters::agreed(std::span<const Response> agreed) { responses_.add(agreed.size()); }
 void Counters::started(const Execution& execution) { bytes_.add(execution.bytes); }
 void Counters::failed(const Response&) { errors_.add(1); }
-void Counters::schedule_begun(const Schedule&) { schedules_.add(1); }
 void Counters::bucket_done(const Schedule::Bucket&) { scheduled_.add(1); }
 void Counters::schedule_ended(const Schedule&, uint64_t) { revocations_.add(1); }
 void Counters::worked(uint64_t nanoseconds) { control_ns_.add(nanoseconds); }
+
+// The hash does not depend on the order of the operations or on how they are fused, and is the same in every process.
+void Counters::schedule_begun(const Schedule& schedule) {
+  uint64_t bytes = 0, hash = 0;
+  for (const Schedule::Bucket& bucket : schedule.buckets) {
+    for (const Response& part : bucket.parts) {
+      for (size_t i = 0; i < part.names.size(); ++i) {
+        uint64_t elements = 1, h = 14695981039346656037u;  // FNV-1a
+        const auto mix = [&h](uint64_t value) { h = (h ^ value) * 1099511628211u; };
+        for (const char c : part.names[i]) mix(static_cast<unsigned char>(c));
+        mix(static_cast<uint64_t>(part.kind));
+        mix(static_cast<uint64_t>(part.dtype));
+        for (const int64_t n : part.shapes[i]) {
+          elements *= static_cast<uint64_t>(n);
+          mix(static_cast<uint64_t>(n));
+        }
+        bytes += elements * size_of(part.dtype);
+        hash += h;
+      }
+    }
+  }
+  period_bytes_.add(bytes - period_bytes_.get());
+  period_hash_.add(hash - period_hash_.get());
+  schedules_.add(1);
+}
 
 void Counters::finished(const Execution& execution, const Status& status) {
   if (!status.ok()) return;

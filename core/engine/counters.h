@@ -17,6 +17,8 @@ namespace hvd {
   X(scheduled)     /* buckets executed by a schedule */                  \
   X(schedules)     /* schedules adopted */                               \
   X(revocations)   /* schedules left */                                  \
+  X(period_bytes)  /* bytes of the tensors in the last schedule */       \
+  X(period_hash)   /* hash of their names, kinds, dtypes and shapes */   \
   X(errors)        /* responses that fail operations */                  \
   X(responses)     /* responses received from the coordinator */         \
   X(control_ns)    /* CPU time outside collectives, see Observer::worked() */

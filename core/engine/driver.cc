@@ -90,6 +90,7 @@ bool Driver::turn(bool flush) {
   bool moved = look_at_devices();
   if (shutdown_state_.over()) return true;
   moved |= take_submissions();
+  if (retuning_requested_.load(std::memory_order_relaxed)) apply_retuning();
   if (schedule_sync_) {
     moved |= run_schedule();
     if (shutdown_state_.over()) return true;

@@ -20,6 +20,7 @@
 #include <atomic>
 #include <deque>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <unordered_map>
@@ -69,6 +70,11 @@ class Driver {
   // Request a stop from another thread. A collective in flight then gives up.
   void request_stop() { stopping_.store(true, std::memory_order_seq_cst); }
 
+  // Change the fusion threshold and the size thresholds of all ranks from another thread, on rank 0 only. All ranks
+  // leave a running schedule at the same position. The fusion threshold applies to the next decisions and schedules,
+  // the tuning from the next schedule on.
+  void retune(size_t fusion_threshold, const Tuning& tuning);
+
   Connections& connections() { return connections_; }
   const Control& control() const { return control_; }
   const Coordinator* coordinator() const { return coordinator_.get(); }  // the coordinator of rank 0; null on other ranks
@@ -103,6 +109,7 @@ class Driver {
   void execute(Response response);
   Status check(const Response& response, const std::vector<Operation*>& ops);
   void adopt(const Response& response);
+  void apply_retuning();
   bool run_schedule();
   bool run_bucket();
   enum class Vote { idle, decided, ended };
@@ -191,6 +198,13 @@ class Driver {
   const Schedule::Bucket* in_bucket_ = nullptr;  // The bucket being executed, for messages.
   ShutdownState shutdown_state_;
   std::atomic<bool> stopping_{false};
+  struct Retuning {
+    size_t fusion_threshold;
+    Tuning tuning;
+  };
+  std::atomic<bool> retuning_requested_{false};
+  std::mutex retuning_mutex_;
+  std::optional<Retuning> retuning_;  // Values that retune() has requested and that are not applied yet.
   uint64_t turns_ = 0;
   bool timing_ = false;             // True if this turn is timed.
   uint64_t in_collectives_ = 0;     // CPU time that this turn has spent in collectives, in ns.

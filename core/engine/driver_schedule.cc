@@ -12,6 +12,14 @@ void Driver::adopt(const Response& response) {
     fail(Status(Code::internal, "invalid schedule"), true);
     return;
   }
+  if (!response.sizes.empty()) {
+    Tuning tuning;
+    if (Status s = Tuning::read(response.sizes, &tuning); !s.ok()) {
+      fail(std::move(s), true);
+      return;
+    }
+    connections_.set_tuning(tuning);
+  }
   const auto sets = submissions_->sets();
   std::vector<std::vector<int>> members;
   for (const auto& bucket : schedule->buckets) {
@@ -65,6 +73,27 @@ void Driver::adopt(const Response& response) {
     early_revoked_.reset();
     on(0, message);
   }
+}
+
+void Driver::retune(size_t fusion_threshold, const Tuning& tuning) {
+  std::lock_guard lock(retuning_mutex_);
+  retuning_ = Retuning{fusion_threshold, tuning};
+  retuning_requested_.store(true, std::memory_order_seq_cst);
+}
+
+// Wait while a schedule begins or ends. A schedule that this rank has not adopted yet was built with the old values, and
+// a rank that revokes a schedule does not know yet where it ends.
+void Driver::apply_retuning() {
+  if (!coordinator_ || coordinator_->epoch() != epoch_ || (schedule_sync_ && schedule_sync_->frozen())) return;
+  std::optional<Retuning> wanted;
+  {
+    std::lock_guard lock(retuning_mutex_);
+    retuning_requested_.store(false, std::memory_order_seq_cst);
+    wanted.swap(retuning_);
+  }
+  if (!wanted) return;
+  coordinator_->retune(wanted->fusion_threshold, wanted->tuning.values(), schedule_sync_ != nullptr);
+  if (schedule_sync_) schedule_sync_->revoke(false);
 }
 
 bool Driver::run_schedule() {

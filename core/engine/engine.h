@@ -59,6 +59,12 @@ class Engine {
   // and on every peer that can be reached. Callable from any thread; does not wait. Has no effect once the job has
   // ended.
   void give_up(Status why);
+  // Change the fusion threshold and the size thresholds of all ranks (see Driver::retune); only rank 0 may call this.
+  // Callable from any thread; does not wait.
+  void retune(size_t fusion_threshold, const Tuning& tuning) {
+    std::lock_guard once(shutdown_mutex_);
+    if (driver_) driver_->retune(fusion_threshold, tuning);
+  }
   bool running() const { return driver_ != nullptr; }
   // Return why operations are refused, including the rank that caused it if one did, or ok while they are accepted.
   Status ended() const { return submissions_.ended(); }

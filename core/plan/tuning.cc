@@ -56,4 +56,28 @@ std::string Tuning::text() const {
                 [this](const TuningField& f) { return std::string(f.name) + "=" + std::to_string(this->*f.value); }, ",");
 }
 
+std::vector<int64_t> Tuning::values() const {
+  std::vector<int64_t> out;
+  for (const TuningField& f : kFields) out.push_back(static_cast<int64_t>(this->*f.value));
+  return out;
+}
+
+Status Tuning::read(std::span<const int64_t> values, Tuning* out) {
+  if (values.size() != std::size(kFields)) {
+    return Status(Code::internal,
+                  "a tuning must have " + std::to_string(std::size(kFields)) + " values, got " + std::to_string(values.size()));
+  }
+  Tuning result;
+  for (size_t i = 0; i < values.size(); ++i) {
+    const TuningField& f = kFields[i];
+    if (values[i] < 0 || static_cast<size_t>(values[i]) < f.low || static_cast<size_t>(values[i]) > f.high) {
+      return Status(Code::internal, std::string(f.name) + " must be " + std::to_string(f.low) + " to " + std::to_string(f.high) +
+                                        " bytes, got " + std::to_string(values[i]));
+    }
+    result.*f.value = static_cast<size_t>(values[i]);
+  }
+  *out = result;
+  return {};
+}
+
 }  // namespace hvd

@@ -4,9 +4,11 @@
 // a result (docs/adr/0002-same-bits.md).
 #pragma once
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/status.h"
 
@@ -29,6 +31,9 @@ struct Tuning {
   // invalid part and the accepted values.
   static Status parse(std::string_view text, Tuning* out);
   std::string text() const;  // all values, in the form that parse() reads
+  // Return all values in the order of tuning_fields(), and read them back. Errors name the value that is out of range.
+  std::vector<int64_t> values() const;
+  static Status read(std::span<const int64_t> values, Tuning* out);
 
   bool operator==(const Tuning&) const = default;
 };

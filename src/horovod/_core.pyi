@@ -529,13 +529,31 @@ class Engine:
     def serve_faces(self, rank: int, size: int, local_rank: int, local_size: int) -> None:
         """Provide this engine and these ranks and sizes to the frontends' native libraries, through face_api()."""
 
+    tuning: str
+    """Size thresholds at the start of the engine, as text."""
+
+    def retune(self, fusion_threshold: int, tuning: str) -> None:
+        """Change the fusion threshold and the size thresholds of all ranks; rank 0 only. Does not wait.
+
+        All ranks leave a running schedule at the same position, and switch with the next schedule. No result changes by
+        a bit.
+
+        Args:
+            fusion_threshold: Maximum bytes of a fused operation; 0 disables fusion.
+            tuning: Size thresholds as in EngineConfig. Those that are not named get their defaults.
+
+        Raises:
+            ValueError: On another rank than 0, or if ``tuning`` is invalid.
+        """
+
     def abandon(self) -> None:
         """Release the engine in a forked child without touching descriptors or threads."""
 
     def stats(self) -> dict[str, int | str | float]:
         """Return counters since the start.
 
-        Among them: operations, bytes, negotiations, fused tensors, schedule hits and revocations; unstaged_bytes
+        Among them: operations, bytes, negotiations, fused tensors, schedule hits and revocations; period_bytes and
+        period_hash (bytes and a hash of the tensors in the last schedule); unstaged_bytes
         (reduced within arenas); arena_bytes (allocated); wire_bytes (data passed to links, after compression);
         scratch_bytes (memory of collectives over links); control_seconds (CPU time of the engine outside of
         collectives, in active turns, estimated from one in 16); control_messages_sent, control_bytes_sent,

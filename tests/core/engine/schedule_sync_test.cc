@@ -77,6 +77,29 @@ TEST_CASE("a name that comes several times in a step: the step runs without nego
   }
 }
 
+TEST_CASE("rank 0 changes the fusion threshold and the tuning while steps run: every rank switches, every sum is right") {
+  const auto body = [](Program& p) {
+    std::mt19937 random(p.rank);
+    for (int s = 0; s < 60; ++s) {
+      if (p.rank == 0 && s % 6 == 5) {
+        Tuning tuning;
+        tuning.chunk_bytes = size_t{4096} << (s / 6 % 3);
+        tuning.doubling_bytes = tuning.pair_bytes = s / 6 % 2 ? 0 : 1 << 20;
+        p.engine.retune(s / 6 % 2 ? 0 : 1 << 20, tuning);
+      }
+      step(p, "g", 9, &random);
+    }
+  };
+  everywhere(body, crowded(), kSteadySizes, [](EngineWorld& world) {
+    CHECK(world.stats(0).schedules >= 4);
+    for (int r = 1; r < world.size(); ++r) CHECK(world.stats(r).schedules == world.stats(0).schedules);
+    CHECK(world.stats(0).fused > 0);
+    CHECK(world.stats(0).fused < world.stats(0).operations);
+    CHECK(world.stats(0).period_bytes == 9 * 4 + 11 * 36 * 4);
+    CHECK(world.stats(0).period_hash == world.stats(world.size() - 1).period_hash);
+  });
+}
+
 TEST_CASE("a rank that no longer comes in the middle of a schedule: the stall is reported") {
   for (Layout layout : kLayouts) {
     std::mutex mutex;

@@ -69,3 +69,17 @@ TEST_CASE("sizes over links move the rows of the table") {
   CHECK(chosen(Collective::broadcast, 2 << 20, {.flat_tree_bytes = 2 << 20}) == Algorithm::tree);
   CHECK(chosen(Collective::broadcast, 4, {.flat_tree_bytes = 0}) == Algorithm::pipelined);
 }
+
+TEST_CASE("values of a tuning can be read back, and others are refused") {
+  Tuning tuning, read;
+  tuning.chunk_bytes = 8192;
+  tuning.tree_bytes = 7;
+  REQUIRE(Tuning::read(tuning.values(), &read).ok());
+  CHECK(read == tuning);
+  std::vector<int64_t> values = tuning.values();
+  values[1] = -1;
+  CHECK(Tuning::read(values, &read).message() == "chunk_bytes must be 4096 to 67108864 bytes, got -1");
+  values.pop_back();
+  CHECK(Tuning::read(values, &read).message() == "a tuning must have 7 values, got 6");
+  CHECK(read == tuning);
+}
