@@ -282,3 +282,21 @@ def test_skipping_the_reduction_is_told_once():
                 optimizer.step()
             assert len(caught) == (number > 0), [str(w.message) for w in caught]
     assert "that were not reduced: '0.weight" in str(caught[0].message)
+
+
+@on_ranks(2, initialized=False)
+def test_gradients_that_a_hook_of_the_step_sets_are_named():
+    """No reduction can have seen them."""
+    hvd.init()
+    net = network()
+    optimizer = wrap(net)
+    last = net[-1].weight
+    last.requires_grad_(False)
+    optimizer.register_step_pre_hook(lambda *_: setattr(last, "grad", torch.ones_like(last)))
+    train(net, optimizer, range(1))
+    with pytest.warns(UserWarning, match=r"uses gradients that were not reduced: .*4\.weight.*hooks"):
+        train(net, optimizer, range(1, 2))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        train(net, optimizer, range(2, 25))
+    hvd.shutdown()

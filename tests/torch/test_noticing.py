@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
 
 import horovod.torch as hvd
+from horovod.torch import monitoring
 from tests.runner.launching import run_job
 
 
@@ -76,6 +77,25 @@ def parameters_change_on_one_rank():
         step(net, optimizer, batch)
         if number == 7 and hvd.rank() == 1:
             net[3].weight.data.mul_(1.01)
+
+
+def parameters_change_late():
+    net = model()
+    optimizer = wrapped(net)
+    interval, monitoring._INTERVAL = monitoring._INTERVAL, 150
+    for number, batch in enumerate(loader(rows(1212))):
+        step(net, optimizer, batch)
+        if number == 250 and hvd.rank() == 1:
+            net[3].weight.data.mul_(1.01)
+    monitoring._INTERVAL = interval
+
+
+def one_of_two_wrapped():
+    one, other = model(1), model(2)
+    optimizers = wrapped(one), plain(other)
+    for batch in loader(rows(404)):
+        step(one, optimizers[0], batch)
+        step(other, optimizers[1], batch)
 
 
 def no_sampler():
@@ -154,6 +174,20 @@ def averages_by_hand():
             optimizer.step()
 
 
+def one_of_two_averaged_by_hand():
+    one, other = model(1), model(2)
+    optimizers = wrapped(one), plain(other)
+
+    def average(*_):
+        for p in other.parameters():
+            hvd.allreduce_(p.grad)
+
+    optimizers[1].register_step_pre_hook(average)
+    for batch in loader(rows(404)):
+        step(one, optimizers[0], batch)
+        step(other, optimizers[1], batch)
+
+
 def averages_parameters():
     net = model()
     for _ in range(4):
@@ -198,20 +232,20 @@ MISTAKES = {
     no_wrapper: r"^no gradient was averaged in this job, though rank 0 has taken 12 steps .*DistributedOptimizer",
     no_broadcast: r"^after step 2 parameter '0.weight' differs between rank 0 and rank 1: .*broadcast_parameters",
     parameters_change_on_one_rank: r"^after step 20 parameter '3.weight' differs between rank 0 and rank 1",
-    no_sampler: r"^the data loaders of ranks 0-1 gave the same first batches: .*DistributedSampler",
+    parameters_change_late: r"^after step 300 parameter '3.weight' differs between rank 0 and rank 1",
+    one_of_two_wrapped: r"^an optimizer \(SGD\) is not distributed, .* step 100 parameter '0 of \(6, 4\)' differs",
+    no_sampler: r"^the data loaders of ranks 0-1 gave the same first batches: .*its SequentialSampler.*Distributed",
     no_sampler_shuffled: r"^(the data loaders of )?ranks 0-1 .* the same samples\?.*DistributedSampler",
     no_sampler_by_hand: r"^ranks 0-1 computed the same gradients in the first step: ",
     uneven_epochs: r"^rank 1 finished epoch 1 after 9 batches, and rank 0 has more: .*hvd.join\(\)",
 }
 RIGHT = (right, adversaries, accumulation, averages_by_hand, averages_parameters)
-RIGHT += (uneven_with_join, local_steps, one_rank_alone, adasum)
+RIGHT += (uneven_with_join, local_steps, one_rank_alone, adasum, one_of_two_averaged_by_hand)
 
 
 def in_a_job(program):
     """Run a program in a new job; return the rank's stderr."""
-    from horovod.torch.monitoring import batches
-
-    batches.__init__()  # as in a new process
+    monitoring.batches.__init__()  # as in a new process
     with contextlib.redirect_stderr(io.StringIO()) as said:
         hvd.init()
         program()
@@ -248,6 +282,32 @@ def test_ranks_outside_of_the_process_set_train_on_their_own(pool):
 
 def test_the_checks_can_be_turned_off(pool):
     assert warnings(pool, no_broadcast, HOROVOD_TRAINING_CHECKS="0") == []
+
+
+def test_samples_that_a_device_still_copies_are_sent_later(monkeypatch):
+    class Event:
+        done = False
+
+        def query(self):
+            return self.done
+
+    sent, event, copies = [], Event(), []
+    monkeypatch.setattr(monitoring, "_copies", copies)
+    copies += [([event], lambda: sent.append(1)), ([], lambda: sent.append(2))]
+    monitoring._send_copied()
+    assert sent == []
+    event.done = True
+    monitoring._send_copied()
+    assert (sent, copies) == ([1, 2], [])
+
+
+def test_comparisons_take_turns_until_they_have_read_all_parameters():
+    tensors = {str(number): torch.ones(3) for number in range(40)}
+    turns = [[name for name, _ in monitoring._choose(tensors, turn)] for turn in range(3)]
+    assert sorted([name for names in turns for name in names], key=int) == list(tensors)
+    assert max(map(len, turns)) <= monitoring._TENSORS
+    tensors["0"]._fsdp_flattened = True
+    assert "0" not in dict(monitoring._choose(tensors))
 
 
 ENDS_EARLY = """

@@ -195,6 +195,7 @@ def open_frontend(only: str | None = None) -> Frontend:
         raise ImportError(
             f"the Keras backend must be {only!r} here, got {name!r}; set KERAS_BACKEND={only}, or use horovod.keras"
         )
+    checks.watch(keras)
     return Frontend(keras, backend.load(name))
 
 

@@ -20,7 +20,7 @@ from horovod.common.exceptions import HorovodInternalError
 from horovod.common.objects import allgather_object
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.state import state
-from horovod.common.training import training
+from horovod.common.training import check_launch, training
 
 # -- equal values, based on ``horovod.common.in_sync`` ---------------------------------------------------------------
 
@@ -264,28 +264,29 @@ def _compare(known: Sequence[int], from_all: Sequence[int | None], when: str) ->
         )
 
 
-# -- layers that normalize by the statistics of one rank -------------------------------------------------------------
+# -- what can be noticed when training begins -----------------------------------------------------------------------
 
 _watched: set[type] = set()
 
 
 def watch(keras: Any) -> None:
-    """Make training with a distributed optimizer warn about ``BatchNormalization(synchronized=True)``, once per model.
+    """Make ``fit`` check that ranks do not train without ``hvd.init()``, and warn about ``synchronized=True``.
 
-    Keras synchronizes only between the replicas of ``tf.distribute``, so only TensorFlow needs the warning. Other
-    backends reject the argument.
+    Keras synchronizes ``BatchNormalization`` only between the replicas of ``tf.distribute``, so only models with a
+    distributed optimizer on TensorFlow need the warning. Other backends reject the argument.
     """
     for kind in keras.Model.__mro__:
         if "make_train_function" in vars(kind):
             if kind not in _watched:
                 _watched.add(kind)
-                kind.make_train_function = _warning_if_synchronized(kind.make_train_function)
+                kind.make_train_function = _with_checks(kind.make_train_function)
             return
 
 
-def _warning_if_synchronized(make: Any) -> Any:
+def _with_checks(make: Any) -> Any:
     @functools.wraps(make)
     def make_train_function(self: Any, *args: Any, **kwargs: Any) -> Any:
+        check_launch(f"Call hvd.init() first, and {_WRAP}")
         if getattr(self, "train_function", None) is None and _is_distributed(getattr(self, "optimizer", None)):
             names = [str(layer.name) for layer in self._flatten_layers() if getattr(layer, "synchronized", False)]
             if names:

@@ -194,11 +194,8 @@ def check_descent(env: WorkerEnv) -> None:
 
     The launcher is told too, because a rank whose helper processes fail may only report that they have ended.
     """
-    if env.size == 1 and env.worker is None:
-        return
-    place = _place(env)
-    rank = _marked(place) or next((pid for pid in _ancestors() if place in _names(pid)), None)
-    if rank is None or rank == os.getpid():
+    rank = find_rank_above(env)
+    if rank is None:
         return
     pipe = ReportPipe(os.environ.get(PIPE, ""))
     pipe.tell(Refused(env.rank))
@@ -211,6 +208,15 @@ def check_descent(env: WorkerEnv) -> None:
         '`if __name__ == "__main__":`. A program that is to run by itself has to be started without the job\'s '
         f"variables ({variables})"
     )
+
+
+def find_rank_above(env: WorkerEnv) -> int | None:
+    """Return the pid of the rank that ``env`` describes if this process descends from it, else None."""
+    if env.size == 1 and env.worker is None:
+        return None
+    place = _place(env)
+    rank = _marked(place) or next((pid for pid in _ancestors() if place in _names(pid)), None)
+    return None if rank == os.getpid() else rank
 
 
 def mark_rank_process(env: WorkerEnv) -> None:

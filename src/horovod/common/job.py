@@ -93,6 +93,11 @@ class Access:
         self._refuse: Callable[..., NoReturn]
         self._say(not_initialized)
 
+    @property
+    def opened(self) -> bool:
+        """True if this process has been in a job through this access."""
+        return self.job is not None or self._refuse is not not_initialized
+
     def open(
         self, job: Job, engine: "Engine", submit: "Callable[..., Work] | None", run: "Callable[..., Work] | None"
     ) -> None:

@@ -3,11 +3,21 @@
 Examples are a missing optimizer wrapper, broadcast or sampler, and ranks whose epochs have different lengths. Ranks
 send observations to rank 0, which compares them and warns (``telemetry/training.py``). No rank waits for these
 messages, so they never block a program whose ranks do different things on purpose. A frontend reports only the first
-steps and events that happen once per epoch.
+steps, rare samples of later ones, and events that happen once per epoch.
+
+``check_launch`` detects processes that a launcher has started together and that train without joining a job.
 """
 
-from collections.abc import Callable, Sequence
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+from horovod.common.contract.log import warn_user
+from horovod.common.contract.settings import Settings
+from horovod.common.contract.worker_env import WorkerEnv
+from horovod.common.ending import find_rank_above
+from horovod.common.state import state
 
 Say = Callable[[dict[str, Any]], None]
 
@@ -118,3 +128,57 @@ class Training:
 
 
 training = Training()
+
+
+OFF = "HOROVOD_TRAINING_CHECKS=0"
+"""Setting that disables these checks, for messages."""
+
+_launch_checked = False
+
+
+def check_launch(remedy: str) -> None:
+    """Check that a process that trains without having joined a job has no partners. Only the first call has an effect.
+
+    Frontends call it at an optimizer step outside of a job. ``remedy`` is advice in the terms of the framework.
+
+    Raises:
+        RuntimeError: horovodrun or an MPI launcher has started this process together with others. For other launchers,
+            rank 0 only warns, because they also start independent processes.
+    """
+    global _launch_checked
+    if _launch_checked or state.opened:
+        return
+    _launch_checked = True
+    try:
+        if not Settings.from_environ().flag("HOROVOD_TRAINING_CHECKS"):
+            return
+        env = WorkerEnv.from_environ()
+        if not has_partners(env, os.environ, sys.modules) or find_rank_above(env) is not None:
+            return
+    except ValueError:  # invalid variables are reported by hvd.init()
+        return
+    text = (
+        f"{env.place.launcher if env.place else 'horovodrun'} started this process as rank {env.rank} of {env.size}, "
+        f"but it trains without hvd.init(): the {env.size} processes train separate models. {remedy}. If separate "
+        f"models are intended, set {OFF}"
+    )
+    if env.place is None or env.place.mpi:
+        raise RuntimeError(text)
+    if env.rank == 0:
+        warn_user(text)
+
+
+def has_partners(env: WorkerEnv, environ: Mapping[str, str], modules: Mapping[str, Any]) -> bool:
+    """Return True if a launcher has started several processes of one script that have no other way to train together.
+
+    Excluded are the functions of ``horovod.run`` and programs that communicate through mpi4py or torch.distributed.
+
+    Args:
+        env: Place of this process.
+        environ: Environment variables of this process.
+        modules: Imported modules by name (``sys.modules``).
+    """
+    if env.size == 1 or "HOROVOD_RUN_FUNCTION_FD" in environ or "mpi4py.MPI" in modules:
+        return False
+    distributed = modules.get("torch.distributed")
+    return distributed is None or not (distributed.is_available() and distributed.is_initialized())

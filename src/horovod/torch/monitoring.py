@@ -1,8 +1,9 @@
 """Observation of training programs: progress, common mistakes, waits for data, and differences between ranks.
 
 ``Count`` and ``Progress`` are counters that ranks compare in every round (agreement.py). Checks for common mistakes
-(``horovod.common.training``) sample parameters, gradients and batches in the first steps. They also observe steps of
-optimizers that are not distributed.
+(``horovod.common.training``) sample gradients and batches in the first steps, and parameters in the first steps and
+every 1,000th step. They also observe steps of optimizers that are not distributed. They send no messages of their own
+kind, and neither the program nor the device waits for them.
 
 DataLoader has no hook for waits, first batches and ends of epochs. So the ``__next__`` method of its iterators is
 wrapped once, when the first distributed optimizer is created. The loaders' results, errors and processes stay the same.
@@ -18,7 +19,7 @@ import hashlib
 import struct
 import time
 import weakref
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -31,7 +32,7 @@ from horovod.common import in_sync
 from horovod.common.frontends import TORCH as face
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.steps import marks
-from horovod.common.training import training
+from horovod.common.training import check_launch, training
 from horovod.torch import agreement
 from horovod.torch.ops import control
 from horovod.torch.ops.tensors import plain
@@ -106,8 +107,9 @@ class Progress:
             training.tell("epochs", "", ranks or (), epochs=training.epochs, batches=training.epoch_batches)
 
 
-# Step numbers at which parameters are compared between ranks.
+# Step numbers at which parameters are compared between ranks, in addition to each multiple of _INTERVAL.
 _COMPARED = (2, 20, 200)
+_INTERVAL = 1000
 # Step number at which parameters of optimizers that are not distributed are compared. It is large because programs may
 # average parameters themselves from time to time.
 _PLAIN = 100
@@ -123,6 +125,12 @@ _SAMPLER = (
     "rank=hvd.rank()), or let each rank read other files"
 )
 _WRAP = "use optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())"
+_INIT = "Call hvd.init() first, and use optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())"
+
+
+def is_compared(steps: int) -> bool:
+    """Return True if ranks compare samples of their parameters after this number of steps."""
+    return training.watched and (steps in _COMPARED or (steps % _INTERVAL == 0 and steps > _COMPARED[-1]))
 
 
 def after_step(names: Mapping[torch.Tensor, str], of: str, process_set: ProcessSet, steps: int, same: bool) -> None:
@@ -136,15 +144,39 @@ def after_step(names: Mapping[torch.Tensor, str], of: str, process_set: ProcessS
         same: False if the program has skipped reductions, so that parameters can differ between ranks.
     """
     training.steps += 1
-    if not training.watched or steps > _COMPARED[-1]:
+    if _copies:
+        _send_copied()
+    if not training.watched or (steps > _COMPARED[-1] and steps % _INTERVAL):
         return
     ranks = process_set.ranks or ()
     if steps == _BATCHES and batches.digests:
-        training.tell("batches", "", ranks, digests=batches.digests, remedy=_SAMPLER)
+        training.tell("batches", "", ranks, digests=batches.digests, remedy=batches.remedy)
     batches.wanted = steps < _BATCHES
-    if same and steps in _COMPARED:
-        trained = {name: p for p, name in names.items() if p.requires_grad}
-        training.tell("weights", of, ranks, steps, values=_sample(trained), remedy=_BROADCAST)
+    if same and is_compared(steps):
+        turn = _COMPARED.index(steps) if steps in _COMPARED else len(_COMPARED) - 1 + steps // _INTERVAL
+        chosen = _choose({name: p for p, name in names.items() if p.requires_grad}, turn)
+        rows = {name: _values(p, _VALUES, wait=False) for name, p in chosen}
+        devices = {p.device for _, p in chosen if p.is_cuda}
+        events = [torch.cuda.current_stream(device).record_event() for device in devices]
+        _copies.append((events, lambda: _tell_weights(rows, of, ranks, steps)))
+        _send_copied()
+
+
+_copies: list[tuple[list[Any], Callable[[], None]]] = []
+"""Samples that devices may still be copying to host memory: events, and a function that sends the sample."""
+
+
+def _send_copied() -> None:
+    """Send the samples that have been copied."""
+    if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+        return
+    while _copies and all(event.query() for event in _copies[0][0]):
+        _copies.pop(0)[1]()
+
+
+def _tell_weights(rows: Mapping[str, torch.Tensor], of: str, ranks: Sequence[int], steps: int) -> None:
+    values = {name: row.double().tolist() for name, row in rows.items()}
+    training.tell("weights", of, ranks, steps, values=values, remedy=_BROADCAST)
 
 
 def first_gradients(named: Iterable[tuple[str, torch.Tensor | None]], of: str, process_set: ProcessSet) -> None:
@@ -159,14 +191,23 @@ def first_gradients(named: Iterable[tuple[str, torch.Tensor | None]], of: str, p
 
 def _sample(tensors: Mapping[str, torch.Tensor]) -> dict[str, list[float]]:
     """Return a few values of at most ``_TENSORS`` tensors, by name."""
+    return {name: _values(t, _VALUES).double().tolist() for name, t in _choose(tensors)}
+
+
+def _choose(tensors: Mapping[str, torch.Tensor], turn: int = 0) -> list[tuple[str, torch.Tensor]]:
+    """Return at most ``_TENSORS`` of the tensors that can be read. Successive turns choose different ones."""
     usable = [(name, t) for name, t in tensors.items() if t.is_floating_point() and _can_be_read(t)]
-    chosen = usable[:: -(-len(usable) // _TENSORS) or 1]
-    return {name: _values(t, _VALUES).double().tolist() for name, t in chosen}
+    stride = -(-len(usable) // _TENSORS) or 1
+    return usable[turn % stride :: stride]
 
 
-def _values(tensor: torch.Tensor, count: int) -> torch.Tensor:
-    """Return at most ``count`` evenly spaced values of a tensor, in host memory."""
-    return tensor.detach().reshape(-1)[:: -(-tensor.numel() // count)].cpu()
+def _values(tensor: torch.Tensor, count: int, wait: bool = True) -> torch.Tensor:
+    """Return at most ``count`` evenly spaced values of a tensor, in host memory.
+
+    If ``wait`` is False, the values of a tensor on a GPU are valid only after its current stream has copied them.
+    """
+    some = tensor.detach().reshape(-1)[:: -(-tensor.numel() // count)]
+    return some.to("cpu", non_blocking=some.is_cuda and not wait, copy=True)
 
 
 def _can_be_read(tensor: torch.Tensor) -> bool:
@@ -175,6 +216,7 @@ def _can_be_read(tensor: torch.Tensor) -> bool:
         and tensor.layout is torch.strided
         and not (tensor.is_meta or tensor.is_quantized)
         and tensor.numel() > 0
+        and not getattr(tensor, "_fsdp_flattened", False)  # FSDP shards it; DTensor and others are other types
         and not (tensor.is_cuda and torch.cuda.is_current_stream_capturing())
     )
 
@@ -182,11 +224,17 @@ def _can_be_read(tensor: torch.Tensor) -> bool:
 class _Batches:
     """Digests of the first batches of the loader used for training."""
 
-    __slots__ = ("digests", "wanted")
+    __slots__ = ("digests", "remedy", "wanted")
 
     def __init__(self) -> None:
         self.wanted = True
         self.digests: list[str] = []
+        self.remedy = _SAMPLER
+
+    def note_sampler(self, iterator: Any) -> None:
+        """Record which sampler of a DataLoader the program should replace."""
+        name = type(getattr(getattr(iterator, "_index_sampler", None), "sampler", None)).__name__
+        self.remedy = _SAMPLER if name.startswith(("_", "NoneType")) else f"replace its {name}: {_SAMPLER}"
 
     def add(self, batch: Any) -> None:
         """Record the digest of a batch.
@@ -224,20 +272,34 @@ batches = _Batches()
 
 def _plain_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
     """Record a step of an optimizer that is not distributed. Ignores distributed optimizers."""
-    if any(hasattr(optimizer, name) for name in ("_hvd", "_hvd_shards", "_hvd_strategy")) or not training.watched:
+    if any(hasattr(optimizer, name) for name in ("_hvd", "_hvd_shards", "_hvd_strategy")):
+        return
+    if not training.watched:
+        check_launch(_INIT)
+        return
+    if torch.distributed.is_available() and torch.distributed.is_initialized():  # such as DDP and FSDP
         return
     # Count two bytes per parameter, because programs that average gradients themselves may send half precision.
     steps = training.plain_step(lambda: 2 * sum(p.numel() for p in _trained(optimizer)), _WRAP)
     if steps == _PLAIN:
         ranks = range(face.require_job().size)
-        values = _sample({f"{i} of {tuple(p.shape)}": p for i, p in enumerate(_trained(optimizer))})
+        values = _sample({name: p for name, p in _named(optimizer) if p.requires_grad})
         nothing = training.nothing_averaged()
-        training.tell("plain weights", "", ranks, steps, values=values, nothing_averaged=nothing, remedy=_WRAP)
+        what = {"values": values, "nothing_averaged": nothing, "beside": training.steps > 0, "remedy": _WRAP}
+        training.tell("plain weights", type(optimizer).__name__, ranks, steps, **what)
 
 
 def _trained(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    return [p for _, p in _named(optimizer) if p.requires_grad]
+
+
+def _named(optimizer: torch.optim.Optimizer) -> list[tuple[str, torch.Tensor]]:
+    """Return the parameters with the names that PyTorch knows, else with their positions and shapes."""
     groups: Collection[Mapping[str, Any]] = optimizer.param_groups
-    return [p for group in groups for p in group["params"] if p.requires_grad]
+    names = [name for group in groups for name in group.get("param_names") or [""] * len(group["params"])]
+    parameters = [p for group in groups for p in group["params"]]
+    pairs = enumerate(zip(names, parameters, strict=True))
+    return [(name or f"{i} of {tuple(p.shape)}", p) for i, (name, p) in pairs]
 
 
 def watch_plain_optimizers() -> None:
@@ -277,6 +339,7 @@ def watch_data_loaders() -> None:
             setattr(self, _BEGUN, training.steps)
         if batches.wanted:
             batches.add(batch)
+            batches.note_sampler(self)
         return batch
 
     kind.__next__ = __next__

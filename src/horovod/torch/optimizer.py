@@ -232,23 +232,33 @@ class _Control:
                 closure = reducing(closure, reducer)
                 args, kwargs = ((closure, *args[1:]), kwargs) if args else (args, {**kwargs, "closure": closure})
         elif isinstance(reducer, GradientReducer):
-            self._warn_of_left_out(reducer)
+            self._warn_of_left_out(
+                reducer, " in optimizer.skip_synchronize()", "call optimizer.synchronize() before it, unless"
+            )
         if reducer is not None and reducer.nothing_counted:
             step = _no_step
         return self._plain(step, args, kwargs)
 
-    def _warn_of_left_out(self, reducer: GradientReducer) -> None:
+    def _warn_of_left_out(self, reducer: GradientReducer, where: str, advice: str) -> None:
         if not self.warned and (left_out := reducer.coverage.left_out()):
             self.warned = True
             warn_user(
-                f"optimizer.step() in optimizer.skip_synchronize() uses gradients that were not reduced: "
-                f"{named(left_out)}; call optimizer.synchronize() before it, unless ranks may differ"
+                f"optimizer.step(){where} uses gradients that were not reduced: {named(left_out)}; {advice} ranks may "
+                "differ"
             )
 
     def _plain(self, step: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self.in_step = True
+        reducer = self.reducer
         try:
-            return step(*args, **kwargs)
+            result = step(*args, **kwargs)
+            if (
+                self.should_synchronize
+                and isinstance(reducer, GradientReducer)
+                and monitoring.is_compared(reducer.progress.steps.now() + 1)
+            ):
+                self._warn_of_left_out(reducer, "", "set gradients before step(), not in one of its hooks, unless")
+            return result
         finally:
             self.in_step = False
             self.synchronized = False

@@ -23,8 +23,8 @@ def weights(*values, name="w"):
 
 
 def test_parameters_that_differ():
-    text = compare("weights", *weights([1.0, 0.0], [1.0, 0.0], [0.5, 0.0]))
-    assert text.startswith("after step 2 parameter 'w' differs between rank 0 and rank 2: ")
+    text = compare("weights", *weights([1.0, 0.0], [1.0, 0.0], [0.5, 0.0], [0.5, 0.0]))
+    assert text.startswith("after step 2 parameter 'w' differs between rank 0 and ranks 2-3: ")
     assert text.endswith("do this")
 
 
@@ -75,9 +75,9 @@ def test_different_epochs():
     assert compare("epochs", (0, {"epochs": 1, "batches": 9}), (1, {"epochs": 1, "batches": 9})) == ""
 
 
-def plain(*values, averaged=()):
+def plain(*values, averaged=(), beside=False):
     return [
-        (rank, {"values": {"w": [value]}, "nothing_averaged": rank not in averaged})
+        (rank, {"values": {"w": [value]}, "nothing_averaged": rank not in averaged, "beside": beside})
         for rank, value in enumerate(values)
     ]
 
@@ -87,6 +87,10 @@ def test_plain_optimizers():
     assert text.startswith("after step 100 no gradient has been averaged in this job, and parameter 'w' differs")
     assert compare("plain weights", *plain(1.0, 1.0)) == ""
     assert compare("plain weights", *plain(1.0, 2.0, averaged=(1,))) == ""
+    assert compare("plain weights", *plain(1.0, 1.0, averaged=(0, 1), beside=True)) == ""
+    text = compare("plain weights", *plain(1.0, 2.0, averaged=(0, 1), beside=True), of="Adam", step=100)
+    assert text.startswith("an optimizer (Adam) is not distributed, though others of this job are, so its gradients")
+    assert "after its step 100 parameter 'w' differs between rank 0 and rank 1. If" in text
 
 
 def test_whether_anything_was_averaged():

@@ -182,8 +182,9 @@ TABLE: Final = (
             "they differ, in `step` of PyTorch's DistributedOptimizer and in Keras' BroadcastGlobalVariablesCallback "
             "(there also at the end of each epoch); 0: never", low=0, high=1 << 40, agreed=True, section=_WATCH),
     Setting("HOROVOD_TRAINING_CHECKS", "bool", True,
-            "rank 0 warns of likely mistakes: ranks whose parameters differ after the first steps, that train on the "
-            "same samples, that are in different epochs, or that average no gradient (docs/troubleshooting.md)",
+            "rank 0 warns of likely mistakes: ranks whose parameters differ, that train on the same samples, that are "
+            "in different epochs, or that average no gradient; training without hvd.init() is an error "
+            "(docs/troubleshooting.md)",
             section=_WATCH),
     Setting("HOROVOD_RECORDER_ENTRIES", "int", 1000,
             "entries of the flight recorder, which keeps the latest events of this rank's engine; 0: off", low=0,

@@ -7,41 +7,47 @@ from horovod.common.contract import reasons
 from horovod.common.contract.settings import Settings
 from horovod.common.job import Job
 from horovod.common.telemetry.message_bus import MessageBus
-from horovod.common.training import training
+from horovod.common.training import OFF, training
 
 if TYPE_CHECKING:
     from horovod._core import Engine
 
+_NAMED = 3  # Maximum number of parameters that a warning names.
 _OPEN = 64  # Maximum number of comparisons that wait for reports from ranks.
 # Tolerated relative difference between samples of a parameter, because hardware may round differently.
 _UNLIKE = 1e-5
-_OFF = "(HOROVOD_TRAINING_CHECKS=0 turns such checks off)"
+_OFF = f"({OFF} turns such checks off)"
 
 Notes = Mapping[int, Mapping[str, Any]]
 """Observations by rank, of all ranks that take part. Each has a ``remedy`` in the terms of its framework."""
 
 
 def _weights(notes: Notes) -> str:
-    found = _first_difference(notes)
+    found = _differences(notes)
     if not found:
         return ""
-    name, one, other = found
-    step = notes[one]["step"]
     return (
-        f"after step {step} parameter {name!r} differs between rank {one} and rank {other}: did all ranks begin with "
-        f"the same parameters? If not, {_remedy(notes)}"
+        f"after step {_step(notes)} parameter {found[0]}: did all ranks begin with the same parameters? If not, "
+        f"{_remedy(notes)}"
     )
 
 
 def _plain_weights(notes: Notes) -> str:
-    found = _first_difference(notes)
-    if not found or not all(note["nothing_averaged"] for note in notes.values()):
+    found = _differences(notes)
+    if not found:
         return ""
-    name, one, other = found
-    step = notes[one]["step"]
+    if all(note["beside"] for note in notes.values()):
+        one = next(iter(notes.values()))
+        return (
+            f"an optimizer ({one['of']}) is not distributed, though others of this job are, so its gradients are not "
+            f"averaged: after its step {_step(notes)} parameter {', parameter '.join(found[:_NAMED])}. If ranks are to "
+            f"train these parameters together, {_remedy(notes)}"
+        )
+    if not all(note["nothing_averaged"] for note in notes.values()):
+        return ""
     return (
-        f"after step {step} no gradient has been averaged in this job, and parameter {name!r} differs between rank "
-        f"{one} and rank {other}. If they are to train one model together, {_remedy(notes)}"
+        f"after step {_step(notes)} no gradient has been averaged in this job, and parameter {found[0]}. If they are "
+        f"to train one model together, {_remedy(notes)}"
     )
 
 
@@ -50,14 +56,20 @@ def _remedy(notes: Notes) -> str:
     return text
 
 
-def _first_difference(notes: Notes) -> tuple[str, int, int] | None:
-    """Return the first parameter that differs, and two ranks that hold different values."""
+def _step(notes: Notes) -> int:
+    number: int = next(iter(notes.values()))["step"]
+    return number
+
+
+def _differences(notes: Notes) -> list[str]:
+    """Return text about each parameter that differs, in order, such as "'w' differs between rank 0 and ranks 2-3"."""
     (first, mine), *others = notes.items()
+    found = []
     for name, values in mine["values"].items():
-        for rank, note in others:
-            if not _alike(values, note["values"].get(name)):
-                return name, first, rank
-    return None
+        unlike = sorted(rank for rank, note in others if not _alike(values, note["values"].get(name)))
+        if unlike:
+            found.append(f"{name!r} differs between rank {first} and {reasons.named_ranks(unlike)}")
+    return found
 
 
 def _alike(mine: Sequence[float], theirs: Sequence[float] | None) -> bool:
