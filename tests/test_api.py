@@ -80,6 +80,7 @@ TORCH_PARAMETERS = {
     "broadcast_object": "obj root_rank=0 name=None process_set",
     "allgather_object": "obj name=None",
 }
+SYNC = "batches policy='pad' weight=None"
 DEVICES = "device_dense='' device_sparse=''"
 SCOPE = "ignore_name_scope=False"
 SET_SCOPE = f"process_set {SCOPE}"
@@ -106,7 +107,7 @@ KERAS_PARAMETERS = {
 OPTIMIZER = f"optimizer name=None {DEVICES} compression sparse_as_dense=False gradient_predivide_factor=1.0 op=0"
 PASSES = "backward_passes_per_step=1 average_aggregated_gradients=False"
 PARAMETERS = {
-    "numpy": {**TORCH_PARAMETERS, "broadcast_parameters": "params root_rank=0"},
+    "numpy": {**TORCH_PARAMETERS, "broadcast_parameters": "params root_rank=0", "sync": SYNC},
     "torch": {
         **TORCH_PARAMETERS,
         "sparse_allreduce_async": "tensor name op process_set",
@@ -120,6 +121,7 @@ PARAMETERS = {
         "Gossip": "optimizer graph='exponential' push_sum=True every=1 average_every=0 wire=None process_set",
         "ParameterServer": "optimizer servers=1 mode='sync' staleness=None every=1 rate=None damping=False wire=None "
         "timeout=600.0",
+        "sync": SYNC,
         "SyncBatchNorm": "num_features eps=1e-05 momentum=0.1 affine=True track_running_stats=True",
     },
     "tensorflow": {
@@ -150,8 +152,9 @@ PARAMETERS = {
         "DistributedGradientTape": TAPE,
         "PartialDistributedGradientTape": TAPE.replace("scale_local", "local_layers=None scale_local"),
         "SyncBatchNormalization": "fused=False kwargs",
+        "sync": SYNC,
     },
-    "jax": {},
+    "jax": {"sync": SYNC},
     "mxnet": {
         "init": "comm=None process_sets=None",
         "shutdown": "",

@@ -54,6 +54,10 @@ class Current:
         """True if the current batch of ``hvd.sync`` is a copy, which counts as 0 whatever the program says."""
         self.ended: list[bool] | None = None
         """For each rank of the global set, True if it had no further batch in the last message of this batch."""
+        self.index = 0
+        """Number of batches of ``hvd.sync`` loops so far."""
+        self.stepped: set[str] = set()
+        """Names of the optimizers that have made a step in the current ``hvd.sync`` loop."""
 
     def number(self, default: float | Callable[[], Any] | None) -> float:
         """Return this rank's weight. ``default`` applies outside of ``hvd.weight`` blocks, before that of a batch."""

@@ -37,7 +37,7 @@ from horovod.jax import collectives as _collectives
 from horovod.jax import elastic
 from horovod.jax import process as _process
 from horovod.jax.collectives import *  # noqa: F403
-from horovod.jax.functions import allgather_object, broadcast_object, broadcast_parameters, check_in_sync
+from horovod.jax.functions import allgather_object, broadcast_object, broadcast_parameters, check_in_sync, sync
 from horovod.jax.gradients import grad, value_and_grad
 from horovod.jax.optimizer import DistributedOptimizer
 from horovod.jax.process import *  # noqa: F403
@@ -61,6 +61,7 @@ __all__ = [
     "check_in_sync",
     "elastic",
     "grad",
+    "sync",
     "value_and_grad",
     *_collectives.__all__,
     *_frontends.SHARED_NAMES,

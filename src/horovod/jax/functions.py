@@ -11,6 +11,7 @@ from horovod.common import in_sync, objects
 from horovod.common.frontends import JAX as face
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.refusals import refusing
+from horovod.common.uneven import make_sync
 from horovod.jax.arrays import flat, full_names
 from horovod.jax.collectives import broadcast_leaves
 
@@ -126,3 +127,6 @@ def check_in_sync(
         process_set,
         face,
     )
+
+
+sync = make_sync(face, policies=("stop", "pad"))

@@ -30,7 +30,14 @@ from horovod.common.ops import *  # noqa: F403
 from horovod.common.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from horovod.numpy import elastic
 from horovod.numpy.compression import Compression
-from horovod.numpy.functions import allgather_object, broadcast_object, broadcast_parameters, check_in_sync, shutdown
+from horovod.numpy.functions import (
+    allgather_object,
+    broadcast_object,
+    broadcast_parameters,
+    check_in_sync,
+    shutdown,
+    sync,
+)
 from horovod.numpy.functions import basics as _basics
 from horovod.numpy.movements import (
     allgather,
@@ -133,6 +140,7 @@ __all__ = [
     "poll",
     "reducescatter",
     "reducescatter_async",
+    "sync",
     "synchronize",
     *_frontends.SHARED_NAMES,
     *_ops.OP_NAMES,

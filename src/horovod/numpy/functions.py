@@ -11,6 +11,7 @@ from horovod.common.basics import HorovodBasics
 from horovod.common.dtypes import class_name
 from horovod.common.frontends import NUMPY as face
 from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.common.uneven import make_sync
 from horovod.numpy.arguments import take
 
 
@@ -126,3 +127,6 @@ def shutdown() -> None:
     """
     basics.shutdown()
     handles.forget()
+
+
+sync = make_sync(face)

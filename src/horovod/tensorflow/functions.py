@@ -9,6 +9,7 @@ from horovod.common import in_sync, objects
 from horovod.common.frontends import TENSORFLOW as face
 from horovod.common.in_sync import is_own
 from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.common.uneven import make_sync
 from horovod.tensorflow._library import refuse
 from horovod.tensorflow.arguments import DTYPES
 from horovod.tensorflow.calls import broadcast
@@ -27,6 +28,7 @@ __all__ = [
     "grouped_allreduce",
     "grouped_reducescatter",
     "reducescatter",
+    "sync",
 ]
 
 # Random generators keep their state in these dtypes. Broadcast them as signed integers of the same size.
@@ -291,3 +293,6 @@ def check_in_sync(
         process_set,
         face,
     )
+
+
+sync = make_sync(face)

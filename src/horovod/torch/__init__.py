@@ -32,6 +32,7 @@ from horovod.torch.functions import (
     broadcast_object,
     broadcast_optimizer_state,
     broadcast_parameters,
+    sync,
 )
 from horovod.torch.monitoring import check_in_sync
 from horovod.torch.mpi_ops import *  # noqa: F403
@@ -74,6 +75,7 @@ __all__ = [
     "in_shared_memory",
     "profile",
     "rank0_first",
+    "sync",
     "weight",
     *_mpi_ops.__all__,
 ]

@@ -265,6 +265,7 @@ class Weighing:
         self.total: float | None = None
         """Total weight of all ranks in the rounds of the last step, or None without a weighted round."""
         self._block: Any = None
+        self._place: Any = None
 
     def starts(self) -> bool:
         """Return True if gradients are weighted from now on, and were not so far.
@@ -302,11 +303,13 @@ class Weighing:
                 weights.
         """
         before, self.number = self.number, current.number(self._given) if counts else 0.0
-        if again and (self._block is not current.block or before != self.number):
+        place = current.block, current.index
+        if again and (self._place != place or before != self.number):
             raise RuntimeError(
-                "all backward passes of a step must run in the same hvd.weight() block, or with the same weight, which "
-                f"counts the samples of all of them; got {before:g}, then {self.number:g}"
+                "all backward passes of a step must run in the same hvd.weight() block or hvd.sync() iteration, or "
+                f"with the same weight, which counts the samples of all of them; got {before:g}, then {self.number:g}"
             )
+        self._place = place
         if counts:
             self._block = current.block
         self.late = half or self._compressed

@@ -9,10 +9,12 @@ import torch
 from horovod.common import objects
 from horovod.common.frontends import TORCH as face
 from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.common.uneven import make_sync
+from horovod.torch.ops.control import join
 from horovod.torch.ops.state_tensors import Form, broadcast_all, check_forms, empty_like, form_of
 from horovod.torch.ops.tensors import set_id
 
-__all__ = ["allgather_object", "broadcast_object", "broadcast_optimizer_state", "broadcast_parameters"]
+__all__ = ["allgather_object", "broadcast_object", "broadcast_optimizer_state", "broadcast_parameters", "sync"]
 
 
 @dataclass(frozen=True)
@@ -345,3 +347,11 @@ def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet 
         HorovodInternalError: Ranks disagree, or a rank was lost.
     """
     return objects.allgather_object(obj, name or "allgather_object", process_set, face=face)
+
+
+def _copy(optimizer: Any, root_rank: int) -> None:
+    broadcast_parameters([(name, p) for p, name in optimizer._parameter_names.items()], root_rank)
+    broadcast_optimizer_state(optimizer, root_rank)
+
+
+sync = make_sync(face, join, _copy)

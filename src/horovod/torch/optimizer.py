@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from horovod.common import uneven
 from horovod.common.contract.log import warn_user
 from horovod.common.frontends import TORCH as face
 from horovod.common.gradients import anybody_else, check_groups, check_passes, check_predivide, groups_of, scales
@@ -178,6 +179,8 @@ def DistributedOptimizer(
         reducer = reduce(members, unique_on_the_wire(optimizer, names, process_set), options)
     else:
         unwrap(optimizer)
+    if reducer is not None and process_set.process_set_id == 0:
+        uneven.optimizers[reducer.name] = optimizer
     monitoring.watch_data_loaders()
     return _wrap(optimizer, _Control(reducer, passes, members))
 
@@ -281,6 +284,8 @@ class _Control:
         if not self.in_step:
             marks.optimizer(self)
         if self.reducer is not None and not self.in_step:
+            if current.batch is not None:
+                current.stepped.add(self.reducer.name)
             count, process_set = self.reducer.progress.steps, self.reducer.options.process_set
             steps = count.add()
             monitoring.after_step(names, f"{self.reducer.name} {count.era}", process_set, steps, not self.warned)
