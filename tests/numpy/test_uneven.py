@@ -33,7 +33,8 @@ def test_policies():
         else:
             with pytest.warns(UserWarning, match=f"after 0 batches: rank 2 has no more, batches of rank {rank}"):
                 seen, batches = loop("stop")
-        assert seen == [] and batches.remaining == (0 if rank == 2 else None)
+        assert seen == []
+        assert batches.remaining == (0 if rank == 2 else None)
         assert [len(list(hvd.sync([], policy))) for policy in ("pad", "join", "stop")] == [0, 0, 0]
     finally:
         weights.current.used = False

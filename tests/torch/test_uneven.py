@@ -6,7 +6,7 @@ import torch
 import horovod.torch as hvd
 from horovod.common import weights
 from tests.ranks import on_ranks
-from tests.torch.programs import OPTIMIZERS, assert_all_equal, assert_close, batch, loss_of, network, wrap
+from tests.torch.programs import OPTIMIZERS, assert_all_equal, batch, loss_of, network, wrap
 
 COUNTS = {2: (3, 1), 3: (2, 0, 4)}
 """Batches of each rank, by the number of ranks."""

@@ -24,7 +24,7 @@ class Sync(Generic[_T]):
     """Iterable over a rank's batches that keeps ranks with different numbers of batches together.
 
     It looks one batch ahead, so that ranks learn during a batch which ranks have another one. The readiness message of
-    ``DistributedOptimizer`` carries this. If no such message was sent during a batch, ``exchange`` sends one of its own.
+    PyTorch's ``DistributedOptimizer`` carries this. If none was sent during a batch, ``_exchange`` sends a message.
     """
 
     def __init__(
