@@ -143,7 +143,10 @@ class Sync(Generic[_T]):
         """Warn how many batches of this rank remain, if there are any."""
         if not more:
             return
-        total = getattr(self._batches, "__len__", lambda: None)()
+        try:
+            total = int(len(self._batches))  # type: ignore[arg-type]
+        except TypeError:  # a generator, or a loader whose length is unknown
+            total = None
         self.remaining = None if total is None else total - count
         ranks = ", ".join(str(rank) for rank, end in enumerate(ended) if end)
         left = "batches" if total is None else f"{self.remaining} batches"
