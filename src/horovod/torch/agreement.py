@@ -271,11 +271,11 @@ class Weighing:
         """Return True if gradients are weighted from now on, and were not so far.
 
         Raises:
-            ValueError: The program is in an ``hvd.weight`` block, and the reduction is not Average.
+            ValueError: The program is in an ``hvd.weight`` block or ``hvd.sync`` loop, and the reduction is not Average.
         """
         if self.on or not (self._given is not None or current.used):
             return False
-        check_weighted_op(self._op, current.block)
+        check_weighted_op(self._op, current.batch if current.block is None else current.block)
         self.on = self._op == Average
         return self.on
 
