@@ -15,7 +15,7 @@ from horovod.common.gradients import anybody_else, check_groups, check_passes, c
 from horovod.common.ops import Adasum, Average, Sum, check_op
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.steps import marks
-from horovod.common.weights import check_weight, check_weighted_op
+from horovod.common.weights import check_weight, check_weighted_op, current
 from horovod.torch import coverage, monitoring
 from horovod.torch.adasum import DeltaReducer, check_set
 from horovod.torch.agreement import SMALL
