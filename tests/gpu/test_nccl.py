@@ -101,7 +101,7 @@ def test_one_gpu_and_one_host_is_refused_before_nccl_hears_of_it(two):
 
 
 def keep_busy(seconds):
-    """Keep the current stream busy for this time, or for ever."""
+    """Keep the current stream busy for this time, or without limit."""
     if SIMULATED:
         import threading
 

@@ -32,5 +32,5 @@ def test_steps_of_fit_are_seen(keras_pool, backend, data_is_seen):
         assert stats["step_seconds"] > 0.018
         assert (stats["data_seconds"] is not None) == data_is_seen
     if backend != "tensorflow":  # it waits where the wait cannot be measured
-        # A busy machine adds some of its own.
+        # A busy machine adds some.
         assert first["exposed_seconds"] > max(0.01, second["exposed_seconds"])

@@ -22,7 +22,7 @@ def test_policies():
     rank = hvd.rank()
     try:
         seen, batches = loop("pad")
-        # Rank 2 has no batch of its own, so it gets one of rank 0.
+        # Rank 2 has no batch, so it gets one of rank 0.
         assert seen == [[(1, False)] * 3, [(2, False), (0, True), (0, True)], [(0, True)] * 3][rank]
         assert batches.last_rank is None
         seen, batches = loop("join")

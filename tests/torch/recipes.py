@@ -111,6 +111,7 @@ CHECKS = {
     "compile": (learned,),
     "IterableDataset": (iterable, learned),
     "padded batches": (padded,),
+    "sync": (learned,),
     "join": (learned,),
     "evaluation": (evaluation,),
     "checkpoint": (checkpoint, learned),

@@ -62,7 +62,7 @@ def test_poll():
 @on_ranks(3)
 def test_sparse_allreduce():
     n, me = hvd.size(), hvd.rank()
-    rows = torch.tensor([[me, n, me]])  # one row of its own, twice, and one shared by all ranks
+    rows = torch.tensor([[me, n, me]])  # one own row, twice, and one shared by all ranks
     t = torch.sparse_coo_tensor(rows, torch.ones(3, 2), (n + 1, 2), check_invariants=False)
     want = torch.zeros(n + 1, 2)
     want[:n] = 2

@@ -58,7 +58,7 @@ def test_training_equals_one_process(policy):
 
 
 def refuse(*_):
-    raise AssertionError("a message of its own, although the data is even or carried by the optimizer")
+    raise AssertionError("sent an extra message, although the optimizer carries the flag")
 
 
 @on_ranks(2)
@@ -70,7 +70,7 @@ def test_even_data_adds_no_messages():
         even._exchange = even._catch_up = refuse
         assert train(net, optimizer, even) == 2
         plain = hvd.sync([torch.ones(2 + hvd.rank(), 1)] * (1 + 2 * hvd.rank()), policy="pad")
-        seen = [(plain.padding, plain.weight) for _ in plain]  # no optimizer: messages of its own
+        seen = [(plain.padding, plain.weight) for _ in plain]  # no optimizer, so extra messages
         assert seen == ([(False, 2), (True, 0), (True, 0)] if hvd.rank() == 0 else [(False, 3)] * 3)
     finally:
         weights.current.used = False

@@ -104,7 +104,7 @@ class Metric:
         self._sums.update(other._sums)
 
     def reset(self) -> None:
-        """Remove all samples."""
+        """Discard the samples of all updates."""
         self._sums.clear()
 
     def compute(self, process_set: ProcessSet = global_process_set) -> Any:

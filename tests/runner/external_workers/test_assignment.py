@@ -176,7 +176,7 @@ def test_a_stranger_with_all_that_was_told_gets_nothing(job):
     made, servers, _ = job
     told = made.ask(made.add(), describe)
     order = servers.assign(0, told, {}, 1.0)
-    stranger = made.add()  # it has a key pair of its own
+    stranger = made.add()  # with its own key pair
     made.ask(stranger, describe)
     made.tell(stranger, lambda: assignment.join(order))
     good, why = made.hear(stranger)
