@@ -271,7 +271,7 @@ class Weighing:
         """Return True if gradients are weighted from now on, and were not so far.
 
         Raises:
-            ValueError: The program is in an ``hvd.weight`` block or ``hvd.sync`` loop, and the reduction is not Average.
+            ValueError: In an ``hvd.weight`` block or ``hvd.sync`` loop, and the reduction is not Average.
         """
         if self.on or not (self._given is not None or current.used):
             return False
