@@ -144,7 +144,7 @@ class Sync(Generic[_T]):
         if not more:
             return
         try:
-            total = int(len(self._batches))  # type: ignore[arg-type]
+            total = len(self._batches)  # type: ignore[arg-type]
         except TypeError:  # a generator, or a loader whose length is unknown
             total = None
         self.remaining = None if total is None else total - count
