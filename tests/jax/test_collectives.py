@@ -7,6 +7,7 @@ jax = pytest.importorskip("jax")
 from jax import numpy as jnp  # noqa: E402
 
 import horovod.jax as hvd  # noqa: E402
+from tests import weighted  # noqa: E402
 from tests.ranks import on_jax  # noqa: E402
 
 # The conformance suite has the others, outside of programs.
@@ -207,3 +208,12 @@ def test_one_rank_runs_eagerly_while_the_other_compiles(jax_pool):
     assert first[0] == first[1]
     assert second[0] == second[1]
     assert first[0][:3] == second[0][:3] == [[0, 2, 4, 6], [0, 4, 8, 12], [0, 2, 4, 6, 0, 2, 4, 6]]
+
+
+@on_jax(2, HOROVOD_DYNAMIC_PROCESS_SETS="1")
+def test_weighted_averages():
+    with jax.enable_x64(True):
+        weighted.check(hvd, jnp.asarray, hvd.add_process_set, ("float16", "bfloat16"), jax.jit)
+    n = 1.0 + 2 * hvd.rank()
+    loss = jax.grad(lambda x: (hvd.allreduce({"a": x}, weight=n, name="differentiable")["a"] * jnp.arange(2.0)).sum())
+    np.testing.assert_allclose(loss(jnp.ones(2)), 2 * n / 4 * np.arange(2.0), rtol=1e-6)

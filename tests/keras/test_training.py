@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from tests import weighted
 from tests.keras.modules import hvd, keras, models
 from tests.ranks import on_keras3, on_keras_on_tensorflow, on_smoke_keras3, on_stateful_keras3
 
@@ -286,3 +287,8 @@ def test_embeddings():
         ours.compile(optimizer=ours.optimizer, loss="mse")
         with pytest.raises(ValueError, match="sparse_as_dense"):
             ours.fit(*parts, batch_size=4, shuffle=False, verbose=0)
+
+
+@on_keras3(2)
+def test_weighted_averages():
+    weighted.check(hvd, keras.ops.cast)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import horovod.numpy as hvd
+from tests import weighted
 from tests.numpy.reference import COPIED, assert_same, reduced, value, values
 from tests.ranks import on_ranks
 
@@ -82,3 +83,8 @@ def test_join_and_objects():
     with pytest.raises(RuntimeError, match="weights"):
         hvd.check_in_sync(weights=np.full(3, rank))
     assert hvd.should_stop() is False
+
+
+@on_ranks(2, HOROVOD_DYNAMIC_PROCESS_SETS="1")
+def test_weighted_averages():
+    weighted.check(hvd, lambda array, dtype: np.asarray(array).astype(dtype), hvd.add_process_set)

@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 import horovod.tensorflow as hvd
+from tests import weighted
 from tests.ranks import on_tensorflow
 from tests.tensorflow.reference import ALL, assert_close, assert_reduced, assert_same, value, values
 
@@ -162,3 +163,14 @@ def joined():
 def test_join(tf_pool):
     results = tf_pool(3).run(joined)
     assert results == [([3.0], 2), ([3.0, 2.0], 2), ([3.0, 2.0, 1.0], 2)]
+
+
+@on_tensorflow(2, HOROVOD_DYNAMIC_PROCESS_SETS="1")
+def test_weighted_averages():
+    weighted.check(hvd, tf.cast, hvd.add_process_set, ("float16", "bfloat16"), tf.function)
+    with pytest.raises(ValueError, match="tensor must be dense with weight"):
+        hvd.allreduce(tf.IndexedSlices(tf.ones([1, 2]), tf.constant([0])), weight=1)
+    mine, n = tf.Variable([3.0, 4.0]), 1.0 + 2 * hvd.rank()
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(hvd.allreduce(mine, weight=n, name="differentiable") * [1.0, 2.0])
+    assert_close(tape.gradient(loss, mine), 2 * n / 4 * np.array([1.0, 2.0]))

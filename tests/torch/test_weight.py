@@ -7,6 +7,7 @@ import torch
 
 import horovod.torch as hvd
 from horovod.common import weights
+from tests import weighted
 from tests.ranks import on_ranks
 from tests.torch.programs import assert_all_equal, assert_close, batch, network, wrap
 
@@ -230,3 +231,11 @@ def test_weighted_gradients_match_one_process():
         refusals()
     finally:
         weights.current.used = False
+
+
+@on_ranks(2, HOROVOD_DYNAMIC_PROCESS_SETS="1")
+def test_weighted_averages_of_tensors():
+    weighted.check(hvd, lambda array, dtype: torch.tensor(array).to(getattr(torch, dtype)), hvd.add_process_set)
+    mine, n = torch.ones(2, requires_grad=True), 1.0 + 2 * hvd.rank()
+    (hvd.allreduce(mine, weight=n, name="differentiable") * torch.arange(2.0)).sum().backward()
+    torch.testing.assert_close(mine.grad, 2 * n / 4 * torch.arange(2.0))

@@ -211,6 +211,7 @@ def make_functions(frontend: Frontend) -> SimpleNamespace:
         postscale_factor: float = 1.0,
         op: int | None = None,
         compression: Any = none,
+        weight: Any = None,
     ) -> Any:
         """Reduce a value over all ranks.
 
@@ -224,6 +225,10 @@ def make_functions(frontend: Frontend) -> SimpleNamespace:
             op (int, optional): ``Average`` (default), ``Sum``, ``Min``, ``Max`` or ``Product``.
             compression (Compressor): See ``Compression``. The ``wire_*`` compressors require float32 and ``Average`` or
                 ``Sum``. Default: none.
+            weight (float, optional): This rank's weight, such as a number of samples, 0 or more. The result is then
+                ``sum(weight * value) / sum(weight)`` over the ranks, and zeros if all weights are 0. All ranks must
+                pass it, or none. It requires a floating-point value, ``Average``, and no scale factors. Default: all
+                ranks count alike.
 
         Returns:
             Tensor: Reduced value, a tensor of the backend.
@@ -235,7 +240,7 @@ def make_functions(frontend: Frontend) -> SimpleNamespace:
         """
         op = resolve_op(op, average, lambda: operation_on_rank(state, "allreduce"))
         check_compression(compression)
-        return adapter.allreduce(value, name, op, prescale_factor, postscale_factor, compression)
+        return adapter.allreduce(value, name, op, prescale_factor, postscale_factor, compression, weight)
 
     def allgather(value: Any, name: str | None = None) -> Any:
         """Concatenate the values of all ranks along dimension 0, in rank order.

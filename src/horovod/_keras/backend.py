@@ -75,7 +75,14 @@ class Adapter(Protocol):
         """Return a hashable key that is the same for a variable and for each of its wrappers."""
 
     def allreduce(
-        self, value: Any, name: str | None, op: int, prescale: float, postscale: float, compression: Any
+        self,
+        value: Any,
+        name: str | None,
+        op: int,
+        prescale: float,
+        postscale: float,
+        compression: Any,
+        weight: Any = None,
     ) -> Any:
         """Return the reduction of ``value`` as a tensor.
 

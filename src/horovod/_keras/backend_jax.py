@@ -22,6 +22,7 @@ from horovod.common.compression import check_wire
 from horovod.common.frontends import KERAS
 from horovod.common.ops import Average, Sum, wire_name
 from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.common.weights import check_weight, check_weighted_op, weighted_allreduce
 
 __all__ = ["Compression", "basics", "errors_as_ours", "face", "shutdown"]
 
@@ -81,6 +82,7 @@ def allreduce(
     prescale: float = 1.0,
     postscale: float = 1.0,
     compression: Any = Compression.none,
+    weight: Any = None,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
     """Return the reduction of all ranks' values as a JAX array.
@@ -88,6 +90,12 @@ def allreduce(
     It also works in a compiled program. It is differentiable: the gradients are reduced in the same way.
     """
     value = _array(value)
+    if weight is not None:
+        check_weighted_op(op, weight, prescale, postscale)
+        count = jnp.asarray(weight if isinstance(weight, jax.Array) else check_weight(weight))
+        add = functools.partial(allreduce, op=Sum, process_set=process_set)
+        how = None if compression is Compression.none else compression
+        return weighted_allreduce(jnp, lambda one, dtype: one.astype(dtype), value, count, add, name, how)
     wire = check_wire(compression, value, op, "allreduce")
     reduction = Reduction(op, process_set, prescale, postscale, wire)
     (value, context), full = compression.compress(value), wire_name("allreduce", name)

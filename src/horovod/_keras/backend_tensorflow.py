@@ -93,9 +93,15 @@ def convert(value: Any) -> Any:
 
 
 def allreduce(
-    value: Any, name: str | None, op: int, prescale: float, postscale: float, compression: Any = Compression.none
+    value: Any,
+    name: str | None,
+    op: int,
+    prescale: float,
+    postscale: float,
+    compression: Any = Compression.none,
+    weight: Any = None,
 ) -> Any:
-    factors = {"prescale_factor": prescale, "postscale_factor": postscale}
+    factors = {"prescale_factor": prescale, "postscale_factor": postscale, "weight": weight}
     return _value_of(hvd.allreduce(convert(value), name=name, op=op, compression=compression, **factors))
 
 

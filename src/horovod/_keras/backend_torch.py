@@ -160,9 +160,15 @@ def convert(value: Any) -> torch.Tensor:
 
 
 def allreduce(
-    value: Any, name: str | None, op: int, prescale: float, postscale: float, compression: Any = Compression.none
+    value: Any,
+    name: str | None,
+    op: int,
+    prescale: float,
+    postscale: float,
+    compression: Any = Compression.none,
+    weight: Any = None,
 ) -> torch.Tensor:
-    factors = {"prescale_factor": prescale, "postscale_factor": postscale}
+    factors = {"prescale_factor": prescale, "postscale_factor": postscale, "weight": weight}
     return hvd.allreduce(convert(value), name=name, op=op, compression=compression, **factors)
 
 

@@ -29,10 +29,14 @@ def check_weight(weight: Any) -> float:
     return number
 
 
-def check_weighted_op(op: int, weight: Any) -> None:
-    """Raise ValueError if ``weight`` is not None and ``op`` is not Average."""
+def check_weighted_op(op: int, weight: Any, *scales: Any) -> None:
+    """Raise ValueError if ``weight`` is not None and ``op`` is not Average, or a scale factor is not 1."""
     if weight is not None and op != Average:
         raise ValueError(f"weight requires op=Average, got op={op_name(op)}")
+    if weight is not None and any(scale != 1 for scale in scales):
+        raise ValueError(
+            f"prescale_factor and postscale_factor must be 1.0 with weight, got {scales}; multiply the result instead"
+        )
 
 
 class Current:
@@ -130,19 +134,81 @@ def decode(message: bytes | bytearray) -> tuple[list[float], list[bool]]:
     return [abs(n) for n in numbers], [math.copysign(1.0, n) < 0 for n in numbers]
 
 
-def weighted_mean(
-    wide: Any, zeros: Any, weight: Any, sum_all: Callable[[Sequence[Any]], Sequence[Any]], count: Callable[[float], Any]
-) -> Any:
-    """Return the weighted mean of one value per rank; zeros if the total weight is 0.
+def weighted_means(
+    xp: Any,
+    cast: Callable[[Any, Any], Any],
+    values: Sequence[Any],
+    weight: Any,
+    sum_all: Callable[[Sequence[Any]], Sequence[Any]],
+    sum_shares: Callable[[Sequence[Any]], Sequence[Any]] | None = None,
+) -> list[Any]:
+    """Return the weighted mean over the ranks of each value; zeros if the total weight is 0.
+
+    A value with weight 0 can be NaN. By default weights and values are summed in one operation. With ``sum_shares``,
+    weights are summed first, and each rank then sends its share of the mean, which cannot overflow a 16-bit float.
 
     Args:
-        wide: This rank's value, in float32 or wider, so that its product with the weight cannot overflow.
-        zeros: Zeros of the same shape and dtype.
-        weight: This rank's weight.
-        sum_all: Function that sums a list of values over the ranks in one grouped operation.
-        count: Function that converts a weight to an array or tensor with one element, in float32 or wider.
+        xp: Module with the functions ``where``, ``zeros_like`` and ``ones_like`` for these values.
+        cast: Function that converts an array to a dtype.
+        values: Arrays in float32 or wider.
+        weight: Weight of this rank, as an array without dimensions in float32 or wider.
+        sum_all: Function that sums a list of arrays over the ranks in one operation, without loss.
+        sum_shares: Function that sums the shares of the values, or None.
     """
-    number = check_weight(weight)
-    total, summed = sum_all([count(number), wide * number if number else zeros])  # a value with weight 0 can be NaN
-    # Without a weight the sum is 0, so that dividing it by any number gives 0.
-    return summed / (total + (total == 0))
+
+    def scaled(value: Any, factor: Any) -> Any:
+        return xp.where(factor > 0, value * cast(factor, value.dtype), xp.zeros_like(value))
+
+    def divisor(total: Any, like: Any) -> Any:
+        return cast(xp.where(total > 0, total, xp.ones_like(total)), like.dtype)
+
+    if sum_shares is None:
+        *sums, total = sum_all([*(scaled(value, weight) for value in values), weight])
+        return [value / divisor(total, value) for value in sums]
+    (total,) = sum_all([weight])
+    return list(sum_shares([scaled(value, cast(weight, value.dtype) / divisor(total, value)) for value in values]))
+
+
+def weighted_allreduce(
+    xp: Any,
+    cast: Callable[[Any, Any], Any],
+    tensor: Any,
+    weight: Any,
+    allreduce: Callable[..., Any],
+    name: str | None,
+    compression: Any = None,
+) -> Any:
+    """Return the weighted mean over the ranks of one tensor, for the functions ``allreduce`` of frontends.
+
+    Args:
+        xp: Module with the functions of ``weighted_means``, ``reshape`` and ``concatenate`` or ``concat``.
+        cast: Function that converts an array to a dtype.
+        tensor: This rank's floating-point tensor.
+        weight: This rank's weight, as an array without dimensions.
+        allreduce: Function that sums a tensor over the ranks, with the arguments ``name`` and ``compression``.
+        name: Name of the operation, or None.
+        compression: Compressor, or None.
+
+    Raises:
+        ValueError: The tensor is not a floating-point tensor.
+    """
+    if "float" not in str(tensor.dtype):
+        raise ValueError(f"tensor must be a floating-point tensor with weight, got {tensor.dtype}")
+    wide = "float64" if "float64" in str(tensor.dtype) else "float32"
+    dtype = getattr(xp, wide, wide)
+    value = cast(tensor, dtype)
+    shape = xp.shape(value) if hasattr(xp, "shape") else value.shape
+    concatenate = xp.concatenate if hasattr(xp, "concatenate") else xp.concat
+
+    def sum_all(arrays: Sequence[Any]) -> Sequence[Any]:
+        if len(arrays) == 1:
+            return [allreduce(arrays[0], name=f"{name}.weight" if name else None)]
+        sums = allreduce(concatenate([xp.reshape(array, (-1,)) for array in arrays], 0), name=name)
+        return [xp.reshape(sums[:-1], shape), sums[-1]]
+
+    def sum_shares(arrays: Sequence[Any]) -> Sequence[Any]:
+        return [allreduce(arrays[0], name=name, compression=compression)]
+
+    late = None if compression is None else sum_shares
+    (mean,) = weighted_means(xp, cast, [value], cast(weight, dtype), sum_all, late)
+    return cast(mean, tensor.dtype)

@@ -33,6 +33,7 @@ from horovod.common.frontends import JAX as face
 from horovod.common.ops import Average, Sum, check_parts, check_scale, check_scatter, resolve_op, scattered_rows
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.refusals import refusing
+from horovod.common.weights import check_weight, check_weighted_op, weighted_means
 from horovod.jax.arrays import flat, full_names, to_copy, to_reduce
 
 __all__ = [
@@ -58,6 +59,7 @@ def allreduce(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
+    weight: Any = None,
 ) -> Any:
     """Reduce an array or pytree over all ranks.
 
@@ -76,6 +78,10 @@ def allreduce(
         prescale_factor (float): Factor applied to the input before the reduction. Default: 1.0.
         postscale_factor (float): Factor applied to the result. Default: 1.0.
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
+        weight (float or scalar array, optional): This rank's weight, such as a number of samples, 0 or more. The result
+            is then ``sum(weight * tree) / sum(weight)`` over the ranks, computed in float32 or wider, and zeros if all
+            weights are 0. Arrays with weight 0 can be NaN. All ranks must pass it, or none. It requires floating-point
+            arrays, ``Average``, and no scale factors. Default: all ranks count alike.
 
     Returns:
         pytree: Reduced JAX arrays, in the structure of ``tree``.
@@ -87,7 +93,16 @@ def allreduce(
             message instead.
     """
     how = (compression, prescale_factor, postscale_factor, process_set)
-    return _allreduce(tree, "allreduce", name, resolve_op(op, average, "allreduce"), *how)
+    op = resolve_op(op, average, "allreduce")
+    if weight is None:
+        return _allreduce(tree, "allreduce", name, op, *how)
+    check_weighted_op(op, weight, prescale_factor, postscale_factor)
+    leaves, places, structure = flat(tree)
+    for leaf in leaves:
+        if not jnp.issubdtype(leaf.dtype, jnp.floating):
+            raise ValueError(f"tree must contain only floating-point arrays with weight, got {leaf.dtype}")
+    names, key = full_names("allreduce", name, places), f"allreduce.{name}.weight" if name else ""
+    return structure.unflatten(reduce_weighted(leaves, names, key, count_of(weight), compression, process_set))
 
 
 @refusing(face)
@@ -180,6 +195,73 @@ def reduce_leaves(
         reduced = [jnp.asarray(one) for one in arrays.allreduce_all(face, tensors, names, reduction, groups)]
     results = zip(reduced, sent, compressed, strict=True)
     return [compression.decompress(restore(one), context) for one, (_, restore), (_, context) in results]
+
+
+def count_of(weight: Any) -> Any:
+    """Return ``weight``, traced or not, as a float32 scalar.
+
+    Raises:
+        ValueError: ``weight`` is not a number, or it is not traced and negative or not finite.
+    """
+    try:
+        count = jnp.asarray(weight, jnp.float32)
+    except (TypeError, ValueError):
+        raise ValueError(f"weight must be a number, got a {type(weight).__name__}") from None
+    if count.ndim:
+        raise ValueError(f"weight must be a number, got shape {count.shape}")
+    if not calls.is_traced([count]):
+        check_weight(weight)
+    return count
+
+
+def reduce_weighted(
+    leaves: Sequence[Any],
+    names: Sequence[str],
+    weight_name: str,
+    count: Any,
+    compression: Any,
+    process_set: ProcessSet,
+    beside: Sequence[Any] = (),
+    steps: str = "",
+) -> list[Any]:
+    """Return the weighted means of arrays over the ranks, in their dtypes; see ``reduce_leaves``.
+
+    The weights travel in the same call, unless the arrays are sent in less than 32 bits. Then they are reduced first,
+    and each rank sends its arrays times weight / total, which cannot overflow.
+
+    Args:
+        leaves: This rank's arrays.
+        names: Their names on the wire.
+        weight_name: Name of the weight on the wire.
+        count: Weight of this rank, as a scalar array.
+        compression: Compressor.
+        process_set: Ranks that take part.
+        beside: As for ``reduce_leaves``.
+        steps: As for ``reduce_leaves``.
+    """
+    wide = [leaf.astype(wide_of(leaf.dtype)) for leaf in leaves]
+    count = count.astype(jnp.result_type(count, *wide))
+    how = (Sum, Compression.none, 1.0, 1.0, process_set)
+
+    def sum_all(values: Sequence[Any]) -> list[Any]:
+        if len(values) == 1:
+            return reduce_leaves(values, [weight_name], *how, beside=[*leaves, *beside])
+        return reduce_leaves(values, [*names, weight_name], *how, beside=beside, steps=steps)
+
+    def sum_shares(shares: Sequence[Any]) -> list[Any]:
+        sent = [s if leaf.dtype.itemsize == 1 else s.astype(leaf.dtype) for s, leaf in zip(shares, leaves, strict=True)]
+        return reduce_leaves(sent, names, Sum, compression, 1.0, 1.0, process_set, beside=beside, steps=steps)
+
+    exact = compression is Compression.none and all(leaf.dtype.itemsize >= 4 for leaf in leaves)
+    means = weighted_means(
+        jnp, lambda one, dtype: one.astype(dtype), wide, count, sum_all, None if exact else sum_shares
+    )
+    return [mean.astype(leaf.dtype) for mean, leaf in zip(means, leaves, strict=True)]
+
+
+def wide_of(dtype: Any) -> Any:
+    """Return ``dtype`` if it is a floating-point type of 32 bits or more, and float32 otherwise."""
+    return dtype if jnp.issubdtype(dtype, jnp.inexact) and dtype.itemsize >= 4 else jnp.dtype(jnp.float32)
 
 
 @refusing(face)

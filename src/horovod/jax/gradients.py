@@ -11,12 +11,13 @@ from horovod._jax.compression import Compression
 from horovod.common.compression import check_compression
 from horovod.common.frontends import JAX as face
 from horovod.common.gradients import anybody_else, check_predivide, scales
-from horovod.common.ops import Average, Sum, check_op, op_name
+from horovod.common.ops import Average, check_op
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.refusals import refusing
 from horovod.common.steps import marks
+from horovod.common.weights import check_weighted_op
 from horovod.jax.arrays import flat, full_names
-from horovod.jax.collectives import reduce_leaves
+from horovod.jax.collectives import count_of, reduce_leaves, reduce_weighted, wide_of
 
 
 @dataclass
@@ -61,12 +62,11 @@ class GradientReduction:
             gradients: Pytree of this rank's gradients.
             weight: Weight of this rank's gradients, such as its number of samples. It can be a number or a traced
                 scalar. The result is then the weighted mean, and zero if all weights are 0. Gradients with weight 0 are
-                ignored and can be NaN. The weights are reduced first, in a separate call.
+                ignored and can be NaN.
             beside: Pytree of other arrays of the caller. If one of them is traced, the call becomes part of the
                 compiled program even if ``gradients`` are constants.
         """
-        if weight is not None and self.op != Average:
-            raise ValueError(f"weight requires op=Average, got op={op_name(self.op)}")
+        check_weighted_op(self.op, weight)
         count = None if weight is None else count_of(weight)
         if not self.active():
             if count is None:
@@ -76,7 +76,8 @@ class GradientReduction:
         names = full_names("allreduce", self.name, places)
         others = jax.tree_util.tree_leaves(beside)
         if count is not None:
-            return structure.unflatten(self._weighted(leaves, names, count, others))
+            full, how = f"allreduce.{self.name}.weight", (self.compression, self.process_set)
+            return structure.unflatten(reduce_weighted(leaves, names, full, count, *how, others, self._steps()))
         prescale, postscale = scales(self.predivide)
         how = (self.op, self.compression, prescale, postscale, self.process_set)
         return structure.unflatten(reduce_leaves(leaves, names, *how, beside=others, steps=self._steps()))
@@ -84,55 +85,14 @@ class GradientReduction:
     def _steps(self) -> str:
         return f"allreduce.{self.name}.step" if self.counted else ""
 
-    def _weighted(self, leaves: Sequence[Any], names: Sequence[str], count: Any, others: Sequence[Any]) -> list[Any]:
-        # Reduce the total weight first, uncompressed. Each rank then sends its gradients times weight / total. Unlike
-        # gradients times a number of samples, these values cannot overflow 16-bit floats, and they need no predivision.
-        full = f"allreduce.{self.name}.weight"
-        none = Compression.none
-        (total,) = reduce_leaves([count], [full], Sum, none, 1.0, 1.0, self.process_set, beside=[*leaves, *others])
-        mine = [shared(leaf, count, total) for leaf in leaves]
-        how = (Sum, self.compression, 1.0, 1.0, self.process_set)
-        sums = reduce_leaves(mine, names, *how, beside=others, steps=self._steps())
-        return [one.astype(leaf.dtype) for one, leaf in zip(sums, leaves, strict=True)]
-
-
-def count_of(weight: Any) -> Any:
-    """Return ``weight``, traced or not, as a float32 scalar.
-
-    Raises:
-        ValueError: ``weight`` is not a number.
-    """
-    try:
-        count = jnp.asarray(weight, jnp.float32)
-    except (TypeError, ValueError):
-        raise ValueError(f"weight must be a number, got a {type(weight).__name__}") from None
-    if count.ndim:
-        raise ValueError(f"weight must be a number, got shape {count.shape}")
-    return count
-
 
 def weighted(leaf: Any, weight: Any) -> Any:
     """Return ``leaf * weight`` in float32, or in the dtype of ``leaf`` if that is wider.
 
     If the weight is 0, the result is 0 even if ``leaf`` is NaN, as the gradient of an empty batch is.
     """
-    wide = leaf.astype(_wide(leaf.dtype))
+    wide = leaf.astype(wide_of(leaf.dtype))
     return jnp.where(weight != 0, wide * weight.astype(wide.dtype), jnp.zeros_like(wide))
-
-
-def shared(leaf: Any, weight: Any, total: Any) -> Any:
-    """Return ``leaf * weight / total``, computed in float32 or wider; 0 if the total is 0.
-
-    The result has the dtype of ``leaf``, or float32 for 8-bit floats, which are summed in float32.
-    """
-    dtype = _wide(leaf.dtype)
-    share = weight.astype(dtype) / jnp.where(total > 0, total, 1).astype(dtype)
-    part = weighted(leaf, jnp.where(total > 0, share, 0))
-    return part if leaf.dtype.itemsize == 1 else part.astype(leaf.dtype)
-
-
-def _wide(dtype: Any) -> Any:
-    return dtype if jnp.issubdtype(dtype, jnp.inexact) and dtype.itemsize >= 4 else jnp.dtype(jnp.float32)
 
 
 def value_and_grad(

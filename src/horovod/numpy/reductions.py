@@ -1,16 +1,20 @@
 """Allreduce and reducescatter of single arrays and of groups of arrays."""
 
+import functools
 from collections.abc import Sequence
 from typing import Any
+
+import numpy as np
 
 from horovod._arrays.checks import Reduction, label_of, set_id
 from horovod._arrays.collectives import start_allreduce, start_reducescatter
 from horovod._arrays.handles import Handle, Pending, start
 from horovod.common.compression import check_wire, refuse_wire
 from horovod.common.frontends import NUMPY as face
-from horovod.common.ops import Average, resolve_op, wire_name
+from horovod.common.ops import Average, Sum, resolve_op, wire_name
 from horovod.common.ops import grouped_names as group_names
 from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.common.weights import check_weight, check_weighted_op, weighted_allreduce
 from horovod.numpy.arguments import Array, Given, take, take_all
 from horovod.numpy.compression import Compression
 
@@ -65,6 +69,7 @@ def allreduce(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
+    weight: float | None = None,
 ) -> Array:
     """Reduce an array over all ranks, into a new array.
 
@@ -81,6 +86,10 @@ def allreduce(
         prescale_factor (float): Factor applied to ``tensor`` before the reduction. Default: 1.0.
         postscale_factor (float): Factor applied to the result. Default: 1.0.
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
+        weight (float, optional): This rank's weight, such as a number of samples, 0 or more. The result is then
+            ``sum(weight * tensor) / sum(weight)`` over the ranks, computed in float32 or wider, and zeros if all
+            weights are 0. An array with weight 0 can be NaN. All ranks must pass it, or none. It requires a
+            floating-point array, ``Average``, and no scale factors. Default: all ranks count alike.
 
     Returns:
         numpy.ndarray: New array with the result.
@@ -93,6 +102,12 @@ def allreduce(
     what = _op_label("allreduce", name)
     op = resolve_op(op, average, what)
     given = take(tensor, what)
+    if weight is not None:
+        check_weighted_op(op, weight, prescale_factor, postscale_factor)
+        count = np.asarray(check_weight(weight))
+        add = functools.partial(allreduce, op=Sum, process_set=process_set)
+        how = None if compression is Compression.none else compression
+        return weighted_allreduce(np, lambda array, dtype: array.astype(dtype), given.array, count, add, name, how)
     wire = check_wire(compression, given.array, op, what)
     packed, context = compression.compress(given.array)
     reduction = Reduction(op, process_set, prescale_factor, postscale_factor, wire)

@@ -1,5 +1,6 @@
 """Public reductions, which support compression, deprecated arguments and sparse tensors (tf.IndexedSlices)."""
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ from horovod.common.frontends import TENSORFLOW as face
 from horovod.common.ops import OP_NAMES, Average, Sum, resolve_op
 from horovod.common.process_sets import ProcessSet, by_id, global_process_set
 from horovod.common.refusals import operation_on_rank
+from horovod.common.weights import check_weight, check_weighted_op, weighted_allreduce
 from horovod.tensorflow._library import ArgumentError, refuse
 from horovod.tensorflow.arguments import as_tensor, as_tensors, set_id
 from horovod.tensorflow.calls import (
@@ -39,6 +41,13 @@ def set_size(process_set: ProcessSet | int, operation: str) -> Any:
     return size
 
 
+def as_weight(weight: Any) -> tf.Tensor:
+    """Return a weight, a number or a tensor, as a float64 tensor without dimensions."""
+    if not tf.is_tensor(weight):
+        weight = check_weight(weight)
+    return tf.reshape(tf.cast(weight, tf.float64), ())
+
+
 def allreduce(
     tensor: Any,
     average: bool | None = None,
@@ -51,6 +60,7 @@ def allreduce(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
     ignore_name_scope: bool = False,
+    weight: Any = None,
 ) -> Any:
     """Reduce a tensor over all ranks.
 
@@ -71,6 +81,10 @@ def allreduce(
         name (str, optional): Name that matches the operation between ranks.
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
         ignore_name_scope (bool): Do not prefix ``name`` with the name scope. Default: False.
+        weight (float or tf.Tensor, optional): This rank's weight, such as a number of samples, 0 or more. The result is
+            then ``sum(weight * tensor) / sum(weight)`` over the ranks, computed in float32 or wider, and zeros if all
+            weights are 0. A tensor with weight 0 can be NaN. All ranks must pass it, or none. It requires a
+            floating-point tensor, ``Average``, and no scale factors. Default: all ranks count alike.
 
     Returns:
         tf.Tensor or tf.IndexedSlices: Reduced tensor, of the same dtype if it is dense.
@@ -83,6 +97,16 @@ def allreduce(
         tf.errors.FailedPreconditionError: Ranks disagree, or Horovod is not initialized.
     """
     op = resolve_op(op, average, operation_on_rank(face, "allreduce"))
+    if weight is not None:
+        check_weighted_op(op, weight, prescale_factor, postscale_factor)
+        if isinstance(tensor, tf.IndexedSlices):
+            refuse("allreduce: tensor must be dense with weight, got tf.IndexedSlices; use tf.convert_to_tensor")
+        same = {"device_dense": device_dense, "process_set": process_set, "ignore_name_scope": ignore_name_scope}
+        add = functools.partial(allreduce, op=Sum, **same)
+        how = None if compression is Compression.none else compression
+        tensor = as_tensor(tensor, "allreduce")
+        mean = weighted_allreduce(tf, tf.cast, tensor, as_weight(weight), add, name, how)
+        return tf.ensure_shape(mean, tensor.shape)
     if isinstance(tensor, tf.IndexedSlices):
         wire_of(compression)  # Compression does not apply to IndexedSlices, but check that the argument is valid.
         with tf.device(device_sparse or None):

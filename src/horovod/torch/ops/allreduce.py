@@ -1,5 +1,6 @@
 """Allreduce: every rank gets the reduction of all ranks' tensors."""
 
+import functools
 from typing import Any
 
 import torch
@@ -7,9 +8,10 @@ import torch
 from horovod._core import KIND_ALLREDUCE, WIRE_NONE
 from horovod.common.compression import check_wire
 from horovod.common.frontends import TORCH as face
-from horovod.common.ops import Adasum, check_differentiable, check_scale, resolve_op, wire_name
+from horovod.common.ops import Adasum, Sum, check_differentiable, check_scale, resolve_op, wire_name
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.refusals import operation_on_rank
+from horovod.common.weights import check_weight, check_weighted_op, weighted_allreduce
 from horovod.torch.compression import Compression
 from horovod.torch.ops import devices, handles
 from horovod.torch.ops.arrays import call, is_foreign
@@ -245,6 +247,7 @@ def allreduce(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
+    weight: float | None = None,
 ) -> torch.Tensor:
     """Reduce a tensor over all ranks, into a new tensor.
 
@@ -263,6 +266,10 @@ def allreduce(
         prescale_factor (float): Factor applied to ``tensor`` before the reduction. Default: 1.0.
         postscale_factor (float): Factor applied to the result. Default: 1.0.
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
+        weight (float, optional): This rank's weight, such as a number of samples, 0 or more. The result is then
+            ``sum(weight * tensor) / sum(weight)`` over the ranks, computed in float32 or wider, and zeros if all
+            weights are 0. A tensor with weight 0 can be NaN. All ranks must pass it, or none. It requires a
+            floating-point tensor, ``Average``, and no scale factors. Default: all ranks count alike.
 
     Returns:
         torch.Tensor: New tensor of the same shape and dtype.
@@ -274,8 +281,15 @@ def allreduce(
         HorovodInternalError: Ranks disagree, or a rank was lost.
     """
     if not isinstance(tensor, torch.Tensor) and is_foreign(tensor):
-        return call(allreduce, tensor, average, name, compression, op, prescale_factor, postscale_factor, process_set)
+        factors = (prescale_factor, postscale_factor)
+        return call(allreduce, tensor, average, name, compression, op, *factors, process_set, weight)
     op = resolve_op(op, average, _op_label)
+    if weight is not None:
+        check_weighted_op(op, weight, prescale_factor, postscale_factor)
+        count = torch.tensor(check_weight(weight), dtype=torch.float64, device=tensor.device)
+        add = functools.partial(allreduce, op=Sum, process_set=process_set)
+        how = None if compression is Compression.none else compression
+        return weighted_allreduce(torch, torch.Tensor.to, tensor, count, add, name, how)
     wire = check_wire(compression, tensor, op, "allreduce")
     compressed, context = compression.compress(tensor)
     arguments = (compressed, op, name, prescale_factor, postscale_factor, process_set, wire)
