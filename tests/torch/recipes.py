@@ -3,7 +3,6 @@
 import contextlib
 import functools
 import io
-import os
 import sys
 from types import SimpleNamespace
 from typing import Any
@@ -65,16 +64,21 @@ def evaluation(left):
 
 def checkpoint(left):
     """Train two epochs, then resume from the file: equal to four epochs at once."""
-    if hvd.rank() == 0:
-        os.remove("checkpoint.pt")
-    half = left.TEXT.replace('"checkpoint.pt", 4', '"checkpoint.pt", 2')
-    assert half != left.TEXT
-    assert execute(half).scheduler.last_epoch == 2
-    resumed = execute(left.TEXT)
+    text = left.TEXT.replace('"checkpoints", 4', '"halves", 4')
+    assert execute(text.replace('"halves", 4', '"halves", 2')).scheduler.last_epoch == 2
+    resumed = execute(text)
     assert (resumed.epoch, resumed.scheduler.last_epoch) == (3, 4)
     hvd.check_in_sync(resumed.model, resumed.optimizer, resumed.scheduler)
     for once, twice in zip(left.model.parameters(), resumed.model.parameters(), strict=True):
         assert torch.equal(once, twice)
+
+
+def resume(left):
+    """Resume in the middle of the second epoch."""
+    resumed = execute(left.TEXT)
+    assert (left.step, resumed.step) == (40, 40)
+    assert (resumed.epoch, resumed.index, resumed.sampler.epoch) == (1, 9, 1)
+    hvd.check_in_sync(resumed.model)
 
 
 def debugging(left):
@@ -115,6 +119,7 @@ CHECKS = {
     "join": (learned,),
     "evaluation": (evaluation,),
     "checkpoint": (checkpoint, learned),
+    "resume": (learned, resume),
     "debugging": (debugging,),
     "scaling efficiency": (efficiency,),
 }

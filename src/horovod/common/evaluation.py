@@ -5,17 +5,13 @@ units of 2**-1074, the smallest positive float64. So sums have no rounding error
 samples are distributed over ranks and batches. Only the final result is rounded.
 """
 
-import contextlib
 import math
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from horovod.common.exceptions import HorovodInternalError
-from horovod.common.objects import allgather_object, broadcast_object
+from horovod.common.objects import allgather_object
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.common.state import state
 
 _KINDS = ("mean", "accuracy", "perplexity", "f1")
 
@@ -277,48 +273,3 @@ def gather_for_metrics(values: Any, ids: Any, process_set: ProcessSet = global_p
         return np.concatenate(parts)[order]
 
     return gather_rows(values, ids, process_set, np.asarray, join)
-
-
-@contextlib.contextmanager
-def rank0_first() -> Iterator[None]:
-    """Run a block on rank 0 first, then on the other ranks, such as a download into a shared directory.
-
-    The other ranks wait as long as rank 0 is alive, whatever the settings for stalled operations. The block must not
-    call collective operations.
-
-    Example::
-
-        with hvd.rank0_first():
-            dataset = MNIST("data", download=True)
-
-    Raises:
-        RuntimeError: On the other ranks, if the block has raised an error on rank 0.
-        HorovodInternalError: A rank was lost.
-    """
-    if state.require_job().rank:
-        outcome = None
-        while outcome is None:
-            outcome = broadcast_object(None, 0, "rank0_first")
-        if outcome:
-            raise RuntimeError(f"the block of rank0_first() failed on rank 0: {outcome}")
-        yield
-        return
-    over = threading.Event()
-
-    def keep_waiting() -> None:
-        with contextlib.suppress(HorovodInternalError):  # which the last broadcast raises, too
-            while not over.wait(1.0):
-                broadcast_object(None, 0, "rank0_first")
-
-    thread = threading.Thread(target=keep_waiting, name="horovod-rank0-first", daemon=True)
-    thread.start()
-    outcome = ""
-    try:
-        yield
-    except BaseException as error:
-        outcome = f"{type(error).__name__}: {error}"
-        raise
-    finally:
-        over.set()
-        thread.join()
-        broadcast_object(outcome, 0, "rank0_first")

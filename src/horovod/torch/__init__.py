@@ -21,11 +21,13 @@ except ImportError as _error:
     ) from _error
 from horovod import _core as _native  # noqa: F401  (fail here if the native engine cannot be imported)
 from horovod.common import absent as _absent
-from horovod.common.evaluation import Metric, rank0_first
+from horovod.common.evaluation import Metric
+from horovod.common.rank_zero import rank0_first
 from horovod.common.weights import weight
 from horovod.torch import elastic
 from horovod.torch import monitoring as _noticing
 from horovod.torch import mpi_ops as _mpi_ops
+from horovod.torch.checkpoint import Sampler, load_checkpoint, save_checkpoint
 from horovod.torch.evaluation import EvalSampler, compute_metric, gather_for_metrics
 from horovod.torch.functions import (
     allgather_object,
@@ -61,6 +63,7 @@ __all__ = [
     "EvalSampler",
     "Metric",
     *_STRATEGIES,
+    "Sampler",
     "ShardedOptimizer",
     "SyncBatchNorm",
     "allgather_object",
@@ -73,8 +76,10 @@ __all__ = [
     "empty_shared",
     "gather_for_metrics",
     "in_shared_memory",
+    "load_checkpoint",
     "profile",
     "rank0_first",
+    "save_checkpoint",
     "sync",
     "weight",
     *_mpi_ops.__all__,

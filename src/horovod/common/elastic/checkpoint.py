@@ -156,12 +156,12 @@ class Checkpoint:
             ValueError: If ``keep`` is below 1 or the directory is a file.
             ImportError: If a package that the URL needs is missing. The message names the package.
         """
-        if isinstance(keep, bool) or not isinstance(keep, int) or keep < 1:
-            raise ValueError(f"keep must be an integer of at least 1, got {keep!r}")
+        check_at_least("keep", keep, 1)
         trust = Trust.from_settings(Settings.from_environ())
         self._place = place = place_of(directory, storage_options, trust)
         self.directory: Path | str = place.path if isinstance(place, Folder) else str(place)
-        self._keep = keep
+        self.keep = keep
+        """Number of latest checkpoints to keep."""
         self._writes = writes
         self._dump = dump
         self._load = load
@@ -195,8 +195,7 @@ class Checkpoint:
         Raises:
             ValueError: If ``step`` is not an integer of 0 or more.
         """
-        if isinstance(step, bool) or not isinstance(step, int) or step < 0:
-            raise ValueError(f"step must be an integer of at least 0, got {step!r}")
+        check_at_least("step", step, 0)
         self._ours.add(step)  # record it on all ranks, because any may become the writer
         if not self._writes():
             return
@@ -205,6 +204,20 @@ class Checkpoint:
             self._next = step, copied
             if self._thread is None:
                 self._thread = start_writer(self._write_all)
+
+    def write(self, step: int, value: Any) -> None:
+        """Write the value, without a copy, and return when it is on disk. Do not combine it with ``save``.
+
+        Raises:
+            ValueError: If ``step`` is not an integer of 0 or more.
+            OSError: If the checkpoint cannot be written. ``dump`` or a file system may raise other errors.
+        """
+        check_at_least("step", step, 0)
+        self._ours.add(step)
+        self._prepare(step)
+        self._note(step)
+        self._place.write(step, lambda file: self._dump(value, file))
+        self._remove_old(step)
 
     def wait(self, seconds: float | None = None) -> bool:
         """Wait until all saved checkpoints are on disk.
@@ -277,10 +290,7 @@ class Checkpoint:
                 (step, value), self._next = self._next, None
             failure: BaseException | None = None
             try:
-                self._prepare(step)
-                self._note(step)
-                self._place.write(step, lambda file, value=value: self._dump(value, file))  # type: ignore[misc]
-                self._remove_old(step)
+                self.write(step, value)
             except BaseException as error:
                 failure = error
                 _warn(
@@ -311,7 +321,7 @@ class Checkpoint:
         states again. Checkpoints that this job has neither written nor continued from are kept.
         """
         there = [step for step in self._place.steps() if step in self._ours]
-        kept = [step for step in there if step <= written][: self._keep]
+        kept = [step for step in there if step <= written][: self.keep]
         for step in there:
             if step not in kept:
                 self._place.remove(step)
@@ -335,6 +345,12 @@ class Checkpoint:
             failure, self._failure = self._failure, None
         if failure is not None:
             raise failure
+
+
+def check_at_least(name: str, value: Any, low: int) -> None:
+    """Raise ValueError unless the value is an integer of at least ``low``."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < low:
+        raise ValueError(f"{name} must be an integer of at least {low}, got {value!r}")
 
 
 def _warn(text: str) -> None:
