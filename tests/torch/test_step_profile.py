@@ -109,3 +109,19 @@ def test_a_recomputed_forward_is_part_of_backward(tmp_path):
     assert found.batch == 2
     assert found.seconds.forward < found.seconds.backward
     assert found.seconds.backward >= LAYERS * 0.006
+
+
+def profiled(steps):
+    hvd.init()
+    model = network(0, 0)
+    train(
+        model, hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.01), model.named_parameters()), steps
+    )
+
+
+def test_setting_starts_a_profile(pool, tmp_path):
+    path = tmp_path / "profile.json"
+    pool(2, initialized=False, HOROVOD_PROFILE=str(path)).run(profiled, 5 + 20 + 1)
+    found = profile.load(path)
+    assert (found.workers, found.steps) == (2, 20)
+    assert {gradient.name for gradient in found.gradients} >= {"0.linear.weight", "2.linear.bias"}

@@ -33,10 +33,11 @@ from horovod.torch.ops.reducescatter import (
     reducescatter_async,
 )
 from horovod.torch.ops.sparse import sparse_allreduce_async
+from horovod.torch.profiling import recording
 
 _basics = HorovodBasics("torch")
 
-init = hiding(_basics.init)
+init = recording(hiding(_basics.init))
 is_initialized = _basics.is_initialized
 rank = _basics.rank
 size = _basics.size

@@ -1,8 +1,11 @@
 """Recording of the profile of a training step, for the planner (docs/planner.md)."""
 
+import atexit
+import functools
 import os
+import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -44,7 +47,7 @@ def profile(
         steps: Number of steps to record, at least 1.
         batch: Samples per worker and step. Default: the first dimension of the first tensor that a module is called
             with.
-        named_parameters: Names of the parameters. Default: their positions.
+        named_parameters: Names of the parameters. Default: those given to ``DistributedOptimizer``, or positions.
 
     Raises:
         ValueError: If ``steps`` is not positive, or if a profile is being recorded.
@@ -55,6 +58,29 @@ def profile(
     if _active is not None:
         raise ValueError(f"a profile is already being recorded, to {_active.path}; only one can be at a time")
     _active = _Recorder(os.fspath(path), steps, batch, dict(named_parameters or ()))
+
+
+def recording(init: Callable[..., None]) -> Callable[..., None]:
+    """Decorate ``hvd.init`` so that it starts the profile that HOROVOD_PROFILE asks for, once for each file."""
+    before = ""
+
+    @functools.wraps(init)
+    def recorded(*args: Any, **kwargs: Any) -> None:
+        nonlocal before
+        init(*args, **kwargs)
+        path = os.environ.get("HOROVOD_PROFILE", "")
+        if path not in ("", before) and _active is None:
+            profile(path)
+            atexit.register(_report_short_run)
+        before = path
+
+    return recorded
+
+
+def _report_short_run() -> None:
+    if _active is not None and os.environ.get("HOROVOD_RANK", "0") == "0":
+        needed = _active.required + 1  # the first step has no beginning
+        print(f"[horovod] no profile in {_active.path}: it needs {needed} training steps", file=sys.stderr, flush=True)
 
 
 class _HostClock:
@@ -105,7 +131,8 @@ class _Recorder:
     """Recorder of a profile, with hooks on modules, gradients and optimizers."""
 
     def __init__(self, path: str, steps: int, batch: int | None, names: dict[str, torch.Tensor]) -> None:
-        self.path, self._wanted, self._batch = path, steps, batch
+        self.path, self._batch = path, batch
+        self.required = _WARM_UP + steps
         self._names = {parameter: name for name, parameter in names.items()}
         self._clock: Any = _HostClock()
         self._optimizer: Any = None
@@ -155,6 +182,7 @@ class _Recorder:
 
     def _watch(self, optimizer: Any) -> None:
         self._optimizer = optimizer
+        self._names = self._names or getattr(optimizer, "_parameter_names", {})
         self._parameters = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
         if any(p.is_cuda for p in self._parameters):
             self._clock = _CudaClock()
@@ -174,7 +202,7 @@ class _Recorder:
         self._now = _Marks(marks.end)
         if marks.complete():
             self._done.append(marks)
-        if len(self._done) == _WARM_UP + self._wanted:
+        if len(self._done) == self.required:
             self._finish()
 
     def _finish(self) -> None:

@@ -235,6 +235,9 @@ TABLE: Final = (
             "seconds of which the timeline keeps at least the last ones, and at most twice as many, the older ones in "
             "a file named .before; 0: everything", low=0, high=1e6,
             flag="--timeline-last", yaml="timeline.last", section=_WATCH),
+    Setting("HOROVOD_PROFILE", "text", "",
+            "file to which rank 0 writes a profile of 20 steps for the planner (docs/planner.md); PyTorch only",
+            flag="--profile", section=_WATCH),
     Setting("HOROVOD_AUTOTUNE", "bool", False, "search for the best settings while training", later=True,
             flag="--autotune", yaml="autotune.enabled", section=_TUNE),
     Setting("HOROVOD_AUTOTUNE_LOG", "text", "",

@@ -240,6 +240,7 @@ FLAGS: tuple[Flag, ...] = (
     _setting("HOROVOD_TIMELINE_LAST", TIMELINE, needs="--timeline-filename"),
 
     _setting("HOROVOD_STATS_FILE", STATISTICS),
+    _setting("HOROVOD_PROFILE", STATISTICS),
     _setting("HOROVOD_METRICS_PORT", STATISTICS, default="none"),
     _setting("HOROVOD_METRICS_ADDRESS", STATISTICS, value=_text("ADDR"), needs="--metrics-port"),
     _setting("HOROVOD_DASHBOARD", STATISTICS, help="serve a page that shows the job while it runs, on loopback, and "
