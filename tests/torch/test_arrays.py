@@ -155,13 +155,6 @@ def test_by_cuda_array_interface(waits, stream, other):
     assert waits == there_and_back * 2
 
 
-@pytest.mark.usefixtures("single")
-def test_by_cuda_array_interface_with_a_stream_of_each_thread(waits):
-    with pytest.raises(ValueError, match=r"allreduce: cannot convert a \S*OnGpu .* the per-thread default stream"):
-        hvd.allreduce_(OnGpu(2))
-    assert waits == []
-
-
 @pytest.mark.usefixtures("single", "waits")
 def test_amd_gpus_are_refused(monkeypatch):
     """PyTorch for ROCm gives its device the name of CUDA's."""

@@ -14,7 +14,6 @@ from tests.torch.programs import (
     everybody,
     loss_of,
     network,
-    train,
     votes,
     wrap,
 )
@@ -78,26 +77,6 @@ def test_sparse_gradients_accumulate(op):
         optimizer.step()
 
 
-@on_ranks(2)
-def test_one_pass_for_several_optimizers():
-    # Within one backward pass ranks reach optimizers in different orders, and one of two ranks reaches more
-    # of them.
-    nets = [network(i) for i in range(3)]
-    optimizers = [wrap(net) for net in nets]
-    for number in range(12):
-        for optimizer in optimizers:
-            optimizer.zero_grad()
-        mine = [0, 1, 2] if hvd.rank() else [2, 1, 0]
-        if hvd.rank() == number // 2 % 2:
-            mine = mine[: number % 3]
-        if mine:
-            sum(loss_of(nets[i], batch(number)) for i in mine).backward()
-        for optimizer in optimizers if number % 2 else reversed(optimizers):
-            optimizer.step()
-    for net in nets:
-        assert_all_equal(net)
-
-
 def no_backward():
     # Ranks without a backward pass in a step meet ranks with several of them.
     net = network()
@@ -129,25 +108,6 @@ def no_backward():
 def test_ranks_without_a_backward_pass(pool):
     pool(2).run(no_backward)
     pool(3).run(no_backward)
-
-
-@on_ranks(3)
-def test_different_numbers_of_backward_passes():
-    net = network()
-    optimizer = wrap(net)
-
-    def steps():
-        for number in range(3):
-            optimizer.zero_grad()
-            for _ in range(1 + (hvd.rank() == 1 and number == 1)):
-                loss_of(net, batch(number)).backward()
-            optimizer.step()
-
-    with pytest.raises(hvd.HorovodInternalError, match=r"numbers of backward passes.*0 on some ranks and 1 on others"):
-        steps()
-    hvd.broadcast_parameters(net.state_dict(), 0)
-    train(net, optimizer, [9])
-    assert_all_equal(net)
 
 
 @pytest.mark.parametrize(("set_later", "groups"), [(False, None), (True, 2)])
@@ -272,13 +232,3 @@ def test_passes_that_are_thrown_away(options):
         twins.clip()
         twins.step()
     assert_all_equal(twins.net)
-
-
-@on_ranks(2)
-def test_passes_that_are_thrown_away_with_adasum():
-    net = network()
-    optimizer = wrap(net, op=hvd.Adasum)
-    for number in range(3):
-        train(net, optimizer, [number])
-        loss_of(net, batch(number)).backward()  # like a generator's, through its discriminator
-    assert_all_equal(net)

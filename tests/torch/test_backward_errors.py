@@ -93,25 +93,6 @@ def test_backward_fails_on_all_ranks_and_in_an_earlier_pass(pool):
     pool(2).run(backward_fails, [1], 2, None, zero)
 
 
-@on_ranks(2, initialized=False)
-def test_a_failure_before_shutdown():
-    # Failures of one job do not affect the next.
-    hvd.init()
-    net = network()
-    optimizer = wrap(net)
-    Raises.count = 1
-    with pytest.raises(LookupError):
-        failing_loss(net, batch(0)).backward()
-    hvd.shutdown()
-    hvd.init()
-    for number in range(2):
-        optimizer.zero_grad()
-        loss_of(net, batch(number)).backward()
-        optimizer.step()
-    assert_all_equal(net)
-    hvd.shutdown()
-
-
 def halve(p):
     p.grad.mul_(0.5)
 

@@ -111,21 +111,6 @@ def test_gradients_that_the_program_moves(pool, move):
         pool(2).run(moved_gradients, MOVES[move], set_to_none)
 
 
-@on_ranks(2)
-def test_gradients_that_are_kept_while_others_are_moved():
-    # One gradient leaves the bucket while another is kept.
-    net = network()
-    optimizer = wrap(net)
-    for number in range(3):
-        step(net, optimizer, number)
-    kept = net[2].weight.grad.data  # one more use of the storage, but no reference to the gradient
-    expected = kept.clone()
-    net[0].weight.grad.data = torch.ones_like(net[0].weight)
-    for number in range(3, 6):
-        step(net, optimizer, number)
-    assert torch.equal(kept, expected)
-
-
 @pytest.mark.parametrize(
     ("before", "after", "keep"),
     [
@@ -158,15 +143,3 @@ def test_parameters_that_get_another_dtype(before, after, keep):
     assert results[0] == results[1]
     assert len(in_buckets(optimizer)) == 6
     assert all(bucket.flat.dtype is after for bucket in buckets(optimizer))
-
-
-@on_ranks(2)
-def test_parameters_whose_dtype_changes_again_and_again_go_alone():
-    net = network()
-    optimizer = wrap(net, lambda p: torch.optim.SGD(p, lr=0.05))
-    for number in range(12):
-        net.to(torch.float64 if number // 3 % 2 else torch.float32)
-        step(net, optimizer, number)
-        assert_all_equal(net)
-        # The first occurrence costs one step without the bucket; after the second, it stays out.
-        assert len(in_buckets(optimizer)) == (0 if number == 3 or number >= 6 else 6), number

@@ -76,34 +76,3 @@ def test_a_new_job():
     assert len(in_buckets(optimizer)) == 6
     assert_all_equal(net)
     hvd.shutdown()
-
-
-@on_ranks(3)
-def test_ranks_that_have_joined():
-    # A joined rank would not learn of new buckets, so none are created or discarded.
-    net = network()
-    optimizer = wrap(net)
-    hvd.broadcast_parameters(net.state_dict(), 0)
-    if hvd.rank():
-        for number in range(3):
-            step(net, optimizer, number)
-        assert not buckets(optimizer)
-    hvd.join()
-    hvd.broadcast_parameters(net.state_dict(), 1)
-    hvd.broadcast_optimizer_state(optimizer, 1)
-    for number in range(3, 6):
-        step(net, optimizer, number)
-    assert len(in_buckets(optimizer)) == 6
-    if hvd.rank() == 0:
-        for _ in range(5):  # without gradients for the first layers
-            optimizer.zero_grad()
-            net[4](torch.ones(1, 40)).sum().backward()
-            optimizer.step()
-        assert len(in_buckets(optimizer)) == 6
-    hvd.join()
-    hvd.broadcast_parameters(net.state_dict(), 0)
-    hvd.broadcast_optimizer_state(optimizer, 0)
-    for number in range(11, 14):
-        step(net, optimizer, number)
-    assert hvd.allgather_object(in_buckets(optimizer)) == [in_buckets(optimizer)] * hvd.size()
-    assert_all_equal(net)

@@ -2,7 +2,6 @@
 
 import importlib
 
-import pytest
 import torch
 
 import horovod.torch as hvd
@@ -65,26 +64,3 @@ def test_sparse_as_dense_around_sparse_adam():
     torch.manual_seed(4)
     start = torch.nn.Embedding(12, 5, sparse=True).weight.detach()
     assert torch.equal(results[1][0][11], start[11])
-
-
-@on_ranks(2)
-def test_gradients_of_another_dtype():
-    for dtype in (torch.float16, torch.float64):
-        xs = [torch.ones(4, 2, requires_grad=True), torch.ones(2, requires_grad=True)]
-        for outputs in (
-            hvd.grouped_allgather(xs),
-            hvd.grouped_reducescatter(xs, op=hvd.Sum),
-            hvd.grouped_allreduce(xs),
-        ):
-            incoming = [torch.full_like(y, 2.0, dtype=dtype) for y in outputs]
-            gradients = torch.autograd.grad(outputs, xs, incoming)
-            assert [g.dtype for g in gradients] == [torch.float32] * 2
-            assert all(torch.equal(g, torch.full_like(g, g.view(-1)[0].item())) for g in gradients)
-
-
-def test_a_reducescatter_with_another_op(single):
-    for call in (hvd.reducescatter, lambda x, op: hvd.grouped_reducescatter([x, x], op=op)):
-        with pytest.raises(RuntimeError, match="op must be one of Average, Sum, got Max") as caught:
-            call(torch.ones(2), op=hvd.Max)
-        assert isinstance(caught.value, ValueError)
-        assert isinstance(caught.value, hvd.HorovodInternalError)

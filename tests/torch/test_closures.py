@@ -1,7 +1,5 @@
 """step(closure): all ranks see the same loss, so a line search takes the same path on all of them."""
 
-import warnings
-
 import pytest
 import torch
 
@@ -53,26 +51,6 @@ def test_line_search_on_uneven_data(op, kind):
     for p, q in zip(net.parameters(), reference.parameters(), strict=True):
         torch.testing.assert_close(p, q, rtol=1e-4, atol=1e-6)
     assert hvd.allgather_object(calls) == [calls] * hvd.size()
-
-
-@on_ranks(2)
-def test_a_loss_with_its_graph_brings_no_warning():
-    net = network()
-    optimizer = hvd.DistributedOptimizer(torch.optim.LBFGS(net.parameters(), max_iter=2), net.named_parameters())
-
-    def closure():
-        optimizer.zero_grad()
-        loss = net(rows(hvd.rank())[0]).square().mean()
-        loss.backward()
-        return loss
-
-    torch.set_warn_always(True)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            optimizer.step(closure)
-    finally:
-        torch.set_warn_always(False)
 
 
 @on_ranks(2)

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 import horovod.torch as hvd
-from horovod.torch.submissions import Residuals
 from tests.ranks import on_ranks
 
 WIRES = ("wire_fp16", "wire_bf16", "wire_int8")
@@ -36,20 +35,6 @@ def test_one_rank_sends_nothing_so_nothing_is_rounded(single):
     whole = torch.tensor([1, 2])
     assert hvd.Compression.fp16.compress(whole)[0] is whole
     assert hvd.allreduce(whole, compression=hvd.Compression.fp16).dtype is torch.int64
-
-
-@on_ranks(2)
-def test_gradients_travel_in_the_same_form():
-    x = noise(hvd.rank()).requires_grad_()
-    weight = noise(10 + hvd.rank())
-    for reduced in (
-        hvd.allreduce(x, op=hvd.Sum, compression=hvd.Compression.wire_int8),
-        hvd.grouped_allreduce([x], op=hvd.Sum, compression=hvd.Compression.wire_int8)[0],
-    ):
-        x.grad = None
-        (reduced * weight).sum().backward()
-        want = hvd.allreduce(weight, op=hvd.Sum, compression=hvd.Compression.wire_int8)
-        assert torch.equal(x.grad, want)
 
 
 def test_what_cannot_be_compressed(single):
@@ -135,20 +120,6 @@ def test_error_feedback_makes_the_mean_of_many_steps_right(pool, options):
         assert result[1:] == [0.0] * 255
 
 
-def test_residuals_begin_anew_with_another_shape():
-    residuals = Residuals()
-    first = residuals.of("a", torch.ones(3, 2))
-    first += 1
-    assert residuals.of("a", torch.zeros(3, 2)) is first
-    assert residuals.of("b", torch.zeros(3, 2)).sum() == 0
-    other = residuals.of("a", torch.zeros(6))
-    assert other.shape == (6,)
-    assert other.sum() == 0
-    residuals.of("a", torch.zeros(6)).add_(1)
-    residuals.clear()
-    assert residuals.of("a", torch.zeros(6)).sum() == 0
-
-
 @on_ranks(2)
 def test_residuals_are_no_state():
     """Test whether loading the optimizer's state clears residuals, and what pickling keeps of them."""
@@ -165,16 +136,3 @@ def test_residuals_are_no_state():
     copy = pickle.loads(pickle.dumps(optimizer))
     assert type(copy) is torch.optim.SGD
     assert not copy.state
-
-
-@on_ranks(2)
-def test_parameters_added_later_are_looked_at_too():
-    p, q, r = (torch.nn.Parameter(torch.zeros(3, dtype=d)) for d in (torch.float32, torch.float64, torch.float32))
-    optimizer = hvd.DistributedOptimizer(torch.optim.SGD([p], 1.0), [("p", p)], hvd.Compression.wire_bf16)
-    with pytest.raises(ValueError, match=r"the dtype must be float32 .*, got float64"):
-        optimizer.add_param_group({"params": [q]})
-    optimizer.add_param_group({"params": [r]})
-    (p.sum() + 2 * r.sum()).backward()
-    optimizer.step()
-    assert [len(group["params"]) for group in optimizer.param_groups] == [1, 1]
-    assert (p.tolist(), r.tolist()) == ([-1.0] * 3, [-2.0] * 3)

@@ -98,22 +98,6 @@ def test_parameters_that_come_into_groups_by_hand(pool, way, when):
     pool(2).run(surgery, way, None, hvd.Sum, when)
 
 
-@pytest.mark.parametrize("way", WAYS)
-@on_ranks(2)
-def test_parameters_that_come_by_hand_with_adasum(way):
-    net = network()
-    optimizer = wrap(net, op=hvd.Adasum)
-    frozen = net[0].bias.requires_grad_(False)
-    for number in range(4):
-        optimizer.zero_grad()
-        if number == 2:
-            replace_bias(net, optimizer, way)
-        loss_of(net, batch(number)).backward()
-        frozen.grad = torch.full_like(frozen, 1.0 + hvd.rank())
-        optimizer.step()
-    assert_all_equal(net)
-
-
 class _Made(torch.autograd.Function):
     """An autograd function that sets a parameter's gradient itself, as kernels do that accumulate in place."""
 
@@ -193,26 +177,6 @@ def test_gradients_that_no_hook_has_seen(pool, how, first):
     for buckets in BUCKET_VIEWS:
         pool(2).run(made_by_hand, how, buckets, hvd.Average, first)
     pool(2).run(made_by_hand, how, None, hvd.Sum, first)
-
-
-@pytest.mark.parametrize("buckets", BUCKET_VIEWS)
-@on_ranks(2)
-def test_gradients_that_a_closure_sets(buckets):
-    twins = Twins(gradient_as_bucket_view=buckets)
-    parameters = list(twins.net.parameters())
-    for number in range(4):
-
-        def closure(number=number):
-            loss = loss_of(twins.net, batch(number))
-            for p, grad in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
-                p.grad = grad
-            return loss
-
-        twins.optimizer.step(closure)
-        twins.plain.zero_grad()
-        twins.twin_backward(number)
-        twins.plain.step()
-        twins.compare()
 
 
 @pytest.mark.parametrize("op", [hvd.Average, hvd.Sum])

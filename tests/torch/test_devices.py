@@ -1,6 +1,5 @@
 """Tensors on a simulated GPU; scripts/gpu-check.sh shows what needs a real one."""
 
-import contextlib
 import threading
 
 import pytest
@@ -129,63 +128,3 @@ def test_waiting_for_the_device_ends_after_the_time_that_is_given(monkeypatch):
     there = True
     assert work.wait(0)
     assert ordered == [2]
-
-
-def test_the_device_of_the_tensor_is_asked_not_the_current_one(monkeypatch):
-    from horovod.torch.ops import devices
-
-    entered = []
-
-    @contextlib.contextmanager
-    def on(device):
-        entered.append(device.index)
-        yield
-        entered.pop()
-
-    monkeypatch.setattr(torch.cuda, "device", on)
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: entered == [1])
-    monkeypatch.setattr(devices, "_raw_stream", lambda index: 100 + index)
-    adapter = devices.Cuda()
-    assert adapter.is_capturing(torch.device("cuda", 1))
-    assert not adapter.is_capturing(torch.device("cuda", 0))
-    assert adapter.current_stream(torch.device("cuda", 1)) == 101
-
-
-@pytest.mark.parametrize("how", ["shutdown", "wait"])
-def test_what_fails_is_parked_while_the_device_works_on(how):
-    """Covers handles without a waiter, and objects kept alive besides the operation's own tensors."""
-    from horovod.torch.ops import devices, handles
-
-    def fails(*_):
-        raise hvd.HorovodInternalError("rank 1 was lost")
-
-    uses = True
-    launched = FakeWork(fails)
-    launched.wait, launched.in_use = fails, lambda: uses
-    work = devices.DeviceWork(launched, FakeStreams(), torch.device("cuda", 0), 2, None)
-    keep = torch.ones(3)
-    handle = handles.add((work,), lambda: None, keep)
-    try:
-        assert handles.poll(handle)
-        if how == "wait":
-            with pytest.raises(hvd.HorovodInternalError, match="rank 1 was lost"):
-                handles.synchronize(handle)
-        handles.forget_all()
-        assert [kept for _, kept in handles._parked.values()] == [keep]
-        uses = False
-        handles.forget_all()
-        assert not handles._parked
-    finally:
-        handles._parked.clear()
-        devices._parked.clear()
-
-
-def test_a_device_that_fails_ends_looking():
-    from horovod.torch.ops import devices
-
-    def fails():
-        raise hvd.HorovodInternalError("CUDA error 700")
-
-    work = devices.DeviceWork(FakeWork(fails), None, torch.device("cuda", 0), 1, "tensors")
-    assert work.done()

@@ -60,19 +60,6 @@ def test_a_job_of_another_size_goes_on(pool, tmp_path):
         assert read["optimizer"]["param_groups"][0]["lr"] == 0.03, "as the callback for three ranks says"
 
 
-def test_another_rank_0_goes_on_too(tmp_path, monkeypatch, single):
-    """The first rank 0 was lost before all ranks had the state that it read."""
-    monkeypatch.setenv("HOROVOD_RESUME", "1")
-    checkpoint = hvd.elastic.Checkpoint(tmp_path)
-    checkpoint.save(1, trained(1, seed=3))
-    checkpoint.close()
-    state = trained(1, seed=0)
-    monkeypatch.setattr(checkpoint, "_rank", lambda: 1)
-    assert checkpoint.resume(state) is None
-    state.sync()
-    assert (state.epoch, state.sampler.processed_num) == (3, 3)
-
-
 def test_what_does_not_fit_is_named(tmp_path):
     hvd.init()
     try:

@@ -86,37 +86,6 @@ def test_what_the_program_changes_by_itself_is_not_torn(slow):
     assert torch.equal(model[0].weight, changed)
 
 
-def test_what_is_changed_long_after_a_commit_is_not_in_it(slow):
-    model, optimizer, state = made()
-    step(model, optimizer)
-    committed = values(model, optimizer)
-    state.save()
-    state._copies._batch.join()  # without any caller waiting
-    with torch.no_grad():
-        for p in model.parameters():
-            p.zero_()  # averaged weights for an evaluation in which a rank is lost
-    state.restore()
-    assert same(values(model, optimizer), committed)
-
-
-def test_a_change_that_was_under_way_is_not_torn(slow, monkeypatch):
-    model, _, state = made()
-    seen = threading.Event()
-    look = copying._Batch._look_at
-    monkeypatch.setattr(copying._Batch, "_look_at", lambda *arguments: (seen.wait(30), look(*arguments)))
-    weight = model[0].weight
-    version = weight._version
-    state.save()
-    weight.data.fill_(3)  # is not detected as a change
-    assert weight._version == version
-    with torch.no_grad():
-        weight.add_(0)  # is detected, after the copy
-    seen.set()
-    with pytest.warns(UserWarning, match="were changed"):
-        state.wait()
-    assert (state._handlers["model"]._saved["0.weight"] == 3).all()
-
-
 def test_what_is_frozen_is_copied_beside_the_step_if_it_rests():
     model = torch.nn.Linear(700, 700).requires_grad_(False)
     state = hvd.elastic.TorchState(model)
@@ -129,12 +98,6 @@ def test_what_is_frozen_is_copied_beside_the_step_if_it_rests():
         state.save()
         assert state._copies._batch is None
     assert (state._handlers["model"]._saved["weight"] == 3).all()
-
-
-def test_small_states_need_no_thread():
-    state = hvd.elastic.TorchState(torch.nn.Linear(4, 4))
-    state.save()
-    assert state._copies._batch is None
 
 
 def resident():

@@ -114,55 +114,6 @@ def test_only_a_program_that_counts_each_step_goes_on_without_a_commit(pool):
         ]
 
 
-def fails_with_two_optimizers(at, together):
-    """Return the weights of two networks and the number of restored commits.
-
-    ``at``: the backward pass of step 4 before which the last of three ranks leaves. ``together``: both optimizers
-    step after both passes.
-    """
-    hvd.init()
-    networks = [torch.nn.Linear(1, 1, bias=False) for _ in range(2)]
-    optimizers = []
-    for number, network in enumerate(networks):
-        torch.nn.init.zeros_(network.weight)
-        named = [(f"{number}.weight", network.weight)]
-        optimizers.append(hvd.DistributedOptimizer(torch.optim.SGD(network.parameters(), lr=1.0), named))
-    state = hvd.elastic.TorchState(a=networks[0], b=networks[1], first=optimizers[0], second=optimizers[1], step=0)
-    restored = []
-    state.restore = lambda: (restored.append(1), type(state).restore(state))
-
-    def train(state):
-        while state.step < 6:
-            for number, (network, optimizer) in enumerate(zip(networks, optimizers, strict=True)):
-                if state.step == 4 and number == at and hvd.size() == 3 and hvd.rank() == 2:
-                    hvd.shutdown()
-                    return False
-                optimizer.zero_grad()
-                (-network(torch.ones(1, 1))).sum().backward()
-                if not together:
-                    optimizer.step()
-            for optimizer in optimizers if together else ():
-                optimizer.step()
-            state.step += 1
-            if state.step == 3:
-                state.commit()
-        return True
-
-    def reset():
-        hvd.shutdown()
-        hvd.init([0, 1])
-
-    done = run_fn(train, reset)(state)
-    hvd.shutdown()
-    return [network.weight.item() for network in networks] if done else None, len(restored)
-
-
-def test_two_optimizers_lose_no_step_where_none_is_ahead(pool):
-    for at, together, restored in ((0, False, 0), (1, False, 1), (0, True, 0), (1, True, 1)):
-        results = pool(3, initialized=False).run(fails_with_two_optimizers, at, together)
-        assert results[:2] == [([6.0, 6.0], restored)] * 2, (at, together)
-
-
 def accumulates(passes):
     """Two backward passes make a step, counted by the optimizer or by the program."""
     model = torch.nn.Linear(4, 2)

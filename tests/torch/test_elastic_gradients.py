@@ -122,43 +122,6 @@ def test_a_new_rank_gets_the_kinds_of_gradients_that_others_have(pool):
     assert none == also_none == ([False] * 8, True)
 
 
-def joins_and_goes_on():
-    """Rank 1 is new, and the next step uses only the first layer. Return the parameters after that step."""
-    model = layers()
-    optimizer = hvd.DistributedOptimizer(optimizer_of(model), model.named_parameters())
-    state = hvd.elastic.TorchState(model, optimizer, step=0)
-    for state.step in range(3):
-        one_step(model, optimizer, state.step, ("after", False))
-    if hvd.rank() == 0:
-        state._synced = True
-    else:
-        optimizer.zero_grad()  # a new process has no gradients
-    state.sync()
-    for step in (0, 3):
-        one_step(model, optimizer, step, ("after", False))
-    return [p.tolist() for p in model.parameters()]
-
-
-def test_zeros_of_a_new_rank_count_as_reduced(pool):
-    one, other = pool(2).run(joins_and_goes_on)
-    assert one == other
-
-
-def test_optimizers_that_take_no_argument_for_zeros():
-    class Old(torch.optim.SGD):
-        def zero_grad(self):
-            super().zero_grad()
-
-    model = layers()
-    optimizer = Old(model.parameters(), lr=0.1)
-    steps = Steps()
-    steps.watch([optimizer])
-    model[0](torch.ones(1, 3, dtype=torch.float64)).sum().backward()
-    steps.reset_gradients(steps.gradients())
-    assert [p.grad is not None for p in model.parameters()] == [True] * 2 + [False] * 6
-    assert model[0].weight.grad.abs().sum() == 0
-
-
 def test_sparse_gradients_stay_sparse_and_parameters_added_later_have_none():
     table = torch.nn.Embedding(4, 2, sparse=True)
     optimizer = torch.optim.SGD(table.parameters(), lr=0.1)

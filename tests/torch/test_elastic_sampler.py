@@ -5,8 +5,6 @@ from unittest import mock
 import pytest
 import torch
 
-from horovod.common.elastic import batch
-from horovod.common.elastic.order import Shares
 from horovod.torch.elastic import ElasticSampler
 
 MODULE = "horovod.torch.elastic.sampler"
@@ -14,14 +12,6 @@ MODULE = "horovod.torch.elastic.sampler"
 
 def of(rank: int, size: int):
     return mock.patch.multiple(MODULE, rank=lambda: rank, size=lambda: size)
-
-
-def samplers(length: int, size: int, **kwargs) -> list[ElasticSampler]:
-    made = []
-    for rank in range(size):
-        with of(rank, size):
-            made.append(ElasticSampler(range(length), **kwargs))
-    return made
 
 
 def test_a_loader_goes_on_where_it_was():
@@ -70,21 +60,6 @@ def test_an_epoch_that_is_under_way_keeps_what_is_done():
         assert (len(sampler), sampler.processed_num) == (9, 0), "of another dataset nothing is done"
 
 
-def test_what_is_loaded_is_what_was_saved():
-    (first, _) = samplers(9, 2)
-    first.record_batch(1, 2)
-    for size in (1, 3):
-        for rank in range(size):
-            with of(rank, size):
-                other = ElasticSampler(range(9))
-                other.load_state_dict(first.state_dict())
-                assert other.state_dict() == first.state_dict(), "it does not depend on the ranks"
-    with of(0, 1), pytest.raises(ValueError, match="state_dict must be of a sampler with seed 5, got seed 0"):
-        ElasticSampler(range(9), seed=5).load_state_dict(first.state_dict())
-    with of(0, 1), pytest.raises(ValueError, match="state_dict must be of a sampler with length 8, got length 9"):
-        ElasticSampler(range(8)).load_state_dict(first.state_dict())
-
-
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_a_loop_goes_on_after_what_was_recorded_is_taken_back(shuffle):
     """As after ``state.restore()`` in the middle of a loop: batch numbers are those of the loop."""
@@ -118,20 +93,3 @@ def test_a_loop_goes_on_after_what_was_recorded_is_taken_back(shuffle):
             for index, _ in enumerate(torch.utils.data.DataLoader(torch.arange(24), batch_size=2, sampler=sampler)):
                 sampler.record_batch(index, 2)
             assert sampler.processed_num == 24
-
-
-def test_parts_of_a_global_batch():
-    made = samplers(64, 3)
-    for rank, one in enumerate(made):
-        with of(rank, 3):
-            part = batch(16, 3, rank)
-            one.set_shares(part.shares)
-            one.record_batch(0, part.local)
-    assert {one.processed_num for one in made} == {16}
-    steps = [list(one)[:6] for one in made[:1]] + [list(one)[:5] for one in made[1:]]
-    assert sorted(sample for step in steps for sample in step) == sorted(made[0].processed_indices)
-    with of(0, 2):
-        made[0].reset()
-        assert len(made[0]) == 24, "other ranks: equal parts again"
-        with pytest.raises(ValueError, match="shares must have one share for each of the job's 2 ranks, got 3"):
-            made[0].set_shares(Shares((1, 1, 1)))

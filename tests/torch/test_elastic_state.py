@@ -8,7 +8,7 @@ import torch
 
 import horovod.torch as hvd
 from horovod.common.contract.membership import HostUpdateResult
-from horovod.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt
+from horovod.common.exceptions import HostsUpdatedInterrupt
 from horovod.torch.elastic.before_forward import BeforeForward
 from horovod.torch.elastic.state import ModelStateHandler, StateHandler, get_handler_registry, set_handler_registry
 from tests.ranks import on_ranks
@@ -58,29 +58,6 @@ def test_ranks_are_brought_together():
         state.commit()
 
 
-@on_ranks(2)
-def test_schedulers_stay_those_of_the_optimizer():
-    me = hvd.rank()
-    model = model_of(me)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1 * (me + 1))
-    steps = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
-    plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
-    plateau.best = me
-    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**me)
-    state = hvd.elastic.TorchState(model, optimizer, scheduler=steps, plateau=plateau, scaler=scaler, step=0)
-    state.sync()
-    state.commit()
-    assert (state.scheduler, state.plateau, state.scaler) == (steps, plateau, scaler)
-    assert steps.optimizer is plateau.optimizer is optimizer
-    assert (plateau.best, scaler.get_scale(), steps.base_lrs) == (0, 1, [0.1])
-    for _ in range(2):
-        optimizer.step()
-        state.scheduler.step()
-        assert optimizer.param_groups[0]["lr"] == 0.05
-        state.restore()
-        assert (steps.last_epoch, optimizer.param_groups[0]["lr"]) == (0, 0.1)
-
-
 def test_what_would_refer_to_a_copy_is_refused():
     class Trainer:
         def __init__(self, model):
@@ -126,13 +103,6 @@ def differ():
 def test_other_attributes_on_some_ranks(pool):
     said = "the states of the ranks have different attributes: rank 1 has only_here, which rank 0 has not"
     assert pool(2).run(differ) == [said] * 2
-
-
-@on_ranks(2)
-def test_models_of_other_shapes():
-    state = hvd.elastic.TorchState(model=torch.nn.Linear(1, 2 + hvd.rank()), epoch=0)
-    with pytest.raises(ValueError, match=r"rank 1 has model \(2 tensors, \w+\), which rank 0 has not"):
-        state.sync()
 
 
 def test_what_cannot_be_copied_is_named():
@@ -184,27 +154,6 @@ def test_handlers_of_a_program():
     assert state.counter.value == 3
     assert isinstance(state._handlers["model"], ModelStateHandler)
     assert state.optimizer is None
-
-
-@on_ranks(2)
-def test_handlers_of_old_programs_take_what_rank_0_has():
-    state = counting_state(hvd.rank() + 5, step=hvd.rank())
-    state.sync()
-    assert (state.counter.value, state.step) == (5, 0)
-    # The last rank has one more commit than the others.
-    for _ in range(1 + hvd.rank()):
-        state.counter.value += 1
-        state.step += 1
-        state.save()
-    error = HorovodInternalError("a rank was lost")
-    error.handed_over = True
-    state.failed(error)
-    assert not state._whole
-    state.sync()
-    assert (state.counter.value, state.step) == (6, 1), "all is rank 0's"
-    state._synced = hvd.rank() != 0
-    with pytest.raises(ValueError, match=r"attribute 'counter' must have sync\(root\): "):
-        state.sync()
 
 
 def test_states_of_the_face():

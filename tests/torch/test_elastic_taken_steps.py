@@ -28,15 +28,3 @@ def test_several_optimizers_make_one_step():
     for one in (*both, *both, both[0]):
         one.step()
     assert (steps.taken, steps.rounds) == (5, 2)
-
-
-def test_optimizers_step_in_turns():
-    both = taken_steps.Round()
-    assert both.complete
-    assert [both.stepped(which, 2) for which in (0, 1, 1, 0)] == [False, True, False, True]
-    assert both.complete
-    both.stepped(0, 2)
-    assert not both.complete, "one is ahead"
-    both.stepped(0, 2)
-    both.stepped(1, 2)
-    assert not both.complete, "they do not step equally often"

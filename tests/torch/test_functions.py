@@ -1,12 +1,9 @@
 """broadcast_parameters and broadcast_optimizer_state."""
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 
 import horovod.torch as hvd
-from horovod.torch.functions import device_beside
 from tests.ranks import on_ranks
 from tests.torch.reference import same_bits
 
@@ -115,41 +112,6 @@ def test_broadcast_optimizer_state(pool, kind):
         states = pool(3).run(optimizer_state, kind, wrapped)
         assert states[0] == states[1] == states[2]
         assert kind == "sgd" or states[0]["state"]
-
-
-@on_ranks(2)
-def test_options_of_groups_without_a_state():
-    net = model()
-    optimizer = torch.optim.SGD(net.parameters(), lr=1.0, momentum=0.9)
-    if hvd.rank() == 0:
-        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
-        optimizer.step()
-        scheduler.step()
-        optimizer.param_groups[0]["note"] = ["any", {"python": ("object", None)}]
-    else:  # has state that rank 0 lacks
-        for p in net.parameters():
-            p.grad = torch.ones_like(p)
-        optimizer.step()
-    hvd.broadcast_optimizer_state(optimizer, 0)
-    group = optimizer.param_groups[0]
-    assert group["lr"] == pytest.approx(0.1)
-    assert group["initial_lr"] == 1.0
-    assert group["note"] == ["any", {"python": ("object", None)}]
-    assert not optimizer.state_dict()["state"]
-
-
-def test_state_goes_to_the_device_of_the_parameter():
-    second = SimpleNamespace(device=torch.device("cuda", 1))
-    assert device_beside([torch.ones(1), second], "cuda") == "cuda:1"
-    assert device_beside([second], "cpu") == "cpu"
-
-
-@on_ranks(2)
-def test_different_models():
-    net = torch.nn.Linear(3, 2 + hvd.rank())
-    with pytest.raises(ValueError, match="rank 1"):
-        hvd.broadcast_optimizer_state(torch.optim.SGD(net.parameters(), lr=1.0), 0)
-    hvd.barrier()
 
 
 @pytest.mark.usefixtures("single")

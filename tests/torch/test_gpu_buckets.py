@@ -135,38 +135,3 @@ def test_gradients_of_several_streams():
         for p, q in zip(net.parameters(), twin.parameters(), strict=True):
             assert bits(p) == bits(q), number
     assert len(in_buckets(optimizer)) == 6
-
-
-def test_streams_wait_for_each_other():
-    from horovod.torch.ops import devices
-
-    class Stream:
-        def __init__(self, number):
-            self.number, self.waits = number, []
-
-        def wait_stream(self, other):
-            self.waits.append(other.number)
-
-    class Adapter:
-        def current_stream(self, device):
-            return here.number
-
-        def stream(self, device):
-            return here
-
-    streams = [Stream(n) for n in range(3)]
-    before, devices.ADAPTERS["cuda"] = devices.ADAPTERS["cuda"], Adapter()
-    try:
-        noted = devices.Streams(torch.device("cuda"))
-        for number in (0, 1, 1, 2):
-            here = streams[number]
-            noted.note()
-        with noted:
-            assert [s.waits for s in streams] == [[], [], [0, 1]]
-        assert [s.waits for s in streams] == [[2], [2], [0, 1]]
-        noted.forget()
-        with noted:
-            pass
-        assert [s.waits for s in streams] == [[2], [2], [0, 1]]
-    finally:
-        devices.ADAPTERS["cuda"] = before

@@ -10,7 +10,6 @@ import ctypes
 import os
 import sys
 import threading
-import time
 
 import pytest
 import torch
@@ -162,30 +161,3 @@ def test_capture_into_a_graph():
         hvd.synchronize(lost)
     driver.check(driver.library.cuStreamEndCapture(stream, ctypes.byref(graph)))  # the capture is still valid
     assert values(hvd.synchronize(kept)).tolist() == [float(hvd.size())] * 4
-
-
-@pytest.mark.usefixtures("single")
-def test_threads_of_two_devices_begin_one_pass(monkeypatch):
-    from horovod.torch import backward, gradients
-    from horovod.torch.parameter_names import Members
-    from horovod.torch.submissions import Options
-
-    p = torch.nn.Parameter(torch.ones(2))
-    members = Members(torch.optim.SGD([p], lr=1.0), {p: "p"})
-    reducer = gradients.GradientReducer(members, {p: "p"}, Options(hvd.global_process_set))
-    began, joined = threading.Event(), []
-
-    def settle():  # waits for other ranks
-        began.set()
-        time.sleep(0.1)
-
-    monkeypatch.setattr(reducer._bucketing, "settle", settle)
-    monkeypatch.setattr(backward, "join", lambda of: joined.append(of) or (lambda: None))
-    monkeypatch.setattr(backward, "_is_autograds", lambda: True)  # autograd has a thread for each device
-    first = threading.Thread(target=reducer.on_gradient, args=reducer._slots)
-    first.start()
-    began.wait(10)
-    reducer.on_gradient(*reducer._slots)
-    first.join()
-    assert joined == [reducer]
-    assert reducer._notes.number == 1

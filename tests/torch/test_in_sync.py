@@ -54,34 +54,6 @@ def test_the_first_difference_is_named():
         hvd.check_in_sync(model)
 
 
-@on_ranks(3, HOROVOD_DYNAMIC_PROCESS_SETS="1")
-def test_a_rank_that_fails_alone_kinds_of_tensors_and_process_sets():
-    rank = hvd.rank()
-    model = torch.nn.Linear(2, 2)
-    # If one rank fails, the others do not wait for it.
-    kind, words = (
-        (ValueError, r"weights must be .*got a method")
-        if rank == 1
-        else (OutOfSyncError, r"rank 1 could not.*got a method")
-    )
-    with pytest.raises(kind, match=words):
-        hvd.check_in_sync(weights=model.state_dict if rank == 1 else 3)
-    tensors = [
-        torch.arange(3.0).to_sparse(),
-        torch.zeros(2, 0),
-        torch.ones(2, 3, dtype=torch.bfloat16).T,
-        torch.tensor(1j),
-    ]
-    hvd.check_in_sync(tensors, None, [torch.float32, torch.strided], torch.randn(1).conj() * 0)
-    pair = hvd.ProcessSet([0, 1])
-    hvd.add_process_set(pair)
-    if rank < 2:
-        hvd.check_in_sync(1, process_set=pair)
-    else:
-        with pytest.raises(ValueError, match="rank 2"):
-            hvd.check_in_sync(1, process_set=pair)
-
-
 @pytest.mark.parametrize("scheduled", [False, True])
 @on_ranks(2, HOROVOD_CHECK_IN_SYNC_STEPS="2")
 def test_steps_are_checked_where_the_setting_asks_for_it(scheduled):

@@ -3,7 +3,6 @@
 import contextlib
 import io
 import re
-import sys
 
 import pytest
 import torch
@@ -12,7 +11,6 @@ from torch.utils.data.distributed import DistributedSampler
 
 import horovod.torch as hvd
 from horovod.torch import monitoring
-from tests.runner.launching import run_job
 
 
 def model(seed=0, dropout=0.0):
@@ -308,25 +306,3 @@ def test_comparisons_take_turns_until_they_have_read_all_parameters():
     assert max(map(len, turns)) <= monitoring._TENSORS
     tensors["0"]._fsdp_flattened = True
     assert "0" not in dict(monitoring._choose(tensors))
-
-
-ENDS_EARLY = """
-import torch
-import horovod.torch as hvd
-from tests.torch.test_noticing import loader, model, rows, train, wrapped
-
-hvd.init()
-net = model()
-train(net, wrapped(net), loader(rows(40 if hvd.rank() == 0 else 36)), 9 if hvd.rank() == 0 else 2)
-"""
-
-
-@pytest.mark.heavy
-def test_a_rank_that_ends_early_says_how_far_it_came(tmp_path):
-    script = tmp_path / "script.py"
-    script.write_text(ENDS_EARLY)
-    done = run_job(["-np", "2", sys.executable, str(script)])
-    assert done.code != 0
-    came = "after 18 steps (2 epochs, with 9 batches in the last one)"
-    assert re.search(rf"rank 1 \(.*\) has left the job: the process ended {re.escape(came)}", done.err), done.err
-    assert f"failed first: it ended without an error {came} while others still needed it" in done.err, done.err

@@ -54,18 +54,6 @@ def test_gradients_are_divided_before_they_are_added():
 
 
 @on_ranks(2)
-def test_lists_as_groups():
-    twins = Twins()
-    p = list(twins.net.parameters())
-    # Each rank has another order; rank 0's counts. One parameter is in no group.
-    lists = [[p[0], p[3]], [p[1], p[2], p[4]]]
-    if hvd.rank():
-        lists = [list(reversed(group)) for group in reversed(lists)]
-    twins.optimizer = hvd.DistributedOptimizer(OPTIMIZERS["sgd"](p), twins.net.named_parameters(), groups=lists)
-    twins.train(range(4))
-
-
-@on_ranks(2)
 def test_closures():
     twins = Twins()
 
@@ -101,24 +89,6 @@ def test_clipping_after_synchronize(op):
         twins.clip()
         with twins.optimizer.skip_synchronize():
             twins.step()
-
-
-@on_ranks(2)
-def test_channels_last():
-    torch.manual_seed(0)
-    net, reference = torch.nn.Conv2d(3, 4, 3), torch.nn.Conv2d(3, 4, 3)
-    reference.load_state_dict(net.state_dict())
-    net = net.to(memory_format=torch.channels_last)
-    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(net.parameters(), lr=0.1), net.named_parameters())
-    plain = torch.optim.SGD(reference.parameters(), lr=0.1)
-    x = torch.randn(2 * hvd.size(), 3, 6, 6, generator=torch.Generator().manual_seed(1))
-    mine = x[2 * hvd.rank() : 2 * hvd.rank() + 2]
-    net(mine.to(memory_format=torch.channels_last)).square().mean().backward()
-    reference(x).square().mean().backward()
-    optimizer.step()
-    plain.step()
-    for p, q in zip(net.parameters(), reference.parameters(), strict=True):
-        torch.testing.assert_close(p, q, rtol=1e-4, atol=1e-6)
 
 
 @on_ranks(2)

@@ -52,21 +52,6 @@ def test_static():
 
 
 @on_ranks(3, HOROVOD_DYNAMIC_PROCESS_SETS="1", fresh=True)
-def test_removal():
-    # A removed set's id is reused; unnamed groups of the new members start at number 0 on all ranks.
-    first = hvd.add_process_set([0, 1])
-    if first.included():
-        for _ in range(3):
-            hvd.grouped_allreduce([torch.ones(1)], process_set=first)
-    assert hvd.remove_process_set(first)
-    second = hvd.add_process_set([1, 2])
-    if second.included():
-        assert hvd.grouped_allreduce([torch.ones(1)], op=hvd.Sum, process_set=second)[0].item() == 2
-    hvd.barrier()
-    assert hvd.remove_process_set(second)
-
-
-@on_ranks(3, HOROVOD_DYNAMIC_PROCESS_SETS="1", fresh=True)
 def test_optimizer():
     pairs = hvd.add_process_set([0, 1]), hvd.add_process_set([2])
     mine = pairs[0] if hvd.rank() < 2 else pairs[1]

@@ -11,7 +11,7 @@ import torch
 import horovod.torch as hvd
 from horovod.common import state as job
 from horovod.common.basics import HorovodBasics
-from horovod.torch.ops import handles, repeats
+from horovod.torch.ops import repeats
 from tests.ranks import on_ranks
 
 FORMS = {
@@ -106,35 +106,6 @@ def test_what_is_refused_the_first_time_is_refused_later():
             assert call(ones(2, 2), name="x", op=hvd.Sum).tolist() == [[total()] * 2] * 2, form
 
 
-@on_ranks(2)
-def test_names_and_handles():
-    for _ in range(8):
-        hvd.allreduce_(ones(2), name="x", op=hvd.Sum)
-        hvd.allreduce_(ones(2), name="y", op=hvd.Sum)
-    first = ones(2)
-    handle = hvd.allreduce_async_(first, name="x", op=hvd.Sum)
-    hvd.synchronize(handle)
-    if hvd.rank() == 0:
-        waiting = hvd.allreduce_async_(torch.ones(3), name="z", op=hvd.Sum)
-        with pytest.raises(ValueError, match=r"'allreduce.z' is still in flight"):
-            hvd.allreduce_async_(torch.ones(3), name="z", op=hvd.Sum)
-    hvd.barrier()  # rank 1 submits its part only now
-    if hvd.rank() == 1:
-        waiting = hvd.allreduce_async_(torch.ones(3), name="z", op=hvd.Sum)
-    assert first.tolist() == [3.0, 3.0]
-    assert hvd.synchronize(waiting).tolist() == [2.0] * 3
-    # An unsynchronized handle keeps its own result, even if its name is reused after completion.
-    old, new = ones(2), 10 * ones(2)
-    before = hvd.allreduce_async_(old, name="x", op=hvd.Sum)
-    while not hvd.poll(before):
-        pass
-    after = hvd.allreduce_async_(new, name="x", op=hvd.Sum)
-    assert hvd.synchronize(after) is new
-    assert hvd.synchronize(before) is old
-    assert (old.tolist(), new.tolist()) == ([3.0] * 2, [30.0] * 2)
-    assert hvd.synchronize(before) is None
-
-
 @on_ranks(2, fresh=True)
 def test_another_engine_and_a_forked_child():
     for _ in range(2):
@@ -170,43 +141,6 @@ def test_nothing_is_kept_that_the_program_has_dropped(single):
     gc.collect()
     assert alive() is None
     assert repeats.idle["x"].engine is job.state.engine
-
-
-def test_programs_that_never_use_a_name_twice_are_bounded(single, monkeypatch):
-    monkeypatch.setattr(repeats, "_LIMIT", 10)
-    for i in range(50):
-        hvd.allreduce_(torch.ones(1), name=f"n{i}")
-        assert len(repeats.idle) <= 10
-    assert "n49" in repeats.idle
-    assert "n39" not in repeats.idle
-
-
-def test_what_comes_back_after_its_engine_has_ended_is_not_kept(single):
-    hvd.allreduce_(torch.ones(1), name="x")
-    handle = hvd.allreduce_async_(torch.ones(1), name="x")
-    record = handles._records[handle]
-    assert hvd.synchronize(handle).tolist() == [1.0]
-    late = repeats.idle.pop("x")
-    assert late is record
-    late.engine = object()  # as after a shutdown, or another init
-    repeats.put_back(late)
-    assert "x" not in repeats.idle
-
-
-def test_room_is_made_while_other_threads_change_what_is_kept(single, monkeypatch):
-    # Another thread adds a name while the oldest one is being looked up.
-    class Changing(dict):
-        def __iter__(self):
-            names = super().__iter__()
-            self[f"other{len(self)}"] = None
-            return names
-
-    monkeypatch.setattr(repeats, "_LIMIT", 1)
-    monkeypatch.setattr(repeats, "idle", Changing())
-    for i in range(3):
-        t = torch.ones(1)
-        assert hvd.allreduce_(t, name=f"n{i}") is t
-        assert hvd.synchronize(hvd.allreduce_async_(t, name=f"n{i}")) is t
 
 
 def test_blocking_allreduce_without_a_gradient_is_not_seen_by_autograd(single):

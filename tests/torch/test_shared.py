@@ -81,21 +81,6 @@ def test_ordinary_memory_instead(pool, environ):
     pool(2, **environ).run(without_shared_memory)
 
 
-@on_ranks(2, initialized=False)
-def test_it_may_be_used_after_shutdown():
-    hvd.init()
-    t = hvd.empty_shared(1 << 16)
-    t.fill_(1)
-    hvd.allreduce_(t, op=hvd.Sum)
-    hvd.shutdown()
-    assert t.eq(2).all()
-    t.fill_(3)
-    hvd.init()
-    hvd.allreduce_(t, op=hvd.Sum)
-    assert t.eq(6).all()
-    hvd.shutdown()
-
-
 @pytest.mark.usefixtures("single")
 def test_arguments():
     with pytest.raises(ValueError, match="size must be"):

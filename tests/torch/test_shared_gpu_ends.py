@@ -104,29 +104,3 @@ def leaves_with_work_under_way():
 @pytest.mark.heavy
 def test_who_leaves_first_does_what_others_wait_for(two):
     assert two(leaves_with_work_under_way) is True
-
-
-def leaves_with_a_failed_gpu():
-    from tests.torch.simulated_gpu import adapter, gpu
-
-    assert reduces()
-    tensor = gpu(torch.ones(1000))
-    driver = adapter().driver
-    if hvd.rank() == 1:
-        driver.stream.occupy(threading.Event())
-        hvd.allreduce_(tensor, name="last", op=hvd.Sum)
-        driver.set("fault", 700)
-        stop()
-        os._exit(0)
-    handle = hvd.allreduce_async_(tensor, name="last", op=hvd.Sum)
-    deadline = time.monotonic() + 20
-    while not hvd.poll(handle) and time.monotonic() < deadline:
-        time.sleep(0.001)
-    with pytest.raises(hvd.HorovodInternalError, match=r"rank 1.*CUDA error 700"):
-        hvd.synchronize(handle)
-    return done_within(6)
-
-
-@pytest.mark.heavy
-def test_a_gpu_that_fails_is_an_error_on_the_others_though_its_rank_leaves_in_order(two):
-    assert two(leaves_with_a_failed_gpu) is True

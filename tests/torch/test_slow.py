@@ -6,7 +6,6 @@ import json
 import os
 import re
 import socket
-import threading
 import time
 import urllib.request
 
@@ -110,46 +109,3 @@ def test_a_slow_loader_is_named(pool):
     (data,) = numbers(r"; rank 0 waited (\d+) ms of each step for data\b", line)
     assert data >= 30
     assert pool(2, initialized=False, HOROVOD_STATS_SUMMARY="0").run(in_a_job, slow_loader) == [(None, [])] * 2
-
-
-def on_its_own():
-    from horovod.common.steps import marks
-
-    hvd.allreduce(torch.ones(1))
-    time.sleep(0.1)
-    idle = [t.name for t in threading.enumerate() if t.name == "hvd-steps"]
-    errors = []
-    for values in ({"loss": "high"}, {"loss": [1, 2]}, {f"x{i}": i for i in range(101)}):
-        try:
-            hvd.report(**values)
-        except ValueError as error:
-            errors.append(str(error))
-    hvd.report(loss=torch.tensor(2.5))
-    first, second = object(), object()
-    for who in (first, second, first, second, second, second, first):
-        marks.optimizer(who)
-    made = hvd.stats()["made"]
-    written = {}
-
-    class Board:
-        def add_scalar(self, name, value, step):
-            written[name] = (value, step)
-
-    for _ in range(10):
-        hvd.step()
-    hvd.log_stats(Board())
-    return idle, errors, hvd.stats()["reported"], made, written
-
-
-def test_a_job_without_steps_has_no_thread_and_of_several_optimizers_one_counts(pool):
-    idle, errors, reported, made, written = pool(2).run(on_its_own, fresh=True)[1]
-    assert idle == []
-    assert errors[:2] == [
-        "report: loss must be a number, got 'high'",
-        "report: loss must be a number, got [1, 2]",
-    ]
-    assert errors[2].startswith("report: a job must have at most 100 names")
-    assert reported == {"loss": 2.5}
-    # Two warnings about the first rank; then the second rank is slow for two steps in a row.
-    assert made == 4
-    assert written["horovod/step_ms"][1] >= 10

@@ -4,7 +4,6 @@ import pytest
 import torch
 
 import horovod.torch as hvd
-from horovod.torch.ops.state_tensors import form_of
 from tests.ranks import on_ranks
 
 
@@ -88,10 +87,3 @@ def test_one_error_on_all_ranks():
     with pytest.raises(ValueError, match=r"rank 0: state of parameter 0\['moment'\] must not be quantized"):
         hvd.broadcast_optimizer_state(optimizer, 0)
     assert hvd.allreduce(torch.ones(1), op=hvd.Sum).item() == hvd.size()
-
-
-def test_ordinary_tensors_have_no_form():
-    for tensor in (torch.ones(3), torch.ones(2, 3).t(), torch.ones(10)[::2], torch.ones(2, 3, 4, 4)[:, :, 1:3, ::2]):
-        assert form_of(tensor) is None
-    assert form_of(torch.ones(1, 3).expand(1, 3)) is None
-    assert form_of(torch.ones(3).expand(2, 3)).overlapping == (0, 1)

@@ -2,7 +2,6 @@
 
 import sys
 
-import pytest
 import torch
 
 import horovod.torch as hvd
@@ -96,24 +95,6 @@ def test_frozen_and_unused_parameters_cost_nothing_in_a_step():
             assert of_the_engine(net, optimizer) == (operations, [])
             assert calls(net, optimizer) == some  # no calls for each unused parameter
             assert all(p.grad is None for p in net[: LAYERS // 2].parameters())
-
-
-@pytest.mark.parametrize("who", [[0, 1], [0]])
-@on_ranks(2)
-def test_parameters_that_are_thawed_while_training(who):
-    # Half of the model is unfrozen during training, on all ranks or on one; the other ranks then contribute
-    # zeros.
-    net, optimizer = settled(freeze=LAYERS // 2)
-    assert of_the_engine(net, optimizer) == (2, [])  # a bucket and the readiness flags
-    if hvd.rank() in who:
-        net.requires_grad_(True)
-    for _ in range(20):
-        step(net, optimizer)
-    assert of_the_engine(net, optimizer) == (3, [])  # one more bucket
-    mine = [p.tolist() for p in net.parameters()]
-    assert hvd.allgather_object(mine) == [mine] * hvd.size()
-    assert all(p.grad is not None for p in net.parameters())
-    assert net[LAYERS // 2 - 1].weight.grad.any()
 
 
 def calls_of_gradients():

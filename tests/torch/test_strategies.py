@@ -170,17 +170,6 @@ def test_a_checkpoint_within_a_round_resumes_exactly(tmp_path):
 
 
 @pytest.mark.heavy
-@on_ranks(2)
-def test_a_state_of_another_model_is_refused():
-    net, small = network(), torch.nn.Linear(2, 2).double()
-    optimizer = hvd.LocalSGD(OPTIMIZERS["sgd"](net.parameters()), every=2)
-    train(net, optimizer, range(1))
-    other = hvd.LocalSGD(OPTIMIZERS["sgd"](small.parameters()), every=2)
-    with pytest.raises(ValueError, match="must have 6 shared parameters, got"):
-        other.strategy.load_state_dict(optimizer.state_dict()["strategy"])
-
-
-@pytest.mark.heavy
 @pytest.mark.parametrize("graph", ["exponential", "ring", "pairs"])
 @on_ranks(3, 4)
 def test_gossip_conserves_the_mean(graph):
@@ -217,14 +206,6 @@ def test_push_sum_corrects_an_unequal_graph(wire):
     total = hvd.allreduce(value.detach() * optimizer.strategy.weight, op=hvd.Sum, name="total")
     torch.testing.assert_close(total, torch.full((5,), 9.0), rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(value.detach(), torch.full((5,), 3.0), rtol=1e-2 if wire else 1e-5, atol=1e-4)
-
-
-@pytest.mark.heavy
-@on_ranks(3)
-def test_gossip_averages_now_and_then():
-    net = network()
-    train(net, hvd.Gossip(OPTIMIZERS["sgd"](net.parameters()), "ring", average_every=3), range(6))
-    assert_all_equal(net)
 
 
 @pytest.mark.heavy
@@ -409,18 +390,6 @@ def test_arrays_on_a_parameter_server(mode):
     assert all((array == 1).all() for array in values)
 
 
-@pytest.mark.parametrize("nesterov", [True, False])
-def test_outer_momentum_is_that_of_pytorch(nesterov):
-    theirs = torch.nn.Parameter(torch.ones(4, dtype=torch.float64))
-    optimizer = torch.optim.SGD([theirs], lr=0.7, momentum=0.9, nesterov=nesterov)
-    rule, ours, velocity = OuterSGD(0.7, 0.9, nesterov), np.ones(4), np.zeros(4)
-    for change in np.random.default_rng(0).normal(size=(5, 4)):
-        rule.update(ours, change, velocity)
-        theirs.grad = torch.tensor(change)
-        optimizer.step()
-    np.testing.assert_allclose(ours, theirs.detach().numpy())
-
-
 @pytest.mark.parametrize(
     ("make", "named"),
     [
@@ -443,13 +412,6 @@ def test_outer_momentum_is_that_of_pytorch(nesterov):
 def test_invalid_arguments(single, make, named):
     with pytest.raises(ValueError, match=named):
         make(OPTIMIZERS["sgd"](network().parameters()))
-
-
-def test_schedulers_come_after_the_strategy(single):
-    optimizer = OPTIMIZERS["sgd"](network().parameters())
-    torch.optim.lr_scheduler.StepLR(optimizer, 1)
-    with pytest.raises(ValueError, match="before its learning rate scheduler"):
-        hvd.LocalSGD(optimizer, 2)
 
 
 def test_a_single_rank_trains_as_with_the_plain_optimizer(single):

@@ -1,7 +1,5 @@
 """Streams in PyTorch programs."""
 
-from types import SimpleNamespace
-
 import torch
 
 import horovod.torch as hvd
@@ -36,20 +34,3 @@ def test_a_state_keeps_a_stream(pool):
     assert results[0][1] == results[1][1]
     assert results[0][1]["left"] == [[12, 30], [42, 60]]
     assert sorted(flat([*seen, *rest] for _, _, seen, rest in results)) == list(range(60))
-
-
-def test_waits_of_loaders_count_also_after_those_of_streams(monkeypatch):
-    from torch.utils.data import dataloader
-
-    from horovod.common.steps import marks
-    from horovod.torch import monitoring
-
-    monkeypatch.setattr(marks, "data_seen", True)
-    monkeypatch.setattr(dataloader._BaseDataLoaderIter, "__next__", lambda self: 3)
-    monitoring.watch_data_loaders()
-    watched = dataloader._BaseDataLoaderIter.__next__
-    iterator = SimpleNamespace()
-    assert watched(iterator) == 3
-    assert watched.__wrapped__(iterator) == 3
-    monitoring.watch_data_loaders()
-    assert dataloader._BaseDataLoaderIter.__next__ is watched, "once"

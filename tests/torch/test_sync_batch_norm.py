@@ -49,27 +49,6 @@ def test_equals_joined_batch(pool, size):
     pool(size).run(compare, (3,), torch.float64, {"momentum": None})
 
 
-@on_ranks(2)
-def test_bfloat16():
-    net = hvd.SyncBatchNorm(2)
-    x = (torch.randn(8, 2, generator=torch.Generator().manual_seed(hvd.rank())) + 50).bfloat16().requires_grad_()
-    out = net(x)
-    out.float().pow(2).sum().backward()
-    assert out.dtype is x.grad.dtype is torch.bfloat16
-    mean = hvd.allreduce(out.detach().float().mean(0))
-    assert mean.abs().max() < 0.05
-
-
-@on_ranks(2)
-def test_small_batches():
-    net = hvd.SyncBatchNorm(2)
-    assert net(torch.ones(1, 2)).shape == (1, 2)  # two values over all ranks
-    with pytest.raises(ValueError) as caught:
-        net(torch.ones(1 if hvd.rank() == 0 else 0, 2))
-    assert "at least 2 values" in str(caught.value)
-    hvd.barrier()
-
-
 @pytest.mark.usefixtures("single")
 def test_wrong_inputs():
     net = hvd.SyncBatchNorm(3)

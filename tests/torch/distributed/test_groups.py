@@ -74,22 +74,3 @@ def test_unlike_calls():
     calls = [lambda: dist.all_reduce(torch.ones(1)), lambda: dist.broadcast(torch.ones(1), 0)]
     with default_group(), pytest.raises(dist.DistBackendError, match="ranks disagree about the operation"):
         calls[hvd.rank()]()
-
-
-@on_ranks(2)
-def test_futures_and_abandoned_operations():
-    with default_group():
-        for _ in range(10):
-            dist.all_reduce(torch.ones(1000), async_op=True)  # the program does not keep the work
-        work = dist.all_reduce(torch.ones(2), async_op=True)
-        assert work.get_future().then(lambda one: one.value()[0].sum().item()).wait() == 4.0
-        assert work.is_completed()
-        assert work.is_success()
-        dist.barrier()
-
-
-def test_ranks_must_be_those_of_the_job(single):
-    store = dist.HashStore()
-    with pytest.raises(ValueError, match="must be those of the Horovod job, 0 and 1, got 0 and 2"):
-        dist.init_process_group("hvd", store=store, rank=0, world_size=2)
-    assert not dist.is_initialized()
