@@ -112,22 +112,6 @@ TEST_CASE("process sets have ranks that there are") {
   }
 }
 
-TEST_CASE("several allgathers as one: sizes of each, by name") {
-  Request q = asked(Kind::allgather, {4, 2}), other = asked(Kind::allgather, {0, 3});
-  Response r = answer(q);
-  r.names.push_back("y");
-  r.shapes.push_back({9, 3});
-  r.sizes = {1, 4, 5, 9, 0, 2};
-  auto good = [&] { return check_response(r, {&q, &other}, kSize, kRank).ok(); };
-  CHECK(good());
-  r.sizes[4] = 1;  // differs from this rank's rows
-  CHECK(!good());
-  r.sizes = {1, 4, 5, -9, 0, 2};
-  CHECK(!good());
-  r.sizes = {1, 4, 5};
-  CHECK(!good());
-}
-
 TEST_CASE("the coordinator refuses what no rank can have meant") {
   auto decide = [](std::vector<std::pair<int, Request>> requested) {
     Negotiator n(2, {"rank 0", "rank 1"});

@@ -55,19 +55,6 @@ TEST_CASE("groups wait for all their members and fall together") {
   }
 }
 
-TEST_CASE("groups of one name and different sizes do not mix") {
-  Negotiator n(2, labels(2));
-  for (int r : {0, 1}) n.add_request(r, member_of("g", 2, "a"), 0);
-  for (int r : {0, 1}) n.add_request(r, member_of("g", 3, "b"), 0);
-  for (int r : {0, 1}) n.add_request(r, member_of("g", 3, "c"), 0);
-  CHECK(n.take_ready().empty());
-  for (int r : {0, 1}) n.add_request(r, member_of("g", 2, "d"), 0);
-  CHECK(names(n.take_ready()) == Names{"a", "d"});
-  for (int r : {0, 1}) n.add_request(r, member_of("g", 3, "e"), 0);
-  CHECK(names(n.take_ready()) == Names{"b", "c", "e"});
-  CHECK(!n.has_pending());
-}
-
 TEST_CASE("the fence of a group is its last member's, whichever is complete first") {
   Request first = member_of("g", 2, "a"), second = member_of("g", 2, "b");
   second.fence = uint64_t{1} << kWeakFenceBits;  // another thread has waited meanwhile
@@ -156,24 +143,6 @@ TEST_CASE("a group that fails: what is held, what comes later, what only some ra
   CHECK(errors() == "b-");
 }
 
-TEST_CASE("a group in a set that is removed") {
-  Negotiator n(2, labels(2));
-  for (int r : {0, 1}) n.add_request(r, set_request(Kind::add_set, {0}, "x"), 0);
-  (void)n.take_ready();
-  Request q = member_of("g", 2, "a");
-  q.set = 1;
-  n.add_request(0, q, 0);
-  CHECK(n.take_ready().empty());
-  for (int r : {0, 1}) n.add_request(r, set_request(Kind::remove_set, {1}, "x"), 0);
-  const auto ready = n.take_ready();
-  REQUIRE(names(ready) == Names{"x", "a"});
-  CHECK(contains(ready[1].response.error.message(), "process set 1 no longer exists"));
-  q.name = "b";
-  n.add_request(0, q, 0);
-  CHECK(!n.take_ready().at(0).response.error.ok());
-  CHECK(!n.has_pending());
-}
-
 TEST_CASE("groups of one name whose sizes differ between ranks become errors, whether or not they have a member in common") {
   Negotiator n(3, labels(3));
   const auto add_requests = [&n](int rank, uint32_t size, double when) {
@@ -229,51 +198,6 @@ std::set<std::string> failures(Negotiator* n) {
 }
 
 }  // namespace
-
-TEST_CASE("unnamed groups whose sizes differ between ranks: no member is left for the next operation to be taken for") {
-  for (const int larger_first : {0, 1}) {
-    Negotiator n(2, labels(2));
-    for (int rank : {larger_first, 1 - larger_first}) {
-      for (int i = 0; i < 2 + rank; ++i) n.add_request(rank, unnamed(i, kGroup, static_cast<uint32_t>(2 + rank)), 0);
-    }
-    CHECK(failures(&n).size() == 3);
-    CHECK(!n.has_pending());
-    CHECK(n.may_be_scheduled({}));
-  }
-}
-
-TEST_CASE("unnamed groups of unlike size: a rank that is answered before all it has submitted has been announced leaves nothing behind") {
-  for (const bool next : {false, true}) {
-    Negotiator n(3, labels(3));
-    const auto add_requests = [&n](int rank, int size) {
-      for (int i = 0; i < size; ++i) n.add_request(rank, unnamed(i, kGroup, static_cast<uint32_t>(size)), 0);
-    };
-    add_requests(0, next ? 3 : 2);
-    add_requests(1, 3);
-    add_requests(2, next ? 2 : 3);
-    CHECK(failures(&n).size() == 3);
-    if (next) {  // the rank with the smaller group has continued meanwhile
-      CHECK(!n.has_pending());
-      n.add_request(2, unnamed(2), 0);
-      CHECK(failures(&n) == std::set<std::string>{"allreduce.noname.2"});
-    }
-    CHECK(!n.has_pending());
-    CHECK(n.may_be_scheduled({}));
-    for (int r : {0, 1, 2}) n.add_request(r, unnamed(3), 0);
-    const auto ready = n.take_ready();
-    REQUIRE(ready.size() == 1);
-    CHECK(ready[0].response.error.ok());
-  }
-}
-
-TEST_CASE("who has joined is not among those whom others wait for") {
-  Negotiator n(4, labels(4));
-  n.add_request(0, request("join", Kind::join), 0);
-  n.add_request(1, request("x"), 1);
-  CHECK(waiting_names(n, 0) == "join:123 ");
-  CHECK(waiting_names(n, 1).find("x:23 ") != std::string::npos);
-  CHECK(waiting_names(n, 1).find("x:023 ") == std::string::npos);
-}
 
 TEST_CASE("groups of unlike size while a rank has joined: nothing waits, and only members of the set are waited for") {
   {

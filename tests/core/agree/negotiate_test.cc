@@ -88,22 +88,6 @@ TEST_CASE("join: allreduce goes on without the joined rank, all joined ends it")
   CHECK(!n.anyone_joined());
 }
 
-TEST_CASE("join: a rank that joins while its own operation waits counts once") {
-  Negotiator n(3, labels(3));
-  n.add_request(0, request("a"), 0);
-  n.add_request(0, request("join", Kind::join), 0);
-  n.add_request(1, request("a"), 0);
-  CHECK(n.take_ready().empty());  // rank 2 may still request it
-  n.add_request(2, request("a"), 0);
-  auto ready = n.take_ready();
-  REQUIRE(names(ready) == Names{"a"});
-  CHECK(ready[0].response.error.ok());
-  // A later request does not wait.
-  n.add_request(1, request("b"), 0);
-  n.add_request(2, request("b"), 0);
-  CHECK(names(n.take_ready()) == Names{"b"});
-}
-
 TEST_CASE("process sets: lowest free id, no duplicates, an end to what waits in a removed one, a limit") {
   Negotiator n(9, labels(9));
   auto all_ranks = [&](const Request& q) {
@@ -142,24 +126,6 @@ TEST_CASE("process sets: lowest free id, no duplicates, an end to what waits in 
   CHECK(refused == 510 - 255);
 }
 
-TEST_CASE("a named request to add a process set waits for the members of the new set only") {
-  Negotiator n(4, labels(4));
-  Request set = set_request(Kind::add_set, {1, 3}, "pair");
-  set.unnamed = false;
-  n.add_request(3, set, 1);
-  CHECK(n.take_ready().empty());
-  REQUIRE(n.waiting(1).size() == 1);
-  CHECK(n.waiting(1)[0].missing == std::vector<int>{1});
-  n.add_request(1, set, 2);
-  auto ready = n.take_ready();
-  REQUIRE(ready.size() == 1);
-  CHECK(ready[0].response.error.ok());
-  CHECK(ready[0].response.sizes == std::vector<int64_t>{1, 1, 1, 3});
-  n.add_request(0, set, 3);
-  n.add_request(1, set, 3);
-  CHECK(contains(n.take_ready().at(0).response.error.message(), "rank 0 on host0 is not one of its ranks [1, 3]"));
-}
-
 TEST_CASE("unlike operations under one name become errors that name both") {
   Negotiator n(2, labels(2));
   n.add_request(0, request("allreduce.loss"), 1);
@@ -173,19 +139,4 @@ TEST_CASE("unlike operations under one name become errors that name both") {
     for (const char* part : {"allreduce.loss", "broadcast.loss", "rank 0", "rank 1"}) CHECK(contains(r.response.error.message(), part));
   }
   CHECK(!n.has_pending());
-}
-
-TEST_CASE("unlike operations are an error only when each rank has announced one of them") {
-  auto failed = [](int world, const std::vector<std::pair<int, Request>>& requested) {
-    Negotiator n(world, labels(world));
-    for (const auto& [rank, q] : requested) n.add_request(rank, q, 1);
-    n.fail_diverged(2);
-    return names(n.take_ready());
-  };
-  const Request reduce = request("allreduce.loss"), send = request("broadcast.loss", Kind::broadcast);
-  CHECK(failed(3, {{0, reduce}, {1, send}, {2, send}}) == Names{"allreduce.loss", "broadcast.loss"});
-  CHECK(failed(3, {{0, reduce}, {1, send}}).empty());  // rank 2 may request either
-  // complete, and rank 1 may request the other
-  CHECK(failed(2, {{0, reduce}, {0, send}, {1, send}}) == Names{"broadcast.loss"});
-  CHECK(failed(2, {{0, reduce}, {1, request("broadcast.other", Kind::broadcast)}}).empty());
 }

@@ -29,9 +29,3 @@ TEST_CASE("what the next schedule can hold is remembered, each name as it was la
   CHECK(!recent.find("0/a"));
   CHECK(recent.find("0/d")->shape[0] == 8);
 }
-
-TEST_CASE("without schedules nothing is remembered") {
-  RecentRequests recent(0);
-  recent.remember(request_of_length("a", 1));
-  CHECK(!recent.find("0/a"));
-}

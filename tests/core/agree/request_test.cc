@@ -222,14 +222,6 @@ TEST_CASE("shapes that no tensor has are refused") {
   CHECK(empty.elements() == 0);
 }
 
-TEST_CASE("the retired device code 2 is refused") {
-  Request q;
-  q.device = static_cast<DeviceKind>(2);
-  Response r;
-  r.device = q.device;
-  CHECK(!accepted(q, r));
-}
-
 TEST_CASE("every truncation is refused") {
   std::string requests, responses, schedule;
   encode(std::vector<Request>{rich_request(), rich_request()}, &requests);

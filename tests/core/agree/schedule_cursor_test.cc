@@ -100,27 +100,6 @@ TEST_CASE("following: what does not fit is refused and leaves no trace") {
   CHECK(f.cursor->ready() == 0);
 }
 
-TEST_CASE("following: unnamed operations are matched in the order of their numbers") {
-  auto s = schedule_of({{"allreduce.noname.12", "allreduce.noname.9"}, {"allreduce.noname.10"}});
-  Follower f(s);
-  for (const char* n : {"allreduce.noname.20", "allreduce.noname.21"}) CHECK(f.offer(n));
-  CHECK(f.cursor->ready() == 0);  // 20 is 9, 21 is 10; 12 is missing
-  CHECK(f.offer("allreduce.noname.22"));
-  CHECK(f.cursor->ready() == 2);
-  CHECK(f.take() == "allreduce.noname.22allreduce.noname.20");
-  CHECK(f.take() == "allreduce.noname.21");
-}
-
-TEST_CASE("following: buckets of others are passed, a rank without any part says so") {
-  auto s = schedule_of({{"a"}, {"b"}});
-  Follower some(s, {"a"}), none(s, {"a", "b"});
-  CHECK(none.cursor->ready() == kNoPart);
-  CHECK(some.cursor->ready() == 1);
-  CHECK(some.offer("b"));
-  CHECK(some.take() == "-");
-  CHECK(some.take() == "b");
-}
-
 TEST_CASE("following: only a name that comes several times in a round is matched by its order") {
   Follower f(schedule_of({{"a", "b"}, {"a"}, {"allreduce.noname.1"}}));
   std::vector<bool> repeated;

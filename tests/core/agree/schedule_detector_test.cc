@@ -105,31 +105,6 @@ TEST_CASE("a barrier after every so many equal operations: the period with the b
   CHECK(searches[1] > 0);
 }
 
-TEST_CASE("no period in which a name stands for different operations; what tells operations apart") {
-  ScheduleDetector d(100);
-  for (uint64_t i = 0; i < 60; ++i) {
-    const Ready r = ready_of("x", i, false, i % 2 ? 10 : 20);
-    d.feed(r, identity_of(r));
-    CHECK(d.period().empty());
-  }
-  Ready plain = ready_of("x", 0), coded = plain;
-  coded.response.wire = WireFormat::int8;
-  CHECK(identity_of(plain) != identity_of(coded));
-}
-
-TEST_CASE("schedules that keep failing make the next proposal wait longer each time") {
-  ScheduleDetector d(10);
-  for (int i = 0; i < 9; ++i) d.note_revoked(1, 1);
-  size_t before = 0;
-  for (int i = 0; i < 3; ++i) {
-    size_t steps = 0;
-    while (period_after(d, {"a"}).empty() && steps < 10000) ++steps;
-    CHECK(steps > before);
-    before = steps;
-    d.note_revoked(1, 1);
-  }
-}
-
 TEST_CASE("a period begins only where the program had waited for what was before, and at a group's first member") {
   // The program waits after each "a", but not after "b": so its steps are "ba".
   ScheduleDetector d(16);

@@ -44,12 +44,3 @@ TEST_CASE("the stall check tells who is missing, and ends the job when asked to"
   CHECK(check(never, 1e6).ok());
   CHECK(warnings == 1);
 }
-
-TEST_CASE("a name of several lines stays on one") {
-  Negotiator n(2, labels(2));
-  n.add_request(1, request("a\n\"b\"\x07\xc3\xa4"), 0);
-  std::string text;
-  bool told = false;
-  CHECK(StallCheck(5, 0, labels(2)).check(n, 6, [&](LogLevel, const std::string& t) { text = t; }, &told).ok());
-  CHECK(contains(text, ": a\\n\"b\"\\x07\xc3\xa4\n"));
-}

@@ -174,35 +174,6 @@ TEST_CASE("Adasum of fused tensors: each by itself, with the bits that it has al
   }
 }
 
-TEST_CASE("Adasum of orthogonal gradients is their sum, of equal ones each of them, of opposite ones nothing") {
-  LinkWorld two(2), four(4);
-  for (DType d : kFloats) {
-    CAPTURE(name_of(d));
-    const Buffer x = from_doubles(d, {1, 0, 2, 0, -3}), y = from_doubles(d, {0, 5, 0, -4, 0}), minus = from_doubles(d, {-1, 0, -2, 0, 3});
-    CHECK(one_each(two, {x, y}, d)[0] == from_doubles(d, {1, 5, 2, -4, -3}));
-    CHECK(one_each(two, {x, x}, d)[0] == x);
-    CHECK(one_each(four, {y, y, y, y}, d)[1] == y);
-    CHECK(one_each(two, {x, minus}, d)[0] == from_doubles(d, {0, 0, 0, 0, 0}));
-    // Parallel vectors of different length: the mean.
-    CHECK(one_each(two, {from_doubles(d, {1, 2, 3}), from_doubles(d, {3, 6, 9})}, d)[0] == from_doubles(d, {2, 4, 6}));
-  }
-}
-
-TEST_CASE("Adasum with a zero gradient, or a rank that has joined, leaves the other as it is") {
-  LinkWorld world(2);
-  for (DType d : kFloats) {
-    CAPTURE(name_of(d));
-    const Buffer x = random_elements(d, 1001, 5), zero(x.size());
-    CHECK(one_each(world, {x, zero}, d)[1] == x);
-    CHECK(one_each(world, {zero, x}, d)[0] == x);
-    CHECK(one_each(world, {zero, zero}, d)[0] == zero);
-    for (const auto& tensors : {Tensors{{x}, {x}}, Tensors{{x, x}, {x, x}}}) {
-      CHECK(adasum_of(world, tensors, d, {}, false, 0)[1][0] == x);
-      CHECK(adasum_of(world, tensors, d, {}, true, 1)[0].back() == x);
-    }
-  }
-}
-
 TEST_CASE("Adasum of extreme magnitudes neither overflows nor underflows") {
   LinkWorld world(2), four(4);
   struct Extreme {

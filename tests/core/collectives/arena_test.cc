@@ -142,49 +142,6 @@ TEST_CASE("allreduce in arenas: only what lies there as a whole, and is input an
   }));
 }
 
-TEST_CASE("allreduce in arenas: really does without the staging areas") {
-  ArenaWorld world(2);
-  const size_t n = 200000;
-  const Buffer ones(n * 4, std::byte{1});
-  std::vector<Block> blocks{world.block(0, ones), world.block(1, ones)};
-  auto staged = [&](int r) {
-    size_t used = 0;
-    const std::byte* area = world.segment()->staging(r);
-    for (size_t i = 0; i < world.segment()->spec().staging_bytes; ++i) used += area[i] != std::byte{0};
-    return used;
-  };
-  check_ok(world.run([&](Comm& comm) {
-    std::byte* at = blocks[comm.rank]->data();
-    const std::vector<Segments::Piece> pieces{{at, at, n}};
-    return allreduce_shm(comm, segments_of(pieces), DType::int32, ReduceOp::max, {});
-  }));
-  for (int r : {0, 1}) CHECK(staged(r) <= sizeof(ArenaOffsets));
-}
-
-TEST_CASE("allreduce in arenas: many in a row, of changing kinds, keep step") {
-  ArenaWorld world(3);
-  const size_t n = 15000;
-  std::vector<Block> blocks;
-  std::vector<Buffer> apart(3, Buffer(n * 4));
-  for (int r = 0; r < 3; ++r) blocks.push_back(world.arenas[r]->allocate(n * 4));
-  check_ok(world.run([&](Comm& comm) -> Status {
-    for (int i = 0; i < 300; ++i) {
-      // All in the arena, one rank elsewhere, all elsewhere, in a pattern; with small tensors between.
-      const bool home = i % 3 == 0 || (i % 3 == 1 && comm.rank != i % 2);
-      std::byte* at = home ? blocks[comm.rank]->data() : apart[comm.rank].data();
-      const size_t count = i % 7 == 0 ? 10 : n;
-      auto* values = reinterpret_cast<int32_t*>(at);
-      for (size_t k = 0; k < count; ++k) values[k] = static_cast<int32_t>(k) * (comm.rank + 1) + i;
-      const std::vector<Segments::Piece> pieces{{at, at, count}};
-      HVD_RETURN_IF_ERROR(allreduce_shm(comm, segments_of(pieces), DType::int32, ReduceOp::sum, {}));
-      for (size_t k = 0; k < count; ++k) {
-        if (values[k] != static_cast<int32_t>(k) * 6 + 3 * i) return Status(Code::internal, "wrong at " + std::to_string(k));
-      }
-    }
-    return {};
-  }));
-}
-
 TEST_CASE("allreduce in arenas: a member that never comes ends in an error, not a hang") {
   ArenaWorld world(2, 0.3);
   const size_t n = 50000;

@@ -46,17 +46,3 @@ TEST_CASE("gather and scatter walk over the pieces; null inputs are zeros, null 
   CHECK(out_b == std::vector<int32_t>{103, 104, 105, 106});
   CHECK(c == std::vector<int32_t>{7, 8});
 }
-
-TEST_CASE("slices cover everything and differ by one element at most") {
-  for (size_t count : {0, 1, 5, 12, 13}) {
-    for (int n : {1, 2, 5, 12}) {
-      CHECK(slice_at(count, n, 0) == 0);
-      CHECK(slice_at(count, n, n) == count);
-      for (int i = 0; i < n; ++i) {
-        const size_t size = slice_at(count, n, i + 1) - slice_at(count, n, i);
-        CHECK(size >= count / n);
-        CHECK(size <= count / n + 1);
-      }
-    }
-  }
-}

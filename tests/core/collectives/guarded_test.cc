@@ -69,34 +69,6 @@ TEST_CASE("everybody agrees on the least, and the data are reduced in THE order"
   }
 }
 
-TEST_CASE("votes of all accumulation types and operations") {
-  LinkWorld world(5);
-  for (DType d : kAllDTypes) {
-    if (accumulator(d) != d) continue;
-    for (ReduceOp op : kAllOps) {
-      INFO(name_of(d), " ", name_of(op));
-      vote_often(world, d, op, 33, 4);
-    }
-  }
-}
-
-TEST_CASE("a vote and another collective may follow one another on the same links") {
-  for (Wire wire : kVoteWires) {
-    LinkWorld world(5, {wire});
-    check_ok(world.run([&](Comm& comm) -> Status {
-      GuardedAllreduce vote;
-      for (uint64_t position = 0; position < 10; ++position) {
-        vote.begin(comm, kSchedule, position, position + 1, 0, DType::float32, ReduceOp::sum);
-        HVD_RETURN_IF_ERROR(finish(comm, vote));
-        int32_t one = 1;
-        HVD_RETURN_IF_ERROR(allreduce_pairwise(comm, reinterpret_cast<std::byte*>(&one), 1, DType::int32, ReduceOp::sum));
-        if (one != comm.size) return Status(Code::internal, "wrong sum");
-      }
-      return {};
-    }));
-  }
-}
-
 TEST_CASE("ranks that are out of step name both places") {
   LinkWorld world(2);
   const auto results = world.run([&](Comm& comm) {

@@ -170,19 +170,3 @@ TEST_CASE("barrier: no rank leaves before the last has come") {
     }));
   });
 }
-
-TEST_CASE("every algorithm of a collective is implemented") {
-  const auto check = [](Collective collective, const auto& table) {
-    for (Algorithm a : algorithms_of(collective)) {
-      CAPTURE(std::string(name_of(a)));
-      const bool on_segments = collective == Collective::allreduce && a == Algorithm::shm;  // called directly
-      CHECK(on_segments != std::ranges::any_of(table, [a](const auto& one) { return one.algorithm == a; }));
-    }
-  };
-  check(Collective::allreduce, kAllreduces);
-  check(Collective::broadcast, kBroadcasts);
-  check(Collective::allgather, kAllgathers);
-  check(Collective::alltoall, kAlltoalls);
-  check(Collective::reducescatter, kReducescatters);
-  check(Collective::barrier, kBarriers);
-}

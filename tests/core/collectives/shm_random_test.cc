@@ -101,31 +101,3 @@ TEST_CASE("random sequences of all collectives give the same hash on every rank,
     }
   }
 }
-
-TEST_CASE("process sets with overlapping members take turns with the same staging areas") {
-  const std::vector<std::vector<int>> sets = {{0, 1, 2, 3}, {0, 1}, {1, 2, 3}, {3, 0}};
-  ShmWorld world(4, kSmallStaging);
-  std::vector<std::vector<Hash>> hashes(sets.size(), std::vector<Hash>(4));
-  std::vector<Status> errors(4);
-  world.threads([&](int rank) {
-    std::vector<std::unique_ptr<ShmGroup>> groups;
-    for (size_t s = 0; s < sets.size(); ++s) groups.push_back(world.group(rank, static_cast<int>(s), sets[s]));
-    std::mt19937_64 random(7);  // the same order of sets on all ranks
-    for (int turn = 0; turn < 120; ++turn) {
-      const size_t s = random() % sets.size();
-      const uint64_t seed = random();
-      if (!groups[s]) continue;
-      const Status status = random_steps(groups[s]->comm, seed, 3, &hashes[s][rank]);
-      if (!status.ok()) {
-        errors[rank] = status;
-        return;
-      }
-    }
-    // Waits until no rank reads a group's counters any more.
-    errors[rank] = barrier_shm(groups[0]->comm);
-  });
-  check_ok(errors);
-  for (size_t s = 0; s < sets.size(); ++s) {
-    for (int r : sets[s]) CHECK(hashes[s][r].value == hashes[s][sets[s][0]].value);
-  }
-}

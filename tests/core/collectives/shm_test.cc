@@ -56,11 +56,6 @@ TEST_CASE("allreduce_shm: sizes around every limit, on every number of ranks") {
   }
 }
 
-TEST_CASE("allreduce_shm: large enough to stream, and several full-sized rounds") {
-  ShmWorld world(3);
-  check_allreduce(world, DType::float32, ReduceOp::sum, (9 << 20) / 4 + 13, {});
-}
-
 TEST_CASE("allreduce_shm: fused tensors, missing inputs and outputs, unaligned data: the same bits as one by one") {
   for (int size : kSegmentSizes) {
     for (size_t staging : {kSmallStaging, size_t{8} << 20}) {

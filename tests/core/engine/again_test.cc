@@ -109,48 +109,6 @@ TEST_CASE("again: one name, two operations: the second is refused inside and out
   }
 }
 
-TEST_CASE("again: whoever still holds the last operation keeps its result") {
-  check_ranks(2, {Layout::one_node, crowded()}, [](Program& p) {
-    auto request = Program::request(Kind::allgather, "g", {p.rank + 1});
-    TaskPtr task = p.submit(request, Program::bytes_of(std::vector<int32_t>(p.rank + 1, p.rank)));
-    p.wait(*task);
-    for (int s = 1; s < 10; ++s) {
-      OperationPtr last = task->op;
-      const std::byte* memory = last->output->data();
-      go(p, *task, 100 * s + p.rank);
-      p.wait(*task);
-      p.expect(task->op != last, "the same object, though it is held");
-      p.expect(last->done() && last->output->data() == memory && last->sizes.size() == 2, "the result has changed");
-      p.equal(task->at<int32_t>(0), 100 * s, "gathered from rank 0");
-      p.equal(task->at<int32_t>(2), 100 * s + 1, "gathered from rank 1");
-    }
-  });
-}
-
-TEST_CASE("again: a removed process set, and another one under its id") {
-  check_ranks(3, {Layout::one_node, crowded()}, [](Program& p) {
-    const uint32_t set = p.add_set({0, 1});
-    TaskPtr task;
-    if (p.rank < 2) {
-      task = p.sum_async("x", 1, 2, set);
-      for (int s = 0; s < 10; ++s) {
-        p.wait(*task);
-        go(p, *task, 1);
-      }
-      p.wait(*task);
-    }
-    p.remove_set(set);
-    if (task) refused(p, again(p, *task, 1), "unknown or was removed");
-    p.equal(p.add_set({1, 2}), set, "the id is used again");
-    if (p.rank == 0) refused(p, again(p, *task, 1), "not a member");
-    if (p.rank == 1) go(p, *task, 7);
-    if (p.rank == 2) task = p.sum_async("x", 8, 2, set);
-    if (p.rank == 0) return;
-    p.wait(*task);
-    p.equal(task->at<int32_t>(1), 15, "of the other two");
-  });
-}
-
 TEST_CASE("again: after the end it fails like a new submission, and nobody waits in vain") {
   check_ranks(2, {Layout::one_node, crowded()}, [](Program& p) {
     TaskPtr task = p.sum_async("x", 1);

@@ -126,19 +126,6 @@ TEST_CASE("ranks that disagree: an error for everybody that names both and their
   }
 }
 
-TEST_CASE("unlike unnamed operations are an error, and unnamed operations go on to match afterwards") {
-  check_ranks(2, {Layout::one_node, crowded()}, [&](Program& p) {
-    Request q = Program::request(p.rank ? Kind::broadcast : Kind::allreduce, "", {1});
-    TaskPtr t = p.submit(q, Program::bytes_of<int32_t>({1}));
-    const Status s = p.finish(*t);
-    p.expect(s.code() == Code::mismatch && contains(s.message(), "allreduce") && contains(s.message(), "broadcast"), s.message());
-    p.patience = 15;
-    p.equal(p.sum("", 1), 2, "the next unnamed allreduce");
-    q.kind = Kind::broadcast;
-    p.wait(*p.submit(q, Program::bytes_of<int32_t>({1})));
-  });
-}
-
 TEST_CASE("what cannot be asked for is refused at once and changes nothing") {
   everywhere([](Program& p) {
     TaskPtr held;
@@ -194,28 +181,5 @@ TEST_CASE("many small operations become one, unless fusion is off") {
     if (threshold == 0) CHECK(stats.fused == 0);
     if (threshold > 0) CHECK(stats.fused > 50);
     CHECK(stats.bytes == 400);
-  }
-}
-
-// A caller that waits for the first operation may receive the second one's response while it runs the
-// progress loop, and then stop.
-TEST_CASE("what a waiting caller has heard for others is not left lying") {
-  for (Layout layout : kLayouts) {
-    Settings settings = crowded();
-    settings.cache_capacity = 0;
-    settings.fusion_threshold = 0;
-    check_ranks(3, {layout, settings}, [&](Program& p) {
-      for (int step = 0; step < 300; ++step) {
-        TaskPtr first = p.sum_async("a", 1, 3000);
-        TaskPtr second = p.sum_async("b", 1, 10);
-        p.wait(*(p.rank ? first : second));
-        TaskPtr other = p.rank ? second : first;
-        const Deadline deadline = Deadline::after(15);
-        while (!p.engine.poll(*other->op)) {
-          p.expect(!deadline.passed(), "step " + std::to_string(step) + ": lies about undone");
-          std::this_thread::yield();
-        }
-      }
-    });
   }
 }

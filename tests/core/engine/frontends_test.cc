@@ -44,39 +44,6 @@ TEST_CASE("faces: the same names at once, each rank in its own order, with and w
   }
 }
 
-TEST_CASE("faces: groups of one name, and a name in flight, count for their face only") {
-  everywhere([](Program& p) {
-    auto member = [&](uint8_t frontend, int i, int value) {
-      Request q = Program::request(Kind::allreduce, "g_" + std::to_string(i), {1});
-      q.frontend = frontend;
-      q.group = "g";
-      q.group_size = 2;
-      return p.submit(std::move(q), Program::bytes_of<int32_t>({value}));
-    };
-    TaskPtr a = member(0, 0, 1), b = member(1, 0, 10);
-    TaskPtr refused;
-    Request again = Program::request(Kind::allreduce, "g_0", {1});
-    p.expect(p.try_submit(again, std::vector<std::byte>(4), &refused).code() == Code::invalid_argument, "a name in flight in its own face");
-    TaskPtr c = member(1, 1, 100), d = member(0, 1, 1000);
-    for (auto& [task, each] : {std::pair{a, 1}, {b, 10}, {c, 100}, {d, 1000}}) {
-      p.wait(*task);
-      p.equal(task->at<int32_t>(0), p.size * each, "member");
-    }
-  });
-}
-
-TEST_CASE("faces: what belongs to two of them is not fused") {
-  Settings settings = crowded();
-  settings.cache_capacity = 0;
-  EngineWorld world(2, {Layout::one_node, settings});
-  CHECK(run(world, [](Program& p) {
-    std::vector<TaskPtr> tasks;
-    for (uint8_t frontend : {0, 1, 2}) tasks.push_back(sum_async(p, frontend, "a", 1));
-    for (auto& task : tasks) p.wait(*task);
-  }) == "");
-  CHECK(world.stats().fused == 0);
-}
-
 TEST_CASE("faces: one joins, and the other goes on; both may have joined at once") {
   everywhere([](Program& p) {
     for (int epoch = 0; epoch < 3; ++epoch) {

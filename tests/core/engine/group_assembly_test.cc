@@ -121,29 +121,6 @@ TEST_CASE("who waits for a member of an incomplete group gets it announced, in t
   CHECK(rank.taken() == "b ");
 }
 
-TEST_CASE("members that come after some of their group have been announced go on at once") {
-  Rank rank;
-  const auto a = member_of("a");
-  REQUIRE(rank.submit(a).ok());
-  REQUIRE(rank.submissions.nudge(*a, true));
-  REQUIRE(rank.submit(member_of("b")).ok());
-  CHECK(rank.taken() == "a b ");
-  SUBCASE("the last one") {
-    REQUIRE(rank.submit(member_of("c")).ok());
-    CHECK(rank.taken() == "c ");
-    REQUIRE(rank.submit(member_of("d")).ok());
-    CHECK(rank.taken() == "");  // of the next group
-  }
-  SUBCASE("but not those of a caller that begins anew") {
-    rank.submissions.release({a.get()});
-    REQUIRE(rank.submit(a).ok());
-    REQUIRE(rank.submit(member_of("c")).ok());
-    CHECK(rank.taken() == "");
-    REQUIRE(rank.submit(member_of("d")).ok());
-    CHECK(rank.taken() == "a c d ");
-  }
-}
-
 TEST_CASE("the end of the job reaches members of incomplete groups") {
   Rank rank;
   REQUIRE(rank.submit(member_of("a")).ok());

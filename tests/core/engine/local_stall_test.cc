@@ -63,21 +63,6 @@ TEST_CASE("rank 0 has the first word; what it does not know of is reported here"
   CHECK(watch.check(waiting, "", 216, sink).ok());
 }
 
-TEST_CASE("the watch can be off, or end without warning") {
-  Log log;
-  const std::vector<LocalStallCheck::Waiting> waiting{{"0/x", "allreduce 'x'", 1}};
-  LocalStallCheck off(0, 0, "rank 1");
-  CHECK(!off.due(1e6));
-  LocalStallCheck quiet(0, 10, "rank 1");
-  CHECK(quiet.due(5));
-  CHECK(quiet.check(waiting, "", 15.5, log.sink()).ok());
-  CHECK(quiet.check(waiting, "", 16.5, log.sink()).code() == Code::timeout);
-  CHECK(log.warnings == 0);
-  LocalStallCheck loud(10, 5, "rank 1");  // a shutdown time before that of the warning is ignored
-  CHECK(loud.check(waiting, "", 1000, log.sink()).ok());
-  CHECK(log.warnings == 1);
-}
-
 // Rank 0 is not simulated at all, as if its engine were stopped.
 TEST_CASE("a rank 0 that says nothing: each rank reports what it waits for, and ends the job if asked to") {
   at_once({0.0, 0.3}, [](double shutdown) {
@@ -124,25 +109,6 @@ TEST_CASE("what rank 0 reports is not reported again, and a joined rank may wait
   });
 }
 
-TEST_CASE("while rank 0 waits for a report on what ranks do, others do not end the job because it says nothing") {
-  Given given{Layout::one_node, crowded()};
-  given.settings.stall_warning = 0.2;
-  given.settings.stall_shutdown = 0.3;
-  EngineWorld world(3, given);
-  world.engine(0).set_report("");
-  CHECK(run(world, [&](Program& p) {
-    if (p.rank == 2) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(3500));
-      world.engine(0).set_report("/the/report");
-    }
-    TaskPtr task = p.rank == 2 ? nullptr : p.sum_async("lonely", 1);
-    if (!task) return;
-    const Status s = p.finish(*task);
-    p.expect(s.message().find("missing on rank 2: ") != std::string::npos, s.message());
-    p.expect(s.message().find("/the/report") != std::string::npos, s.message());
-  }) == "");
-}
-
 TEST_CASE("members that never come, and joins, are reported and end the job") {
   at_once({0, 1}, [](double group) {
     Log log;
@@ -160,28 +126,6 @@ TEST_CASE("members that never come, and joins, are reported and end the job") {
     });
     CHECK(log.has(group ? "group 'g' (only 1 of its 2 members)" : "missing on rank 1: join"));
   });
-}
-
-TEST_CASE("members that never come are reported of each group, also where nobody waits for them") {
-  Log log;
-  Given given{Layout::one_node, crowded()};
-  given.settings.stall_warning = 0.5;
-  given.log = log.sink();
-  EngineWorld world(2, given);
-  int32_t value = 1;
-  auto* memory = reinterpret_cast<std::byte*>(&value);
-  CHECK(run(world, [&](Program& p) {
-    for (const char* group : {"g", "h"}) {
-      Request q = Program::request(Kind::allreduce, std::string("m.") + group, {1});
-      q.group = group;
-      q.group_size = 2;
-      require(p.engine.submit_unattended(q, memory, memory, [](Operation&, void*) {}, nullptr).ok(), group);
-    }
-    const Deadline patience = Deadline::after(15);
-    const auto told = [&] { return log.has("group 'g' (only 1 of its 2 members)") && log.has("group 'h' (only 1 of its 2 members)"); };
-    while (!told() && !patience.passed()) std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    p.expect(told(), log.text);
-  }) == "");
 }
 
 // Rank 0's engine blocks in a callback, as if its process were stopped.

@@ -78,48 +78,6 @@ TEST_CASE("notes go to rank 0, and from there to one or to all, in order") {
   }
 }
 
-// The test simulates rank 1, on its own node.
-TEST_CASE("what rank 0 says to one rank does not go to other nodes") {
-  Given given{Layout::apart, crowded()};
-  given.victims = {1};
-  EngineWorld world(3, given);
-  auto listener = std::make_shared<Listener>();
-  world.engine(2).observers().add(listener);
-  Control control(1, adopt_socket(::dup(world.victim_fds(1).at(0))), 0, {});
-  CHECK(world.engine(0).post_message({2, 1, "to 2"}));
-  CHECK(world.engine(0).post_message({3, 1, "to a missing rank"}));
-  CHECK(world.engine(0).post_message({1, 2, "to 1"}));
-  CHECK(world.engine(0).post_message({-1, 3, "to all"}));
-  std::vector<uint32_t> arrived;
-  Frame frame;
-  for (const Deadline deadline = Deadline::after(20); !listener->has("0/3/to all") || arrived.empty() || arrived.back() != 3;) {
-    REQUIRE(!deadline.passed());
-    control.pump();
-    while (control.pop(&frame)) {
-      const auto message = message_in(frame);
-      REQUIRE(message);
-      if (const ObserverMessageDown* note = std::get_if<ObserverMessageDown>(&*message)) arrived.push_back(note->topic);
-    }
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  CHECK(arrived == std::vector<uint32_t>{2, 3});
-  CHECK(listener->lines() == Lines{"0/1/to 2", "0/3/to all"});
-  world.kill_victims();
-}
-
-TEST_CASE("notes are short and few") {
-  MessageBus message_bus;
-  CHECK(!message_bus.post({0, 1, std::string(MessageBus::kMaxBytes + 1, 'x')}));
-  CHECK(!message_bus.any());
-  for (size_t i = 0; i < MessageBus::kMaxWaiting; ++i) CHECK(message_bus.post({0, 1, ""}));
-  CHECK(!message_bus.post({0, 1, ""}));
-  bool asked = false;
-  CHECK(message_bus.take(&asked).size() == MessageBus::kMaxWaiting);
-  CHECK(!asked);
-  CHECK(!message_bus.any());
-  CHECK(message_bus.post({0, 1, ""}));
-}
-
 TEST_CASE("whoever asks hears at once who waits for whom") {
   Puppets puppets(3, Layout::one_node);
   auto listener = std::make_shared<Listener>();

@@ -124,48 +124,6 @@ TEST_CASE("observers hear what happens to an operation, in order") {
   }
 }
 
-// The phases of an operation, as "name number: phases".
-class Phases final : public Observer {
- public:
-  void noticed(int from, std::span<const Request> requests) override {
-    for (const Request& q : requests) noticed_.push_back(std::to_string(from) + " " + q.name);
-  }
-  void started(const Execution& e) override { line_ = e.response.names.front() + " " + std::to_string(e.number) + ":"; }
-  void entered(const Execution& e, Phase phase) override {
-    constexpr const char* names[] = {"allocate", "in", "carry", "out"};
-    if (e.number > 0) line_ += std::string(" ") + names[static_cast<int>(phase)];
-  }
-  void finished(const Execution&, const Status&) override { lines.push_back(line_); }
-  std::vector<std::string> lines, noticed_;
-
- private:
-  std::string line_;
-};
-
-TEST_CASE("observers hear what an operation is at, its number on all ranks, and rank 0's of whom announcements come") {
-  Puppets puppets(2, Layout::one_node);
-  std::vector<std::shared_ptr<Phases>> on;
-  for (int r = 0; r < 2; ++r) puppets.observers(r).add(on.emplace_back(std::make_shared<Phases>()));
-  const auto both = [&](const std::vector<Request>& requests) {
-    for (int r = 0; r < 2; ++r) {
-      for (const Request& q : requests) puppets.submit(r, q);
-    }
-    puppets.settle();
-    for (int r = 0; r < 2; ++r) puppets.submissions(r).fence();
-  };
-  Request scaled = Program::request(Kind::allreduce, "scaled", {2}, DType::float32);
-  scaled.prescale = 0.5;
-  both({Program::request(Kind::allreduce, "x", {5})});
-  both({scaled});
-  both({Program::request(Kind::allgather, "g", {3})});
-  both({Program::request(Kind::allgather, "a", {3}), Program::request(Kind::allgather, "b", {3})});
-  const Lines expected{"x 1: carry", "scaled 2: in carry", "g 3: allocate carry", "a 4: allocate in carry out"};
-  for (int r = 0; r < 2; ++r) CHECK(on[static_cast<size_t>(r)]->lines == expected);
-  CHECK(has(on[0]->noticed_, "0 x"));
-  CHECK(has(on[0]->noticed_, "1 x"));
-  CHECK(on[1]->noticed_.empty());
-}
-
 TEST_CASE("observers hear by which algorithm, of submissions, of sleep and of the end") {
   for (const Layout layout : kLayouts) {
     auto recorder = std::make_shared<Recorder>();
@@ -202,44 +160,6 @@ TEST_CASE("observers hear by which algorithm, of submissions, of sleep and of th
     CHECK(has(submissions, "refused wrong"));
     CHECK(!has(submissions, "refused x"));
   }
-}
-
-TEST_CASE("observers come and go while the engine runs, and are let go") {
-  EngineWorld world(2);
-  std::vector<std::weak_ptr<Recorder>> known;
-  auto stays = std::make_shared<Recorder>();
-  world.engine(0).observers().add(stays);
-  CHECK(run(world, [&](Program& p) {
-    std::atomic<bool> done{false};
-    std::thread changing([&] {
-      while (p.rank == 0 && !done) {
-        auto one = std::make_shared<Recorder>(), other = std::make_shared<Recorder>();
-        known.push_back(one);
-        p.engine.observers().add(one);
-        p.engine.observers().add(other);
-        std::this_thread::yield();
-        p.engine.observers().remove(one.get());
-        p.engine.observers().remove(other.get());
-      }
-    });
-    try {
-      for (int step = 0; step < 300; ++step) p.equal(p.sum("x" + std::to_string(step % 40 / 39), 1), 2, "x");
-    } catch (...) {
-      done = true;
-      changing.join();
-      throw;
-    }
-    done = true;
-    changing.join();
-    p.sum("last", 1);  // a turn in which the driver releases removed observers
-    p.sum("of all", 1);
-  }) == "");
-  CHECK(std::all_of(known.begin(), known.end(), [](const auto& observer) { return observer.expired(); }));
-  world.engine(0).shutdown("");
-  int operations = 0;
-  for (const std::string& line : stays->take()) operations += line.starts_with("finished");
-  CHECK(operations == 302);
-  CHECK(world.stats().operations == 302);
 }
 
 }  // namespace

@@ -72,32 +72,6 @@ TEST_CASE("a small step takes log2(P) exchanges and no control message") {
   }
 }
 
-TEST_CASE("a caller's memory is untouched until its operation takes place") {
-  EngineWorld world(4, apart());
-  CHECK(run(world, [](Program& p) {
-    settle(p);
-    // All but rank 3 vote for "x" with their values; rank 3 does something else, and the others find that it
-    // is not summed.
-    if (p.rank == 3) std::this_thread::sleep_for(std::chrono::milliseconds(50));
-    TaskPtr x;
-    if (p.rank != 3) x = p.sum_async("x", 5);
-    if (p.rank != 3) std::this_thread::sleep_for(std::chrono::milliseconds(30));
-    if (x) p.equal(x->at<int32_t>(0), 0, "written too early");
-    p.equal(p.sum("other", 1), p.size, "other");
-    if (x) {
-      const bool early = x->op->done();
-      p.mark();
-      p.expect(!early, "ended without rank 3");
-    } else {
-      p.await_marks(3);
-      x = p.sum_async("x", 5);
-    }
-    p.wait(*x);
-    p.equal(x->at<int32_t>(0), 5 * p.size, "x");
-  }) == "");
-  CHECK(world.stats(0).revocations >= 1);
-}
-
 TEST_CASE("operations of a few ranks need not wait for a rank that does nothing") {
   EngineWorld world(4, apart());
   std::barrier<> served(4);
@@ -165,36 +139,5 @@ TEST_CASE("a rank leaves while others vote, with and without a vote of its own")
         p.expect(contains(s.message(), "rank 1") && contains(s.message(), "had enough"), "message: " + s.message());
       });
     }
-  }
-}
-
-TEST_CASE("a rank that is slow for longer than the patience and the timeout of collectives is no error") {
-  Given given = apart();
-  given.settings.timeout = 2.5;
-  EngineWorld world(3, given);
-  CHECK(run(world, [](Program& p) {
-    settle(p);
-    if (p.rank == 2) std::this_thread::sleep_for(std::chrono::milliseconds(3500));
-    p.equal(p.sum("x", 1), p.size, "late");
-    settle(p);
-  }) == "");
-  CHECK(world.stats(0).revocations >= 1);
-}
-
-TEST_CASE("who waits for votes sleeps") {
-  for (bool blocking : {false, true}) {
-    Given given = apart();
-    given.settings = Settings{};  // spinning, as on a machine with a core for each rank
-    EngineWorld world(4, given);
-    std::atomic<bool> slept{false};
-    CHECK(run(world, [&](Program& p) {
-      settle(p);
-      if (p.rank == 3) {
-        std::this_thread::sleep_for(std::chrono::milliseconds(100));
-        slept = sleeps(3);  // later the other ranks would abandon the schedule
-      }
-      p.wait(*p.sum_async("x", 1, 1, 0, blocking));
-    }) == "");
-    CHECK(slept);
   }
 }

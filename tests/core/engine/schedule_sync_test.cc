@@ -127,26 +127,6 @@ TEST_CASE("a rank that no longer comes in the middle of a schedule: the stall is
   }
 }
 
-// The root sends "adopt" and "revoked" together; this rank receives both before it has adopted.
-TEST_CASE("the end of a schedule may arrive together with its beginning") {
-  Given given{Layout::apart, crowded()};
-  given.victims = {0};
-  given.nodes = {0, 1, 1};
-  EngineWorld world(3, given);
-  std::map<int, std::unique_ptr<Link>> children;
-  children[1] = adopt_socket(::dup(world.victim_fds(0).at(0)));
-  Control root(0, nullptr, 0, std::move(children));
-  announce_and_revoke(root, 1);
-  bool settled = false;
-  Frame frame;
-  for (const Deadline deadline = Deadline::after(15); !settled && !deadline.passed();) {
-    root.pump();
-    while (root.pop(&frame)) settled = settled || frame.type == FrameType::settled;
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  CHECK(settled);
-}
-
 TEST_CASE("an idle world sleeps") {
   for (Layout layout : kLayouts) {
     for (bool scheduled : {false, true}) {

@@ -107,27 +107,6 @@ TEST_CASE("unattended operations: any order on each rank, chains within a step, 
   }
 }
 
-TEST_CASE("unattended operations: a step without one that the schedule knows ends all the same") {
-  for (Layout layout : kLayouts) {
-    CAPTURE(name_of(layout));
-    EngineWorld world(2, {layout, crowded()});
-    CHECK(run(world, [](Program& p) {
-      for (int s = 0; s < 30; ++s) {
-        Step step(p.engine);
-        for (int i = 0; i < 6; ++i) {
-          if (s == 29 && i == 3) continue;
-          step.start("x" + std::to_string(i), p.rank + 1,
-                     [&p, s](int32_t sum) { p.expect(sum == total(p.size), "step " + std::to_string(s)); });
-        }
-        const Status status = step.wait();
-        p.expect(status.ok(), "step " + std::to_string(s) + ": " + status.message());
-      }
-    }) == "");
-    CHECK(world.stats().schedules > 0);
-    CHECK(world.stats().revocations > 0);
-  }
-}
-
 TEST_CASE("unattended operations: whatever is under way as a schedule begins or stops is looked after") {
   // One rank whose callbacks start the next operation: A, B, A, B, ... until `stop` of them, wherever the
   // schedule is then.
@@ -230,44 +209,4 @@ TEST_CASE("unattended operations: callbacks hear of a lost rank and of shutdown"
     step.start("late", 1);
     p.expect(step.wait().code() == Code::shutdown, "accepted after shutdown");
   });
-}
-
-TEST_CASE("who submits the next unnamed operation as soon as one of a group fails does not take the name of another that fails with it") {
-  Puppets puppets(2, Layout::one_node);
-  const auto unnamed = [](uint32_t members) {
-    Request q = Program::request(Kind::allreduce, "", {2});
-    q.unnamed = true;
-    if (members > 0) q.group = "grouped_allreduce.noname.0";
-    q.group_size = members;
-    return q;
-  };
-  const OperationPtr first = puppets.submit(0, unnamed(2)), second = puppets.submit(0, unnamed(2));
-  struct Next {
-    Puppets& puppets;
-    Request request;
-    OperationPtr op;
-  } next{puppets, unnamed(0), nullptr};
-  auto alone = std::make_shared<Operation>();
-  std::byte memory[8]{};
-  alone->in = alone->out = memory;
-  alone->request = unnamed(1);
-  alone->on_done = [](Operation&, void* context) {
-    Next& n = *static_cast<Next*>(context);
-    n.op = n.puppets.submit(1, n.request);
-  };
-  alone->context = &next;
-  bool wake = false;
-  REQUIRE(puppets.submissions(1).submit(alone, &wake).ok());
-  puppets.settle();
-  for (const OperationPtr& op : {first, second, alone}) {
-    REQUIRE(op->done());
-    CHECK(!op->status().ok());
-  }
-  REQUIRE(next.op);
-  const OperationPtr theirs = puppets.submit(0, unnamed(0));
-  puppets.settle();
-  for (const OperationPtr& op : {theirs, next.op}) {
-    REQUIRE(op->done());
-    CHECK_MESSAGE(op->status().ok(), op->status().message());
-  }
 }

@@ -48,16 +48,6 @@ TEST_CASE("the PTX has an entry for each kernel, ends in a zero, and asks for no
   for (const char* word : {"add.f", "sub.f", "mul.f"}) CHECK_MESSAGE(ptx.find(word) == std::string::npos, word);
 }
 
-TEST_CASE("small work spreads over all multiprocessors, large work stays in loops") {
-  CHECK(geometry(0, 4, 132).blocks == 1);
-  CHECK(geometry(1, 4, 132).blocks == 1);
-  CHECK(geometry(1025, 4, 132).blocks == 2);
-  CHECK(geometry(256 << 10, 4, 132).blocks == 256);
-  CHECK(geometry(1 << 30, 4, 132).blocks == 528);
-  CHECK(geometry(1 << 30, 8, 0).blocks == 4);
-  CHECK(geometry(7, 1, 1).threads == kThreads);
-}
-
 TEST_CASE("slices are whole lines, follow one another and leave nothing out") {
   for (size_t bytes : {1, 2, 4, 8}) {
     for (uint64_t elements : {0, 1, 127, 128, 129, 5000, 100000}) {
@@ -95,13 +85,4 @@ TEST_CASE("pieces are cut into chunks that fill the device and are at most 64 Ki
   CHECK(fill(p.get(), many, 1, 132) == kMostPieces);
   CHECK(fill(p.get(), {}, 1, 132) == 0);
   CHECK(geometry(*p).blocks == 1);
-}
-
-TEST_CASE("operations and scalings are the engine's") {
-  CHECK(op_of(ReduceOp::average) == Op::sum);
-  CHECK(op_of(ReduceOp::max) == Op::max);
-  CHECK_FALSE(op_of(ReduceOp::adasum));
-  CHECK(scaling_of(1, 1).identity == 1);
-  CHECK(scaling_of(1, 3).multiplier == 1.0 / 3);
-  CHECK(scaling_of(1, 3).identity == 0);
 }

@@ -101,18 +101,6 @@ TEST_CASE("a reduction may begin anywhere, be in place and have several destinat
   }
 }
 
-TEST_CASE("large reductions, with each scale") {
-  uint64_t seed = 200000;
-  for (DType d : kEveryDType) {
-    for (const Factor& factor : kFactors) {
-      for (size_t sources : {2, 5, 16}) {
-        const size_t n = 40001;
-        check({d, kOps[++seed % 4], sources, 0, n, 0, {0}, 2, true, factor, kernels::geometry(n, size_of(d), 4)}, seed);
-      }
-    }
-  }
-}
-
 TEST_CASE("scaling in place has the CPU's bits") {
   uint64_t seed = 300000;
   for (DType d : kEveryDType) {
@@ -130,17 +118,5 @@ TEST_CASE("scaling in place has the CPU's bits") {
         }
       }
     }
-  }
-}
-
-TEST_CASE("a kernel with parameters that are all zeros does nothing") {
-  const kernels::PackParameters zeros{};  // the largest
-  for (size_t k = 0; k < kernels::all().size(); ++k) {
-    Placed nobodys(awkward(DType::uint8, 64, k), 0);
-    const std::vector<std::byte> before = nobodys.copy();
-    runner().launch(k, {1, 32}, &zeros);
-    CHECK(nobodys.copy() == before);
-    const std::string name = std::string("hvd_kernel_") + kernels::all()[k].name + "_bytes";
-    CHECK(*static_cast<const size_t*>(host_symbol(name)) == kernels::all()[k].parameter_bytes);
   }
 }

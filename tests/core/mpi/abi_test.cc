@@ -52,12 +52,6 @@ TEST_CASE("what a library says of itself has to fit, or all numbers would be wro
   CHECK(contains(other.message(), "'LAM 7.1'"));
 }
 
-TEST_CASE("a version is shown in a few words") {
-  CHECK(short_version("Open MPI v5.0.11, package: Open MPI user@host Distribution") == "Open MPI 5.0.11");
-  CHECK(short_version("MPICH Version:      5.0.2\nMPICH Release date: x") == "MPICH 5.0.2");
-  CHECK(short_version("Intel(R) MPI Library 2021.13 for Linux* OS\n") == "Intel(R) MPI Library 2021.13 for Linux* OS");
-}
-
 TEST_CASE("a library that does not fit the launcher is known before it is begun") {
   const bool open_mpi = of_open_mpi("Open MPI v5.0.11, package: x"), mpich = of_open_mpi("MPICH Version:      5.0.2");
   CHECK(fits("Open MPI", open_mpi));
@@ -94,19 +88,6 @@ TEST_CASE("MPICH's types say their size, which guards against mistyped numbers")
   CHECK(abi.world == 0x44000000);
   CHECK(abi.status_ignore == reinterpret_cast<void*>(1));
   CHECK(made(Family::standard).status_ignore == nullptr);
-}
-
-TEST_CASE("thread levels are counted differently") {
-  for (const Family family : {Family::open_mpi, Family::mpich, Family::standard}) {
-    const Abi abi = made(family);
-    for (const Threads level : {Threads::single, Threads::funneled, Threads::serialized, Threads::multiple}) {
-      CHECK(level_of(abi, abi.levels[static_cast<int>(level)]) == level);
-    }
-  }
-  const Abi abi = made(Family::standard);
-  CHECK(abi.levels[3] == 4096);
-  CHECK(level_of(abi, 3) == Threads::single);  // in MPICH's numbering
-  CHECK(level_of(abi, 3000) == Threads::serialized);
 }
 
 TEST_CASE("a variable that an Open MPI does not export is named") {

@@ -58,38 +58,6 @@ TEST_CASE("allgather of equal and unequal parts, in place and not") {
   });
 }
 
-TEST_CASE("a gather of unequal parts among more ranks than a few goes by sends and receives") {
-  // Ten ranks on four devices: NCCL sees each on its own host.
-  const Knob hosts("hostid_rank", "1");
-  constexpr int kRanks = 10;
-  testing::simulated();
-  const nccl::UniqueId id = testing::new_id();
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < kRanks; ++rank) {
-    threads.emplace_back([&, rank] {
-      testing::Device device(rank % 4);
-      auto c = nccl::Communicator::make(testing::simulated(), device.surroundings(), id, kRanks, rank);
-      REQUIRE(Rank::made(c));
-      std::vector<size_t> bytes;
-      std::vector<uint8_t> expected;
-      for (int i = 0; i < kRanks; ++i) {
-        bytes.push_back(static_cast<size_t>(i % 4));
-        expected.insert(expected.end(), bytes.back(), static_cast<uint8_t>(i));
-      }
-      const uint8_t* in = device.upload(std::vector<uint8_t>(static_cast<size_t>(rank % 4), static_cast<uint8_t>(rank)));
-      auto* out = static_cast<uint8_t*>(device.allocate(expected.size()));
-      REQUIRE(nccl::allgather(*c, device.stream, in, out, bytes).ok());
-      REQUIRE(device.finish());
-      CHECK(device.download(out, expected.size()) == expected);
-      const auto ending = nccl::destroy(std::span(&c, 1), 60);
-      ending->wait();
-      CHECK(ending->outcome().ok());
-    });
-  }
-  for (std::thread& t : threads) t.join();
-  CHECK(std::string(simcuda_violations()) == "");
-}
-
 TEST_CASE("an error in the middle of a group leaves the thread outside of any group") {
   as_ranks(1, [](Rank& r) {
     r.comm = r.make(testing::new_id());
@@ -111,19 +79,5 @@ TEST_CASE("an error in the middle of a group leaves the thread outside of any gr
     CHECK(kernels() == before + 2);
     CHECK(r.device.finish());
     CHECK(r.destroy());
-  });
-}
-
-TEST_CASE("a premultiplied operation is released, also when its call fails") {
-  with_communicator(2, [](Rank& r) {
-    float* data = r.device.upload(values<float>(r.rank, 8));
-    const nccl::Piece pieces[] = {{data, data, 8}};
-    const nccl::Reduction how = reduction(DType::float32, ReduceOp::sum, 2, 3);
-    REQUIRE(how.premultiplied);
-    CHECK(nccl::allreduce(*r.comm, nullptr, reduction(DType::float32, ReduceOp::sum, 2), {}).ok());
-    const nccl::Piece wrong[] = {{data, nullptr, 8}};
-    CHECK_FALSE(nccl::allreduce(*r.comm, r.device.stream, how, wrong).ok());
-    CHECK(nccl::allreduce(*r.comm, r.device.stream, how, pieces).ok());
-    // The simulated ncclCommDestroy reports leftovers.
   });
 }

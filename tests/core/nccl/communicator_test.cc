@@ -128,53 +128,6 @@ TEST_CASE("a rank lost in the middle: abort of all communicators in one group fr
   }
 }
 
-TEST_CASE("what is being destroyed when a rank is lost is aborted") {
-  for (const char* blocking : {"1", "0"}) {
-    const Knob knob("blocking", blocking);
-    const nccl::UniqueId id = new_id();
-    std::atomic<bool> over{false};
-    as_ranks(2, [&](Rank& r) {
-      r.comm = r.make(id, true);
-      REQUIRE(Rank::made(r.comm));
-      REQUIRE(r.device.finish());
-      if (r.rank == 1) {  // does nothing more
-        REQUIRE(wait_until([&] { return over.load(); }));
-        CHECK(aborted({r.comm}).ok());
-        return;
-      }
-      float* data = r.device.upload(std::vector<float>{1});
-      REQUIRE(one_float(r, *r.comm, data).ok());
-      const auto ending = nccl::destroy(std::span(&r.comm, 1), 60);
-      CHECK_FALSE(wait_until([&] { return ending->over(); }, 0.1));
-      CHECK(aborted({r.comm}).ok());
-      CHECK(r.device.finish());
-      ending->wait();
-      CHECK(contains(ending->outcome().message(), "aborted while it was destroyed"));
-      CHECK(aborted({r.comm}).ok());  // only once
-      over = true;
-    });
-  }
-}
-
-TEST_CASE("an abort that does not end is left to itself after its deadline, which is said") {
-  const Knob waits("abort_waits", "1");
-  const nccl::UniqueId id = new_id();
-  std::atomic<bool> over{false};
-  as_ranks(2, [&](Rank& r) {
-    r.comm = r.make(id);
-    REQUIRE(Rank::made(r.comm));
-    if (r.rank == 0) {
-      const Status s = aborted({r.comm}, 0.2);
-      CHECK(s.code() == Code::timeout);
-      CHECK(s.message() == "aborting 1 NCCL communicator did not end within 0.2 s; its resources are released when the process ends");
-      over = true;
-    } else {
-      REQUIRE(wait_until([&] { return over.load(); }));
-      CHECK(aborted({r.comm}).ok());  // so that the thread ends before the test does
-    }
-  });
-}
-
 TEST_CASE("what NCCL refuses at creation is passed on: two ranks on one device, an id that has served") {
   const nccl::UniqueId id = new_id();
   testing::simulated();
@@ -211,22 +164,5 @@ TEST_CASE("where NCCL_COMM_BLOCKING=0 makes calls return early, each is waited f
     }
     CHECK(r.device.finish());
     CHECK(r.device.download(data, 4) == std::vector<float>{216, 432, 648, 864});
-  });
-}
-
-TEST_CASE("a call that stays in progress ends with an error") {
-  const Knob blocking("blocking", "0");
-  const nccl::UniqueId id = new_id();
-  as_ranks(2, [&](Rank& r) {
-    r.comm = r.make(id);  // not warmed up: the first call waits for the other rank's
-    REQUIRE(Rank::made(r.comm));
-    if (r.rank == 0) {
-      r.comm->set_patience(0.1);
-      float* data = r.device.upload(std::vector<float>{1});
-      const Status s = one_float(r, *r.comm, data);
-      CHECK(s.code() == Code::timeout);
-      CHECK(contains(s.message(), "ncclAllReduce was still in progress"));
-    }
-    CHECK(aborted({r.comm}).ok());
   });
 }

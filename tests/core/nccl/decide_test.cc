@@ -132,17 +132,6 @@ TEST_CASE("min, max and product are never premultiplied") {
   }
 }
 
-TEST_CASE("bool is bytes: or is max, and is min") {
-  const std::pair<ReduceOp, Op> pairs[] = {
-      {ReduceOp::sum, Op::max}, {ReduceOp::max, Op::max}, {ReduceOp::min, Op::min}, {ReduceOp::product, Op::min}};
-  for (const auto& [op, theirs] : pairs) {
-    const Reduction r = decide(question(Element::boolean, op, 2));
-    CHECK((r.possible() && r.type == Type::uint8 && r.op == theirs));
-  }
-  CHECK_FALSE(decide(question(Element::boolean, ReduceOp::average, 2)).possible());
-  CHECK_FALSE(decide(question(Element::boolean, ReduceOp::sum, 2, 2)).possible());
-}
-
 TEST_CASE("what NCCL cannot is refused in words that name it") {
   CHECK(contains(decide(question(element_of(DType::int16), ReduceOp::sum, 2)).why_not, "int16"));
   CHECK(contains(decide(question(element_of(DType::uint16), ReduceOp::max, 2)).why_not, "uint16"));
@@ -173,10 +162,4 @@ TEST_CASE("scalars have the type of the data") {
   CHECK(encoded(Type::float8_e5m2, 0.25) == 0x34);
   CHECK(encoded(Type::float8_e5m2, 0x1p-16) == 0x01);
   CHECK(encoded(Type::float8_e5m2, 57344) == 0x7b);
-}
-
-TEST_CASE("versions are written as people say them") {
-  CHECK(version_text(22809) == "2.28.9");
-  CHECK(version_text(21800) == "2.18.0");
-  CHECK(version_text(2708) == "2.7.8");
 }

@@ -60,15 +60,6 @@ TEST_CASE("too old a library is refused by its version, one with a symbol missin
   exported<int(const char*, const char*)>(old, "simnccl_set")("version", nullptr);
 }
 
-TEST_CASE("symbols of later versions are null where the library has none") {
-  const nccl::Found found = chosen(kSimulated + "/nccl-2.18/libnccl.so.2");
-  REQUIRE(found.library);
-  CHECK(found.library->version == 21805);
-  CHECK_FALSE(found.library->aborts_in_groups());
-  CHECK((found.library->comm_register == nullptr));
-  CHECK((testing::simulated().comm_register != nullptr));
-}
-
 TEST_CASE("an error says the function, the number and what NCCL said last") {
   const nccl::Library& l = testing::simulated();
   const testing::Knob fail("fail", "GetUniqueId:1=2");

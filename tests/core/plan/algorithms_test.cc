@@ -108,23 +108,6 @@ TEST_CASE("each choice can be reached, and the last one of each place matches ev
   CHECK(used.size() == choices().size());
 }
 
-TEST_CASE("what the table says for typical worlds") {
-  const DType f = DType::float32;
-  CHECK(select(Collective::allreduce, f, 100, on_hosts({0, 0})) == Algorithm::shm);
-  CHECK(select(Collective::allreduce, f, 100, on_hosts({0, 0, 1, 1})) == Algorithm::hierarchical);
-  CHECK(select(Collective::allreduce, f, 100 << 20, on_hosts({0, 0, 1})) == Algorithm::hierarchical);
-  CHECK(select(Collective::allreduce, f, 100, on_hosts({0, 0, 1, 1}, false)) == Algorithm::recursive_doubling);
-  CHECK(select(Collective::allreduce, f, 1 << 20, flat(4)) == Algorithm::pairwise);
-  CHECK(select(Collective::allreduce, f, 1 << 20, flat(64)) == Algorithm::rabenseifner);
-  CHECK(select(Collective::allreduce, f, 1 << 20, flat(60)) == Algorithm::pairwise);
-  CHECK(select(Collective::allreduce, f, 1 << 20, flat(100)) == Algorithm::rabenseifner);
-  CHECK(select(Collective::allreduce, DType::int64, 1 << 20, flat(64)) == Algorithm::ring);
-  CHECK(select(Collective::broadcast, f, 100, flat(4)) == Algorithm::tree);
-  CHECK(select(Collective::broadcast, f, 100 << 20, flat(4)) == Algorithm::pipelined);
-  CHECK(select(Collective::barrier, f, 0, on_hosts({0, 1})) == Algorithm::dissemination);
-  for (const WorldShape& world : worlds()) CHECK(select(Collective::adasum, f, 100, world) == Algorithm::halving);
-}
-
 TEST_CASE("each bound of the table is the last size that still goes that way") {
   const Tuning t;
   struct Case {

@@ -57,12 +57,3 @@ TEST_CASE("the formulas, worked out by hand for 8 bytes") {
   host.all_local = true;
   CHECK(predict(Collective::adasum, Algorithm::halving, host, n, kUnits) == doctest::Approx(7 * 0.125 + 6 * 0.75));
 }
-
-TEST_CASE("the model orders the algorithms as one expects") {
-  const WorldShape w = world(16, 16);
-  auto seconds = [&](Algorithm a, size_t n) { return predict(kAllreduce, a, w, n); };
-  CHECK(seconds(Algorithm::recursive_doubling, 64) < seconds(Algorithm::rabenseifner, 64));
-  CHECK(seconds(Algorithm::rabenseifner, 64) < seconds(Algorithm::ring, 64));
-  CHECK(seconds(Algorithm::rabenseifner, 64 << 20) < seconds(Algorithm::recursive_doubling, 64 << 20));
-  CHECK(predict(Collective::broadcast, Algorithm::pipelined, w, 64 << 20) < predict(Collective::broadcast, Algorithm::tree, w, 64 << 20));
-}

@@ -25,11 +25,6 @@ std::string refused_tuning(std::string_view text) {
 
 }  // namespace
 
-TEST_CASE("what is not named keeps its default") {
-  CHECK(parsed_tuning("") == Tuning{});
-  CHECK(parsed_tuning(" chunk_bytes = 65536 , direct_bytes=0,") == Tuning{.direct_bytes = 0, .chunk_bytes = 65536});
-}
-
 TEST_CASE("the text of a tuning names every size and gives the same tuning") {
   Tuning all;
   size_t n = 4096;

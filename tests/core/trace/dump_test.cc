@@ -60,37 +60,6 @@ TEST_CASE("a folder of reports that others can write to, or that a link stands f
   CHECK(contents(folder / "elsewhere/x") == "one");
 }
 
-TEST_CASE("a file system that shows all files as another user's does not keep reports from their folder") {
-  if (::geteuid() != 0) return;  // needs root, to create files as another user
-  Folder folder;
-  ::chmod((folder / "").c_str(), 0777);
-  std::string first, second;
-  const int before = ::setfsuid(65534);  // owner of files created by this thread; the effective user stays
-  const bool written = write_into(folder / "job", FolderKind::own, "x", "one", &first).ok() &&
-                       write_into(folder / "job", FolderKind::own, "y", "two", &second).ok();
-  ::setfsuid(static_cast<uid_t>(before));
-  REQUIRE(written);
-  CHECK(contents(folder / "job/x") == "one");
-  CHECK(contents(folder / "job/y") == "two");
-  CHECK(std::distance(fs::directory_iterator(folder / ""), {}) == 1);
-}
-
-TEST_CASE("several threads may write a file at once: each succeeds, one of them is the last") {
-  Folder folder;
-  std::atomic<int> failed{0};
-  std::vector<std::thread> threads;
-  for (char c : {'a', 'b', 'c', 'd'}) {
-    threads.emplace_back([&, c] {
-      for (int i = 0; i < 100; ++i) failed += !write_into(folder / "a", FolderKind::own, "x", std::string(20000, c)).ok();
-    });
-  }
-  for (auto& t : threads) t.join();
-  CHECK(failed == 0);
-  const std::string found = contents(folder / "a/x");
-  CHECK(found == std::string(20000, found.empty() ? '?' : found[0]));
-  CHECK(std::distance(fs::directory_iterator(folder / "a"), {}) == 1);
-}
-
 TEST_CASE("ranks write what they have done when the job ends by an error, with numbers that agree, and not when they leave") {
   Folder folder;
   const auto job = [&](const std::string& where, bool broken) {

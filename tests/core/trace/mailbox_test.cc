@@ -57,28 +57,4 @@ TEST_CASE("a mailbox brings notes and who waits to another thread, and closes wi
   CHECK(!box->take(&letter, Deadline::after(60)));  // at once
 }
 
-TEST_CASE("a mailbox that nobody reads keeps so many, and whoever waits is woken by its end") {
-  Mailbox box(3);
-  for (size_t i = 0; i < Mailbox::kMax + 5; ++i) box.heard(1, 2, std::to_string(i));
-  Mailbox::Letter letter;
-  size_t n = 0;
-  while (box.take(&letter, Deadline::after(0))) CHECK(letter.body == std::to_string(n++));
-  CHECK(n == Mailbox::kMax);
-  box.put(Topic::python, "own");
-  CHECK(box.take(&letter, Deadline::after(0)));
-  CHECK(letter.from == 3);
-  box.unnoticed("\"x\" waits", std::vector<int>{1, 2});
-  CHECK(box.take(&letter, Deadline::after(0)));
-  CHECK(letter.topic == static_cast<uint32_t>(Topic::unnoticed));
-  CHECK(letter.body == "{\"text\":\"\\\"x\\\" waits\",\"silent\":[1,2]}");
-  std::thread closer([&] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
-    box.close();
-  });
-  CHECK(!box.take(&letter, Deadline::after(60)));
-  closer.join();
-  box.heard(1, 2, "late");
-  CHECK(!box.take(&letter, Deadline::after(0)));
-}
-
 }  // namespace

@@ -82,37 +82,4 @@ TEST_CASE("a disk that is full leaves a file that is whole") {
   CHECK(parsed(path)->items.size() == written);
 }
 
-TEST_CASE("files that cannot be had are named with the reason") {
-  Folder folder;
-  std::unique_ptr<TimelineFile> file, other;
-  int error = 0;
-  CHECK(TimelineFile::open(folder / "none/t.json", &file, &error).message().find("No such file or directory") != std::string::npos);
-  CHECK(error == ENOENT);
-  CHECK(!TimelineFile::open(folder / "", &file, &error).ok());
-  CHECK(error == EISDIR);
-  CHECK(TimelineFile::open("/dev/full", &file, &error).message() == "/dev/full: is not a regular file");
-  const std::string pipe = folder / "pipe";
-  REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
-  CHECK(!TimelineFile::open(pipe, &file, &error).ok());
-  const std::string precious = folder / "precious", link = folder / "link", second = folder / "second";
-  std::ofstream(precious) << "mine";
-  REQUIRE(::symlink(precious.c_str(), link.c_str()) == 0);
-  CHECK(TimelineFile::open(link, &file, &error).message().find("is a symbolic link") != std::string::npos);
-  CHECK(error == ELOOP);
-  REQUIRE(::link(precious.c_str(), second.c_str()) == 0);
-  CHECK(TimelineFile::open(second, &file, &error).message().find("is also the name of another file") != std::string::npos);
-  CHECK(error == EMLINK);
-  CHECK(contents(precious) == "mine");
-  const std::string path = folder / "t.json";
-  std::ofstream(path) << "what was here before";
-  REQUIRE(TimelineFile::open(path, &file, &error).ok());
-  CHECK(parsed(path));
-  REQUIRE(file->append("1,\n").ok());
-  CHECK(TimelineFile::open(path, &other, &error).message().find("is being written by another process") != std::string::npos);
-  CHECK(error == EBUSY);
-  CHECK(parsed(path)->items.size() == 1);  // unchanged
-  file.reset();
-  CHECK(TimelineFile::open(path, &other, &error).ok());
-}
-
 }  // namespace

@@ -218,29 +218,6 @@ TEST_CASE("what finds no room is counted and said") {
   }
 }
 
-TEST_CASE("a disk that fills up is one warning, and the engines go on") {
-  EngineWorld world(2);
-  Timelines timelines(world, [](int, TimelineOptions& o) { o.between_writes = 0.005; });
-  {
-    SmallFiles limit(150'000);
-    CHECK(run(world, [&](Program& p) {
-      for (int step = 0; step < 2000; ++step) p.equal(p.sum("again", 1), 2, "again");
-      std::this_thread::sleep_for(std::chrono::milliseconds(100));
-      for (int step = 0; step < 2000; ++step) p.equal(p.sum("again", 1), 2, "again");
-    }) == "");
-    timelines.close();
-  }
-  CHECK(timelines.logged.size() == 2);  // one of each rank
-  for (int r = 0; r < 2; ++r) {
-    CHECK(!timelines.on[static_cast<size_t>(r)]->status().ok());
-    CHECK(timelines.logged[static_cast<size_t>(r)].find("cannot be written any more: File too large; the timeline ends here") !=
-          std::string::npos);
-    const Trace trace(timelines.path(r));
-    trace.check();
-    CHECK(trace.of("again").size() > 100);
-  }
-}
-
 TEST_CASE("only some steps, or only the last seconds") {
   EngineWorld world(2);
   Timelines timelines(world, [](int r, TimelineOptions& o) {
@@ -271,49 +248,6 @@ TEST_CASE("only some steps, or only the last seconds") {
   CHECK(before.count("B", "ALLREDUCE") > 5);
   CHECK(last.count("M", "horovod") == 1);
   CHECK(timelines.logged.empty());
-}
-
-TEST_CASE("timelines come and go while engines run, and an unfinished operation shows") {
-  EngineWorld world(2);
-  Folder folder;
-  const std::string path = folder / "t.json";
-  TimelineOptions options;
-  options.path = path;
-  std::shared_ptr<Timeline> timeline;
-  int error = 0;
-  CHECK(run(world, [&](Program& p) {
-    for (int step = 0; step < 20; ++step) p.equal(p.sum("again", 1), 2, "again");
-    if (p.rank == 0) {
-      for (int i = 0; i < 5; ++i) {
-        p.expect(Timeline::start(options, &timeline, &error).ok(), "start");
-        p.engine.observers().add(timeline);
-        p.sum("again", 1);
-        p.sum("again", 1);
-        p.engine.observers().remove(timeline.get());
-        timeline->close();
-        p.sum("again", 1);
-      }
-      p.expect(Timeline::start(options, &timeline, &error).ok(), "start");
-      p.engine.observers().add(timeline);
-    } else {
-      for (int i = 0; i < 15; ++i) p.sum("again", 1);
-    }
-    if (p.rank == 0) {
-      TaskPtr t = p.sum_async("waits", 1);
-      // Requested on this rank only.
-      for (const Deadline deadline = Deadline::after(20); contents(path).find("NEGOTIATE") == std::string::npos;) {
-        p.expect(!deadline.passed(), "it is not told");
-        std::this_thread::sleep_for(std::chrono::milliseconds(20));
-      }
-      p.mark();
-      p.wait(*t);
-    } else {
-      p.await_marks(1);
-      p.sum("waits", 1);
-    }
-  }) == "");
-  timeline->close();
-  Trace(path).check();
 }
 
 }  // namespace

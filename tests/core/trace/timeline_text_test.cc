@@ -87,16 +87,4 @@ TEST_CASE("any name is valid text, and nothing is left open where events are mis
   CHECK(seen["\xEF\xBF\xBD\xEF\xBF\xBD"] == 1);
 }
 
-TEST_CASE("names that never come again do not fill the memory") {
-  TimelineText text({});
-  std::string out;
-  for (size_t i = 0; i < 3 * TimelineText::kMaxKnown; ++i) {
-    const std::vector<Request> asked{request_of("allreduce.noname." + std::to_string(i))};
-    const auto tensors = TimelineTensors::of(asked);
-    out.clear();
-    text.ready(static_cast<int64_t>(i), 0, *tensors, &out);
-  }
-  CHECK(out.find("\"pid\":" + std::to_string(3 * TimelineText::kMaxKnown)) != std::string::npos);
-}
-
 }  // namespace

@@ -64,21 +64,6 @@ TEST_CASE("arena: full, and whole again after everything came back in any order"
   CHECK(arena->allocate(SIZE_MAX) == nullptr);
 }
 
-TEST_CASE("arena: without memory for it nothing is handed out") {
-  auto arena = std::make_shared<Arena>(Segment::in_process(spec(0)), 0);
-  CHECK(arena->allocate(1) == nullptr);
-}
-
-TEST_CASE("arena: a block outlives its arena and the segment's other owners") {
-  auto segment = Segment::in_process(spec(4 * kPage));
-  auto arena = std::make_shared<Arena>(segment, 0);
-  auto block = arena->allocate(100);
-  segment.reset();
-  arena.reset();
-  std::memset(block->data(), 1, 100);
-  CHECK(block->data()[99] == std::byte{1});
-}
-
 TEST_CASE("segment: what the file has beyond the rest are arenas; every mapping sees them") {
   const size_t plain = Segment::bytes_needed(spec(0));
   File file(Segment::bytes_needed(spec(4 * kPage)));

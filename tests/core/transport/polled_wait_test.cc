@@ -56,10 +56,3 @@ TEST_CASE("a polled wait hears of the end of the job: by the flag in memory at o
     if (by_flag) CHECK(Clock::now() - begin < std::chrono::seconds(20));
   }
 }
-
-TEST_CASE("a polled wait that is rung for looks again, and does not end") {
-  Here here({0, 0});
-  here.waiter.wakeup().notify();
-  PolledWait wait(here.waiter, 30, kWhat);
-  for (int i = 0; i < 200; ++i) REQUIRE(wait.pause().ok());
-}

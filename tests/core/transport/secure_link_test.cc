@@ -160,32 +160,6 @@ TEST_CASE("a taken byte has left as a whole record, and a record that was begun 
   CHECK(others.a->error().code() == Code::internal);
 }
 
-TEST_CASE("a receiver never asks the channel for bytes that need not come") {
-  std::mt19937 random(1);
-  for (int round = 0; round < 30; ++round) {
-    CAPTURE(round);
-    Tapped ends(64 << 20, true);
-    const size_t total = 1 + random() % (round % 3 == 0 ? 300'000 : 3000);
-    const auto data = noise(total);
-    std::vector<std::byte> got(total);
-    size_t sent = 0, arrived = 0;
-    while (sent < total) {  // in portions unknown to the receiver
-      const size_t n = std::min<size_t>(total - sent, 1 + random() % 100'000 % (random() % 2 ? 50 : 100'000));
-      REQUIRE(ends.a->try_send(ConstBytes(data).subspan(sent, n)) == static_cast<int64_t>(n));
-      sent += n;
-    }
-    while (arrived < total) {
-      const size_t n = std::min<size_t>(total - arrived, 1 + random() % (random() % 2 ? 50 : 100'000));
-      const int64_t k = ends.b->try_recv(Bytes(got).subspan(arrived, n));
-      REQUIRE(k > 0);  // all has been sent, so 0 would be an endless sleep
-      arrived += static_cast<size_t>(k);
-    }
-    CHECK(got == data);
-    std::byte one[1];
-    CHECK(ends.b->try_recv(one) == 0);
-  }
-}
-
 TEST_CASE("no byte of a record can be altered") {
   const std::vector<std::byte> text = noise(33);
   for (size_t at = 0; at < text.size() + kAround; ++at) {
@@ -292,42 +266,4 @@ TEST_CASE("random bytes never come through") {
     CHECK(taken <= 0);
     if (short_record) CHECK(taken == -1);
   }
-}
-
-TEST_CASE("nothing of the text is on the wires, and equal texts look different every time") {
-  Tapped ends;
-  const std::string name = "allreduce.gradient.of.a.secret.layer";
-  std::vector<std::byte> text(name.size());
-  std::memcpy(text.data(), name.data(), name.size());
-  ends.send(text);
-  ends.send(text);
-  std::string seen;
-  for (std::byte b : ends.forth) seen.push_back(static_cast<char>(b));
-  REQUIRE(seen.size() == 2 * (name.size() + kAround));
-  for (size_t at = 0; at + 4 <= name.size(); ++at) CHECK(seen.find(name.substr(at, 4)) == std::string::npos);
-  CHECK(seen.substr(4, name.size()) != seen.substr(4 + name.size() + kAround, name.size()));
-}
-
-TEST_CASE("a sleeper at an encrypted socket is woken by a small record") {
-  const Library library = crypto_libraries().front();
-  auto [x, y] = tcp_pair();
-  auto a = encrypted(adopt(x), library, library->ciphers().front(), 0, 1);
-  auto b = encrypted(adopt(y), library, library->ciphers().front(), 1, 0);
-  std::vector<std::byte> text = noise(16 << 10), got(text.size());
-  CHECK(b->wanted() == 0);
-  CHECK(b->try_recv(got) == 0);
-  CHECK(b->wanted() == POLLIN);
-  b->before_sleep();
-  for (size_t sent = 0; sent < text.size();) {  // in small records; the sockets hold less than all of it
-    const int64_t n = a->try_send(ConstBytes(text).subspan(sent, std::min<size_t>(100, text.size() - sent)));
-    REQUIRE(n >= 0);
-    sent += static_cast<size_t>(n);
-    if (n > 0) continue;
-    CHECK(a->wanted() == POLLOUT);
-    break;
-  }
-  pollfd watched{b->fd(), POLLIN, 0};
-  CHECK(::poll(&watched, 1, 5000) == 1);
-  CHECK(b->try_recv(got) > 0);
-  CHECK(std::equal(got.begin(), got.begin() + 100, text.begin()));
 }

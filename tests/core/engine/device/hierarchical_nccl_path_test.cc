@@ -62,27 +62,6 @@ TEST_CASE("inside hosts by NCCL, between them by the engine's links, whatever th
   CHECK(living() == 0);
 }
 
-TEST_CASE("what has no name is counted for each set") {
-  check_ranks(5, by_hosts({0, 0, 1, 1, 1}), [](Program& p) {
-    GpuProgram g(p, p.rank == 4 ? 2 : p.rank);  // 2 and 4 are never in one set
-    for (const std::vector<int>& members : {std::vector<int>{0, 1, 2, 3}, std::vector<int>{0, 1, 3, 4}}) {
-      const uint32_t set = p.add_set(members);
-      if (std::ranges::count(members, p.rank) == 0) continue;
-      const int before = nccl_kernels();
-      // Its communicators take a moment to form, and some operations must follow that.
-      const Deadline deadline = Deadline::after(60);
-      for (int i = 0, seen = 0; seen < 4 || i % 20 > 0; ++i) {
-        p.expect(!deadline.passed(), "not by NCCL");
-        Request q = of(DType::float32, "", 5);
-        q.set = set;
-        OnGpu t = g.submit(q, Program::bytes_of(std::vector<float>(5, 1)));
-        p.expect(g.values<float>(t) == std::vector<float>(5, 4), "set " + std::to_string(set) + ", " + std::to_string(i));
-        if (i % 20 == 0) seen = p.sum("seen", nccl_kernels() > before + 20, 1, set);
-      }
-    }
-  });
-}
-
 TEST_CASE("an average in 16 bits does not overflow where the sum of a host would") {
   check_on_gpus(4, by_hosts(), [](Program& p, GpuProgram& g) {
     until_by_nccl(p, g);
@@ -97,38 +76,6 @@ TEST_CASE("an average in 16 bits does not overflow where the sum of a host would
     OnGpu s = g.submit(q, Program::bytes_of(std::vector<uint16_t>(300, p.rank < 2 ? 0x78e2 : 0x0000)));
     p.expect(g.values<uint16_t>(s) == std::vector<uint16_t>(300, 0x74e2), "of half of them");  // 20000
   });
-}
-
-TEST_CASE("parts take turns where there is little pinned memory") {
-  Given given = by_hosts();
-  given.settings.staged_memory = 1 << 20;  // less than a part
-  check_on_gpus(4, given, [](Program& p, GpuProgram& g) {
-    until_by_nccl(p, g);
-    for (int step = 0; step < 3; ++step) {
-      std::vector<OnGpu> tasks;
-      for (int i = 0; i < 3; ++i) {
-        const size_t n = 2000000;  // two parts each
-        tasks.push_back(g.submit(of(DType::float32, "t" + std::to_string(i), n), Program::bytes_of(ramp(n, p.rank))));
-      }
-      for (OnGpu& t : tasks) p.expect(g.values<float>(t) == summed(2000000, 4), t.name);
-    }
-  });
-  CHECK(living() == 0);
-}
-
-TEST_CASE("where there is no more pinned memory, what there is has to do") {
-  check_on_gpus(4, by_hosts(), [](Program& p, GpuProgram& g) {
-    until_by_nccl(p, g);
-    const size_t part = (4 << 20) / 4 * 2;  // for each of two ranks
-    OnGpu first = g.submit(of(DType::float32, "first", part), Program::bytes_of(ramp(part, p.rank)));
-    p.expect(g.values<float>(first) == summed(part, 4), "first");
-    p.barrier();
-    if (p.rank == 0) set_knob("fail_pin", 1);
-    p.barrier();
-    OnGpu large = g.submit(of(DType::float32, "large", 3 * part), Program::bytes_of(ramp(3 * part, p.rank)));
-    p.expect(g.values<float>(large) == summed(3 * part, 4), "large");
-  });
-  CHECK(living() == 0);
 }
 
 TEST_CASE("where NCCL cannot connect the hosts it is used inside them") {

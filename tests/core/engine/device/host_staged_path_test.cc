@@ -67,23 +67,6 @@ TEST_CASE("steps settle into a schedule and stay right") {
   }
 }
 
-TEST_CASE("no more pinned memory is in use at a time than may be, however much is submitted at once") {
-  Given given = on_gpus(Layout::one_node);
-  given.settings.staged_memory = 8 << 20;
-  const auto pinned = [] { return simulated<uint64_t (*)(const char*)>("simcuda_calls")("cuMemAllocHost_v2"); };
-  const uint64_t before = pinned();
-  check_on_gpus(2, given, [](Program& p, GpuProgram& g) {
-    std::vector<OnGpu> tasks;
-    const std::vector<size_t> sizes{(24 << 20) / 4, (4 << 20) / 4, (4 << 20) / 4};
-    for (size_t i = 0; i < sizes.size(); ++i) {
-      tasks.push_back(
-          g.submit(of_floats(Kind::allreduce, "large" + std::to_string(i), sizes[i]), Program::bytes_of(ramp(sizes[i], p.rank))));
-    }
-    for (size_t i = 0; i < sizes.size(); ++i) p.expect(g.values<float>(tasks[i]) == summed(sizes[i], 2), "large" + std::to_string(i));
-  });
-  CHECK(pinned() - before <= 4);  // two pieces on each rank
-}
-
 TEST_CASE("where there is no more pinned memory, what there is has to do") {
   check_on_gpus(2, on_gpus(Layout::one_node), [](Program& p, GpuProgram& g) {
     const size_t piece = (4 << 20) / 4, n = 6 * piece;
@@ -160,34 +143,6 @@ TEST_CASE("a rank that joins comes after its own operations, and adds zeros to o
       p.expect(g.values<float>(tasks[i]) == std::vector<float>(5, static_cast<float>(3 - i)), "late " + std::to_string(i));
     OnGpu t = g.submit(of_floats(Kind::allreduce, "", 4), Program::bytes_of(ramp(4, p.rank)));
     p.expect(g.values<float>(t) == summed(4, 3), "together again");
-  });
-}
-
-TEST_CASE("a group that is refused leaves nothing behind that joining would wait for") {
-  check_on_gpus(2, on_gpus(Layout::one_node), [](Program& p, GpuProgram& g) {
-    Request q = of_floats(Kind::allreduce, "a", 3);
-    q.group = "both";
-    q.group_size = 2;
-    OnGpu first = g.submit(q, Program::bytes_of(ramp(3, 0))), second;
-    p.expect(!g.try_submit(q, Program::bytes_of(ramp(3, 0)), &second).ok(), "two of one name");
-    p.expect(!g.finish(first).ok(), "half a group");
-    p.expect(p.last_joined() >= 0, "joined");
-  });
-}
-
-TEST_CASE("a set is removed after the operations that were submitted before") {
-  check_on_gpus(3, on_gpus(Layout::one_node), [](Program& p, GpuProgram& g) {
-    for (int i = 0; i < 5; ++i) {
-      const uint32_t set = p.add_set({0, 1});
-      std::vector<OnGpu> tasks;
-      for (size_t n : {size_t{10}, size_t{200000}}) {
-        Request q = of_floats(Kind::allreduce, "x" + std::to_string(n), n);
-        q.set = set;
-        if (p.rank < 2) tasks.push_back(g.submit(q, Program::bytes_of(ramp(n, p.rank))));
-      }
-      p.expect(p.remove_set(set), "removed");
-      for (OnGpu& t : tasks) p.expect(g.values<float>(t) == summed(t.bytes / 4, 2), "sum");
-    }
   });
 }
 

@@ -60,26 +60,6 @@ TEST_CASE("what cannot be had is named, on every rank alike, and operations go b
   check(said("no_ipc", 0, 0), "in each other's memory");
 }
 
-TEST_CASE("out of memory for the buffers: named, and by way of the host") {
-  Log log;
-  check_on_gpus(2, shared(true, &log), [&](Program& p, GpuProgram& g) {
-    Request q = Program::request(Kind::allreduce, "t", {9}, DType::float32);
-    q.op = ReduceOp::sum;
-    OnGpu t;
-    std::byte* memory = g.gpu().allocate(36);
-    p.barrier();
-    if (p.rank == 0) set_knob("fail_alloc", 4);  // each rank pins some bytes first, so this is one of the buffers
-    p.barrier();
-    const Place place = g.gpu().place();
-    g.gpu().write(memory, Program::bytes_of(std::vector<float>(9, 1)));
-    require(p.engine.submit(q, memory, memory, &t.op, nullptr, &place).ok(), "submit");
-    t.out = memory, t.bytes = 36;
-    p.expect(g.values<float>(t) == std::vector<float>(9, 2), "sum");
-  }, 0);
-  CHECK_MESSAGE(contains(log.text(), "cuMemAlloc failed"), log.text());
-  CHECK_MESSAGE(contains(log.text(), "warning: CUDA GPU 0 (Simulated GPU 0) has no memory left for the 4 MiB"), log.text());
-}
-
 TEST_CASE("short of memory for the buffers: all ranks take smaller ones, and there is one warning") {
   finish_earlier_jobs();
   Log log;
@@ -136,39 +116,6 @@ TEST_CASE("a rank is lost: the error of what is launched and waits for it names 
   });
   go = true;
   CHECK(wrong == "");
-}
-
-TEST_CASE("the buffers of a process's ranks are freed when the last one lets go, whoever ends first") {
-  finish_earlier_jobs();
-  Gpu gpu(0);
-  const auto used = [&gpu] {
-    size_t free = 0, total = 0;
-    gpu.memory_left(&free, &total);
-    return total - free;
-  };
-  std::shared_ptr<Device> device;
-  REQUIRE(open_cuda_device(HVD_SIMULATED_DIR "/libcuda.so.1", 0, &device).ok());
-  const size_t before = used();
-  constexpr size_t kSlot = 2 << 20;
-  const auto segment = Segment::in_process({.local_size = 2});
-  Exchange first(segment, 0, kSlot), second(segment, 1, kSlot);
-  {
-    const Device::Turn turn(*device);
-    Exchange::Card cards[2];
-    REQUIRE(first.prepare(device, &cards[0]).ok());
-    REQUIRE(second.prepare(device, &cards[1]).ok());
-    for (Exchange* exchange : {&first, &second}) {
-      for (int rank : {0, 1}) exchange->acquaint(rank, cards[rank]);
-      for (int rank : {0, 1}) REQUIRE(exchange->meet(rank, cards[rank]).ok());
-    }
-  }
-  CHECK(used() >= before + 2 * Exchange::kSlots * kSlot);
-  first.retire(false);
-  finish_earlier_jobs();
-  CHECK(used() >= before + 2 * Exchange::kSlots * kSlot);  // the second one may still use it
-  second.retire(false);
-  finish_earlier_jobs();  // only as long as an operation waits for the device
-  CHECK(used() == before);
 }
 
 TEST_CASE("ranks that are threads of one process with a GPU each go by way of the host") {

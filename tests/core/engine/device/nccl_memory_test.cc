@@ -76,21 +76,3 @@ TEST_CASE("short of memory on the device: no more than is asked for, then the ho
   }
   bench.leave(bench.free);
 }
-
-TEST_CASE("sizes that grow leave little behind, and a block serves for less") {
-  Bench bench;
-  const auto pool = std::make_shared<GpuMemory>(bench.device);
-  std::shared_ptr<GpuMemory::Block> block;
-  constexpr size_t kMax = 64 << 20;
-  for (size_t bytes = 1 << 20; bytes <= kMax; bytes += bytes / 8) {
-    block.reset();
-    REQUIRE(pool->take(bytes, &block).ok());
-  }
-  const std::byte* last = block->data();
-  block.reset();
-  CHECK(bench.free - bench.left() < 4 * kMax);
-  REQUIRE(pool->take(50 << 20, &block).ok());
-  CHECK(block->data() == last);
-  REQUIRE(pool->take(50 << 20, &block).ok());  // that block is in use
-  CHECK(block->data() != last);
-}

@@ -44,24 +44,6 @@ TEST_CASE("a communicator that cannot be made leaves everything to the host, on 
   });
 }
 
-TEST_CASE("a call of NCCL that fails is not told as done") {
-  const NcclKnob fail("fail", "AllReduce:40@1");
-  {
-    check_on_gpus(2, with_nccl(Layout::one_node), [](Program& p, GpuProgram& g) {
-      g.gpu().lose();
-      for (int i = 0; i < 2000; ++i) {
-        OnGpu t;
-        if (!g.try_submit(of_floats(Kind::allreduce, "x", 8), Program::bytes_of(ramp(8, p.rank)), &t).ok()) return;
-        const bool done = g.finish(t).ok();
-        // On the failing rank others of its group may be in flight, in the program's memory.
-        if (done || p.rank == 1) p.expect(t.op->on_device->completion != nullptr, "nobody says what the device still does");
-        if (!done) return;
-      }
-      p.expect(false, "no error");
-    });
-  }
-}
-
 namespace {
 
 // Checks the error of a launched operation that waits for the lost rank 1: it names both, and comes soon.
@@ -133,38 +115,6 @@ TEST_CASE("an error that NCCL alone notices ends the job on all ranks while nobo
       p.expect(!g.try_submit(of_floats(Kind::allreduce, "y", 5), Program::bytes_of(ramp(5, 0)), &next).ok(), "the job goes on");
     });
   }
-}
-
-TEST_CASE("a rank is lost while the communicator of a removed set is destroyed: that ends as well") {
-  Given given = with_nccl(Layout::apart);
-  given.cuttable = true;
-  NcclKnob hang("hang", nullptr);
-  EngineWorld world(3, given);
-  check_on_gpus(world, [&](Program& p, GpuProgram& g) {
-    until_by_nccl(p, g);
-    const uint32_t set = p.add_set({0, 1});
-    Request q = of_floats(Kind::allreduce, "of the set", 4);
-    q.set = set;
-    for (int before = nccl_kernels(); p.sum("seen", nccl_kernels() == before) > 0;) {
-      if (p.rank == 2) continue;
-      OnGpu t = g.submit(q, Program::bytes_of(ramp(4, p.rank)));
-      p.expect(g.values<float>(t) == summed(4, 2), "set");
-    }
-    p.barrier();
-    if (p.rank == 0) hang.turn("1@0");
-    p.barrier();
-    OnGpu t;
-    if (p.rank != 2) {
-      t = g.submit(q, Program::bytes_of(ramp(4, p.rank)));
-      p.expect(g.finish(t).ok(), "launched");
-    }
-    p.remove_set(set);
-    p.mark();
-    p.await_marks(3);
-    if (p.rank == 2) return;
-    if (p.rank == 0) world.cut(1);
-    expect_loss(p, t);
-  });
 }
 
 TEST_CASE("a communicator that takes too long: one warning, then all ranks go by way of the host, for good") {

@@ -81,32 +81,6 @@ TEST_CASE("what NCCL would scale with a rounded factor our kernels scale") {
   });
 }
 
-TEST_CASE("many small tensors are one call of NCCL, in place and not, scaled, and with a rank that has joined") {
-  Given given = with_nccl(Layout::one_node);
-  given.settings.cycle_time = 0.2;
-  check_on_gpus(3, given, [](Program& p, GpuProgram& g) {
-    until_by_nccl(p, g);
-    for (int step = 0; step < (p.rank == 1 ? 3 : 6); ++step) {
-      const uint64_t before = nccl_calls("AllReduce");
-      std::vector<OnGpu> all;
-      for (size_t i = 0; i < 40; ++i) {
-        Request q = of_floats(Kind::allreduce, "m" + std::to_string(i), i == 7 ? 100000 : 10 * i, ReduceOp::average);
-        q.group = "g", q.group_size = 40;
-        q.prescale = 3;
-        const size_t n = static_cast<size_t>(q.shape[0]);
-        all.push_back(g.submit(q, Program::bytes_of(std::vector<float>(n, static_cast<float>(i))), i % 2 ? n * 4 : 0));
-      }
-      for (size_t i = 0; i < 40; ++i) {
-        const std::vector<float> got = g.values<float>(all[i]);
-        const float expected = static_cast<float>(i) * (step < 3 ? 3 : 2);
-        p.expect(std::all_of(got.begin(), got.end(), [&](float x) { return std::abs(x - expected) < 1e-4f; }), "m" + std::to_string(i));
-      }
-      p.expect(nccl_calls("AllReduce") - before <= 2 * 3 * 2, "tensor by tensor");
-    }
-    p.last_joined();
-  });
-}
-
 TEST_CASE("what NCCL cannot do goes by way of the host") {
   check_on_gpus(3, with_nccl(Layout::one_node), [](Program& p, GpuProgram& g) {
     until_by_nccl(p, g);

@@ -120,18 +120,3 @@ TEST_CASE("the name of an operation on a device is taken until it is done, also 
     CHECK(rank.submit(on_gpu("x")).ok());
   }
 }
-
-TEST_CASE("that a second half is done is no fence: the program does not hear of it") {
-  Rank rank;
-  REQUIRE(rank.submit(on_gpu("x", 7)).ok());
-  rank.start();
-  rank.submissions.expect(1);
-  const OperationPtr x_staged = half("x", 7), y = on_gpu("y"), z = on_gpu("z");
-  x_staged->request.fence = 5;
-  REQUIRE(rank.submit(x_staged).ok());
-  CHECK(x_staged->request.fence == 5);
-  REQUIRE(rank.submit(y).ok());
-  rank.submissions.release({x_staged.get()});
-  REQUIRE(rank.submit(z).ok());
-  CHECK(z->request.fence == y->request.fence);
-}

@@ -37,21 +37,6 @@ TEST_CASE("pieces cover each tensor once, in order, and lie apart in loads of li
   }
 }
 
-TEST_CASE("the pieces of a tensor do not depend on what is fused with it; small tensors share a load") {
-  const auto of = [](std::vector<size_t> tensors, size_t tensor) {
-    std::vector<std::pair<size_t, size_t>> pieces;
-    for (const Load& load : cut(tensors, 128)) {
-      for (const Piece& p : load.pieces) {
-        if (p.tensor == tensor) pieces.emplace_back(p.first, p.bytes);
-      }
-    }
-    return pieces;
-  };
-  CHECK(of({300}, 0) == of({4, 300, 17}, 1));
-  CHECK(of({300}, 0) == std::vector<std::pair<size_t, size_t>>{{0, 128}, {128, 128}, {256, 44}});
-  CHECK(cut(std::vector<size_t>{4, 0, 60}, 256).size() == 1);
-}
-
 TEST_CASE("windows hold every element once, in order, at aligned places and within their size") {
   std::mt19937 random(3);
   for (int round = 0; round < 200; ++round) {
