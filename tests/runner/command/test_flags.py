@@ -57,6 +57,7 @@ FROZEN = [
     ('--autotune-gaussian-process-noise', 'F', 1, 'AUTOTUNE_GAUSSIAN_PROCESS_NOISE', ''),
     ('--timeline-filename', 'FILE', 1, 'TIMELINE', ''),
     ('--timeline-mark-cycles', '', 0, 'TIMELINE_MARK_CYCLES', ''),
+    ('--profile', 'FILE', 1, 'PROFILE', ''),
     ('--stats-file', 'FILE', 1, 'STATS_FILE', ''),
     ('--metrics-port', 'N', 1, 'METRICS_PORT', ''),
     ('--metrics-address', 'ADDR', 1, 'METRICS_ADDRESS', ''),

@@ -49,8 +49,8 @@ _BETWEEN = frozenset(
 _INSTALLED = re.compile(r"[/\\](?:site|dist)-packages[/\\]([^/\\]+)")
 _STANDARD = re.compile(r"[/\\]lib(?:64)?[/\\]python\d[^/\\]*[/\\]|^<frozen ")
 _PARTS = (
-    *("_arrays", "_jax", "_keras", "benchmark", "chaos", "common", "data", "jax", "keras", "mxnet", "numpy", "ray"),
-    *("planner", "recorder", "runner", "spark", "strategies", "tensorflow", "timeline", "torch"),
+    *("_arrays", "_jax", "_keras", "auto", "benchmark", "chaos", "common", "data", "jax", "keras", "mxnet", "numpy"),
+    *("planner", "ray", "recorder", "runner", "spark", "strategies", "tensorflow", "timeline", "torch"),
 )
 """Directories of this package. They are matched too, because a user's own directory may be called horovod."""
 _OURS = re.compile(r"[/\\]horovod[/\\](?:" + "|".join(_PARTS) + r")[/\\]")
