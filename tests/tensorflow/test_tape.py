@@ -274,3 +274,77 @@ def test_in_an_elastic_job_functions_survive_a_resize():
     assert_close(step(), [float(factor) / size, sum(range(1, size + 1)) / size])
     kinds = {operation.type for operation in step.get_concrete_function().graph.get_operations()}
     assert {"HorovodAllreduce", "HorovodSize"} <= kinds
+
+
+def rows_of(step, rank):
+    """Return a number of rows that differs between ranks and steps; rank 0 has none in step 1."""
+    return 0 if (step, rank) == (1, 0) else 1 + 2 * rank + step
+
+
+def rows(step, rank):
+    random = np.random.default_rng([step, rank])
+    count = rows_of(step, rank)
+    return random.integers(0, 5, (count, 3)), random.normal(size=(count, 2))
+
+
+def train_with_weights(compiled, dtype="float64", tolerance=1e-9, steps=3, **options):
+    """Train an embedding and a matrix with a different number of rows on each rank, and compare with one process."""
+    table, matrix = np.linspace(-1, 1, 20).reshape(5, 4), np.linspace(0, 1, 8).reshape(4, 2)
+    ours = [tf.Variable(table, dtype=dtype), tf.Variable(matrix, dtype=dtype)]
+    alone = [tf.Variable(table, dtype=dtype), tf.Variable(matrix, dtype=dtype)]
+
+    def loss_of(variables, tokens, targets):
+        hidden = tf.reduce_sum(tf.gather(variables[0], tokens), axis=1)
+        return tf.reduce_mean((tf.matmul(hidden, variables[1]) - tf.cast(targets, dtype)) ** 2)  # NaN without rows
+
+    def step(tokens, targets):
+        with tf.GradientTape() as tape:
+            loss = loss_of(ours, tokens, targets)
+        tape = hvd.DistributedGradientTape(tape, weight=tf.shape(tokens)[0], **options)
+        for variable, gradient in zip(ours, tape.gradient(loss, ours), strict=True):
+            variable.assign_sub(0.1 * tf.convert_to_tensor(gradient))
+
+    if compiled:
+        signature = (tf.TensorSpec([None, 3], tf.int64), tf.TensorSpec([None, 2], tf.float64))
+        step = tf.function(step, input_signature=signature)
+    for number in range(steps):
+        tokens, targets = rows(number, hvd.rank())
+        step(tf.constant(tokens), tf.constant(targets))
+        everything = [
+            np.concatenate(parts) for parts in zip(*(rows(number, r) for r in range(hvd.size())), strict=True)
+        ]
+        with tf.GradientTape() as tape:
+            loss = loss_of(alone, *everything)
+        for variable, gradient in zip(alone, tape.gradient(loss, alone), strict=True):
+            variable.assign_sub(0.1 * tf.convert_to_tensor(gradient))
+        for one, other in zip(ours, alone, strict=True):
+            np.testing.assert_allclose(one, other, rtol=tolerance, atol=tolerance)
+    hvd.check_in_sync(ours)
+
+
+@on_tensorflow(2)
+def test_weighted_gradients_match_one_process():
+    for compiled in (False, True):
+        train_with_weights(compiled)
+    train_with_weights(True, "float32", 1e-5, steps=1)
+    train_with_weights(True, "float32", 1e-2, compression=hvd.Compression.fp16)
+    train_with_weights(True, sparse_as_dense=True, groups=1)
+    variable = tf.Variable(tf.zeros(3, tf.float16))
+    for weight, expected in ((lambda: 10**9 * (1 + hvd.rank()), 2e4), (0, 0)):  # no product overflows
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(variable * (6e4 if hvd.rank() else -6e4))
+        tape = hvd.DistributedGradientTape(tape, weight=weight)
+        np.testing.assert_allclose(tape.gradient(loss, variable), np.full(3, expected), rtol=2e-3)
+    optimizer = tf.compat.v1.train.GradientDescentOptimizer(0.5)
+    one = tf.Variable([1.0, 2.0])
+    pairs = hvd.DistributedOptimizer(optimizer, weight=1 + 2 * hvd.rank()).compute_gradients(
+        lambda: tf.reduce_sum(one * float(hvd.rank()))
+    )
+    np.testing.assert_allclose(pairs[0][0], [0.75, 0.75])
+    with pytest.raises(ValueError, match="weight requires op=Average, got op=Sum"):
+        hvd.DistributedGradientTape(tf.GradientTape(), op=hvd.Sum, weight=2)
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(one)
+    tape = hvd.DistributedGradientTape(tape, weight=-1)
+    with pytest.raises(ValueError, match="weight must be a finite number of 0 or more, got -1"):
+        tape.gradient(loss, one)

@@ -27,6 +27,7 @@ def DistributedGradientTape(
     groups: int | Sequence[Sequence[Any]] | None = None,
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
+    weight: Any = None,
 ) -> Any:
     """Return a view of a gradient tape whose ``gradient`` method reduces over the ranks.
 
@@ -52,6 +53,11 @@ def DistributedGradientTape(
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
         scale_local_gradients (bool): Divide the gradients of variables passed to ``register_local_source`` by the
             number of ranks. Default: True.
+        weight (float, tf.Tensor or Callable, optional): Number of samples over which this rank's gradients are the
+            mean, or a function that returns it and is called in each reduction. Gradients are then the mean over all
+            ranks' samples, and zeros if all ranks have 0. A rank with 0 takes part; its gradients can be NaN. In a
+            tf.function, pass a tensor such as ``tf.shape(x)[0]``, because a number is a constant there. All ranks must
+            pass it, or none. It requires ``Average``, and has no effect in a job with one rank.
 
     Returns:
         tf.GradientTape: Distributed tape.
@@ -72,6 +78,7 @@ def DistributedGradientTape(
         gradient_predivide_factor,
         groups,
         process_set,
+        weight,
     )
     plain = gradtape._hvd.plain if isinstance(gradtape, _Distributed) else type(gradtape)
     made = object.__new__(_class_over(plain))

@@ -30,6 +30,7 @@ def DistributedOptimizer(
     groups: int | Sequence[Sequence[Any]] | None = None,
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
+    weight: Any = None,
 ) -> Any:
     """Return an optimizer equivalent to ``optimizer`` that reduces gradients over the ranks.
 
@@ -58,6 +59,12 @@ def DistributedOptimizer(
             are reduced together.
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
         scale_local_gradients (bool): Divide gradients of local variables by the number of ranks. Default: True.
+        weight (float, tf.Tensor or Callable, optional): Number of samples over which this rank's gradients are the
+            mean, or a function that returns it and is called in each reduction. Gradients are then the mean over all
+            ranks' samples, and zeros if all ranks have 0. A rank with 0 takes part; its gradients can be NaN. In a
+            tf.function, pass a tensor such as ``tf.shape(x)[0]``, because a number is a constant there. With
+            accumulation, it is the number of samples of all passes. All ranks must pass it, or none. It requires
+            ``Average``, has no effect in a job with one rank, and is not supported for Keras optimizers.
 
     Returns:
         Optimizer: Distributed optimizer.
@@ -73,6 +80,10 @@ def DistributedOptimizer(
         raise ValueError("average_aggregated_gradients must be False with op=Adasum, got True")
     groups = groups_of(num_groups, groups)
     if _is_keras(optimizer):
+        if weight is not None:
+            raise ValueError(
+                "weight must be None for a Keras optimizer; use hvd.DistributedGradientTape(tape, weight=n)"
+            )
         from horovod.tensorflow import keras
 
         return keras.DistributedOptimizer(
@@ -110,6 +121,7 @@ def DistributedOptimizer(
         gradient_predivide_factor,
         groups,
         process_set,
+        weight,
     )
     control = _Control(reduce, LocalVariables(scale_local_gradients, process_set), process_set)
     if op == Adasum:

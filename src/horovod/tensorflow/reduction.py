@@ -13,7 +13,7 @@ import re
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import tensorflow as tf
@@ -21,10 +21,11 @@ import tensorflow as tf
 from horovod.common import gradients as rules
 from horovod.common.compression import check_compression
 from horovod.common.frontends import TENSORFLOW as face
-from horovod.common.ops import Adasum, Average, Max, check_adasum_size, check_op
+from horovod.common.ops import Adasum, Average, Max, Sum, check_adasum_size, check_op
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.steps import marks
-from horovod.tensorflow.collectives import allreduce, grouped_allreduce, set_size
+from horovod.common.weights import check_weighted_op, weighted_means
+from horovod.tensorflow.collectives import allreduce, as_weight, grouped_allreduce, set_size
 from horovod.tensorflow.compression import Compression
 
 Reduce = Callable[..., list[Any]]
@@ -53,6 +54,7 @@ def make_allreduce_grads(
     gradient_predivide_factor: float = 1.0,
     groups: int | Sequence[Sequence[Any]] | None = None,
     process_set: ProcessSet = global_process_set,
+    weight: Any = None,
 ) -> Reduce:
     """Return a function ``(gradients, variables) -> reduced gradients`` for eager mode, tf.function and sessions.
 
@@ -72,12 +74,15 @@ def make_allreduce_grads(
         groups: Number of groups, or lists of variables. Gradients of a group are reduced together. Other gradients are
             reduced separately.
         process_set: Ranks that take part.
+        weight: Weight of this rank's gradients, as a number, a scalar tensor, or a function that returns one and is
+            called in each reduction. None to let all ranks count alike.
 
     Raises:
         ValueError: An argument is invalid; the message names it.
         NotImplementedError: Adasum on a number of ranks that is not a power of two.
     """
     op = check_op(op)
+    check_weighted_op(op, weight)
     check_compression(compression)
     marks.find()
     predivide = rules.check_predivide(gradient_predivide_factor, op)
@@ -105,10 +110,12 @@ def make_allreduce_grads(
             return _with_largest(reduce, f"{name}_largest", process_set, gradients, variables)
         if sparse_as_dense:
             gradients = [dense(gradient) for gradient in gradients]
-        members = _groups(gradients, variables, groups)
         # Operation names must not include name scopes.
         with tf.compat.v1.name_scope(None):
-            return _reduce(gradients, members, options)
+            if weight is not None:
+                count = as_weight(weight() if callable(weight) else weight)
+                return _reduce_weighted(gradients, variables, groups, count, options)
+            return _reduce(gradients, _groups(gradients, variables, groups), options)
 
     return reduce
 
@@ -244,6 +251,62 @@ def _reduce(
             for i, output in zip(members, outputs, strict=True):
                 results[i] = output
     return results
+
+
+def _reduce_weighted(
+    gradients: list[Any], variables: list[Any], groups: Any, weight: tf.Tensor, options: _Options
+) -> list[Any]:
+    """Return the weighted means of the gradients.
+
+    The weight follows the gradients in the list that is reduced, unless gradients are sent in less than 32 bits. Then
+    weights are summed first.
+    """
+    present = [i for i, gradient in enumerate(gradients) if gradient is not None]
+    dtypes = [gradients[i].dtype for i in present]
+    widest = tf.float64 if tf.float64 in dtypes else tf.float32
+    results = list(gradients)
+
+    def add(values: Sequence[Any], options: _Options) -> list[Any]:
+        """Sum values for all gradients, and the weight if it follows them. Indices of slices get into ``results``."""
+        given = [*gradients, *values[len(present) :]]
+        for i, value in zip(present, values, strict=False):
+            given[i] = _with_values(gradients[i], value)
+        variables_of_given = [*variables, *given[len(gradients) :]]
+        sums = _reduce(given, _groups(given, variables_of_given, groups), options)
+        results[:] = sums[: len(gradients)]
+        return [*(_values(sums[i]) for i in present), *sums[len(gradients) :]]
+
+    exact = replace(options, op=Sum, predivide=1.0, compression=Compression.none)
+
+    def sum_all(values: Sequence[Any]) -> list[Any]:
+        return [_reduce_one(values[0], unused(f"{options.name}/weight"), exact)] if late else add(values, exact)
+
+    def sum_shares(shares: Sequence[Any]) -> list[Any]:
+        return add(
+            [tf.cast(s, d) for s, d in zip(shares, dtypes, strict=True)], replace(exact, compression=compression)
+        )
+
+    compression = options.compression
+    late = compression is not Compression.none or any(dtype.size < 4 for dtype in dtypes)
+    wide = [
+        tf.cast(_values(gradients[i]), tf.float64 if dtype == tf.float64 else tf.float32)
+        for i, dtype in zip(present, dtypes, strict=True)
+    ]
+    means = weighted_means(tf, tf.cast, wide, tf.cast(weight, widest), sum_all, sum_shares if late else None)
+    for i, mean, dtype in zip(present, means, dtypes, strict=True):
+        results[i] = _with_values(results[i], tf.cast(mean, dtype))
+    return results
+
+
+def _values(gradient: Any) -> Any:
+    return gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
+
+
+def _with_values(gradient: Any, values: Any) -> Any:
+    """Return ``values``, with the indices of ``gradient`` if that is IndexedSlices."""
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
+    return values
 
 
 def _groups(gradients: list[Any], variables: list[Any], groups: Any) -> list[tuple[str | None, list[int]]]:
