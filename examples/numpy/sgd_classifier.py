@@ -48,8 +48,8 @@ def main() -> None:
         model.partial_fit(images[mine], labels[mine], classes=np.arange(10))
         # Horovod: continue with the average of all workers' weights.
         hvd.grouped_allreduce_([model.coef_, model.intercept_])
-        # Horovod: average the metric over all workers.
-        accuracy = float(hvd.allreduce(model.score(images[mine], labels[mine])))
+        # Horovod: average the metric over the images of all workers.
+        accuracy = float(hvd.allreduce(model.score(images[mine], labels[mine]), weight=len(labels[mine])))
         if hvd.rank() == 0:
             print(f"epoch {epoch:2}/{args.epochs}  accuracy {accuracy:.4f}")
 

@@ -16,11 +16,9 @@ from __future__ import annotations
 
 import argparse
 import math
-import os
 import sysconfig
 import time
 from collections.abc import Iterator
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +26,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
-from torch.utils.data.distributed import DistributedSampler
 from tqdm import tqdm
 
 import horovod.torch as hvd
@@ -131,13 +128,13 @@ def next_character_loss(model: nn.Module, windows: Tensor) -> Tensor:
     return F.cross_entropy(logits.flatten(0, 1), windows[:, 1:].flatten())
 
 
-def endless(loader: DataLoader[Tensor], sampler: DistributedSampler[Tensor], first_step: int) -> Iterator[Tensor]:
+def endless(loader: DataLoader[Tensor], sampler: hvd.Sampler, batch_size: int) -> Iterator[Tensor]:
     """Yield this rank's batches, epoch after epoch; a resumed run continues exactly where the old one stopped."""
-    epoch, skip = divmod(first_step, len(loader))
     while True:
-        sampler.set_epoch(epoch)
-        yield from islice(loader, skip, None)
-        epoch, skip = epoch + 1, 0
+        for index, batch in enumerate(hvd.sync(loader)):
+            sampler.record_batch(index, batch_size)  # the next checkpoint is written after this batch's step
+            yield batch
+        sampler.set_epoch(sampler.epoch + 1)
 
 
 @torch.no_grad()
@@ -154,26 +151,6 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, peak: float, step: int, 
     decay = 0.1 + 0.45 * (1 + math.cos(math.pi * step / steps))
     for group in optimizer.param_groups:
         group["lr"] = peak * min((step + 1) / 40, decay)
-
-
-def save_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, step: int) -> None:
-    """Save a checkpoint; write and rename a temporary file, so that a crash leaves no incomplete one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
-    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}, partial)
-    os.replace(partial, path)
-
-
-def load_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
-    """Load a checkpoint and return its number of finished steps."""
-    if not path.exists():
-        raise SystemExit(
-            f"--resume: no checkpoint at {path}; run once without --resume, or name the file with --checkpoint"
-        )
-    saved = torch.load(path, map_location="cpu", weights_only=True)
-    model.load_state_dict(saved["model"])
-    optimizer.load_state_dict(saved["optimizer"])
-    return int(saved["step"])
 
 
 def check_same_everywhere(model: nn.Module) -> None:
@@ -241,7 +218,7 @@ def parse_args() -> argparse.Namespace:
     )
     parser.add_argument("--seed", type=int, default=1, help="for data order and initial weights (default %(default)s)")
     parser.add_argument(
-        "--checkpoint", type=Path, default=Path("runs/char_gpt.pt"), help="written by rank 0 (default %(default)s)"
+        "--checkpoint", type=Path, default=Path("runs/char_gpt"), help="directory for checkpoints (default %(default)s)"
     )
     parser.add_argument("--resume", action="store_true", help="continue from --checkpoint")
     parser.add_argument("--no-progress", action="store_true", help="no progress bar")
@@ -263,26 +240,24 @@ def train(args: argparse.Namespace) -> None:
     cut = len(text) - len(text) // 20
     train_set, test_set = Windows(text[:cut], args.context), Windows(text[cut:], args.context)
     # hvd 2: give each rank a shard of the data
-    sampler = DistributedSampler(train_set, num_replicas=size, rank=rank, seed=args.seed)
-    loader = DataLoader(train_set, args.batch_size, sampler=sampler, drop_last=True)
-    if len(loader) == 0:
-        raise SystemExit(
-            f"--corpus: {args.corpus} characters are not one batch of {args.batch_size} windows for {size} workers"
-        )
+    sampler = hvd.Sampler(train_set, seed=args.seed)
+    loader = DataLoader(train_set, args.batch_size, sampler=sampler)
     chosen = [test_set[i] for i in range(rank, min(256, len(test_set)), size)]
     test = [torch.stack(chosen[i : i + 64]) for i in range(0, len(chosen), 64)]
 
     model = GPT(args.layers, args.width, args.heads).to(device)
     peak = args.lr * size  # hvd 3: scale the learning rate, because the global batch is larger
     optimizer: Any = torch.optim.AdamW(model.parameters(), lr=peak, betas=(0.9, 0.95), weight_decay=0.01)
-    done = load_checkpoint(args.checkpoint, model, optimizer) if args.resume and rank == 0 else 0
-    done = hvd.broadcast_object(done, root_rank=0, name="done")
     # hvd 4: average the gradients
     optimizer = hvd.DistributedOptimizer(
         optimizer, named_parameters=model.named_parameters(), compression=getattr(hvd.Compression, args.compression)
     )
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)  # hvd 5: start with equal weights
     hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+    state = {"model": model, "optimizer": optimizer, "sampler": sampler}
+    done = hvd.load_checkpoint(args.checkpoint, **state) if args.resume else 0
+    if done is None:
+        raise SystemExit(f"--resume: no checkpoint in {args.checkpoint}; run once without --resume")
 
     if rank == 0:
         count = sum(p.numel() for p in model.parameters())
@@ -295,7 +270,7 @@ def train(args: argparse.Namespace) -> None:
             print(f"resumed from {args.checkpoint} after step {done}", flush=True)
     began = start = time.perf_counter()
     recent, first = [], done
-    batches = endless(loader, sampler, done)
+    batches = endless(loader, sampler, args.batch_size)
     with tqdm(
         total=args.steps, initial=done, unit="step", mininterval=1.0, disable=args.no_progress or rank != 0
     ) as bar:
@@ -320,8 +295,7 @@ def train(args: argparse.Namespace) -> None:
                 recent, first, start = [], step, time.perf_counter()
             if step % args.save_every == 0 or step == args.steps:
                 hvd.check_in_sync(model, optimizer)  # check on all ranks, for which the checkpoint must be valid
-                if rank == 0:
-                    save_checkpoint(args.checkpoint, model, optimizer, step)
+                hvd.save_checkpoint(args.checkpoint, step=step, **state)
 
     final = held_out_loss(model, test, device)
     if rank == 0:

@@ -12,9 +12,7 @@ from __future__ import annotations
 
 import argparse
 import math
-import os
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -47,24 +45,6 @@ class Net(nn.Module):
         return self.dense2(self.dropout(x))
 
 
-@dataclass
-class Total:
-    """Sums over samples, because a mean of means would give shards of different sizes equal weights."""
-
-    samples: float = 0.0
-    loss: float = 0.0
-    correct: float = 0.0
-
-    def add(self, loss: Tensor, logits: Tensor, labels: Tensor) -> None:
-        self.samples += len(labels)
-        self.loss += loss.item() * len(labels)
-        self.correct += (logits.argmax(1) == labels).sum().item()
-
-    def over_all_ranks(self) -> Total:
-        mine = torch.tensor([self.samples, self.loss, self.correct], dtype=torch.float64)
-        return Total(*hvd.allreduce(mine, op=hvd.Sum, name="total").tolist())
-
-
 def load_data(seed: int, held_out: float) -> tuple[TensorDataset, TensorDataset]:
     """Return training and held-out images, split by the same seeded shuffle on every worker."""
     digits = load_digits()
@@ -94,48 +74,30 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, peak: float, epoch: int,
         group["lr"] = peak * factor
 
 
-def train_epoch(model: nn.Module, optimizer: torch.optim.Optimizer, loader: DataLoader[Any], bar: tqdm[Any]) -> Total:
+def train_epoch(model: nn.Module, optimizer: torch.optim.Optimizer, loader: DataLoader[Any], bar: tqdm[Any]) -> Any:
+    """Train for an epoch and return the metric of its loss."""
     model.train()
-    total = Total()
+    mean = hvd.Metric("mean")
     for images, labels in loader:
         optimizer.zero_grad()
-        logits = model(shift(images))
-        loss = F.cross_entropy(logits, labels)
+        loss = F.cross_entropy(model(shift(images)), labels)
         loss.backward()
         optimizer.step()
-        total.add(loss.detach(), logits, labels)
+        mean.update(loss, len(labels))
         bar.update()
-    return total
+    return mean
 
 
 @torch.no_grad()
-def evaluate(model: nn.Module, loader: DataLoader[Any]) -> Total:
+def evaluate(model: nn.Module, loader: DataLoader[Any]) -> tuple[float, float]:
+    """Return loss and accuracy over the images of all ranks."""
     model.eval()
-    total = Total()
+    loss, accuracy = hvd.Metric("mean"), hvd.Metric("accuracy")
     for images, labels in loader:
         logits = model(images)
-        total.add(F.cross_entropy(logits, labels), logits, labels)
-    return total
-
-
-def save_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, epoch: int) -> None:
-    """Save a checkpoint; write and rename a temporary file, so that a crash leaves no incomplete one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
-    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch}, partial)
-    os.replace(partial, path)
-
-
-def load_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
-    """Load a checkpoint and return its number of finished epochs."""
-    if not path.exists():
-        raise SystemExit(
-            f"--resume: no checkpoint at {path}; run once without --resume, or name the file with --checkpoint"
-        )
-    saved = torch.load(path, weights_only=True)
-    model.load_state_dict(saved["model"])
-    optimizer.load_state_dict(saved["optimizer"])
-    return int(saved["epoch"])
+        loss.update(F.cross_entropy(logits, labels, reduction="none"))
+        accuracy.update(logits, labels)
+    return loss.compute(), accuracy.compute()
 
 
 def check_same_everywhere(model: nn.Module) -> None:
@@ -145,15 +107,13 @@ def check_same_everywhere(model: nn.Module) -> None:
         print(f"parameters identical on all {hvd.size()} ranks: sha256 {digest[:16]}", flush=True)
 
 
-def report(epoch: int, epochs: int, train: Total, test: Total, seconds: float) -> None:
-    """Print a line about an epoch. ``seconds`` is this rank's training time."""
-    mine = train.samples / seconds
-    rates = hvd.allgather(torch.tensor([mine], dtype=torch.float64), name="rates")
-    train, test = train.over_all_ranks(), test.over_all_ranks()
+def report(epoch: int, epochs: int, train: Any, test: tuple[float, float], rate: float) -> None:
+    """Print a line about an epoch. ``rate`` is this rank's number of images per second."""
+    rates = hvd.allgather(torch.tensor([rate], dtype=torch.float64), name="rates")
+    loss = train.compute()
     if hvd.rank() == 0:
         tqdm.write(
-            f"epoch {epoch:3d}/{epochs}  loss {train.loss / train.samples:.4f}"
-            f"  held-out loss {test.loss / test.samples:.4f}  held-out accuracy {test.correct / test.samples:.4f}"
+            f"epoch {epoch:3d}/{epochs}  loss {loss:.4f}  held-out loss {test[0]:.4f}  held-out accuracy {test[1]:.4f}"
             f"  images/s {rates.mean():,.0f} per worker, {rates.sum():,.0f} in total"
         )
 
@@ -186,7 +146,7 @@ def parse_args() -> argparse.Namespace:
         "--seed", type=int, default=1, help="for data order, initial weights and dropout (default %(default)s)"
     )
     parser.add_argument(
-        "--checkpoint", type=Path, default=Path("runs/digits.pt"), help="written by rank 0 (default %(default)s)"
+        "--checkpoint", type=Path, default=Path("runs/digits"), help="directory for checkpoints (default %(default)s)"
     )
     parser.add_argument("--resume", action="store_true", help="continue from --checkpoint")
     parser.add_argument("--no-progress", action="store_true", help="no progress bar")
@@ -212,12 +172,13 @@ def main() -> None:
     model = Net()
     peak = args.lr * size  # hvd 3: scale the learning rate, because the global batch is larger
     optimizer: Any = torch.optim.SGD(model.parameters(), lr=peak, momentum=0.9)
-    done = load_checkpoint(args.checkpoint, model, optimizer) if args.resume and rank == 0 else 0
-    done = hvd.broadcast_object(done, root_rank=0, name="done")
     # hvd 4: average the gradients
     optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)  # hvd 5: start with equal weights
     hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+    done = hvd.load_checkpoint(args.checkpoint, model=model, optimizer=optimizer) if args.resume else 0
+    if done is None:
+        raise SystemExit(f"--resume: no checkpoint in {args.checkpoint}; run once without --resume")
 
     if rank == 0:
         count = sum(p.numel() for p in model.parameters())
@@ -237,15 +198,14 @@ def main() -> None:
             start = time.perf_counter()
             train = train_epoch(model, optimizer, train_loader, bar)
             seconds = time.perf_counter() - start
-            report(epoch + 1, args.epochs, train, evaluate(model, test_loader), seconds)
+            report(epoch + 1, args.epochs, train, evaluate(model, test_loader), len(sampler) / seconds)
             hvd.check_in_sync(model, optimizer)  # check on all ranks, for which the checkpoint must be valid
-            if rank == 0:
-                save_checkpoint(args.checkpoint, model, optimizer, epoch + 1)
+            hvd.save_checkpoint(args.checkpoint, step=epoch + 1, model=model, optimizer=optimizer)
 
-    final = evaluate(model, test_loader).over_all_ranks()
+    _, accuracy = evaluate(model, test_loader)
     if rank == 0:
         print(f"trained for {time.perf_counter() - began:.1f} s, checkpoint in {args.checkpoint}", flush=True)
-        print(f"final held-out accuracy {final.correct / final.samples:.4f} on {final.samples:.0f} images", flush=True)
+        print(f"final held-out accuracy {accuracy:.4f} on {len(test_set)} images", flush=True)
     check_same_everywhere(model)
 
 
