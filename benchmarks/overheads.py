@@ -5,8 +5,8 @@
 It trains a small network until its steps repeat, and counts the requests and negotiations of the next steps, and the
 engine's CPU time outside of collectives. It reduces tensors far larger than any buffer, and reports the growth of the
 process. It repeats a small operation and reports its CPU time, including that of counters and other observers. It
-reports the cost of step accounting. It sleeps, and reports the CPU time used meanwhile. Rank 0 prints a table; see
-benchmarks/README.md.
+reports the cost of step accounting, of training checks and of the noise scale. It sleeps, and reports the CPU time used
+meanwhile. Rank 0 prints a table; see benchmarks/README.md.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from torch import nn
 import horovod.torch as hvd
 from horovod import _core
 from horovod.common.state import state
+from horovod.torch import monitoring
+from horovod.torch.submissions import Norms
 
 MIB = 1 << 20
 SETTLE, STEPS = 100, 400  # numbers of steps until the schedule runs, and of measured steps
@@ -132,6 +134,47 @@ def accounting() -> list[str]:
     ]
 
 
+def checking(pairs: int = 60) -> list[str]:
+    """Measure the training checks and the noise scale on the parameters of a ResNet-50, by pairs of steps.
+
+    One step of each pair compares parameters, or measures norms, and the other does not. Only the calls are timed, so
+    what they cost the program also shows where it is far less than the variation of steps.
+    """
+    shapes = [(64, 3, 7, 7), *[(256, 256, 3, 3)] * 30, *[(256, 64)] * 30, *[(256,)] * 99, (1000, 2048)]
+    torch.manual_seed(0)
+    named = {torch.nn.Parameter(torch.randn(shape) * 0.01): str(i) for i, shape in enumerate(shapes)}
+    for p in named:
+        p.grad = torch.ones_like(p)
+
+    def comparing(steps: int) -> float:
+        begin = time.perf_counter()
+        monitoring.after_step(named, "benchmark", hvd.global_process_set, steps, True)
+        return time.perf_counter() - begin
+
+    def measuring() -> float:
+        begin = time.perf_counter()
+        norms = Norms()
+        for p in named:
+            norms.add(p.grad)
+        norms.reduced()
+        norms.squares().tolist()
+        return time.perf_counter() - begin
+
+    comparisons = [comparing(1000 * number) - comparing(1000 * number + 1) for number in range(1, pairs)]
+    norms = [measuring() for _ in range(pairs)]
+    mib = sum(4 * p.numel() for p in named) / MIB
+    return [
+        f"| training checks: a comparison, each 1,000th step, {len(named)} parameters | {spread(comparisons)} |",
+        f"| noise scale: a sample, each 16th step or less often, {mib:.0f} MiB | {spread(norms)} |",
+    ]
+
+
+def spread(seconds: list[float]) -> str:
+    """Return the median and the deciles in milliseconds."""
+    deciles = statistics.quantiles(seconds, n=10)
+    return f"{1e3 * statistics.median(seconds):.2f} ms ({1e3 * deciles[0]:.2f}-{1e3 * deciles[-1]:.2f})"
+
+
 def observers_cpu() -> float:
     """Return the CPU seconds of all telemetry threads, in Python and in the engine."""
     python = {
@@ -167,7 +210,7 @@ def main() -> None:
     if args.realtime:
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
     hvd.init()
-    rows = [*agreeing(), *repeating(), *memory(), *accounting(), *idle(args.idle)]
+    rows = [*agreeing(), *repeating(), *memory(), *accounting(), *checking(), *idle(args.idle)]
     from_all = hvd.allgather_object(rows)
     if hvd.rank() == 0:
         for rank, lines in enumerate(from_all):

@@ -105,6 +105,6 @@ def assert_all_equal(net):
 def votes(optimizer):
     """Return a list that grows with each round in which the ranks vote on gradients."""
     reducer = optimizer._hvd.reducer
-    seen, plain = [], reducer._in_flight.exchange_readiness
-    reducer._in_flight.exchange_readiness = lambda *a: (seen.append(a), plain(*a))[1]
+    seen, plain = [], reducer.in_flight.exchange_readiness
+    reducer.in_flight.exchange_readiness = lambda *a: (seen.append(a), plain(*a))[1]
     return seen

@@ -173,6 +173,10 @@ class Observed:
           of the calibrated bandwidth
         - "pauses", "paused_seconds": interruptions that are not part of a step
         - "reported": values passed to ``report``
+        - "noise_scale", on rank 0 with PyTorch's ``DistributedOptimizer``: the gradient noise scale in "workers" of
+          this batch size, with the bounds "low" and "high" of its interval, the number of "samples", the "batch" of a
+          worker and the scale in "examples" (None if the batch is unknown). None until the bounds are within a factor
+          of two
         - "job", on rank 0 only: the same values as means over all ranks, which report about once a second. Also "last"
           ({"rank", "share", "seconds"}: the rank that most often came last, the fraction of steps in which it did, and
           how late it was; None if that could be chance), "lately" (about the last second), "link_bandwidth", "sentence"

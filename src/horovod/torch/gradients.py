@@ -72,9 +72,9 @@ class GradientReducer:
         self._notes = Notes()  # tell hooks which thread runs the last pass of a round
         self._hooks = Hooks(self, before=options.op != Average, notes=self._notes)
         self._groups: list[Group] = []
-        self._in_flight = Submissions(options)
+        self.in_flight = Submissions(options)  # operations of the round under way
         self._bucketing = Bucketing(options.max_bucketed, options.process_set)
-        self._contribution = Contribution(options, self._slots, self._groups, self._bucketing, self._in_flight)
+        self._contribution = Contribution(options, self._slots, self._groups, self._bucketing, self.in_flight)
         self.coverage = Coverage(self._slots)
         self._job = face.job
         self.reductions = 0
@@ -160,7 +160,7 @@ class GradientReducer:
     @property
     def busy(self) -> bool:
         """True if gradients are in flight."""
-        return len(self._in_flight) > 0
+        return len(self.in_flight) > 0
 
     def reset(self) -> None:
         """Wait for operations in flight, ignore their failures, and start over.
@@ -168,7 +168,7 @@ class GradientReducer:
         This discards the errors stored for compression and restarts the count of backward passes.
         """
         self._leave_pass()
-        self._in_flight.forget()
+        self.in_flight.forget()
         self._failed = self._awaited = False
         self._readiness = None
         self._rounds = 0
@@ -226,19 +226,19 @@ class GradientReducer:
                 self.on_bucket(bucket)
         elif slot.group is None:
             self._bucketing.arrived.append(slot)
-            self._in_flight.watch(slot)
+            self.in_flight.watch(slot)
             if self._bucketing.expects_more():
-                self._in_flight.one(slot)
+                self.in_flight.one(slot)
         else:
-            self._in_flight.watch(slot)
+            self.in_flight.watch(slot)
             slot.group.waiting_for -= 1
             if slot.group.waiting_for == 0:
-                self._in_flight.group(slot.group)
+                self.in_flight.group(slot.group)
 
     def on_bucket(self, bucket: Bucket) -> None:
         """Submit a bucket whose last gradient has arrived."""
         if self._bucketing.expects_more():
-            self._in_flight.bucket(bucket)
+            self.in_flight.bucket(bucket)
 
     def _begin_pass(self) -> None:
         with self._turn.lock:
@@ -263,11 +263,11 @@ class GradientReducer:
         """Determine the weight of this rank's gradients in this round, if gradients are weighted."""
         weighing = self._weighing
         if weighing.starts():
-            self._in_flight.op = Sum
+            self.in_flight.op = Sum
             self._hooks.also_before(self._slots)
         if weighing.on:
             dtypes = (slot.parameter.dtype for slot in self._slots)
-            self._in_flight.factor = weighing.take(counts, self._ended > 0, torch.float16 in dtypes)
+            self.in_flight.factor = weighing.take(counts, self._ended > 0, torch.float16 in dtypes)
 
     def _enter_job(self) -> None:
         """Discard the state of a previous job, because the current job may have other ranks."""
@@ -398,7 +398,7 @@ class GradientReducer:
         ``synchronize``.
         """
         with torch.no_grad():
-            self._in_flight.alone = alone
+            self.in_flight.alone = alone
             self._members.take_in(self)
             self._contribution.gather()
             self._enter_job()
@@ -422,7 +422,7 @@ class GradientReducer:
             )
             message += self._weighing.message(self.options.process_set.rank(), self._ranks)
             vector = torch.frombuffer(message, dtype=torch.uint8)
-            self._readiness = self._in_flight.exchange_readiness(vector, self.name), vector, message
+            self._readiness = self.in_flight.exchange_readiness(vector, self.name), vector, message
             self._answered = not self._weighing.late and self._contribution.submit_mine()
 
     def answer(self, seconds: float = -1.0) -> bool:
@@ -440,7 +440,7 @@ class GradientReducer:
         if not self._answered:
             with torch.no_grad():
                 if self._weighing.late:
-                    self._in_flight.factor = self._weighing.share(self._weighing.split(message, self._ranks)[1])
+                    self.in_flight.factor = self._weighing.share(self._weighing.split(message, self._ranks)[1])
                     self._contribution.submit_mine()
                 theirs = agreement.flags_of(message, self._ranks, len(self._slots))
                 self._contribution.submit_theirs(theirs, self._adds)
@@ -450,7 +450,7 @@ class GradientReducer:
         """Wait for all results. Return True if some rank was at the end of a backward pass."""
         with torch.no_grad():
             try:
-                self._in_flight.finish()
+                self.in_flight.finish()
             except RanksDisagreeError as error:
                 agreement.explain(error, self.name)
                 raise
@@ -488,7 +488,7 @@ class GradientReducer:
                     slot.settle()
             self._unsettled = False
         self._first_pass = self._notes.number + 1
-        self._in_flight.forget_watched(reduced)
+        self.in_flight.forget_watched(reduced)
         if self._hooks.before:
             for slot in self._slots:
                 slot.before = None

@@ -1,9 +1,8 @@
 """Observation of training programs: progress, common mistakes, waits for data, and differences between ranks.
 
 ``Count`` and ``Progress`` are counters that ranks compare in every round (agreement.py). Checks for common mistakes
-(``horovod.common.training``) sample gradients and batches in the first steps, and parameters in the first steps and
-every 1,000th step. They also observe steps of optimizers that are not distributed. They send no messages of their own
-kind, and neither the program nor the device waits for them.
+(``horovod.common.training``) sample gradients and batches in the first steps, and parameters also later. They observe
+steps of optimizers that are not distributed. Neither the program nor a device waits for them.
 
 DataLoader has no hook for waits, first batches and ends of epochs. So the ``__next__`` method of its iterators is
 wrapped once, when the first distributed optimizer is created. The loaders' results, errors and processes stay the same.
@@ -156,27 +155,36 @@ def after_step(names: Mapping[torch.Tensor, str], of: str, process_set: ProcessS
         turn = _COMPARED.index(steps) if steps in _COMPARED else len(_COMPARED) - 1 + steps // _INTERVAL
         chosen = _choose({name: p for p, name in names.items() if p.requires_grad}, turn)
         rows = {name: _values(p, _VALUES, wait=False) for name, p in chosen}
-        devices = {p.device for _, p in chosen if p.is_cuda}
-        events = [torch.cuda.current_stream(device).record_event() for device in devices]
-        _copies.append((events, lambda: _tell_weights(rows, of, ranks, steps)))
-        _send_copied()
+
+        def send() -> None:
+            values = {name: row.double().tolist() for name, row in rows.items()}
+            training.tell("weights", of, ranks, steps, values=values, remedy=_BROADCAST)
+
+        send_later(send, [p for _, p in chosen])
 
 
 _copies: list[tuple[list[Any], Callable[[], None]]] = []
 """Samples that devices may still be copying to host memory: events, and a function that sends the sample."""
 
 
+def send_later(send: Callable[[], None], sources: Iterable[torch.Tensor]) -> None:
+    """Call ``send`` when the copies of these tensors that the current streams make are complete."""
+    devices = {source.device for source in sources if source.is_cuda}
+    _copies.append(([torch.cuda.current_stream(device).record_event() for device in devices], send))
+    _send_copied()
+
+
 def _send_copied() -> None:
     """Send the samples that have been copied."""
-    if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+    if is_capturing():
         return
     while _copies and all(event.query() for event in _copies[0][0]):
         _copies.pop(0)[1]()
 
 
-def _tell_weights(rows: Mapping[str, torch.Tensor], of: str, ranks: Sequence[int], steps: int) -> None:
-    values = {name: row.double().tolist() for name, row in rows.items()}
-    training.tell("weights", of, ranks, steps, values=values, remedy=_BROADCAST)
+def is_capturing() -> bool:
+    """Return True if the work on the current stream of the GPU is being captured into a graph."""
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
 def first_gradients(named: Iterable[tuple[str, torch.Tensor | None]], of: str, process_set: ProcessSet) -> None:
@@ -217,23 +225,27 @@ def _can_be_read(tensor: torch.Tensor) -> bool:
         and not (tensor.is_meta or tensor.is_quantized)
         and tensor.numel() > 0
         and not getattr(tensor, "_fsdp_flattened", False)  # FSDP shards it; DTensor and others are other types
-        and not (tensor.is_cuda and torch.cuda.is_current_stream_capturing())
+        and not (tensor.is_cuda and is_capturing())
     )
 
 
 class _Batches:
     """Digests of the first batches of the loader used for training."""
 
-    __slots__ = ("digests", "remedy", "wanted")
+    __slots__ = ("digests", "remedy", "size", "wanted")
 
     def __init__(self) -> None:
         self.wanted = True
         self.digests: list[str] = []
         self.remedy = _SAMPLER
+        self.size: int | None = None
+        """Number of examples in a batch, or None if unknown."""
 
-    def note_sampler(self, iterator: Any) -> None:
-        """Record which sampler of a DataLoader the program should replace."""
-        name = type(getattr(getattr(iterator, "_index_sampler", None), "sampler", None)).__name__
+    def note_loader(self, iterator: Any) -> None:
+        """Record the batch size of a DataLoader, and which sampler the program may have to replace."""
+        source = getattr(iterator, "_index_sampler", None)
+        self.size = getattr(source, "batch_size", None)
+        name = type(getattr(source, "sampler", None)).__name__
         self.remedy = _SAMPLER if name.startswith(("_", "NoneType")) else f"replace its {name}: {_SAMPLER}"
 
     def add(self, batch: Any) -> None:
@@ -339,7 +351,7 @@ def watch_data_loaders() -> None:
             setattr(self, _BEGUN, training.steps)
         if batches.wanted:
             batches.add(batch)
-            batches.note_sampler(self)
+            batches.note_loader(self)
         return batch
 
     kind.__next__ = __next__

@@ -34,7 +34,7 @@ from horovod.torch.parameter_names import (
     unique_on_the_wire,
 )
 from horovod.torch.rounds import EVERYTHING
-from horovod.torch.submissions import Options
+from horovod.torch.submissions import NoiseSampler, Options
 
 
 def reducing(closure: Callable[[], Any], reducer: GradientReducer) -> Callable[[], Any]:
@@ -202,13 +202,16 @@ def _no_step(*args: Any, **kwargs: Any) -> None:
 class _Control:
     """State that DistributedOptimizer adds to an optimizer, including its reducer."""
 
-    __slots__ = ("begun", "in_step", "members", "passes", "reducer", "should_synchronize", "synchronized", "warned")
+    __slots__ = (
+        *("begun", "in_step", "members", "noise", "passes", "reducer", "should_synchronize", "synchronized", "warned"),
+    )
 
     def __init__(self, reducer: GradientReducer | DeltaReducer | None, passes: int, members: Members) -> None:
         self.reducer = reducer
         self.passes = passes
         self.members = members
         self.begun = Begun()
+        self.noise = NoiseSampler()
         self.should_synchronize = True
         self.synchronized = False  # True if the user called synchronize() since the last step
         self.in_step = False
@@ -289,6 +292,8 @@ class _Control:
             count, process_set = self.reducer.progress.steps, self.reducer.options.process_set
             steps = count.add()
             monitoring.after_step(names, f"{self.reducer.name} {count.era}", process_set, steps, not self.warned)
+            if isinstance(self.reducer, GradientReducer):
+                self.noise.after_step(self.reducer.in_flight, self.reducer.name, process_set, steps)
             check_after_step(optimizer, names, process_set, steps)
 
     @contextlib.contextmanager

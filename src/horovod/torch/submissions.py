@@ -1,7 +1,8 @@
-"""Submission of gradients to the engine, storage of the results, and the options of an optimizer."""
+"""Submission of gradients to the engine, storage and norms of the results, and the options of an optimizer."""
 
 import contextlib
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -11,6 +12,8 @@ from horovod._core import WIRE_NONE
 from horovod.common.compression import leaves_alone, wire_of
 from horovod.common.ops import Average, Max
 from horovod.common.process_sets import ProcessSet
+from horovod.common.training import training
+from horovod.torch import monitoring
 from horovod.torch.buckets import Bucket, Slot
 from horovod.torch.compression import Compression
 from horovod.torch.ops import handles, repeats, tracing
@@ -127,6 +130,53 @@ def _multiply(grad: torch.Tensor, factor: float) -> None:
         values.zero_()
 
 
+# The first interval between samples of gradient norms, the largest one, and the accepted share of a step's time.
+_NOISE_INTERVAL, _MAX_INTERVAL, _NOISE_COST = 16, 4096, 0.005
+
+
+class Norms:
+    """Norms of this rank's dense gradients before and after they are averaged, in one step."""
+
+    __slots__ = ("_after", "_before", "_grads", "nanoseconds", "rounds")
+
+    def __init__(self) -> None:
+        self._grads: list[torch.Tensor] = []
+        self._before: list[torch.Tensor] = []
+        self._after: list[torch.Tensor] = []
+        self.rounds = 0
+        """Number of rounds in which gradients were reduced."""
+        self.nanoseconds = 0
+        """CPU time spent on the norms."""
+
+    def add(self, grad: torch.Tensor) -> None:
+        """Record the norm of a gradient that is about to be submitted, and into which the result will be written."""
+        begin = time.thread_time_ns()
+        self._grads.append(grad)
+        self._before.append(_norm(grad))
+        self.nanoseconds += time.thread_time_ns() - begin
+
+    def reduced(self) -> None:
+        """Record the norms of the results."""
+        if self._grads:
+            begin = time.thread_time_ns()
+            self._after += map(_norm, self._grads)
+            self._grads.clear()
+            self.rounds += 1
+            self.nanoseconds += time.thread_time_ns() - begin
+
+    def squares(self) -> torch.Tensor:
+        """Return the squared norms of this rank's gradient and of the averaged gradient, on the gradients' device."""
+        device = self._before[0].device
+        both = [[norm.to(device, torch.float64) for norm in norms] for norms in (self._before, self._after)]
+        return torch.stack([torch.stack(norms).square().sum() for norms in both])
+
+
+def _norm(grad: torch.Tensor) -> torch.Tensor:
+    return torch.linalg.vector_norm(
+        grad.detach(), dtype=torch.float64 if grad.dtype is torch.float64 else torch.float32
+    )
+
+
 class Submissions:
     """Operations in flight for the gradients of one optimizer."""
 
@@ -145,6 +195,8 @@ class Submissions:
         """Factor by which gradients are multiplied when they are submitted."""
         self.alone = False
         """True at the end of a pass without other reducers. Gradients then cannot change until they are reduced."""
+        self.norms: Norms | None = None
+        """Norms to record in this step, or None."""
 
     def __contains__(self, key: Any) -> bool:
         return key in self._pending
@@ -255,6 +307,8 @@ class Submissions:
         key: Any = bucket if slot is None else slot
         if self.factor != 1.0:
             _multiply(grad, self.factor)
+        if self.norms is not None:
+            self.norms.add(grad)
         if self._in_place and (slot is None or bucket is None):
             # Fast path for most gradients. ``take`` accepts only tensors that ``plain`` would return unchanged.
             known = (name, group_size, self._wire)
@@ -351,7 +405,15 @@ class Submissions:
                 del self._pending[key]
         self.alone = False
         if failure is not None:
+            self.norms = None
             raise failure
+        if self.norms is not None:
+            self.norms.reduced()
+
+    @property
+    def can_measure_noise(self) -> bool:
+        """True if the results are averages of the gradients of one backward pass on each rank, with equal weights."""
+        return self.op == Average and self._options.passes == 1 and self._in_place
 
     def forget(self) -> None:
         """Wait for operations in flight, ignore their failures, and discard the errors stored for compression."""
@@ -359,3 +421,43 @@ class Submissions:
             self.finish()
         if self._residuals is not None:
             self._residuals.clear()
+
+
+class NoiseSampler:
+    """Sampler of one optimizer's gradient norms, from which rank 0 estimates the noise scale.
+
+    Every 16th step is sampled, or every 32nd, 64th ... if that takes more than 0.5% of the time. Each rank decides this
+    for itself: the steps that all of them sample count.
+    """
+
+    __slots__ = ("_interval", "_last")
+
+    def __init__(self) -> None:
+        self._interval = _NOISE_INTERVAL
+        self._last = 0  # time of the last sample in ns
+
+    def after_step(self, submissions: Submissions, of: str, process_set: ProcessSet, steps: int) -> None:
+        """Request or take a sample. Called after each step; ``of`` and ``steps`` are as for ``after_step``."""
+        phase = steps % self._interval
+        if phase == self._interval - 1:
+            if training.watched and submissions.can_measure_noise and not monitoring.is_capturing():
+                submissions.norms = Norms()
+        elif phase == 0 and submissions.norms is not None:
+            norms, submissions.norms = submissions.norms, None
+            if norms.rounds == 1 and submissions.can_measure_noise:
+                self._send(norms, of, process_set.ranks or (), steps)
+
+    def _send(self, norms: Norms, of: str, ranks: Sequence[int], steps: int) -> None:
+        begin, now = time.thread_time_ns(), time.perf_counter_ns()
+        squares = norms.squares()
+        copy = squares.to("cpu", non_blocking=squares.is_cuda)
+
+        def send() -> None:
+            local, averaged = copy.tolist()
+            training.tell("noise", of, ranks, steps, local=local, averaged=averaged, batch=monitoring.batches.size)
+
+        monitoring.send_later(send, [squares])
+        spent = norms.nanoseconds + time.thread_time_ns() - begin
+        if self._last and spent > _NOISE_COST * (now - self._last):
+            self._interval = min(2 * self._interval, _MAX_INTERVAL)
+        self._last = now

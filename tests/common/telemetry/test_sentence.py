@@ -20,6 +20,19 @@ def job(*ranks, last=None):
     return {"size": len(ranks), **mean(told), "ranks": told, "last": last}
 
 
+def test_advice_from_the_noise_scale():
+    two = job({"time": 50}, {"time": 50})
+    assert sentence({**two, "noise_scale": {"workers": 16.3, "batch": 64}}).endswith(
+        "; batch 64 per worker: more workers help up to about 16"
+    )
+    assert sentence({**two, "noise_scale": {"workers": 1234.0, "batch": None}}).endswith(
+        "; with this batch per worker: more workers help up to about 1,200"
+    )
+    assert sentence({**two, "noise_scale": {"workers": 0.3, "batch": 64}}).endswith(
+        "; batch 64 per worker: more workers than about 1 help little"
+    )
+
+
 def test_the_sentence_of_a_job_with_a_slow_rank():
     ranks = [
         {"time": 52, "blocked": 8},

@@ -43,6 +43,7 @@ class Account:
         settings: Settings,
         link: Callable[[], float | None],
         more: Sequence[Exporter] = (),
+        noise_scale: Callable[[], dict[str, Any] | None] = lambda: None,
     ):
         """Prepare the step statistics of a job.
 
@@ -53,6 +54,7 @@ class Account:
             settings: Settings of this process.
             link: Returns the measured bandwidth of a link in bytes per second, or None; called once.
             more: Exporters in addition to those that the settings enable.
+            noise_scale: Returns the gradient noise scale if rank 0 knows it, else None.
         """
         self._job, self._engine, self._bus, self._settings, self._link_of = job, engine, bus, settings, link
         self._interval = max(1.0, job.size / _NOTES)
@@ -74,6 +76,7 @@ class Account:
         self._link: float | None = None
         self._outlets: list[Exporter] = []
         self._more = more
+        self._noise_scale = noise_scale
         self._thread: threading.Thread | None = None
         self._wake, self._closed, self._heard = threading.Event(), threading.Event(), threading.Event()
         self._handlers: dict[str, Handler] = {
@@ -119,6 +122,7 @@ class Account:
                 "made": self._own.made,
                 **figures(self._own.sums, self._link, marks.data_seen),
                 "reported": dict(self._reported),
+                "noise_scale": self._noise_scale(),
             }
             if self._together is not None:
                 news = self._news
@@ -152,6 +156,7 @@ class Account:
             found.update(last=_worst(late), link_bandwidth=self._link, lately=mean(lately) if lately else {"steps": 0})
             found["lately"]["last"] = _worst(together.late_recently())
             found["ranks"] = ranks
+            found["noise_scale"] = self._noise_scale()
             lag = 0.0 if self._over else _LAG * self._interval
             found["sentence"] = sentence(found, lag) if ranks and any(r["made"] for r in ranks) else ""
             return found

@@ -31,7 +31,7 @@ def sentence(job: Mapping[str, Any], lag: float = 0.0) -> str:
     tiny = _tiny(job)
     exposed = _exposed(job, step, size) + ("" if tiny else _speed(ranks, step))
     parts = [", ".join(head), *_late(job, ranks, step), exposed, *_data(ranks, step), *tiny]
-    parts += _uneven(ranks, made, lag / step) + _pauses(job, ranks)
+    parts += _uneven(ranks, made, lag / step) + _pauses(job, ranks) + _noise(job, size)
     return "; ".join(parts)
 
 
@@ -106,6 +106,19 @@ def _pauses(job: Mapping[str, Any], ranks: Sequence[Mapping[str, Any]]) -> list[
     if longest["paused_seconds"] < 0.05 * longest["steps"] * job["step_seconds"]:
         return []
     return [f"beside them {longest['paused_seconds']:.1f} s in {_count(longest['pauses'], 'pause')} between steps"]
+
+
+def _noise(job: Mapping[str, Any], size: int) -> list[str]:
+    """Return advice on the number of workers, from the gradient noise scale."""
+    scale = job.get("noise_scale")
+    if scale is None:
+        return []
+    workers = max(round(scale["workers"]), 1)
+    about = f"about {round(workers, min(2 - len(str(workers)), 0)):,}"
+    batch = "with this batch per worker" if scale["batch"] is None else f"batch {scale['batch']} per worker"
+    if workers > size:
+        return [f"{batch}: more workers help up to {about}"]
+    return [f"{batch}: more workers than {about} help little"]
 
 
 def _count(number: int, noun: str) -> str:

@@ -44,7 +44,8 @@ class Telemetry:
         self._making = threading.Lock()
         self._closing = False
         self._live = self._open_live() if job.rank == 0 and settings.flag("HOROVOD_DASHBOARD") else None
-        self._of_account = (job, engine, self.bus, settings, link, [self._live] if self._live is not None else [])
+        more = [self._live] if self._live is not None else []
+        self._of_account = (job, engine, self.bus, settings, link, more, self._checks.noise_scale)
         for kind in _ABOUT_STEPS:
             self.bus.on(kind, functools.partial(self._about_steps, kind))
         engine.wake_for_steps(self.bus.box, b'["stepping",{}]')

@@ -7,6 +7,7 @@ from horovod.common.contract import reasons
 from horovod.common.contract.settings import Settings
 from horovod.common.job import Job
 from horovod.common.telemetry.message_bus import MessageBus
+from horovod.common.telemetry.noise_scale import NoiseScale
 from horovod.common.training import OFF, training
 
 if TYPE_CHECKING:
@@ -126,6 +127,8 @@ class Comparison:
     """Combination of the observations of several ranks."""
 
     def __init__(self) -> None:
+        self.noise: dict[str, NoiseScale] = {}
+        """Noise scales of optimizers with averaged gradients, in order of their first samples."""
         self._open: dict[tuple[Any, ...], dict[int, Mapping[str, Any]]] = {}
         self._warned: set[str] = set()
 
@@ -140,6 +143,10 @@ class Comparison:
                 del self._open[next(iter(self._open))]
             return ""
         del self._open[key]
+        if about == "noise":
+            local = [told[one]["local"] for one in ranks]
+            self.noise.setdefault(note["of"], NoiseScale()).add(local, note["averaged"], note["batch"])
+            return ""
         text = _ABOUT[about]({one: told[one] for one in ranks})
         subject = _SUBJECT.get(about, about)
         if not text or subject in self._warned:
@@ -165,6 +172,11 @@ class Checks:
         bus.on("training", self._hear)
         if self._on:
             training.open(lambda note: self._say(bus, note), lambda: int(engine.stats()["bytes"]))
+
+    def noise_scale(self) -> dict[str, Any] | None:
+        """Return the noise scale of the first optimizer, or None if it is unknown; rank 0 only."""
+        first = next(iter(self._comparison.noise.values()), None)
+        return None if first is None else first.estimate()
 
     def _say(self, bus: MessageBus, note: dict[str, Any]) -> None:
         if self._rank == 0:
