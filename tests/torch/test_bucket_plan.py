@@ -57,7 +57,7 @@ def test_places_are_aligned_and_apart():
 def test_no_bucket_is_made_while_a_rank_takes_no_part(monkeypatch, present, made):
     """A joined rank would not know of the new bucket."""
     slots = [Slot(torch.nn.Parameter(torch.ones(4)), f"layer.{number}", number) for number in range(2)]
-    message = torch.tensor([present, 2, 1])  # and the order in which gradients arrived
+    message = torch.tensor([present, 0, 0, 2, 1])  # no other sizes, and the order in which gradients arrived
     bucketing = Bucketing(1 << 20, SimpleNamespace(ranks=(0, 1, 2)))
     candidates = [(slot, slot.shape) for slot in slots]
     bucketing._proposal = _Proposal(None, message, len(slots), candidates, [], None)

@@ -53,6 +53,7 @@ PAGES = {
         "docs/spark-estimators",
         "docs/compression",
         "docs/planner",
+        "docs/autotune",
         "docs/strategies",
         "docs/tuning",
     ],

@@ -7,7 +7,7 @@ which names the argument, its value and the accepted values.
 import math
 from collections.abc import Callable, Hashable, Sequence
 from numbers import Integral, Real
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from horovod.common.contract.log import warn_user
 from horovod.common.job import Job
@@ -16,6 +16,38 @@ from horovod.common.process_sets import ProcessSet
 from horovod.common.util import split_list
 
 _T = TypeVar("_T")
+
+
+class BucketSizes(NamedTuple):
+    """Sizes in bytes that decide which gradients share a bucket."""
+
+    bucket: int = 4 << 20
+    """Maximum size of a bucket. A larger gradient gets a separate bucket."""
+    small: int = 256 << 10
+    """Maximum size of a gradient that shares a bucket by default.
+
+    A bucket saves the overhead of an operation per gradient, but costs a copy. For large gradients the copy costs more.
+    """
+
+    @property
+    def first(self) -> int:
+        """Maximum size of the first bucket, which is smaller, so that it can be sent early."""
+        return self.bucket // 4
+
+
+class BucketTuning:
+    """Bucket sizes that autotune requests. Only rank 0 requests any, and all ranks of a process set follow."""
+
+    __slots__ = ("used", "wanted")
+
+    def __init__(self) -> None:
+        self.used = False
+        """True if some gradients share buckets of the default sizes, so that the sizes can be tuned."""
+        self.wanted: BucketSizes | None = None
+        """Requested sizes, or None to leave the sizes unchanged."""
+
+
+bucket_tuning = BucketTuning()
 
 
 def anybody_else(process_set: ProcessSet, job: Job) -> bool:

@@ -15,8 +15,10 @@ from horovod.common.training import training
 
 if TYPE_CHECKING:
     from horovod._core import Engine
+    from horovod.common.autotune.session import Session
 
 _telemetry: Telemetry | None = None  # observers of the current job
+_autotune: "Session | None" = None
 
 
 def begin(job: Job, engine: "Engine", settings: Settings, link: Callable[[], float | None]) -> None:
@@ -28,9 +30,15 @@ def begin(job: Job, engine: "Engine", settings: Settings, link: Callable[[], flo
         settings: Settings of this process.
         link: Returns the measured bandwidth of a link in bytes per second, or None.
     """
-    global _telemetry
+    global _telemetry, _autotune
     try:
-        _telemetry = Telemetry(job, engine, settings, link)
+        if settings.flag("HOROVOD_AUTOTUNE") or settings.flag("HOROVOD_AUTOTUNE_REUSE"):
+            from horovod.common.autotune import session  # not imported by jobs that do not use it
+
+            _telemetry = Telemetry(job, engine, settings, link, {session.MESSAGE: session.remember})
+            _autotune = session.begin(job, engine, settings, _telemetry.bus)
+        else:
+            _telemetry = Telemetry(job, engine, settings, link, {})
     except Exception as error:  # for example because of too many threads or open descriptors
         marks.close()
         training.close()
@@ -42,11 +50,13 @@ def begin(job: Job, engine: "Engine", settings: Settings, link: Callable[[], flo
 class Leaving:
     """Observers of a job that is ending. Their errors are logged and do not prevent its end."""
 
-    def __init__(self, telemetry: Telemetry | None) -> None:
-        self._telemetry = telemetry
+    def __init__(self, telemetry: Telemetry | None, autotune: "Session | None") -> None:
+        self._telemetry, self._autotune = telemetry, autotune
 
     def close(self, failed: bool) -> None:
         """Close the observers before the engine's shutdown. ``failed``: True if an exception ends this process."""
+        if self._autotune is not None:
+            _unless_it_fails(self._autotune.close)
         telemetry = self._telemetry
         if telemetry is not None:
             _unless_it_fails(lambda: telemetry.close(failed))
@@ -66,14 +76,16 @@ def _unless_it_fails(observing: Callable[[], None]) -> None:
 
 def take() -> Leaving:
     """Return the observers and forget them, because the job is ending."""
-    global _telemetry
-    taken, _telemetry = _telemetry, None
-    return Leaving(taken)
+    global _telemetry, _autotune
+    leaving = Leaving(_telemetry, _autotune)
+    _telemetry = _autotune = None
+    return leaving
 
 
 def leave_in_child() -> None:
     """Release and forget the observers; called in a forked child."""
-    global _telemetry
+    global _telemetry, _autotune
+    _autotune = None
     if _telemetry is not None:
         _telemetry.leave_in_child()
     _telemetry = None  # the observers' threads exist only in the parent

@@ -67,14 +67,20 @@ class Marks:
         beside = self.beside
         self._step, self._find = step, find
         if beside is not None:
+            self.also(beside)
+        if self._finding:
+            find()
+
+    def also(self, call: Callable[[], None]) -> None:
+        """Call ``call`` after each mark of the current job that counts."""
+        step = self._step
+        if step is not None:
 
             def both(waits: int) -> None:
                 step(waits)
-                beside()
+                call()
 
             self._step = both
-        if self._finding:
-            find()
 
     def close(self) -> None:
         """Stop marking steps because the job has ended."""

@@ -90,6 +90,10 @@ def _tell(namespace: argparse.Namespace, take_signals: Callable[[], SignalQueue 
         from horovod.runner.command import explain
 
         print(explain.run(namespace.explain), end="")
+    elif namespace.autotune_show:
+        from horovod.common.autotune import results
+
+        print(results.table(results.stored()))
     elif namespace.doctor:
         from horovod.runner.doctor import doctor
 

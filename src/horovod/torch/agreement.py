@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 import torch
 
 from horovod.common.exceptions import HorovodInternalError, RanksDisagreeError
+from horovod.common.gradients import BucketSizes
 from horovod.common.ops import Average
 from horovod.common.process_sets import ProcessSet
 from horovod.common.weights import check_weighted_op, current, decode, encode
@@ -168,19 +169,6 @@ ALIGNMENT = 64
 DEVICE_ALIGNMENT = 256
 """Alignment of each gradient in device memory, in bytes, for coalesced access."""
 
-FIRST_BUCKET = 1 << 20
-"""Maximum size of the first bucket, in bytes. A small first bucket can be sent early."""
-
-BUCKET = 4 << 20
-"""Maximum size of the other buckets, in bytes. A larger gradient gets a separate bucket."""
-
-SMALL = 256 << 10
-"""Maximum size of a gradient that shares a bucket by default, in bytes.
-
-A bucket saves the overhead of an operation per gradient, but costs a copy. For large gradients the copy costs more.
-"""
-
-
 CPU = torch.device("cpu")
 
 
@@ -208,7 +196,10 @@ class Gradient:
 
 
 def plan(
-    gradients: Sequence[Gradient], order: Sequence[int], first_bytes: int = FIRST_BUCKET, max_bytes: int = BUCKET
+    gradients: Sequence[Gradient],
+    order: Sequence[int],
+    first_bytes: int = BucketSizes().first,
+    max_bytes: int = BucketSizes().bucket,
 ) -> list[list[int]]:
     """Assign gradients to buckets, and return each bucket as a list of positions in ``gradients``.
 

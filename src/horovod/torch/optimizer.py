@@ -11,14 +11,21 @@ import torch
 from horovod.common import uneven
 from horovod.common.contract.log import warn_user
 from horovod.common.frontends import TORCH as face
-from horovod.common.gradients import anybody_else, check_groups, check_passes, check_predivide, groups_of, scales
+from horovod.common.gradients import (
+    BucketSizes,
+    anybody_else,
+    check_groups,
+    check_passes,
+    check_predivide,
+    groups_of,
+    scales,
+)
 from horovod.common.ops import Adasum, Average, Sum, check_op
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.steps import marks
 from horovod.common.weights import check_weight, check_weighted_op, current
 from horovod.torch import coverage, monitoring
 from horovod.torch.adasum import DeltaReducer, check_set
-from horovod.torch.agreement import SMALL
 from horovod.torch.compression import Compression
 from horovod.torch.coverage import Begun, named
 from horovod.torch.gradients import GradientReducer
@@ -192,7 +199,7 @@ def _max_bucketed(wanted: bool | None, compression: Any, groups: Any) -> int:
     by_number = compression in (known.none, known.fp16, known.bf16, known.wire_fp16, known.wire_bf16)
     if wanted is False or groups or not by_number:
         return 0
-    return EVERYTHING if wanted else SMALL
+    return EVERYTHING if wanted else BucketSizes().small
 
 
 def _no_step(*args: Any, **kwargs: Any) -> None:

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from horovod.common.frontends import TORCH as face
+from horovod.common.gradients import BucketSizes, bucket_tuning
 from horovod.common.ops import Sum
 from horovod.common.process_sets import ProcessSet
 from horovod.torch import monitoring
@@ -39,6 +40,9 @@ APART = 0x80
 EVERYTHING = 1 << 62
 """Value of ``max_bytes`` that lets gradients of every size share buckets."""
 
+# Numbers at the beginning of a proposal: 1 from each rank that takes part, and from rank 0 the bucket sizes that it
+# wants, or zeros.
+_HEAD = 3
 # Number of steps in a row with gradients missing on all ranks after which a bucket is dissolved.
 _PATIENCE = 3
 # Maximum number of times that a gradient's bucket is dissolved, because gradients were missing or a dtype changed.
@@ -64,6 +68,10 @@ class Bucketing:
     def __init__(self, max_bytes: int, process_set: ProcessSet) -> None:
         """Start without buckets. Gradients of at most ``max_bytes`` bytes can share one; 0 disables buckets."""
         self.max_bytes = max_bytes
+        # True if autotune may change the sizes, because they are the default ones.
+        self._tunable = max_bytes == BucketSizes().small
+        bucket_tuning.used |= self._tunable
+        self._sizes = BucketSizes()
         self.arrived: list[Slot] = []
         """Gradients outside of buckets that backward has produced in this round, in order of arrival."""
         self._buckets: list[Bucket] = []
@@ -131,6 +139,7 @@ class Bucketing:
         """Dissolve the buckets of a previous job, because ranks that are new in the current job do not have them."""
         if self._proposal is not None and self._proposal.job is not face.job:
             self._proposal = None
+        self._use(BucketSizes())
         for bucket in [b for b in self._buckets if b.job is not face.job]:
             self._dissolve(bucket)
             for slot in bucket.members:
@@ -138,7 +147,17 @@ class Bucketing:
 
     def wishes(self) -> list[int]:
         """Return two flags: 1 if buckets are disabled on this rank, and 1 if one of its buckets should be dissolved."""
-        return [int(self.max_bytes == 0), int(any(self._should_dissolve(bucket) for bucket in self._buckets))]
+        dissolves = self._resizes() or any(self._should_dissolve(bucket) for bucket in self._buckets)
+        return [int(self.max_bytes == 0), int(dissolves)]
+
+    def _resizes(self) -> bool:
+        """Return True if autotune has requested other bucket sizes; only on rank 0, the first rank of its sets."""
+        return self._tunable and bucket_tuning.wanted not in (None, self._sizes)
+
+    def _use(self, sizes: BucketSizes) -> None:
+        self._sizes = sizes
+        if self._tunable:
+            self.max_bytes = sizes.small
 
     def propose(self, slots: Sequence[Slot], flags: Sequence[int]) -> None:
         """Start an agreement on a change of buckets. ``settle`` applies the change.
@@ -154,13 +173,15 @@ class Bucketing:
         if refused or not (dissolving or self._has_changed(slots, flags)):
             return
         count = len(slots)
-        message = torch.zeros(1 + count + len(self._buckets), dtype=torch.int64, device="cpu")
+        message = torch.zeros(_HEAD + count + len(self._buckets), dtype=torch.int64, device="cpu")
         message[0] = 1
+        if self._resizes():
+            message[1:_HEAD] = torch.tensor(bucket_tuning.wanted)
         if self._process_set.rank() == 0:
             for place, slot in enumerate(self.arrived, 1):
-                message[1 + slot.index] = place
+                message[_HEAD + slot.index] = place
         for i, bucket in enumerate(self._buckets):
-            message[1 + count + i] = self._should_dissolve(bucket)
+            message[_HEAD + count + i] = self._should_dissolve(bucket)
         name = f"gradients.order.{slots[0].name}"
         work = submit(message, message, name, Sum, 1.0, 1.0, self._process_set)
         handles.park(work, message)  # keeps the tensor if the optimizer is deleted before the operation is done
@@ -177,9 +198,12 @@ class Bucketing:
         if proposal is None:
             return
         handles.wait(proposal.work, proposal.message)
-        present, *rest = (int(n) for n in proposal.message.tolist())
+        present, bucket_bytes, small_bytes, *rest = (int(n) for n in proposal.message.tolist())
         # Without all ranks, keep the buckets: a rank that has called ``hvd.join()`` would not know about the new ones.
         if present < len(self._process_set.ranks or ()):
+            return
+        if bucket_bytes:
+            self._resize(BucketSizes(bucket_bytes, small_bytes), proposal.buckets)
             return
         # `came[i]` is the position, from 1, at which slot i's gradient arrived on the set's first rank, or 0 if it did
         # not arrive. `wishes[i]` is the number of ranks that want to dissolve bucket i.
@@ -193,12 +217,22 @@ class Bucketing:
         candidates = sorted(
             proposal.candidates, key=lambda entry: (came[entry[0].index] or proposal.slots + 1, -entry[0].index)
         )
-        for members in plan([shape for _, shape in candidates], range(len(candidates))):
+        shapes = [shape for _, shape in candidates]
+        for members in plan(shapes, range(len(candidates)), self._sizes.first, self._sizes.bucket):
             slots_of_bucket = [candidates[i][0] for i in members]
             # No other operation can have this name, because all others begin with the operation's kind.
             name = f"gradients.bucket.{slots_of_bucket[0].name}"
             self._buckets.append(Bucket(name, slots_of_bucket, candidates[members[0]][1], face.job))
         self.changed()
+
+    def _resize(self, sizes: BucketSizes, buckets: Sequence[Bucket]) -> None:
+        """Use other sizes. The next round reduces each gradient alone, and its flags lead to new buckets."""
+        self._use(sizes)
+        for bucket in buckets:
+            self._dissolve(bucket)
+            for slot in bucket.members:
+                slot.moves -= 1  # does not count as a move
+        self._settled = []
 
     def _has_changed(self, slots: Sequence[Slot], flags: Sequence[int]) -> bool:
         if flags == self._settled:

@@ -14,8 +14,8 @@ from horovod.common.contract.notices import notices, sentences, unheard
         ({"HOROVOD_CYCLE_TIME": "5", "HOROVOD_CACHE_CAPACITY": "0"}, ""),
         ({"HOROVOD_AUTOTUNE": "no", "HOROVOD_HIERARCHICAL_ALLREDUCE": "0", "HOROVOD_TIMELINE": ""}, ""),
         (
-            {"HOROVOD_AUTOTUNE": "yes"},
-            "HOROVOD_AUTOTUNE is 'yes', but what it controls is not part of this version yet",
+            {"HOROVOD_ENABLE_XLA_OPS": "yes"},
+            "HOROVOD_ENABLE_XLA_OPS is 'yes', but what it controls is not part of this version yet",
         ),
         ({"HOROVOD_HIERARCHICAL_ALLGATHER": "1"}, "this has no effect and is not needed: ranks of a host"),
         ({"HOROVOD_CACHE_CAPACITY": "True"}, "is 'True', but that is not a number and is read as 0; use an"),

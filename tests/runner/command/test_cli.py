@@ -55,7 +55,7 @@ def test_every_flag_of_the_table_of_settings_is_there():
 @pytest.mark.parametrize(
     ("variable", "text", "words"),
     [
-        ("HOROVOD_AUTOTUNE", "yes", "^HOROVOD_AUTOTUNE is 'yes', but what it controls is not part"),
+        ("HOROVOD_ENABLE_XLA_OPS", "yes", "^HOROVOD_ENABLE_XLA_OPS is 'yes', but what it controls is not part"),
         ("HOROVOD_HIERARCHICAL_ALLGATHER", "1", "^HOROVOD_HIERARCHICAL_ALLGATHER is '1', but this has no effect"),
         ("HOROVOD_CPU_OPERATIONS", "CCL", "^HOROVOD_CPU_OPERATIONS is 'CCL', but .* instead"),
     ],

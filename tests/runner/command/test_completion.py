@@ -45,7 +45,7 @@ def ask_bash(path, words, cwd):
     ("words", "answers"),
     [
         (["--log-l"], {"--log-level"}),
-        (["--no-auto"], {"--no-autotune"}),
+        (["--no-auto"], {"--no-autotune", "--no-autotune-reuse"}),
         (["-np", " ", "2", " ", "--completi"], {"--completion"}),
         (["-np", " "], set()),
         (["--log-level", " ", "D"], {"DEBUG"}),
@@ -141,7 +141,7 @@ def test_zsh_is_told_what_excludes_what_and_what_a_value_is(scripts):
     for row in (
         "'(--num-proc -n -np)-np[number of processes]:N: '",
         "'(--num-proc -n -np)--num-proc=[number of processes]:N: '",
-        "'(--autotune --no-autotune)--no-autotune[search for the best settings while training]'",
+        "'(--autotune --no-autotune)--no-autotune[search for faster settings while training]'",
         "'(--config-file)--config-file=[YAML file with settings]:FILE:_files'",
         "'*--network-interface=[a network interface to use]:",
         "'(--log-level)--log-level=[minimum severity of messages that are logged on stderr]:LEVEL:(TRACE DEBUG ",

@@ -24,6 +24,7 @@ KEYS = {
     "autotune.warmup_samples": ("4", {"HOROVOD_AUTOTUNE_WARMUP_SAMPLES": "4"}),
     "autotune.steps_per_sample": ("5", {"HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE": "5"}),
     "autotune.bayes_opt_max_samples": ("6", {"HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES": "6"}),
+    "autotune.reuse": ("true", {"HOROVOD_AUTOTUNE_REUSE": "1"}),
     "autotune.gaussian_process_noise": ("0.5", {"HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE": "0.5"}),
     "timeline.filename": ("t.json", {"HOROVOD_TIMELINE": "t.json"}),
     "timeline.mark_cycles": ("true", {"HOROVOD_TIMELINE_MARK_CYCLES": "1"}),

@@ -55,6 +55,8 @@ FROZEN = [
     ('--autotune-steps-per-sample', 'N', 1, 'AUTOTUNE_STEPS_PER_SAMPLE', ''),
     ('--autotune-bayes-opt-max-samples', 'N', 1, 'AUTOTUNE_BAYES_OPT_MAX_SAMPLES', ''),
     ('--autotune-gaussian-process-noise', 'F', 1, 'AUTOTUNE_GAUSSIAN_PROCESS_NOISE', ''),
+    ('--autotune-reuse', '', 0, 'AUTOTUNE_REUSE', ''),
+    ('--autotune-show', '', 0, '', ''),
     ('--timeline-filename', 'FILE', 1, 'TIMELINE', ''),
     ('--timeline-mark-cycles', '', 0, 'TIMELINE_MARK_CYCLES', ''),
     ('--profile', 'FILE', 1, 'PROFILE', ''),

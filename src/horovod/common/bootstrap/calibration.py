@@ -10,11 +10,12 @@ Calibration does not run automatically at the first ``init``; docs/performance.m
 import contextlib
 import hashlib
 import os
-import stat
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
+
+from horovod.common.contract.private_files import cache_directory, read_private, write_private
 
 FORMAT = 1
 _LIMIT = 65536  # maximum size of a calibration file in bytes
@@ -55,18 +56,10 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
     model: dict[str, float] = msgspec.field(default_factory=dict)
 
 
-def directory() -> Path:
-    """Return the cache directory: $XDG_CACHE_HOME/horovod if that is set, else ~/.cache/horovod."""
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    if not os.path.isabs(base):  # the XDG specification says to ignore relative paths
-        base = os.path.join(os.path.expanduser("~"), ".cache")
-    return Path(base, "horovod")
-
-
 def path_of(world: World) -> Path:
     """Return the path of the calibration file for ``world``."""
     digest = hashlib.sha256(msgspec.json.encode(world)).hexdigest()[:24]
-    return directory() / f"tuning-{digest}.json"
+    return cache_directory() / f"tuning-{digest}.json"
 
 
 def load(world: World) -> tuple[str, str]:
@@ -76,7 +69,7 @@ def load(world: World) -> tuple[str, str]:
     """
     path = path_of(world)
     try:
-        data = _read(path)
+        data = read_private(path, _LIMIT)
     except FileNotFoundError:
         return "", ""
     except (OSError, ValueError) as error:
@@ -96,7 +89,7 @@ def link_bandwidth(world: World) -> float | None:
     In a job on several hosts this is a link between hosts, otherwise a link within the host.
     """
     try:
-        found = msgspec.json.decode(_read(path_of(world)), type=_File)
+        found = msgspec.json.decode(read_private(path_of(world), _LIMIT), type=_File)
     except (OSError, ValueError):
         return None
     seconds = found.model.get("beta" if world.cross_size > 1 else "local_beta", 0.0)
@@ -133,36 +126,11 @@ def store(
         ValueError: If the engine rejects a value.
         OSError: If the file cannot be written.
     """
-    import tempfile  # slow import that starting workers do not need
-
     checked(tuning)
     path = path_of(world)
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     data = msgspec.json.format(msgspec.json.encode(_File(FORMAT, world, tuning, measured or {}, model or {})), indent=1)
-    handle, temporary = tempfile.mkstemp(prefix=".tuning-", dir=path.parent)  # creates the file with mode 0600
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
+    write_private(path, data + b"\n")
     return path
-
-
-def _read(path: Path) -> bytes:
-    """Return the file's contents. Raises ValueError if another user could have written it."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
-    with os.fdopen(descriptor, "rb") as file:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
-            raise ValueError("it is not a file that only this user can read and write")
-        if status.st_size > _LIMIT:
-            raise ValueError(f"it has {status.st_size} bytes")
-        return file.read(_LIMIT)
 
 
 def _first_line(path: str) -> str:

@@ -10,6 +10,7 @@ import errno
 import os
 import stat
 from collections.abc import Iterator
+from pathlib import Path
 
 _FOLDER = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # O_NONBLOCK, because opening a pipe without a reader would block.
@@ -117,6 +118,53 @@ def open_file(name: str, flags: int, dir_fd: int | None = None, mode: int = 0o66
         os.close(fd)
         raise
     return fd
+
+
+def cache_directory() -> Path:
+    """Return the user's cache directory of Horovod: $XDG_CACHE_HOME/horovod if that is set, else ~/.cache/horovod."""
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    if not os.path.isabs(base):  # the XDG specification says to ignore relative paths
+        base = os.path.join(os.path.expanduser("~"), ".cache")
+    return Path(base, "horovod")
+
+
+def read_private(path: Path, limit: int) -> bytes:
+    """Return the contents of a file of at most ``limit`` bytes.
+
+    Raises:
+        ValueError: If the file is larger, or another user could have written it.
+        OSError: If it cannot be read.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    with os.fdopen(descriptor, "rb") as file:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
+            raise ValueError("it is not a file that only this user can read and write")
+        if status.st_size > limit:
+            raise ValueError(f"it has {status.st_size} bytes")
+        return file.read(limit)
+
+
+def write_private(path: Path, data: bytes) -> None:
+    """Write a file that only this user can access, replacing it atomically; create its directory if it is missing.
+
+    Raises:
+        OSError: If the file cannot be written.
+    """
+    import tempfile  # slow import that starting workers do not need
+
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)  # creates the file with mode 0600
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
 
 
 def _refuse_link(name: str, dir_fd: int | None) -> None:

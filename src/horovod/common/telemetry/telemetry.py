@@ -4,7 +4,7 @@ import contextlib
 import functools
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from horovod.common.contract import reports
@@ -14,7 +14,7 @@ from horovod.common.job import Job
 from horovod.common.steps import marks
 from horovod.common.telemetry import timeline
 from horovod.common.telemetry.hang import ExplainListener, Hangs
-from horovod.common.telemetry.message_bus import MessageBus
+from horovod.common.telemetry.message_bus import Handler, MessageBus
 from horovod.common.telemetry.stacks import StackReporter
 from horovod.common.telemetry.timeline import Timelines
 from horovod.common.telemetry.training import Checks
@@ -30,8 +30,23 @@ _ABOUT_STEPS = ("stepping", "steps", "steps-last", "steps-ping", "steps-pong", "
 class Telemetry:
     """Observers of one job. They start after the engine has started, and close before it shuts down."""
 
-    def __init__(self, job: Job, engine: "Engine", settings: Settings, link: Callable[[], float | None]) -> None:
-        """Start the observers. ``link`` returns the measured bandwidth of a link in bytes per second, or None."""
+    def __init__(
+        self,
+        job: Job,
+        engine: "Engine",
+        settings: Settings,
+        link: Callable[[], float | None],
+        handlers: Mapping[str, Handler],
+    ) -> None:
+        """Start the observers.
+
+        Args:
+            job: The job.
+            engine: Its engine.
+            settings: Settings of this process.
+            link: Returns the measured bandwidth of a link in bytes per second, or None.
+            handlers: Handlers of further messages on the bus, by name.
+        """
         self._engine = engine
         self.bus = MessageBus(engine, job.rank)
         self.witness = StackReporter(self.bus, engine, job.rank)
@@ -48,6 +63,8 @@ class Telemetry:
         self._of_account = (job, engine, self.bus, settings, link, more, self._checks.noise_scale)
         for kind in _ABOUT_STEPS:
             self.bus.on(kind, functools.partial(self._about_steps, kind))
+        for kind, handler in handlers.items():
+            self.bus.on(kind, handler)
         engine.wake_for_steps(self.bus.box, b'["stepping",{}]')
         marks.open(engine.step, engine.find_steps)
         self.bus.start()

@@ -232,6 +232,8 @@ FLAGS: tuple[Flag, ...] = (
     _setting("HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE", AUTOTUNE, needs="--autotune"),
     _setting("HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES", AUTOTUNE, needs="--autotune"),
     _setting("HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE", AUTOTUNE, needs="--autotune"),
+    _setting("HOROVOD_AUTOTUNE_REUSE", AUTOTUNE),
+    Flag(("--autotune-show",), AUTOTUNE, "print the stored results of --autotune, and exit"),
 
     _setting("HOROVOD_TIMELINE", TIMELINE),
     _setting("HOROVOD_TIMELINE_MARK_CYCLES", TIMELINE, needs="--timeline-filename"),

@@ -139,7 +139,7 @@ NOT_THERE = {
     "check_build": "it is about this machine",
     "doctor": "it is about hosts reached by ssh",
     "benchmark": "`python -m horovod.benchmark` as the command does the same",
-    **dict.fromkeys(("version", "completion", "help_all", "explain"), "no job runs by it"),
+    **dict.fromkeys(("version", "completion", "help_all", "explain", "autotune_show"), "no job runs by it"),
 }
 """Names (in the namespace) of horovodrun's flags that have no meaning on Kubernetes, with the reasons."""
 

@@ -1,0 +1,188 @@
+"""Autotune in this process: starts the tuner on rank 0, writes its log, and keeps its result.
+
+The other ranks only remember the result, in case one of them is rank 0 in a later epoch of an elastic job.
+"""
+
+import os
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from horovod.common.autotune.search import Sample, Values
+from horovod.common.autotune.tuner import FUSION, Tuner
+from horovod.common.contract import private_files
+from horovod.common.contract.log import make_sink
+from horovod.common.contract.settings import LOG_LEVELS, TABLE, Settings
+from horovod.common.gradients import bucket_tuning
+from horovod.common.job import Job
+from horovod.common.steps import marks
+from horovod.common.telemetry.message_bus import MessageBus
+
+if TYPE_CHECKING:
+    from horovod._core import Engine
+    from horovod.common.autotune import results
+
+MESSAGE = "autotune"
+"""Name of the message by which rank 0 tells the other ranks its result."""
+
+_kept: Values | None = None  # result of an earlier epoch of this job
+
+
+def remember(rank: int, what: dict[str, Any]) -> None:
+    """Remember the result that rank 0 has sent; handler of ``MESSAGE``."""
+    global _kept
+    _kept = dict(what["values"])
+
+
+def begin(job: Job, engine: "Engine", settings: Settings, bus: MessageBus) -> "Session | None":
+    """Start autotune on rank 0. Return None on other ranks, and in a job of one rank."""
+    bucket_tuning.wanted = None
+    if job.rank != 0 or job.size == 1:
+        return None
+    return Session(job, engine, settings, bus, os.environ)
+
+
+class Session:
+    """Autotune of one job on rank 0. Implements ``tuner.Report``."""
+
+    def __init__(
+        self, job: Job, engine: "Engine", settings: Settings, bus: MessageBus, environ: Mapping[str, str]
+    ) -> None:
+        """Start to observe steps.
+
+        Args:
+            job: The job.
+            engine: Its engine.
+            settings: Settings of this process.
+            bus: Message bus to the other ranks.
+            environ: Environment, which tells what the user has set.
+        """
+        self._job, self._engine, self._settings, self._bus = job, engine, settings, bus
+        given = {s.name: environ[s.name].strip() for s in TABLE if environ.get(s.name, "").strip()}
+        differs = [s for s in TABLE if s.agreed and settings.values[s.name] != s.default]
+        self._agreed = {s.name: given[s.name] for s in differs if s.name in given}
+        self._sink = make_sink(0, settings.flag("HOROVOD_LOG_HIDE_TIME"))
+        self._shown = LOG_LEVELS.index(settings.text("HOROVOD_LOG_LEVEL")) <= LOG_LEVELS.index("warning")
+        self._tuner: Tuner | None = Tuner(job, engine, settings, frozenset(given), self)
+        self._tuner.kept = _kept
+        self._log = self._open_log() if settings.flag("HOROVOD_AUTOTUNE") else None
+        self._header = False
+        # Identifies the job among stored results. Taken before tuning, which changes the names of PyTorch's buckets.
+        self._key: results.Key | None = None
+        marks.also(self._stepped)
+
+    def _stepped(self) -> None:
+        if self._tuner is None:
+            return
+        try:
+            self._tuner.stepped(time.perf_counter())
+        except Exception as error:  # training must go on
+            self._tuner = None
+            if self._engine.ended() is None:
+                self.say(f"stopped: {type(error).__name__}: {error}")
+
+    def close(self) -> None:
+        """End autotune with the job. Says so if the search is not complete."""
+        tuner, self._tuner = self._tuner, None
+        if tuner is not None and self._settings.flag("HOROVOD_AUTOTUNE") and not tuner.done:
+            if tuner.progress.tried or tuner.progress.initial:
+                self.say(f"the job ended after {tuner.progress.tried} candidates; nothing was stored")
+            else:
+                self.say(
+                    "the job ended before anything was measured; autotune needs more steps, marked by a distributed "
+                    "optimizer or by hvd.step()"
+                )
+            if tuner.progress.initial is not None:
+                self.row(tuner.progress.best, Sample(tuner.progress.seconds, 0.0), tuner.step_bytes)
+        if self._log is not None:
+            os.close(self._log)
+            self._log = None
+
+    # ---- tuner.Report ------------------------------------------------------------------------------------------------
+
+    def say(self, text: str) -> None:
+        """Log a line on stderr."""
+        if self._shown:
+            self._sink(LOG_LEVELS.index("info"), f"autotune: {text}")
+
+    def row(self, values: Values, sample: Sample, step_bytes: int) -> None:
+        """Add a row to the log file."""
+        if self._log is None:
+            return
+        settings = self._settings
+        fixed = {
+            "hierarchical_allreduce": int(settings.flag("HOROVOD_HIERARCHICAL_ALLREDUCE")),
+            "hierarchical_allgather": int(settings.flag("HOROVOD_HIERARCHICAL_ALLGATHER")),
+            "torus_allreduce": int(settings.flag("HOROVOD_TORUS_ALLREDUCE")),
+            "cache_enabled": int(settings.integer("HOROVOD_CACHE_CAPACITY") > 0),
+            "cycle_time_ms": f"{settings.number('HOROVOD_CYCLE_TIME'):g}",
+            "tensor_fusion_threshold": values.get(FUSION, settings.integer("HOROVOD_FUSION_THRESHOLD")),
+            "score": f"{step_bytes / (sample.seconds * 1e6):.6g}",
+            "step_ms": f"{sample.seconds * 1000:.4f}",
+        }
+        columns = {**fixed, **{name: value for name, value in values.items() if name != FUSION}}
+        text = ",".join(map(str, columns.values())) + "\n"
+        if not self._header:
+            self._header = True
+            text = ",".join(columns) + "\n" + text
+        try:
+            os.write(self._log, text.encode())
+        except OSError as error:
+            self._stop_log(error)
+
+    def keep(self, values: Values, seconds: float, gain: float, done: bool) -> None:
+        """Tell the other ranks the best values so far, and store those of a complete search."""
+        self._bus.send(MESSAGE, values=values)
+        if not done or self._key is None:
+            return
+        from horovod.common.autotune import results
+
+        result = results.Result(
+            results.FORMAT,
+            self._key,
+            values,
+            seconds * 1000,
+            gain,
+            self._tuner.step_bytes if self._tuner else 0,
+            time.time(),
+        )
+        try:
+            self.say(f"stored in {results.store(result)}; HOROVOD_AUTOTUNE_REUSE=1 uses it in the next job")
+        except OSError as error:
+            self.say(f"the result was not stored: {error}")
+
+    def find(self, initial: Values) -> Values | None:
+        """Return stored values for this model, hosts and settings, or None."""
+        from horovod.common.autotune import results
+
+        model = int(self._engine.stats()["period_hash"])
+        if model:  # otherwise the steps differ, so there is no schedule to identify the model
+            self._key = results.Key(f"{model:016x}", list(self._job.hosts), self._agreed)
+        if not self._settings.flag("HOROVOD_AUTOTUNE_REUSE"):
+            return None
+        found = results.load(self._key) if self._key is not None else None
+        if found is None or found.values.keys() != initial.keys():
+            self.say("no stored result fits this model, these hosts and settings")
+            return None
+        when = time.strftime("%Y-%m-%d %H:%M", time.localtime(found.time))
+        text = ", ".join(f"{name}={value}" for name, value in found.values.items())
+        self.say(f"using the result of {when} ({found.gain:.1%} less time per step): {text}")
+        return found.values
+
+    def _open_log(self) -> int | None:
+        path = self._settings.text("HOROVOD_AUTOTUNE_LOG")
+        if not path:
+            return None
+        try:
+            descriptor = private_files.open_file(path, os.O_WRONLY, mode=0o644)
+            os.ftruncate(descriptor, 0)
+            return descriptor
+        except OSError as error:
+            self.say(f"the log file {path} is not written: {error.strerror or error}")
+            return None
+
+    def _stop_log(self, error: OSError) -> None:
+        assert self._log is not None
+        os.close(self._log)
+        self._log = None
+        self.say(f"the log file is not written any further: {error.strerror or error}")

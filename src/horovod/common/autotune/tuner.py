@@ -1,0 +1,275 @@
+"""Tuner of a running job on rank 0: it measures step times, and changes settings between steps.
+
+The training thread calls ``Tuner.stepped`` at the end of each step. After a change, the ranks leave the running
+schedule and adopt another one after two equal steps (core/agree/schedule.h). The tuner waits for that schedule, drops
+one more step, and then measures. It never waits inside ``stepped``.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from horovod.common.autotune.search import LEAST_GAIN, Measuring, Parameter, Progress, Sample, Values, search
+from horovod.common.contract.settings import Settings
+from horovod.common.gradients import BucketSizes, bucket_tuning
+from horovod.common.job import Job
+from horovod.common.telemetry.steps import median
+
+if TYPE_CHECKING:
+    from horovod._core import Engine
+
+FUSION, BUCKET, SMALL = "fusion_bytes", "bucket_bytes", "small_bytes"
+"""Names of parameters that are not size thresholds of the engine (``_core.tuning``)."""
+MAX_FUSION = 16 << 20
+"""Maximum bytes of an operation in a schedule (``kBucketBytes`` in core/agree/coordinator.cc)."""
+
+_SCHEDULE_STEPS = 20  # Maximum steps to wait for a schedule; programs whose steps differ never get one.
+_PROGRESS_SECONDS = 10.0  # Minimum time between progress lines.
+_WINDOW = 50  # Steps in a window after tuning.
+_DRIFT = 0.15  # Change of the step time after which tuning starts again, as a fraction.
+_DRIFT_WINDOWS = 4  # Number of windows in a row that must have drifted.
+
+
+class Report(Protocol):
+    """Receiver of what the tuner does."""
+
+    def say(self, text: str) -> None:
+        """Show a line to the user."""
+
+    def row(self, values: Values, sample: Sample, step_bytes: int) -> None:
+        """Add a row to the log file."""
+
+    def keep(self, values: Values, seconds: float, gain: float, done: bool) -> None:
+        """Keep values for later epochs of the job, and for later jobs if ``done``."""
+
+    def find(self, initial: Values) -> Values | None:
+        """Return stored values for this model, hosts and settings, or None. Called once, before anything changes."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Initial values, and the parameters to tune."""
+
+    initial: Values
+    parameters: list[Parameter]
+
+
+def make_plan(job: Job, fixed: frozenset[str], threshold: int, tuning: Values, step_bytes: int, buckets: bool) -> Plan:
+    """Choose the parameters to tune.
+
+    Args:
+        job: The job.
+        fixed: Names of variables that the user has set. What they control is left alone.
+        threshold: Configured fusion threshold in bytes.
+        tuning: Configured size thresholds of the engine in bytes.
+        step_bytes: Bytes that a step reduces.
+        buckets: True if PyTorch's gradients share buckets of the default sizes.
+    """
+    initial: Values = {}
+    parameters: list[Parameter] = []
+
+    def add(name: str, value: int, low: int, high: int, first: int = 0) -> None:
+        if low < high:
+            initial[name] = min(value, high)
+            parameters.append(Parameter(name, low, high, first))
+
+    largest = 1 << max(step_bytes - 1, 0).bit_length()  # larger values have the same effect
+    if "HOROVOD_FUSION_THRESHOLD" not in fixed:
+        add(FUSION, threshold, 64 << 10, min(MAX_FUSION, largest), step_bytes // 4)
+    if buckets:
+        add(BUCKET, BucketSizes().bucket, 64 << 10, min(64 << 20, largest))
+        add(SMALL, BucketSizes().small, 4 << 10, min(16 << 20, largest))
+    if not fixed & {"HOROVOD_TUNING", "HOROVOD_ALGORITHM"}:
+        if job.local_size > 1:
+            add("chunk_bytes", tuning["chunk_bytes"], 16 << 10, 1 << 20)
+        if job.cross_size > 1:
+            name = "pair_bytes" if job.size == 2 else "doubling_bytes"
+            add(name, tuning[name], 1 << 10, min(16 << 20, largest))
+    return Plan(initial, parameters)
+
+
+class Tuner:
+    """Tuner of one job. Only rank 0 has one."""
+
+    def __init__(self, job: Job, engine: "Engine", settings: Settings, fixed: frozenset[str], report: Report) -> None:
+        """Prepare to tune; nothing changes before the first steps are measured.
+
+        Args:
+            job: The job.
+            engine: Its engine.
+            settings: Settings of this process.
+            fixed: Names of the settings that the user has set.
+            report: Receiver of what the tuner does.
+        """
+        from horovod import _core
+
+        self._job, self._engine, self._fixed, self._report = job, engine, fixed, report
+        self._threshold = settings.integer("HOROVOD_FUSION_THRESHOLD")
+        self._tuning = _core.tuning(engine.tuning)
+        self._steps = settings.integer("HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE")
+        self._warm_up = settings.integer("HOROVOD_AUTOTUNE_WARMUP_SAMPLES") * self._steps
+        self._max_candidates = settings.integer("HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES")
+        self._searches = settings.flag("HOROVOD_AUTOTUNE")
+        self._plan = Plan({}, [])
+        self.progress = Progress({})
+        self.kept: Values | None = None
+        """Values found in an earlier epoch of the job, applied in place of a search."""
+        self._measuring: Measuring | None = None
+        self._next: Callable[[float], None] = self._warming
+        self._now = 0.0
+        self._times: list[float] = []
+        self._values: Values = {}
+        self._waited = self._schedules = 0
+        self._first_bytes = 0
+        self.step_bytes = 0
+        """Bytes that a step reduces on this rank, measured before the search."""
+        self._said = 0.0
+        self._usual = 0.0  # Step time in seconds after tuning.
+        self._drifted = 0
+
+    def stepped(self, now: float) -> None:
+        """Handle the end of a step at the time ``now``, in seconds. Called by the training thread."""
+        seconds, self._now = now - self._now, now
+        self._next(seconds)
+
+    @property
+    def done(self) -> bool:
+        """True once no search is running and none will start by itself."""
+        return self._measuring is None and self._next != self._warming
+
+    # ---- states: each is called with the duration of the step that has just ended --------------------------------
+
+    def _warming(self, seconds: float) -> None:
+        self._waited += 1
+        stats = self._engine.stats()
+        self._first_bytes = self._first_bytes or int(stats["bytes"])
+        if self._waited < max(self._warm_up, 3) or (not stats["schedules"] and self._waited < _SCHEDULE_STEPS):
+            return
+        self.step_bytes = (int(stats["bytes"]) - self._first_bytes) // (self._waited - 1)
+        self._plan = make_plan(
+            self._job, self._fixed, self._threshold, self._tuning, self.step_bytes, bucket_tuning.used
+        )
+        self.progress = Progress(dict(self._plan.initial))
+        self._values = self.progress.best
+        stored = self._report.find(self._plan.initial)
+        found = self.kept or stored
+        if found is not None and found.keys() == self._plan.initial.keys():
+            self.progress.best = found
+            self._apply(found)
+            self._watch()
+        elif self._searches and self._plan.parameters:
+            self._search()
+        else:
+            if self._searches:
+                self._report.say("there is nothing to tune: the settings that matter for this job are set by the user")
+            self._next = self._idle
+
+    def _idle(self, seconds: float) -> None:
+        pass
+
+    def _settling(self, seconds: float) -> None:
+        self._waited += 1
+        scheduled = int(self._engine.stats()["schedules"]) > self._schedules
+        if scheduled or self._waited >= _SCHEDULE_STEPS:
+            self._next = self._first_step
+
+    def _first_step(self, seconds: float) -> None:
+        self._times = []
+        self._next = self._sampling
+
+    def _sampling(self, seconds: float) -> None:
+        self._times.append(seconds)
+        if len(self._times) < self._steps:
+            return
+        sample = Sample.of(self._times)
+        self._report.row(self._values, sample, self.step_bytes)
+        assert self._measuring is not None
+        before = dict(self.progress.best)
+        try:
+            values = self._measuring.send(sample)
+        except StopIteration:
+            self._finish()
+            return
+        if self.progress.best != before:
+            self._report.keep(self.progress.best, self.progress.seconds, 0.0, False)
+        self._say_progress()
+        self._apply(values)
+
+    def _watching(self, seconds: float) -> None:
+        self._times.append(seconds)
+        if len(self._times) < _WINDOW:
+            return
+        now, self._times = median(self._times), []
+        self._usual = self._usual or now
+        self._drifted = self._drifted + 1 if abs(now / self._usual - 1) > _DRIFT else 0
+        if self._drifted >= _DRIFT_WINDOWS and self._searches:
+            self._report.say(
+                f"a step has taken {_ms(now)} lately instead of {_ms(self._usual)}; tuning again from these settings"
+            )
+            self.progress = Progress(dict(self.progress.best))
+            self._search()
+
+    # ---- actions -----------------------------------------------------------------------------------------------------
+
+    def _search(self) -> None:
+        self._report.say(
+            f"tuning {', '.join(p.name for p in self._plan.parameters)} of steps that reduce "
+            f"{self.step_bytes / 2**20:.1f} MiB: at most {self._max_candidates} candidates, each measured over up to "
+            f"4 x {self._steps} steps next to the settings in use"
+        )
+        self._said = self._now
+        self._measuring = search(self.progress, self._plan.parameters, self._max_candidates)
+        self._apply(next(self._measuring))
+
+    def _apply(self, values: Values) -> None:
+        """Change to these values; they apply to whole steps once the ranks have adopted another schedule."""
+        self._schedules = int(self._engine.stats()["schedules"])
+        self._waited = 0
+        self._next = self._settling
+        if values == self._values:
+            self._next = self._first_step
+            return
+        threshold = values.get(FUSION, self._threshold)
+        if threshold == self._plan.initial.get(FUSION):
+            threshold = self._threshold  # the initial value is reduced to what has an effect
+        if BUCKET in values and SMALL in values:
+            bucket_tuning.wanted = BucketSizes(values[BUCKET], values[SMALL])
+        sizes = {**self._tuning, **{name: value for name, value in values.items() if name in self._tuning}}
+        self._engine.retune(threshold, ",".join(f"{name}={value}" for name, value in sizes.items()))
+        self._values = values
+
+    def _finish(self) -> None:
+        progress, initial = self.progress, self._plan.initial
+        self._measuring = None
+        assert progress.initial is not None
+        changed = [f"{name}={value}" for name, value in progress.best.items() if value != initial[name]]
+        if changed and progress.gain:
+            self._report.say(
+                f"done after {progress.tried} candidates: a step takes {_ms(progress.seconds)} instead of "
+                f"{_ms(progress.seconds / (1 - progress.gain))} ({progress.gain:.1%} less) with {', '.join(changed)}"
+            )
+        else:
+            self._report.say(
+                f"done after {progress.tried} candidates: none was faster than the settings in use by more than the "
+                f"noise and {LEAST_GAIN:.0%}; a step takes {_ms(progress.seconds)}"
+            )
+        self._report.row(progress.best, Sample(progress.seconds, 0.0), self.step_bytes)
+        self._report.keep(progress.best, progress.seconds, progress.gain, True)
+        self._apply(progress.best)
+        self._watch()
+
+    def _watch(self) -> None:
+        self._times, self._usual, self._drifted = [], 0.0, 0
+        self._next = self._watching
+
+    def _say_progress(self) -> None:
+        if self._now - self._said >= _PROGRESS_SECONDS:
+            self._said = self._now
+            self._report.say(
+                f"{self.progress.tried} of at most {self._max_candidates} candidates measured; a step takes "
+                f"{_ms(self.progress.seconds)}"
+            )
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1000:.2f} ms"
