@@ -69,3 +69,5 @@ def test_samples_become_rare_until_they_are_cheap(monkeypatch):
         taken += [step] if state.norms is None else []
     assert taken == [16, 32, 64, 128, 256]
     assert norms.squares().tolist() == [pytest.approx(3.0)] * 2
+    norms.add(torch.ones(3).to_sparse())
+    assert not norms.complete

@@ -204,7 +204,7 @@ def _sample(tensors: Mapping[str, torch.Tensor]) -> dict[str, list[float]]:
 
 def _choose(tensors: Mapping[str, torch.Tensor], turn: int = 0) -> list[tuple[str, torch.Tensor]]:
     """Return at most ``_TENSORS`` of the tensors that can be read. Successive turns choose different ones."""
-    usable = [(name, t) for name, t in tensors.items() if t.is_floating_point() and _can_be_read(t)]
+    usable = [(name, t) for name, t in tensors.items() if t.is_floating_point() and can_be_read(t)]
     stride = -(-len(usable) // _TENSORS) or 1
     return usable[turn % stride :: stride]
 
@@ -218,7 +218,8 @@ def _values(tensor: torch.Tensor, count: int, wait: bool = True) -> torch.Tensor
     return some.to("cpu", non_blocking=some.is_cuda and not wait, copy=True)
 
 
-def _can_be_read(tensor: torch.Tensor) -> bool:
+def can_be_read(tensor: torch.Tensor) -> bool:
+    """Return True if a check may read the tensor: a plain, dense one that is not being captured into a graph."""
     return (
         type(tensor) in (torch.Tensor, torch.nn.Parameter)  # reading other types, such as DTensor, may communicate
         and tensor.layout is torch.strided
@@ -261,7 +262,7 @@ class _Batches:
 def _add(digest: Any, value: Any) -> bool:
     """Add the numbers and strings of a batch to ``digest``. Return False if the batch contains none."""
     if isinstance(value, torch.Tensor):
-        if not _can_be_read(value):
+        if not can_be_read(value):
             return False
         digest.update(repr(_values(value, _OF_BATCH).tolist()).encode())
         return True

@@ -137,12 +137,14 @@ _NOISE_INTERVAL, _MAX_INTERVAL, _NOISE_COST = 16, 4096, 0.005
 class Norms:
     """Norms of this rank's dense gradients before and after they are averaged, in one step."""
 
-    __slots__ = ("_after", "_before", "_grads", "nanoseconds", "rounds")
+    __slots__ = ("_after", "_before", "_grads", "complete", "nanoseconds", "rounds")
 
     def __init__(self) -> None:
         self._grads: list[torch.Tensor] = []
         self._before: list[torch.Tensor] = []
         self._after: list[torch.Tensor] = []
+        self.complete = True
+        """False if the norm of a gradient cannot be measured."""
         self.rounds = 0
         """Number of rounds in which gradients were reduced."""
         self.nanoseconds = 0
@@ -151,8 +153,11 @@ class Norms:
     def add(self, grad: torch.Tensor) -> None:
         """Record the norm of a gradient that is about to be submitted, and into which the result will be written."""
         begin = time.thread_time_ns()
-        self._grads.append(grad)
-        self._before.append(_norm(grad))
+        if monitoring.can_be_read(grad):
+            self._grads.append(grad)
+            self._before.append(_norm(grad))
+        else:
+            self.complete = False
         self.nanoseconds += time.thread_time_ns() - begin
 
     def reduced(self) -> None:
@@ -444,7 +449,7 @@ class NoiseSampler:
                 submissions.norms = Norms()
         elif phase == 0 and submissions.norms is not None:
             norms, submissions.norms = submissions.norms, None
-            if norms.rounds == 1 and submissions.can_measure_noise:
+            if norms.complete and norms.rounds == 1 and submissions.can_measure_noise:
                 self._send(norms, of, process_set.ranks or (), steps)
 
     def _send(self, norms: Norms, of: str, ranks: Sequence[int], steps: int) -> None:
