@@ -17,6 +17,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -43,8 +44,13 @@ def program(args: argparse.Namespace, out: Path, *more: str) -> list[str]:
     return [sys.executable, PROGRAM, *sizes, "--steps", str(args.steps), "--out", str(out), *more]
 
 
-def run(hosts: namespaces.Hosts, count: int, command: list[str], folder: Path, timeout: float, threshold: int) -> None:
-    """Run a job with one rank on each of the first ``count`` hosts. Raises RuntimeError with the output if it fails."""
+def run(
+    hosts: namespaces.Hosts, count: int, command: list[str], folder: Path, timeout: float, more: Mapping[str, str]
+) -> str:
+    """Run a job with one rank on each of the first ``count`` hosts, and return rank 0's output.
+
+    ``more`` is added to the environment of the ranks. Raises RuntimeError with the output if the job fails.
+    """
     key = make_key()
     server = StoreServer(key, host=namespaces.GATEWAY)
     try:
@@ -54,7 +60,7 @@ def run(hosts: namespaces.Hosts, count: int, command: list[str], folder: Path, t
         ranks = []
         for rank, extra in enumerate(environments(Column(OURS, OURS), count, 1, server.address, str(key_file))):
             words = hosts.inside(rank, command)
-            environment = {**os.environ, **extra, "HOROVOD_FUSION_THRESHOLD": str(threshold)}
+            environment = {**os.environ, **extra, **more}
             ranks.append(subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT))
         try:
             outputs = [process.communicate(timeout=timeout)[0].decode() for process in ranks]
@@ -65,6 +71,7 @@ def run(hosts: namespaces.Hosts, count: int, command: list[str], folder: Path, t
         for process, output in zip(ranks, outputs, strict=True):
             if process.returncode:
                 raise RuntimeError(f"a rank ended with {process.returncode}: {output[-2000:]}")
+        return outputs[0]
     finally:
         server.close()
 
@@ -115,11 +122,12 @@ def main() -> None:
         print(f"one worker: {shape.seconds.step * 1e3:.0f} ms a step", flush=True)
         print("| Hosts | Compression | Measured | Predicted | Error | Link in use | Cores |\n" + "|---" * 7 + "|")
         with namespaces.Hosts(max(args.hosts), args.rate, incoming=True) as hosts:
+            threshold = {"HOROVOD_FUSION_THRESHOLD": str(args.fusion_threshold)}
             for count in args.hosts:
                 for name in args.compressions:
                     out = folder / f"{count}-{name}.json"
                     command = program(args, out, "--compression", name)
-                    run(hosts, count, command, folder, args.timeout, args.fusion_threshold)
+                    run(hosts, count, command, folder, args.timeout, threshold)
                     cells = row(args, shape, count, name, json.loads(out.read_text()))
                     print("| " + " | ".join(cells) + " |", flush=True)
 

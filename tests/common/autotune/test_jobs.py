@@ -68,4 +68,4 @@ def test_a_rank_that_is_lost_meanwhile_ends_the_job(train):
 def test_a_job_that_is_too_short_says_so(train):
     done = train(*FLAGS, steps=5)
     assert done.code == 0, done.err
-    assert "the job ended before anything was measured" in done.err
+    assert "the search ended before anything was measured" in done.err

@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 MESSAGE = "autotune"
 """Name of the message by which rank 0 tells the other ranks its result."""
 
-_kept: Values | None = None  # result of an earlier epoch of this job
+_kept: tuple[Values, bool] | None = None  # values of this job so far, and True if their search was complete
 
 
 def remember(rank: int, what: dict[str, Any]) -> None:
     """Remember the result that rank 0 has sent; handler of ``MESSAGE``."""
     global _kept
-    _kept = dict(what["values"])
+    _kept = what["values"], what["done"]
 
 
 def begin(job: Job, engine: "Engine", settings: Settings, bus: MessageBus) -> "Session | None":
@@ -64,9 +64,8 @@ class Session:
         self._sink = make_sink(0, settings.flag("HOROVOD_LOG_HIDE_TIME"))
         self._shown = LOG_LEVELS.index(settings.text("HOROVOD_LOG_LEVEL")) <= LOG_LEVELS.index("warning")
         self._tuner: Tuner | None = Tuner(job, engine, settings, frozenset(given), self)
-        self._tuner.kept = _kept
         self._log = self._open_log() if settings.flag("HOROVOD_AUTOTUNE") else None
-        self._header = False
+        self._header = _kept is not None  # an earlier epoch has written it
         # Identifies the job among stored results. Taken before tuning, which changes the names of PyTorch's buckets.
         self._key: results.Key | None = None
         marks.also(self._stepped)
@@ -82,14 +81,14 @@ class Session:
                 self.say(f"stopped: {type(error).__name__}: {error}")
 
     def close(self) -> None:
-        """End autotune with the job. Says so if the search is not complete."""
+        """End autotune with this epoch of the job. Says so if the search is not complete."""
         tuner, self._tuner = self._tuner, None
         if tuner is not None and self._settings.flag("HOROVOD_AUTOTUNE") and not tuner.done:
             if tuner.progress.tried or tuner.progress.initial:
-                self.say(f"the job ended after {tuner.progress.tried} candidates; nothing was stored")
+                self.say(f"the search ended early, after {tuner.progress.tried} candidates; nothing was stored")
             else:
                 self.say(
-                    "the job ended before anything was measured; autotune needs more steps, marked by a distributed "
+                    "the search ended before anything was measured; it needs more steps, marked by a distributed "
                     "optimizer or by hvd.step()"
                 )
             if tuner.progress.initial is not None:
@@ -132,7 +131,7 @@ class Session:
 
     def keep(self, values: Values, seconds: float, gain: float, done: bool) -> None:
         """Tell the other ranks the best values so far, and store those of a complete search."""
-        self._bus.send(MESSAGE, values=values)
+        self._bus.send(MESSAGE, values=values, done=done)
         if not done or self._key is None:
             return
         from horovod.common.autotune import results
@@ -151,15 +150,15 @@ class Session:
         except OSError as error:
             self.say(f"the result was not stored: {error}")
 
-    def find(self, initial: Values) -> Values | None:
-        """Return stored values for this model, hosts and settings, or None."""
+    def find(self, initial: Values) -> tuple[Values, bool] | None:
+        """Return the values found so far by this job, or those stored for this model, hosts and settings."""
         from horovod.common.autotune import results
 
         model = int(self._engine.stats()["period_hash"])
         if model:  # otherwise the steps differ, so there is no schedule to identify the model
             self._key = results.Key(f"{model:016x}", list(self._job.hosts), self._agreed)
-        if not self._settings.flag("HOROVOD_AUTOTUNE_REUSE"):
-            return None
+        if _kept is not None or not self._settings.flag("HOROVOD_AUTOTUNE_REUSE"):
+            return _kept
         found = results.load(self._key) if self._key is not None else None
         if found is None or found.values.keys() != initial.keys():
             self.say("no stored result fits this model, these hosts and settings")
@@ -167,15 +166,16 @@ class Session:
         when = time.strftime("%Y-%m-%d %H:%M", time.localtime(found.time))
         text = ", ".join(f"{name}={value}" for name, value in found.values.items())
         self.say(f"using the result of {when} ({found.gain:.1%} less time per step): {text}")
-        return found.values
+        return found.values, True
 
     def _open_log(self) -> int | None:
         path = self._settings.text("HOROVOD_AUTOTUNE_LOG")
         if not path:
             return None
         try:
-            descriptor = private_files.open_file(path, os.O_WRONLY, mode=0o644)
-            os.ftruncate(descriptor, 0)
+            descriptor = private_files.open_file(path, os.O_WRONLY | os.O_APPEND, mode=0o644)
+            if _kept is None:  # otherwise an earlier epoch of this job has written rows
+                os.ftruncate(descriptor, 0)
             return descriptor
         except OSError as error:
             self.say(f"the log file {path} is not written: {error.strerror or error}")

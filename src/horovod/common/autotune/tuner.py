@@ -42,8 +42,11 @@ class Report(Protocol):
     def keep(self, values: Values, seconds: float, gain: float, done: bool) -> None:
         """Keep values for later epochs of the job, and for later jobs if ``done``."""
 
-    def find(self, initial: Values) -> Values | None:
-        """Return stored values for this model, hosts and settings, or None. Called once, before anything changes."""
+    def find(self, initial: Values) -> tuple[Values, bool] | None:
+        """Return the values found so far, in this job or an earlier one, and True if their search was complete.
+
+        Called once, before anything changes. None if there are no such values.
+        """
 
 
 @dataclass(frozen=True)
@@ -112,8 +115,6 @@ class Tuner:
         self._searches = settings.flag("HOROVOD_AUTOTUNE")
         self._plan = Plan({}, [])
         self.progress = Progress({})
-        self.kept: Values | None = None
-        """Values found in an earlier epoch of the job, applied in place of a search."""
         self._measuring: Measuring | None = None
         self._next: Callable[[float], None] = self._warming
         self._now = 0.0
@@ -150,12 +151,11 @@ class Tuner:
             self._job, self._fixed, self._threshold, self._tuning, self.step_bytes, bucket_tuning.used
         )
         self.progress = Progress(dict(self._plan.initial))
-        self._values = self.progress.best
-        stored = self._report.find(self._plan.initial)
-        found = self.kept or stored
-        if found is not None and found.keys() == self._plan.initial.keys():
-            self.progress.best = found
-            self._apply(found)
+        self._values = self._plan.initial
+        found, complete = self._report.find(self._plan.initial) or ({}, False)
+        self.progress.best.update({name: value for name, value in found.items() if name in self.progress.best})
+        if complete:
+            self._apply(self.progress.best)
             self._watch()
         elif self._searches and self._plan.parameters:
             self._search()
