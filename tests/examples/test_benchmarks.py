@@ -31,6 +31,10 @@ MEASURES = {
         [*IN_A_JOB, "commit.py", "--network=resnet18", "--batch=1", "--pairs=2"],
         r"rank 0: resnet18, batch 1, 22.3 million numbers of state: a step ",
     ),
+    "sharded": (
+        [*IN_A_JOB, "sharded.py", "--layers=1", "--width=64", "--rounds=2"],
+        r"\| DDP, ZeroRedundancyOptimizer \| 0 \|",
+    ),
     "jax_chain": (
         [sys.executable, "jax_chain.py", "--ranks", "2", "--rounds=1", "--seconds=0", "--chains", "1"],
         r"\| 4 KiB x 1 \| \d+\.\d+ \|",
@@ -52,7 +56,7 @@ MEASURES = {
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("name", MEASURES)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.long) if n == "sharded" else n for n in MEASURES])
 def test_it_measures(name: str, tmp_path: Path) -> None:
     command, printed = MEASURES[name]
     if name == "jax_chain":

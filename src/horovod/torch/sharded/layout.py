@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
-BUCKET_BYTES = 32 * 1024 * 1024
+BUCKET_BYTES = 16 * 1024 * 1024
 
 
 class Item(NamedTuple):

@@ -16,7 +16,7 @@ from horovod.torch.ops.reducescatter import reducescatter_async
 from horovod.torch.ops.tensors import set_rank_and_size
 from horovod.torch.sharded.layout import Item, Layout, Segment, make_layouts, segments
 
-_MAX_IN_FLIGHT = 3  # buckets whose gradients wait for other ranks
+_MAX_IN_FLIGHT = 4  # buckets whose gradients wait for other ranks
 _WAIT_SECONDS = 1.0
 
 
@@ -41,12 +41,16 @@ class Bucket:
 
     def take_gradients(self) -> torch.Tensor:
         """Return the gradients as one flat tensor, zeros where there is none, and release those of the parameters."""
-        flat = torch.zeros_like(self.flat)
+        flat, end = torch.empty_like(self.flat), 0
         for p, offset in zip(self.members, self.layout.offsets, strict=True):
-            if p.grad is not None:
-                gradient = p.grad.to_dense() if p.grad.layout is not torch.strided else p.grad
-                flat[offset : offset + p.numel()].view(p.shape).copy_(gradient)
-                p.grad = None
+            end = offset + p.numel()
+            part = flat[offset:end]
+            if p.grad is None:
+                part.zero_()
+                continue
+            part.view(p.shape).copy_(p.grad.to_dense() if p.grad.layout is not torch.strided else p.grad)
+            p.grad = None
+        flat[end:].zero_()
         return flat
 
     def finish(self) -> torch.Tensor:
