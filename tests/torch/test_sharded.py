@@ -1,14 +1,19 @@
 """ShardedOptimizer: equal to DistributedOptimizer bit for bit, state that loads anywhere, and refusals."""
 
+import os
+import signal
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
 import torch
+from torch.utils.checkpoint import checkpoint
 
 import horovod.torch as hvd
 from horovod.torch.sharded.layout import Item, make_layouts, segments
 from tests.ranks import on_ranks
+from tests.torch.test_backward_errors import Raises
 
 MAKERS = {
     "momentum": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9, weight_decay=1e-3, nesterov=True),
@@ -55,7 +60,7 @@ def train(net, optimizer, numbers, passes=1):
 def both(make, passes=1):
     nets = Net(), Net()
     optimizers = [make(groups_of(net)) for net in nets]
-    sharded = hvd.ShardedOptimizer(optimizers[0], nets[0].named_parameters(), passes)
+    sharded = hvd.ShardedOptimizer(optimizers[0], nets[0].named_parameters(), hvd.Compression.none, passes)
     return nets, (
         sharded,
         hvd.DistributedOptimizer(optimizers[1], nets[1].named_parameters(), hvd.Compression.none, passes),
@@ -129,6 +134,8 @@ def test_refusals():
         hvd.broadcast_optimizer_state(optimizer, root_rank=0)
     with pytest.raises(ValueError, match=r"'optimizer' must not be a hvd\.ShardedOptimizer"):
         hvd.elastic.TorchState(model=net, optimizer=optimizer)
+    with pytest.raises(ValueError, match="ShardedOptimizer: compression must be"):
+        hvd.ShardedOptimizer(torch.optim.SGD(net.parameters(), lr=0.1), None, hvd.Compression.wire_fp16)
     net(batch(1)).sum().backward()
     with pytest.raises(RuntimeError, match="after its gradients were reduced"):
         net(batch(2)).sum().backward()
@@ -136,6 +143,61 @@ def test_refusals():
     net.double()
     with pytest.raises(RuntimeError, match="memory was replaced"):
         optimizer.step()
+
+
+@on_ranks(2)
+def test_backward_fails_on_one_rank():
+    nets, optimizers = both(MAKERS["momentum"], passes=2)
+    net, optimizer = nets[0], optimizers[0]
+    for number, go_on in enumerate((lambda: None, optimizer.zero_grad, lambda: hvd.allreduce(torch.ones(1)))):
+        net(batch(number)).sum().backward()
+        Raises.count = int(hvd.rank() == 1)
+        error, text = (LookupError, "raised in backward") if Raises.count else (hvd.HorovodInternalError, "on rank 1")
+        with pytest.raises(error, match=text):
+            net.second(Raises.apply(net.first(batch(number)))).sum().backward()
+        go_on()
+        for one, other in zip(nets, optimizers, strict=True):
+            train(one, other, [number], passes=2)
+    assert_equal(nets)
+
+
+@on_ranks(2)
+def test_reentrant_checkpoint_and_compression():
+    nets = Net(), Net()
+    for net, wrap in zip(nets, (hvd.ShardedOptimizer, hvd.DistributedOptimizer), strict=True):
+        optimizer = wrap(MAKERS["momentum"](groups_of(net)), net.named_parameters(), hvd.Compression.fp16)
+        for number in range(2):
+            x = batch(number).requires_grad_(True)
+            net.second(checkpoint(lambda y, net=net: net.first(y).tanh(), x, use_reentrant=True)).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    for a, b in zip(nets[0].parameters(), nets[1].parameters(), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def loses_a_rank(ended):
+    net = Net()
+    optimizer = hvd.ShardedOptimizer(MAKERS["momentum"](groups_of(net)), net.named_parameters())
+    train(net, optimizer, [1])
+
+    def die(_):
+        ended.write_text(str(time.time()))
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    if hvd.rank() == 2:
+        net.scale.register_post_accumulate_grad_hook(die)
+    with pytest.raises(hvd.HorovodInternalError) as error:
+        train(net, optimizer, [2])
+    optimizer.zero_grad()  # raises no second error
+    return str(error.value), time.time()
+
+
+@pytest.mark.heavy
+def test_a_rank_is_lost_during_a_step(pool, tmp_path):
+    results = pool(3).run(loses_a_rank, tmp_path / "ended", errors=True)
+    for message, noticed in results[:2]:
+        assert "rank 2" in message
+        assert noticed - float((tmp_path / "ended").read_text()) < 10, "far less than the timeout of collectives"
 
 
 @pytest.mark.heavy

@@ -8,12 +8,14 @@ from typing import Any
 
 import torch
 
+from horovod.common.compression import refuse_wire
 from horovod.common.frontends import TORCH as face
 from horovod.common.gradients import check_passes
 from horovod.common.ops import Average, Sum
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.steps import marks
 from horovod.common.weights import current
+from horovod.torch.compression import Compression
 from horovod.torch.functions import allgather_object
 from horovod.torch.ops.alltoall import alltoall
 from horovod.torch.optimizer import override
@@ -30,6 +32,7 @@ ELEMENTWISE = frozenset(
 def ShardedOptimizer(
     optimizer: torch.optim.Optimizer,
     named_parameters: Iterable[tuple[str, torch.Tensor]] | None = None,
+    compression: Any = Compression.none,
     backward_passes_per_step: int = 1,
     op: int = Average,
     *,
@@ -52,6 +55,8 @@ def ShardedOptimizer(
             ``horovod.torch.sharded.optimizer.ELEMENTWISE``, not wrapped yet. Existing state is divided as well.
         named_parameters (Iterable[tuple[str, torch.Tensor]], optional): Names of the parameters, the keys of
             ``state_dict()``. Default: names by position.
+        compression (Compressor): Compression of gradients, such as ``Compression.fp16``; the ``wire_*`` compressors are
+            not accepted. Default: none.
         backward_passes_per_step (int): Number of backward passes over which gradients accumulate locally; the last one
             reduces them. Default: 1.
         op (int): ``Average`` (default) or ``Sum``.
@@ -79,6 +84,7 @@ def ShardedOptimizer(
         raise ValueError("optimizer must be sharded before its learning rate scheduler is created; swap the two lines")
     if op not in (Average, Sum):
         raise ValueError(f"op must be hvd.Average or hvd.Sum, got {op!r}")
+    refuse_wire(compression, "ShardedOptimizer")
     passes = check_passes(backward_passes_per_step)
     names = name_parameters(optimizer.param_groups, named_parameters)
     face.require_job()
@@ -89,7 +95,7 @@ def ShardedOptimizer(
     groups = [group["params"] for group in optimizer.param_groups]
     key = next(iter(names))
     wire = unique_on_the_wire(optimizer, {key: "sharded"}, process_set)[key]
-    shards = Shards(groups, names, wire, op, passes, process_set)
+    shards = Shards(groups, names, wire, compression, op, passes, process_set)
     before = dict(optimizer.state)
     optimizer.state.clear()
     for i, group in enumerate(optimizer.param_groups):
@@ -147,6 +153,7 @@ class _Sharded:
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Discard all gradients, whether reduced or not."""
+        self._hvd_shards.recover()
         for p in self._hvd_shards.parameters:
             p.grad = None
         self._hvd_shards.reset()

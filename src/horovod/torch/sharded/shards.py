@@ -1,17 +1,21 @@
 """Parameters in flat buckets, the reduction of their gradients to shards, and the gathering of updated parameters."""
 
-import weakref
+import contextlib
+from _thread import get_ident
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-from horovod.common.ops import Sum
+from horovod.common.exceptions import HorovodInternalError
+from horovod.common.frontends import TORCH as face
+from horovod.common.ops import Max, Sum
 from horovod.common.process_sets import ProcessSet
+from horovod.torch import backward
 from horovod.torch.ops import handles
 from horovod.torch.ops.allgather import allgather_async
-from horovod.torch.ops.allreduce import allreduce_
+from horovod.torch.ops.allreduce import allreduce_, allreduce_async_
 from horovod.torch.ops.reducescatter import reducescatter_async
 from horovod.torch.ops.tensors import set_rank_and_size
 from horovod.torch.sharded.layout import Item, Layout, Segment, make_layouts, segments
@@ -36,6 +40,7 @@ class Bucket:
         self.shard = self.flat[rank * layout.shard : (rank + 1) * layout.shard]
         self.segments = segments(layout, [p.numel() for p in parameters], rank)
         self.handle: int | None = None
+        self._restore: Callable[[torch.Tensor], torch.Tensor]  # undoes the compression
         self.reduced: torch.Tensor | None = None  # this rank's shard of the gradients
         self.missing: set[torch.Tensor] = set()
 
@@ -53,12 +58,18 @@ class Bucket:
         flat[end:].zero_()
         return flat
 
+    def start(self, compression: Any, op: int, process_set: ProcessSet) -> None:
+        """Submit the gradients and release them."""
+        flat, context = compression.compress(self.take_gradients())
+        self._restore = lambda values: compression.decompress(values, context)
+        self.handle = reducescatter_async(flat, self.name, op, process_set)
+
     def finish(self) -> torch.Tensor:
         """Wait for the reduction, and return this rank's shard of the gradients."""
         if self.reduced is None:
             handle, self.handle = self.handle, None
             assert handle is not None
-            self.reduced = handles.synchronize(handle)
+            self.reduced = self._restore(handles.synchronize(handle))
         return self.reduced
 
     def moved(self) -> bool:
@@ -68,20 +79,34 @@ class Bucket:
         return any(p.numel() and p.data_ptr() != at + offset * width for p, offset in offsets)
 
 
+class Slot:
+    """A parameter, its bucket, and the handle of its hook."""
+
+    def __init__(self, parameter: torch.Tensor, bucket: Bucket) -> None:
+        self.parameter, self.bucket = parameter, bucket
+        self.hook: Any = None
+
+
 class Shards:
-    """All buckets of an optimizer. Reduces gradients while ``backward()`` runs; the last pass before a step does."""
+    """All buckets of an optimizer. Implements ``backward.Reducer``: the last pass before a step reduces the gradients.
+
+    A bucket is submitted when all its gradients have arrived, or at the end of the pass. When all buckets are reduced,
+    a message with Max tells each rank which parameters have gradients on any rank, and of overflows and failures.
+    """
 
     def __init__(
         self,
         groups: Sequence[Sequence[torch.Tensor]],
         names: dict[torch.Tensor, str],
         wire: str,
+        compression: Any,
         op: int,
         passes: int,
         process_set: ProcessSet,
     ) -> None:
         self.parameters = [p for group in groups for p in group]
-        self.names, self.wire, self.op, self.passes, self.process_set = names, wire, op, passes, process_set
+        self.names, self.wire, self.process_set = names, wire, process_set
+        self.compression, self.op, self.passes = compression, op, passes
         self.rank, self.ranks = set_rank_and_size(process_set, "ShardedOptimizer")
         of_group = [i for i, group in enumerate(groups) for _ in group]
         items = [
@@ -101,30 +126,35 @@ class Shards:
         device = self.parameters[0].device
         # Gets an infinite gradient if any rank has an overflow, so that GradScaler skips the step on every rank.
         self.guard = torch.zeros(1, device=device)
-        self._of = {p: bucket for bucket in self.buckets for p in bucket.members}
         self._used: set[torch.Tensor] = set()
         self._in_flight: deque[Bucket] = deque()
+        self._message: tuple[int, torch.Tensor] | None = None  # handle and tensor
+        self._turn = backward.Turn()
+        self._pass: Any = None  # reference to the backward pass under way
         self._done = 0  # backward passes since the last step
-        self._queued = False
-        itself = weakref.ref(self)
-
-        def hook(p: torch.Tensor) -> None:
-            if (shards := itself()) is not None:
-                shards._has_gradient(p)
-
+        self._failed = self._recovers = False  # True if one of them raised an exception, and while that is reported
+        self._job = face.job
+        self._hooks = backward.Hooks(self)
         # A frozen parameter gets its hook too, because it may be unfrozen; registration requires requires_grad.
-        for p in self.parameters:
-            frozen = not p.requires_grad
-            p.requires_grad_(True)
-            p.register_post_accumulate_grad_hook(hook)
-            p.requires_grad_(not frozen)
+        for bucket in self.buckets:
+            for p in bucket.members:
+                frozen = not p.requires_grad
+                p.requires_grad_(True)
+                self._hooks.add(Slot(p, bucket))
+                p.requires_grad_(not frozen)
         self.reset()
 
+    @property
+    def name(self) -> str:
+        """Name of the message, unique in the job."""
+        return f"{self.wire}.used"
+
     def reset(self) -> None:
-        """Discard the gradients of all buckets."""
+        """Discard the gradients of all buckets, wait for operations in flight, and ignore their failures."""
+        self._leave_pass()
+        issued = [bucket.handle for bucket in self.buckets] + [self._message and self._message[0]]
+        self._message = None
         for bucket in self.buckets:
-            if bucket.handle is not None:
-                handles.synchronize(bucket.handle)
             bucket.handle = bucket.reduced = None
             bucket.missing = {p for p in bucket.members if p.requires_grad}
         for _, tensor, _ in self.owned:
@@ -132,29 +162,117 @@ class Shards:
         self.guard.grad = None
         self._used.clear()
         self._in_flight.clear()
-        self._done, self._queued = 0, False
+        self._done, self._failed = 0, False
+        with contextlib.suppress(Exception):
+            handles.synchronize_all([handle for handle in issued if handle is not None])
+        self._turn.end_round()
 
-    def _has_gradient(self, p: torch.Tensor) -> None:
-        bucket = self._of[p]
+    # ---- in a backward pass ----------------------------------------------------------------------------------------
+
+    def on_gradient(self, slot: Slot) -> None:
+        """Note a new gradient, and submit its bucket if it was the last one. Called by the hooks."""
+        if self._pass is None:
+            self._begin_pass()
+        if self._turn.thread != get_ident() and not self._turn.is_shared():
+            self._failed = True
+            raise RuntimeError(backward.TWO_THREADS)
+        p, bucket = slot.parameter, slot.bucket
         if bucket.reduced is not None or bucket.handle is not None:
             raise RuntimeError(
                 f"backward() computed a gradient of {self.names[p]!r} after its gradients were reduced; call step() or "
-                "zero_grad() first, pass backward_passes_per_step=n to accumulate n passes, and use activation "
-                "checkpointing with use_reentrant=False"
+                "zero_grad() first, or pass backward_passes_per_step=n to accumulate n passes"
             )
-        if not self._queued:
-            self._queued = True
-            torch.autograd.Variable._execution_engine.queue_callback(self._end_of_pass)
         self._used.add(p)
         if self._done == self.passes - 1:
             bucket.missing.discard(p)
             if not bucket.missing:
+                self._release()
+                self._start(bucket)
+
+    def _begin_pass(self) -> None:
+        with self._turn.lock:
+            self._turn.begin()
+            if self._pass is not None:
+                return
+            self.recover()
+            joined = backward.join(self)
+            self._pass = joined or backward.without_end
+            if joined is None:  # the end of this pass is not detected, so step() reduces the gradients
+                self._turn.end()
+
+    def pass_ended(self) -> bool:
+        """Count the pass that has ended; see ``backward.Reducer``."""
+        self._done += 1
+        due = self._done == self.passes
+        self._end_pass(with_round=due)
+        return due
+
+    def pass_failed(self) -> None:
+        """Record a failed pass; see ``backward.Reducer``.
+
+        Ranks whose pass succeeded wait for this rank, which reports the failure before it next waits itself.
+        """
+        self._end_pass()
+        if self.guard.grad is not None:  # the pass failed because the gradients were reduced before
+            return
+        self._done += 1
+        self._failed = True
+        if self._done >= self.passes:
+            handles.before_next_wait(self.recover)
+
+    def recover(self) -> None:
+        """Report a failed backward pass of this rank to the other ranks."""
+        if self._failed and self._done >= self.passes and not self._recovers:
+            self._recovers = True  # guards against recursion, because the reduction below waits too
+            try:
+                if self._job is face.job:
+                    with contextlib.suppress(Exception):
+                        self._reduce()
+                self.reset()
+            finally:
+                self._recovers = False
+
+    def _leave_pass(self) -> None:
+        current = self._pass() if self._pass is not None else None
+        if current is not None and self in current.reducers:
+            current.reducers.remove(self)
+        self._end_pass()
+
+    def _end_pass(self, with_round: bool = False) -> None:
+        self._pass = None
+        self._turn.end(with_round)
+
+    # ---- the reduction ---------------------------------------------------------------------------------------------
+
+    def synchronize(self) -> None:
+        """Reduce the gradients that are not reduced yet. Every rank must call it or run the same backward passes.
+
+        Raises:
+            HorovodInternalError: A rank was lost, or its backward pass failed.
+        """
+        self.recover()
+        if self.guard.grad is None:
+            self._leave_pass()
+            self._reduce()
+
+    def _reduce(self) -> None:
+        try:
+            self.begin()
+            self.answer()
+            self.finish()
+        except Exception:
+            self.reset()
+            raise
+
+    def begin(self, *, alone: bool = True) -> None:
+        """Submit the buckets that are not submitted yet; see ``backward.Reducer``."""
+        for bucket in self.buckets:
+            if bucket.handle is None and bucket.reduced is None:
                 self._start(bucket)
 
     def _start(self, bucket: Bucket) -> None:
-        self._release()
         self._in_flight.append(bucket)
-        bucket.handle = reducescatter_async(bucket.take_gradients(), bucket.name, self.op, self.process_set)
+        bucket.start(self.compression, self.op, self.process_set)
 
     def _release(self) -> None:
         """Release the gradients of buckets that are reduced. If many are in flight, wait for the oldest one.
@@ -169,34 +287,40 @@ class Shards:
                 return
             self._in_flight.popleft().finish()
 
-    def _end_of_pass(self) -> None:
-        self._queued = False
-        self._done += 1
-        if self._done == self.passes:
-            self.synchronize()
-
-    def synchronize(self) -> None:
-        """Reduce the gradients that are not reduced yet. Every rank must call it or run the same backward passes."""
-        if self.guard.grad is not None:
-            return
-        for bucket in self.buckets:
-            if bucket.handle is None and bucket.reduced is None:
-                self._start(bucket)
+    def answer(self, seconds: float = -1.0) -> bool:
+        """Send the message when all buckets are reduced; see ``backward.Reducer``."""
+        for bucket in self._in_flight:
+            if bucket.handle is not None and seconds >= 0 and not handles.wait_briefly(bucket.handle, seconds):
+                return False
+            bucket.finish()
         self._in_flight.clear()
-        sums = []
+        finite = True
         for bucket in self.buckets:
             values = bucket.finish()
-            sums.append(values.sum(dtype=torch.float64 if values.dtype == torch.float64 else torch.float32))
-        finite = all(bool(value.isfinite()) for value in sums)
+            dtype = torch.float64 if values.dtype == torch.float64 else torch.float32
+            finite = finite and bool(values.sum(dtype=dtype).isfinite())
         flags = [float(p in self._used) for p in self.parameters]
-        agreed = torch.tensor([float(not finite), *flags], device="cpu")
-        allreduce_(agreed, name=f"{self.wire}.used", op=Sum, process_set=self.process_set)
-        overflow, *used = agreed.tolist()
+        failed = face.require_job().rank + 1 if self._failed else 0
+        message = torch.tensor([float(failed), float(not finite), *flags], device="cpu")
+        self._message = allreduce_async_(message, name=self.name, op=Max, process_set=self.process_set), message
+        return True
+
+    def finish(self) -> None:
+        """Give this rank's elements their gradients, None where no rank has one; see ``backward.Reducer``."""
+        assert self._message is not None
+        (handle, message), self._message = self._message, None
+        handles.synchronize(handle)
+        failed, overflow, *used = message.tolist()
+        if failed:
+            raise HorovodInternalError(
+                f"backward() failed on rank {int(failed) - 1}, so the gradients that were reduced with it are invalid; "
+                "if that rank continues, call zero_grad() before the next backward()"
+            )
         self.guard.grad = torch.full_like(self.guard, float("inf") if overflow else 0.0)
         for segment, tensor, bucket in self.owned:
-            shard = bucket.reduced
-            assert shard is not None
+            shard = bucket.finish()
             tensor.grad = shard[segment.offset : segment.offset + tensor.numel()] if used[segment.index] else None
+        self._turn.end_round()
 
     def check_memory(self) -> None:
         """Check that the parameters still are views of the buckets.
