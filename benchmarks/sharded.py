@@ -140,7 +140,9 @@ def main() -> None:
         with torch.device("meta"):
             shape = args.layers, args.width, args.width // 64, args.context
             parameters = sum(p.numel() for p in GPT(*shape, wrap=lambda module: module).parameters())
-        print(f"{hvd.size()} ranks, {parameters:,} parameters, memory in MB\n\n{table(results, parameters, hvd.size())}")
+        print(
+            f"{hvd.size()} ranks, {parameters:,} parameters, memory in MB\n\n{table(results, parameters, hvd.size())}"
+        )
         if args.json:
             args.json.write_text(json.dumps(results))
     dist.destroy_process_group()
