@@ -219,7 +219,7 @@ class Arrival:
         library.hvd_mxnet_release(self._address)
 
     def wait(self) -> None:
-        """Wait for the operation.
+        """Wait until the operation is complete.
 
         Raises:
             MXNetError: The operation failed. Every call raises the error again.

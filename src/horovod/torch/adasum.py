@@ -79,13 +79,13 @@ class DeltaReducer:
         return f"adasum.{self._slots[0].name}" if self._slots else ""
 
     def add(self, parameters: Iterable[torch.Tensor], names: dict[torch.Tensor, str]) -> None:
-        """Add parameters."""
+        """Start to reduce the gradients of new parameters."""
         for p in parameters:
             self._slots.append(_Slot(p, names[p], self.options.passes))
         self.reset()
 
     def close(self) -> None:
-        """Remove the hooks."""
+        """Remove the gradient hooks of all parameters."""
         for slot in self._slots:
             if slot.hook is not None:
                 slot.hook.remove()

@@ -116,7 +116,7 @@ class GradientReducer:
         return f"gradients.ready.{self._slots[0].name}"
 
     def add(self, parameters: Iterable[torch.Tensor], names: dict[torch.Tensor, str]) -> None:
-        """Add parameters.
+        """Start to reduce the gradients of new parameters.
 
         If a new parameter already has a gradient, that gradient is treated as produced by the current pass.
         """

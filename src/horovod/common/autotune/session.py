@@ -100,7 +100,7 @@ class Session:
     # ---- tuner.Report ------------------------------------------------------------------------------------------------
 
     def say(self, text: str) -> None:
-        """Log a line on stderr."""
+        """Log one line of text on the standard error stream."""
         if self._shown:
             self._sink(LOG_LEVELS.index("info"), f"autotune: {text}")
 

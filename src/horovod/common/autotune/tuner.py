@@ -34,7 +34,7 @@ class Report(Protocol):
     """Receiver of what the tuner does."""
 
     def say(self, text: str) -> None:
-        """Show a line to the user."""
+        """Show one line of text to the user."""
 
     def row(self, values: Values, sample: Sample, step_bytes: int) -> None:
         """Add a row to the log file."""

@@ -94,7 +94,7 @@ class HorovodWork(Work):
     _source_rank = source_rank
 
     def synchronize(self) -> None:
-        """Wait for the operation."""
+        """Wait until the operation is complete."""
         self.wait()
 
     def get_future(self) -> Any:
