@@ -210,10 +210,11 @@ def test_one_rank_runs_eagerly_while_the_other_compiles(jax_pool):
     assert first[0][:3] == second[0][:3] == [[0, 2, 4, 6], [0, 4, 8, 12], [0, 2, 4, 6, 0, 2, 4, 6]]
 
 
-@on_jax(2, HOROVOD_DYNAMIC_PROCESS_SETS="1")
+@pytest.mark.heavy
+@on_jax(2)
 def test_weighted_averages():
     with jax.enable_x64(True):
-        weighted.check(hvd, jnp.asarray, hvd.add_process_set, ("float16", "bfloat16"), jax.jit)
+        weighted.check(hvd, jnp.asarray, None, ("float16", "bfloat16"), jax.jit)
     n = 1.0 + 2 * hvd.rank()
     loss = jax.grad(lambda x: (hvd.allreduce({"a": x}, weight=n, name="differentiable")["a"] * jnp.arange(2.0)).sum())
     np.testing.assert_allclose(loss(jnp.ones(2)), 2 * n / 4 * np.arange(2.0), rtol=1e-6)

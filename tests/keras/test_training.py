@@ -289,6 +289,7 @@ def test_embeddings():
             ours.fit(*parts, batch_size=4, shuffle=False, verbose=0)
 
 
+@pytest.mark.heavy
 @on_keras3(2)
 def test_weighted_averages():
     weighted.check(hvd, keras.ops.cast)

@@ -165,9 +165,9 @@ def test_join(tf_pool):
     assert results == [([3.0], 2), ([3.0, 2.0], 2), ([3.0, 2.0, 1.0], 2)]
 
 
-@on_tensorflow(2, HOROVOD_DYNAMIC_PROCESS_SETS="1")
+@on_tensorflow(2)
 def test_weighted_averages():
-    weighted.check(hvd, tf.cast, hvd.add_process_set, ("float16", "bfloat16"), tf.function)
+    weighted.check(hvd, tf.cast, None, ("float16", "bfloat16"), tf.function)
     with pytest.raises(ValueError, match="tensor must be dense with weight"):
         hvd.allreduce(tf.IndexedSlices(tf.ones([1, 2]), tf.constant([0])), weight=1)
     mine, n = tf.Variable([3.0, 4.0]), 1.0 + 2 * hvd.rank()

@@ -322,6 +322,7 @@ def train_with_weights(compiled, dtype="float64", tolerance=1e-9, steps=3, **opt
     hvd.check_in_sync(ours)
 
 
+@pytest.mark.heavy
 @on_tensorflow(2)
 def test_weighted_gradients_match_one_process():
     for compiled in (False, True):

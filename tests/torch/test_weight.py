@@ -211,6 +211,56 @@ def refusals():
         sharded.step()
 
 
+def scaled_losses():
+    """GradScaler: an infinite gradient counts on all ranks, unless its rank has weight 0."""
+    net, twin = network(dtype=torch.float32), network(dtype=torch.float32)
+    optimizer, plain = wrap(net), torch.optim.SGD(twin.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
+    for step in range(4):
+        infinite, counts = step in (1, 2), step != 2
+        mine = batch(step, rows=rows_of(step + 3, hvd.rank())).float()
+        optimizer.zero_grad()
+        with hvd.weight(len(mine) if hvd.rank() or counts else 0):
+            loss = net(mine).square().mean()
+            scaler.scale(loss * torch.inf if infinite and hvd.rank() == 0 else loss).backward()
+        scaler.unscale_(optimizer)
+        torch.nn.utils.clip_grad_norm_(net.parameters(), 0.05)
+        scaler.step(optimizer)
+        scaler.update()
+        if step != 1:
+            counted = [r for r in range(hvd.size()) if r or counts]
+            plain.zero_grad()
+            twin(torch.cat([batch(step, r, rows_of(step + 3, r)) for r in counted]).float()).square().mean().backward()
+            torch.nn.utils.clip_grad_norm_(twin.parameters(), 0.05)
+            plain.step()
+            assert_close(net, twin, rtol=1e-5, atol=1e-6)
+    assert scaler.get_scale() == 2.0**9
+
+
+def in_a_process_set():
+    pair = hvd.add_process_set([1, 2])
+    if hvd.rank() in (1, 2):
+        net = network()
+        optimizer = wrap(net, process_set=pair)
+        with hvd.weight(hvd.rank()):
+            net(batch(0)).square().mean().backward()
+        losses = [net(batch(0, rank)).square().mean() * rank / 3 for rank in (1, 2)]
+        for p, expected in zip(net.parameters(), torch.autograd.grad(sum(losses), list(net.parameters())), strict=True):
+            torch.testing.assert_close(p.grad, expected)
+        optimizer.step()
+    hvd.barrier()
+    hvd.remove_process_set(pair)
+
+
+@on_ranks(3, HOROVOD_DYNAMIC_PROCESS_SETS="1")
+def test_weighted_gradients_in_a_process_set():
+    weights.current.used = False
+    try:
+        in_a_process_set()
+    finally:
+        weights.current.used = False
+
+
 @on_ranks(2)
 def test_weighted_gradients_match_one_process():
     weights.current.used = False
@@ -222,6 +272,9 @@ def test_weighted_gradients_match_one_process():
         train("callable")
         train("callable", gradient_as_bucket_view=True, dtype=torch.float32, tolerance=1e-5)
         train("block", compression="fp16", tolerance=5e-3)
+        train("block", compression="wire_bf16", dtype=torch.float32, tolerance=5e-2)
+        train("block", compression="wire_int8", dtype=torch.float32, tolerance=5e-2)
+        scaled_losses()
         skip_without_samples()
         left_over_gradients_do_not_count()
         failures_reach_all_ranks()
