@@ -29,7 +29,7 @@ HERE = Path(__file__)
 Environment = Mapping[str, str]
 
 
-def program(workload: str, steps: int, out: str) -> None:
+def program(workload: str, steps: int, seconds: float, out: str) -> None:
     """Train as one rank. Rank 0 writes the median of its later steps, in seconds."""
     import time
 
@@ -51,7 +51,7 @@ def program(workload: str, steps: int, out: str) -> None:
         text = torch.randint(96, (1, 64))
         loss = lambda: model(text).square().mean()  # noqa: E731
     else:
-        small, large = ([Layer(n, 0.001) for _ in range(count)] for n, count in ((width, 16), (4 * width, 5)))
+        small, large = ([Layer(n, seconds) for _ in range(count)] for n, count in ((width, 16), (4 * width, 5)))
         model = torch.nn.Sequential(*small, torch.nn.Linear(width, 4 * width), *large)  # as in VGG: the largest last
         loss = lambda: model(torch.ones(4, width)).square().mean()  # noqa: E731
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), 1e-3), model.named_parameters())
@@ -83,11 +83,23 @@ def compare(args: argparse.Namespace, folder: Path, run: Callable[[list[str], En
     out = folder / "out.json"
 
     def job(steps: int, **environment: str) -> tuple[float, str]:
-        words = [sys.executable, str(HERE), args.workload, "--rank", str(out), "--steps", str(steps)]
+        words = [
+            sys.executable,
+            str(HERE),
+            args.workload,
+            "--rank",
+            str(out),
+            "--steps",
+            str(steps),
+            "--seconds",
+            str(args.seconds),
+        ]
         text = run(words, {"XDG_CACHE_HOME": str(folder), **environment})
         return json.loads(out.read_text()), text
 
-    _, text = job(args.steps, HOROVOD_AUTOTUNE="1", HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE=str(args.sample))
+    candidates = {"HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES": str(args.candidates)}
+    sample = {"HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE": str(args.sample)}
+    _, text = job(args.steps, HOROVOD_AUTOTUNE="1", **candidates, **sample)
     print(*re.findall(r"autotune: .*", text), sep="\n", flush=True)
     default, tuned = [], []
     for _ in range(args.repeats):
@@ -111,12 +123,16 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=800, help="steps of the job that searches (default 800)")
     parser.add_argument("--short", type=int, default=90, help="steps of the other jobs (default 90)")
     parser.add_argument("--sample", type=int, default=10, help="steps per sample (default 10)")
+    parser.add_argument("--candidates", type=int, default=20, help="maximum number of candidates (default 20)")
+    parser.add_argument(
+        "--seconds", type=float, default=0.001, help="of a layer's forward in ``layers`` (default 0.001)"
+    )
     parser.add_argument("--repeats", type=int, default=3, help="jobs with each settings (default 3)")
     parser.add_argument("--timeout", type=float, default=300.0, help="seconds for one job (default 300)")
     parser.add_argument("--rank", default="", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.rank:
-        program(args.workload, args.steps, args.rank)
+        program(args.workload, args.steps, args.seconds, args.rank)
         return
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # exit normally, so that the ranks are stopped
     with tempfile.TemporaryDirectory(prefix="bench-") as temporary:

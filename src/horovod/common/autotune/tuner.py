@@ -27,7 +27,7 @@ _SCHEDULE_STEPS = 20  # Maximum steps to wait for a schedule; programs whose ste
 _PROGRESS_SECONDS = 10.0  # Minimum time between progress lines.
 _WINDOW = 50  # Steps in a window after tuning.
 _DRIFT = 0.15  # Change of the step time after which tuning starts again, as a fraction.
-_DRIFT_WINDOWS = 4  # Number of windows in a row that must have drifted.
+_DRIFT_WINDOWS = 4  # Number of windows in a row that must have drifted; doubles with each search.
 
 
 class Report(Protocol):
@@ -78,7 +78,7 @@ def make_plan(job: Job, fixed: frozenset[str], threshold: int, tuning: Values, s
 
     largest = 1 << max(step_bytes - 1, 0).bit_length()  # larger values have the same effect
     if "HOROVOD_FUSION_THRESHOLD" not in fixed:
-        add(FUSION, threshold, 64 << 10, min(MAX_FUSION, largest), step_bytes // 4)
+        add(FUSION, threshold, 64 << 10, min(MAX_FUSION, largest), largest // 4)
     if buckets:
         add(BUCKET, BucketSizes().bucket, 64 << 10, min(64 << 20, largest))
         add(SMALL, BucketSizes().small, 4 << 10, min(16 << 20, largest))
@@ -126,7 +126,7 @@ class Tuner:
         """Bytes that a step reduces on this rank, measured before the search."""
         self._said = 0.0
         self._usual = 0.0  # Step time in seconds after tuning.
-        self._drifted = 0
+        self._drifted, self._patience = 0, _DRIFT_WINDOWS
 
     def stepped(self, now: float) -> None:
         """Handle the end of a step at the time ``now``, in seconds. Called by the training thread."""
@@ -202,7 +202,8 @@ class Tuner:
         now, self._times = median(self._times), []
         self._usual = self._usual or now
         self._drifted = self._drifted + 1 if abs(now / self._usual - 1) > _DRIFT else 0
-        if self._drifted >= _DRIFT_WINDOWS and self._searches:
+        if self._drifted >= self._patience and self._searches:
+            self._patience *= 2
             self._report.say(
                 f"a step has taken {_ms(now)} lately instead of {_ms(self._usual)}; tuning again from these settings"
             )
