@@ -108,6 +108,9 @@ class Worker:
         environ = {name: value for name, value in os.environ.items() if not name.startswith("HOROVOD_")}
         environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, sys.path)])
         environ.setdefault("OMP_NUM_THREADS", "1")
+        environ["TMPDIR"] = (
+            folder  # TensorFlow's AutoGraph removes its generated files only if a process exits by itself
+        )
         environ.update(kind.environ)
         with open(self._log, "wb") as log:
             self.process = subprocess.Popen(

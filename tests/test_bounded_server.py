@@ -96,21 +96,3 @@ def test_many_clients_at_once_have_their_time():
         for sock in clients:
             sock.close()
         server.close()
-
-
-def test_a_request_that_is_answered_for_long_is_left_alone(server):
-    go = threading.Event()
-
-    class Late(HttpRequest):
-        def do_GET(self):
-            go.wait(20)
-            self.wfile.write(b"late")
-
-    late = BoundedServer(("127.0.0.1", 0), Late, most=1, patience=0.2)
-    with stranger(late, b"GET / HTTP/1.0\r\n\r\n") as client:
-        eventually(lambda: late.connections == 1 and not late._silent, 20, "the request is there")
-        with stranger(late) as other:  # occupies the only slot
-            eventually(lambda: closed(other), 20, "it is hung up on")
-        go.set()
-        assert client.recv(100) == b"late"
-    late.close()

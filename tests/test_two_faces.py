@@ -1,7 +1,5 @@
 """Several frontends in one process share one engine and do not disturb each other."""
 
-import threading
-
 import numpy as np
 import pytest
 
@@ -43,82 +41,6 @@ def test_equal_names_at_once():
     assert hvd_tf.rank() == hvd_np.rank() == rank
     assert state.engine is engine
     assert engine.stats()["operations"] - before >= 50
-
-
-@on_tensorflow(2)
-def test_equal_names_from_three_threads():
-    """Three frontends, each in a thread, use the same names for tensors of different shapes and dtypes."""
-    rank, results, names = hvd_np.rank(), {}, ["x", "allreduce.x", "y"]
-
-    def repeat(kind, act):
-        results[kind] = [[act(float(turn), name) for name in names] for turn in range(20)]
-
-    jobs = [
-        ("numpy", lambda x, name: hvd_np.allreduce(np.full(2, x + rank), op=hvd_np.Sum, name=name).tolist()),
-        ("torch", lambda x, name: hvd_torch.allreduce(torch.full((3,), x), op=hvd_torch.Max, name=name).tolist()),
-        ("tensorflow", lambda x, name: hvd_tf.allreduce(tf.fill((1,), x), op=hvd_tf.Sum, name=name).numpy().tolist()),
-    ]
-    # On the other rank, another frontend starts first.
-    threads = [threading.Thread(target=repeat, args=job, daemon=True) for job in jobs[rank:] + jobs[:rank]]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert not any(thread.is_alive() for thread in threads)
-    assert results["numpy"] == [[[2.0 * turn + 1] * 2] * 3 for turn in range(20)]
-    assert results["torch"] == [[[float(turn)] * 3] * 3 for turn in range(20)]
-    assert results["tensorflow"] == [[[2.0 * turn]] * 3 for turn in range(20)]
-
-
-@on_tensorflow(2, initialized=False)
-def test_shutdown_of_one_leaves_the_others_at_work():
-    from horovod.common.state import state
-
-    def torch_works():
-        return hvd_torch.allreduce(torch.ones(2), op=hvd_torch.Sum, name="t").tolist() == [2.0, 2.0]
-
-    def tensorflow_works():
-        return hvd_tf.allreduce(tf.ones(2), op=hvd_tf.Sum, name="t").numpy().tolist() == [2.0, 2.0]
-
-    # Before any init in this process, or after a shutdown.
-    with pytest.raises((tf.errors.FailedPreconditionError, tf.errors.UnknownError), match="init"):
-        tensorflow_works()
-    hvd_torch.init()
-    assert not hvd_tf.is_initialized()
-    hvd_tf.init()
-    engine = state.engine
-    assert torch_works()
-    assert tensorflow_works()
-
-    hvd_torch.shutdown()
-    assert not hvd_torch.is_initialized()
-    assert hvd_tf.is_initialized()
-    with pytest.raises(RuntimeError, match="shut down"):
-        torch_works()
-    with pytest.raises(ValueError, match="init"):
-        hvd_torch.rank()
-    assert tensorflow_works()
-    hvd_torch.init()
-    hvd_tf.shutdown()
-    with pytest.raises(tf.errors.UnknownError, match="shut down"):
-        tensorflow_works()
-    assert torch_works()
-    hvd_np.init()
-    with pytest.raises(ValueError, match="complex128"):  # does not disturb the other frontends
-        hvd_np.allreduce(np.ones(3, complex), name="y")
-    hvd_np.shutdown()
-    with pytest.raises(RuntimeError, match="shut down"):
-        hvd_np.allreduce(np.ones(3))
-    assert torch_works()
-    assert state.engine is engine
-    assert set(state.faces) == {"torch"}
-    hvd_torch.shutdown()
-    assert state.engine is None
-    hvd_tf.shutdown()  # has no effect on the others
-
-    hvd_tf.init()
-    assert tensorflow_works()
-    hvd_tf.shutdown()
 
 
 @on_keras_on_tensorflow(2)

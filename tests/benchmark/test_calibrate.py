@@ -6,7 +6,7 @@ import pytest
 
 from horovod import _core
 from horovod.benchmark import calibrate
-from horovod.benchmark.calibrate import TURNS, Sweep, Times, better, candidate, decide, threshold
+from horovod.benchmark.calibrate import TURNS, Sweep, Times, better, candidate, threshold
 
 KIB = 1 << 10
 UP_TO = Sweep("doubling_bytes", (0, 1 << 40), tuple(("allreduce", n * KIB, True) for n in (4, 8, 16, 32, 64)))
@@ -54,13 +54,6 @@ def test_a_size_up_to_which(second: list[float], expected: int) -> None:
 )
 def test_a_size_from_which_on(second: list[float], expected: int) -> None:
     assert threshold(FROM, steady([1.0] * 5, second), 16 * KIB) == expected
-
-
-def test_the_direct_way_counts_for_two_members() -> None:
-    sweep = Sweep("direct_bytes", UP_TO.values, UP_TO.cases)
-    times = steady([1.0] * 5, [0.5, 0.5, 2.0, 2.0, 2.0])
-    assert decide(sweep, times, 16 * KIB, [0] * 4) == 16 * KIB  # 8 KiB on 4 members
-    assert decide(sweep, times, 16 * KIB, [0] * 2) == 16 * KIB - 1
 
 
 def test_a_candidate_has_to_win_somewhere_and_lose_nowhere() -> None:

@@ -3,16 +3,9 @@
 import pytest
 
 from horovod.chaos import Event, Kind
-from horovod.chaos.events import Member, Outcome, Ranks, acting, concerns, lines, percentile, why_not
+from horovod.chaos.events import Member, Outcome, Ranks, acting, concerns, lines, why_not
 
 # The report on faults at the end of a job.
-
-
-def test_percentiles():
-    assert percentile([3.0], 0.99) == 3.0
-    values = [float(n) for n in range(1, 101)]
-    assert (percentile(values, 0.5), percentile(values, 0.99), percentile(values, 1.0)) == (50.0, 99.0, 100.0)
-    assert percentile([2.0, 1.0], 0.5) == 1.0
 
 
 def test_the_report():

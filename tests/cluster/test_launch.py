@@ -54,15 +54,6 @@ def test_what_reaches_a_worker(cluster: Cluster, tmp_path: Path) -> None:
     assert [eval(line) for line in places(done)] == [[*expected, "given"], [*expected, ""]]
 
 
-def test_a_directory_that_a_host_does_not_have(cluster: Cluster) -> None:
-    """/var/tmp is private to each host."""
-    cluster.launcher.run("mkdir -p /var/tmp/here")
-    done = run_job(cluster, "-np", "2", "-H", "host1:1,host2:1", "true", cwd="/var/tmp/here", clean=False)
-    assert done.code != 0
-    assert "/var/tmp/here" in done.words[-1] or "/var/tmp/here" in "\n".join(done.words[-3:])
-    assert "host2" in done.err
-
-
 # Use of ssh
 
 
@@ -132,13 +123,6 @@ def test_a_host_with_another_key_than_known(cluster: Cluster) -> None:
     assert "ssh-keygen -R host2" in said
 
 
-def test_a_host_that_is_down(cluster: Cluster) -> None:
-    cluster.link_down(3)
-    said = failing(cluster, "-np", "3", "-H", "host1:1,host2:1,host3:1", *PLACE)
-    assert "host host3 (rank 2)" in said
-    assert "cannot be reached" in said
-
-
 def test_a_name_that_does_not_exist(cluster: Cluster) -> None:
     assert "nowhere" in failing(cluster, "-np", "2", "-H", "host1:1,nowhere:1", *PLACE)
 
@@ -148,16 +132,6 @@ def test_no_python_there(cluster: Cluster) -> None:
     said = with_hidden(cluster, sys.prefix)
     assert "host host2 (rank 1)" in said
     assert "Python does not start there" in said
-
-
-def test_no_package_there(cluster: Cluster) -> None:
-    """The interpreter's package folder is empty on host2."""
-    import msgspec
-
-    said = with_hidden(cluster, str(Path(msgspec.__file__).parent.parent))
-    assert "host host2 (rank 1)" in said
-    assert "No module named" in said
-    assert "install the same version there" in said
 
 
 def with_hidden(cluster: Cluster, folder: str) -> str:

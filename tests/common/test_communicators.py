@@ -130,39 +130,3 @@ def test_sets_that_cannot_be_are_named_by_index_and_init_may_be_called_again(alo
         hvd.init(comm=alone.COMM_WORLD, process_sets=[ProcessSet(alone.COMM_WORLD)])
     hvd.init()
     hvd.shutdown()
-
-
-def second_face():
-    import os
-
-    os.environ.update({name: os.environ[name] for name in ("HOROVOD_RANK", "HOROVOD_SIZE")})
-    module = fake_mpi.Module(int(os.environ["HOROVOD_RANK"]), int(os.environ["HOROVOD_SIZE"]))
-    sys.modules["mpi4py.MPI"] = module
-    one, two = HorovodBasics("one"), HorovodBasics("two")
-    comm = module.comm(2, 0, 1)
-    rank = int(os.environ["HOROVOD_RANK"])
-    sub = module.comm(2, 0) if rank != 1 else module.COMM_NULL
-    first, again = ProcessSet(sub), ProcessSet(sub)
-    one.init(comm, [first])
-    with pytest.raises(ValueError, match=r"comm is \[0, 1, 2\], but the job that runs for one has .*\[2, 0, 1\]"):
-        two.init(module.COMM_WORLD)
-    two.init(comm, [again])
-    seen = [
-        (one.rank(), two.rank()),
-        (first.process_set_id, first.ranks, first.included(), first.rank()),
-        (again.process_set_id, again.ranks, again.included(), again.rank()),
-    ]
-    two.shutdown()
-    one.shutdown()
-    del sys.modules["mpi4py.MPI"]
-    return seen
-
-
-def test_a_second_face_asks_for_what_the_job_has(pool):
-    member = (1, [0, 1], True)
-    nobody = [(1, [0, 1], False, None), (None, None, None, None)]
-    assert pool(3, initialized=False).run(second_face) == [
-        [(1, 1), (*member, 1), (*member, 1)],
-        [(2, 2), *nobody],
-        [(0, 0), (*member, 0), (*member, 0)],
-    ]

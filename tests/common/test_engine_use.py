@@ -177,39 +177,6 @@ def test_a_forked_child_does_not_hide_the_death_of_its_parent(pool, tmp_path):
     assert noticed - ended < 10, "far less than the timeout of collectives"
 
 
-@pytest.mark.parametrize(
-    ("end", "words"),
-    [
-        ("raise ValueError('bad data in file 7')", ["rank 1", "ValueError: bad data in file 7"]),
-        pytest.param("sys.exit(3)", ["rank 1"], marks=pytest.mark.heavy),
-        ("os._exit(3)", ["rank 1"]),
-    ],
-)
-def test_how_a_rank_ended_reaches_the_others(pool, end, words):
-    """Real interpreters, because the reason is recorded when the interpreter exits."""
-
-    def work(end):
-        rank = int(os.environ["HOROVOD_RANK"])
-        if rank == 0:
-            HorovodBasics("tests").init()
-            return wait_for_peers()
-        code = (
-            "import os, sys, time; from horovod.common.basics import HorovodBasics; HorovodBasics('x').init();"
-            f"from horovod.common.objects import allgather_object; allgather_object('x');"
-            f"print(time.time(), flush=True); {end}"
-        )
-        fd = int(os.environ["HOROVOD_KEY_FD"])
-        done = subprocess.run([sys.executable, "-c", code], pass_fds=(fd,), capture_output=True, text=True)
-        return done.returncode, done.stderr, float(done.stdout)
-
-    (message, noticed), (code, stderr, ended) = pool(2, initialized=False).run(work, end, fresh=True)
-    assert code == (1 if "raise" in end else 3), stderr
-    assert "ValueError" in stderr or "exit" in end
-    for word in words:
-        assert word in message
-    assert noticed - ended < 10, "far less than the timeout of collectives"
-
-
 def test_alone_without_a_launcher():
     code = (
         "from horovod.common.basics import HorovodBasics; from horovod.common.objects import *; h = HorovodBasics('x');"

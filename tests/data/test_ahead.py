@@ -1,7 +1,6 @@
 """Reading ahead: order, errors, shutdown, and no leftover thread."""
 
 import gc
-import os
 import threading
 import traceback
 
@@ -29,18 +28,6 @@ def test_everything_comes_in_order(depth):
         assert list(numbers) == list(range(50))
         assert readers() == []
         assert list(numbers) == [], "the end stays the end"
-
-
-class Both:
-    def __iter__(self):
-        return iter([1, 2])
-
-    def __call__(self, batch):
-        return batch
-
-
-def test_an_iterable_that_can_be_called_is_not():
-    assert list(ReadAhead(Both())) == [1, 2]
 
 
 def test_so_far_ahead_and_no_farther():
@@ -130,44 +117,6 @@ def test_one_that_does_not_come_back_is_told_and_does_not_hold_the_program(monke
     assert thread.daemon
     go_on.set()
     thread.join(60)
-
-
-def test_a_close_from_elsewhere_ends_a_loop_that_waits(monkeypatch):
-    monkeypatch.setattr(loader, "CLOSE_SECONDS", 0.05)
-    go_on, waits = threading.Event(), threading.Event()
-
-    def source():
-        waits.set()
-        go_on.wait()
-        yield 1
-
-    numbers, got = ReadAhead(source), []
-    loop = threading.Thread(target=lambda: got.append(list(numbers)))
-    loop.start()
-    assert waits.wait(60)
-    thread = readers()[0]
-    numbers.close()
-    loop.join(60)
-    assert got == [[]]
-    go_on.set()
-    thread.join(60)
-
-
-def test_a_forked_process_leaves_it_alone():
-    with ReadAhead(range(10)) as numbers:
-        assert next(numbers) == 0
-        pid = os.fork()
-        if pid == 0:
-            code = 1
-            try:
-                numbers.close()
-                next(numbers)
-            except RuntimeError:
-                code = 7
-            finally:
-                os._exit(code)
-        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
-        assert list(numbers) == list(range(1, 10))
 
 
 def test_what_cannot_be_is_refused():

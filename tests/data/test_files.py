@@ -1,15 +1,13 @@
 """Lines, whole files, and selection of files."""
 
-import gzip
 import os
 import pickle
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horovod.data import LineFiles, StreamingDataset, WholeFiles
+from horovod.data import LineFiles, WholeFiles
 from horovod.data.source import find_files
 from tests.data.sources import everything
 
@@ -102,13 +100,6 @@ def test_a_file_that_has_changed_since(folder):
         everything(source)
 
 
-def test_compressed_files_are_refused(tmp_path):
-    with gzip.open(tmp_path / "lines", "w") as file:
-        file.write(b"a\nb\n")
-    with pytest.raises(ValueError, match="lines must not be compressed"):
-        LineFiles(tmp_path)
-
-
 def test_a_file_that_may_not_be_read(folder, monkeypatch):
     def refused(*_):
         raise PermissionError(13, "Permission denied")
@@ -126,33 +117,6 @@ def test_whole_files(folder):
     os.remove(folder / "shard-001.txt")
     with pytest.raises(ValueError, match=r"shard-001.txt can no longer be read"):
         source.load(0)
-
-
-def test_a_source_of_other_files_is_another_one(tmp_path):
-    """The blocks have the same lengths; but a folder that has moved is the same source."""
-    parts = tmp_path / "here" / "parts"
-    (parts / "more").mkdir(parents=True)
-    for name, text in (("a", "1\n2\n"), ("b", "3\n4\n"), ("more/a", "5\n6\n")):
-        (parts / name).write_text(text)
-    every = [parts / "a", parts / "b", parts / "more" / "a"]
-    for kind in (LineFiles, WholeFiles):
-        digest = kind(every).digest()
-        assert kind(every).digest() == digest
-        assert kind(every[:2]).digest() == kind(parts).digest() != digest
-        assert kind([every[1], every[0], every[2]]).digest() != digest, "another order"
-        os.rename(tmp_path / "here", tmp_path / "there")
-        moved = [Path(str(path).replace("/here/", "/there/")) for path in every]
-        assert kind(moved).digest() == digest
-        os.rename(moved[0], moved[0].with_name("0"))
-        assert kind([moved[0].with_name("0"), *moved[1:]]).digest() != digest, "another name"
-        os.rename(moved[0].with_name("0"), moved[0])
-        moved[1].write_text("33\n4\n")
-        assert kind(moved).digest() != digest, "another size"
-        moved[1].write_text("3\n4\n")
-        os.rename(tmp_path / "there", tmp_path / "here")
-    stream = StreamingDataset(LineFiles(every[0]), 1, rank=int, size=lambda: 1)
-    with pytest.raises(ValueError, match="state_dict must be of a stream with source "):
-        StreamingDataset(LineFiles(every[1]), 1, rank=int, size=lambda: 1).load_state_dict(stream.state_dict())
 
 
 def missing(folder):

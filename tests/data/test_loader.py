@@ -1,7 +1,6 @@
 """BaseDataLoader and AsyncDataLoaderMixin."""
 
 import copy
-import logging
 import pickle
 import threading
 
@@ -62,12 +61,6 @@ def test_an_async_loader_gives_the_same_from_a_thread(size):
     assert loader.processed is threading.current_thread()
 
 
-def test_arguments_by_place_and_the_default():
-    assert Async(batches=[1]).async_loader_queue_size == 64
-    loader = Async(2, True, [1], "mine")
-    assert (loader.async_loader_queue_size, loader.debug_data_loader, loader.name) == (2, True, "mine")
-
-
 def test_without_a_queue_there_is_no_thread():
     loader = Async(0, batches=[1, 2])
     assert list(loader) == [10, 20]
@@ -111,15 +104,6 @@ def test_a_copy_has_loops_of_its_own(copied):
     assert list(other) == [1, 2, 3]
     other.close_async_loader()
     assert list(loop) == [2, 3]
-
-
-def test_messages_go_to_the_log(caplog, capfd):
-    caplog.set_level(logging.INFO, "horovod.data")
-    assert list(Async(4, True, [1, 2])) == [10, 20]
-    assert [record.name for record in caplog.records] == ["horovod.data"] * 3
-    assert "s for batch 1" in caplog.text
-    assert "Async: 2 batches" in caplog.text
-    assert capfd.readouterr().out == ""
 
 
 @pytest.mark.parametrize("wrong", [-1, 2.5, None, "8", True])

@@ -52,10 +52,3 @@ def test_another_epoch_or_seed_is_another_order():
         str(records(Order([20, 20], True, *numbers, 1), 0, 40)) for numbers in [(0, 0), (0, 1), (1, 0), (1 << 32, 0)]
     }
     assert len(orders) == 4
-
-
-def test_mixed_blocks_are_mixed():
-    first = [block for block, _ in records(Order([50] * 4, True, 1, 0, 4), 0, 100)]
-    assert {first.count(block) > 10 for block in range(4)} == {True}
-    first = [block for block, _ in records(Order([50] * 4, True, 1, 0, 1), 0, 100)]
-    assert len(set(first)) == 2

@@ -1,8 +1,6 @@
 """Rows of Parquet files."""
 
 import pickle
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -72,18 +70,6 @@ def test_a_stream_of_row_groups(folder):
     assert len(seen) == 152, "two ranks of four have a row less"
 
 
-def test_a_state_of_other_blocks_of_the_same_files_is_refused_with_what_decides_them(folder):
-    def stream(**given):
-        return StreamingDataset(ParquetFiles(folder, **given), 16, rank=int, size=lambda: 1)
-
-    told = stream(columns=["id"], block_bytes=200).state_dict()
-    stream(columns=["id"], block_bytes=200).load_state_dict(told)
-    words = r"source '\w+' \(a digest of the files' names, .*, by columns and block_bytes\), got '\w+'"
-    for other in ({"columns": None, "block_bytes": 200}, {"columns": ["id"], "block_bytes": 100}):
-        with pytest.raises(ValueError, match=words):
-            stream(**other).load_state_dict(told)
-
-
 def test_a_batch_of_several_blocks_is_what_they_give_one_by_one(folder):
     source = ParquetFiles(folder, shapes={"image": (2, 2)})
     chosen = [(source.load(0), [3, 1]), (source.load(4), []), (source.load(7), [19, 0, 19])]
@@ -140,25 +126,6 @@ def test_damage_in_a_row_group(folder):
         source.load(4)
 
 
-def test_damage_for_which_pyarrow_would_end_the_process(tmp_path):
-    """pyarrow does so when asked for column statistics that contradict the schema."""
-    parquet.write_table(pa.table({"a": [1, 2, 3], "b": ["x", "y", "z"]}), tmp_path / "a.parquet")
-    data = (tmp_path / "a.parquet").read_bytes()
-    optional = b"%\x02\x18\x01a"  # of the footer: column a is optional
-    assert data.count(optional) == 1
-    path = tmp_path / "damaged.parquet"
-    code = (
-        "import sys\nfrom horovod.data import ParquetFiles\n"
-        "try: source = ParquetFiles(sys.argv[1]); [source.load(i) for i in range(len(source.lengths))]\n"
-        "except ValueError as error: print(error)\n"
-    )
-    for other in (0x00, 0x1D, 0x04):
-        path.write_bytes(data.replace(optional, bytes([optional[0], other, *optional[2:]])))
-        done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, timeout=120)
-        assert done.returncode == 0, done.stderr
-        assert path.name in done.stdout
-
-
 def test_a_file_that_has_changed_since(folder):
     source = ParquetFiles(folder, ["id"])
     parquet.write_table(table(0, 10), folder / "1.parquet")
@@ -212,27 +179,6 @@ def test_lists_of_other_lengths_whose_numbers_would_fill_the_shape(tmp_path):
             ParquetFiles(tmp_path, shapes={"x": (1, 1)}).load(0)
 
 
-def test_lists_in_lists(tmp_path):
-    rows = [[[row, 1], [2, 3], [4, 5]] for row in range(7)]
-    fixed = pa.list_(pa.list_(pa.int32(), 2), 3)
-    made = pa.table({"fixed": pa.array(rows, fixed), "free": pa.array(rows, pa.list_(pa.list_(pa.int32())))})
-    parquet.write_table(made, tmp_path / "a.parquet", row_group_size=3)
-    source = ParquetFiles(tmp_path, shapes={"free": (3, 2)})
-    for block in (0, 1, 2):
-        got = source.load(block)
-        assert got["fixed"].tolist() == got["free"].tolist() == rows[block * 3 : block * 3 + 3]
-    assert ParquetFiles(tmp_path, shapes={"fixed": (6,)}).load(0)["fixed"].shape == (3, 6)
-    rows[1] = [[1], [2, 3, 4], [5, 6]]
-    parquet.write_table(pa.table({"free": pa.array(rows)}), tmp_path / "a.parquet")
-    got = ParquetFiles(tmp_path, shapes={"free": (6,)}).load(0)["free"]
-    assert got[1].tolist() == [1, 2, 3, 4, 5, 6], "six numbers in each row"
-    with pytest.raises(ValueError, match=r"column free must have shape \(3, 2\) in each row, got a list of 1 in row 1"):
-        ParquetFiles(tmp_path, shapes={"free": (3, 2)}).load(0)
-    parquet.write_table(pa.table({"free": pa.array([[[1], None]])}), tmp_path / "a.parquet")
-    with pytest.raises(ValueError, match=r"column free must not have missing inner lists, got 1"):
-        ParquetFiles(tmp_path, shapes={"free": (1,)}).load(0)
-
-
 @pytest.mark.parametrize("error", [pa.ArrowMemoryError("no memory"), pa.ArrowCancelled("cancelled")])
 def test_what_says_nothing_of_the_file(folder, monkeypatch, error):
     def fail(*_, **__):
@@ -245,14 +191,6 @@ def test_what_says_nothing_of_the_file(folder, monkeypatch, error):
     monkeypatch.setattr(pa, "OSFile", fail)
     with pytest.raises(type(error)):
         source.load(0)
-
-
-def test_without_rows(tmp_path):
-    parquet.write_table(table(0, 3)[:0], tmp_path / "a.parquet")
-    parquet.write_table(table(0, 3), tmp_path / "b.parquet")
-    source = ParquetFiles(tmp_path)
-    assert sum(source.lengths) == 3
-    assert [len(batch["id"]) for batch in StreamingDataset(source, 2, rank=int, size=lambda: 1)] == [2, 1]
 
 
 def test_without_pyarrow(folder, monkeypatch):

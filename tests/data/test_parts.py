@@ -37,23 +37,10 @@ def test_ranks_share_what_is_left_and_all_know_what_is_done(chosen, ranks, done)
     assert places(order.rest(left, ranks, done)) == [place for run in runs for place in run[done:]]
 
 
-def test_the_example_of_the_docstring():
-    left = order.rest(((0, 12),), 2, 2)
-    assert left == ((2, 6), (8, 12))
-    assert [places(order.run(left, rank, 3)) for rank in range(3)] == [[2, 3], [4, 5, 8], [9, 10, 11]]
-    assert [order.extra(left, rank, 3) for rank in range(3)] == [3, None, None]
-
-
 def test_ranks_without_a_run_share_the_places_of_others():
     left = ((5, 7),)
     assert [places(order.run(left, rank, 5)) for rank in range(5)] == [[], [], [5], [], [6]]
     assert [order.extra(left, rank, 5) for rank in range(5)] == [5, 6, None, 6, None]
-
-
-def test_thousands_of_ranks_are_no_work():
-    left = order.rest(((0, 10**9),), 4096, 777)
-    assert len(left) == 4096
-    assert order.count(order.rest(left, 4095, 10)) == 10**9 - 4096 * 777 - 4095 * 10
 
 
 @pytest.mark.parametrize(
@@ -62,8 +49,3 @@ def test_thousands_of_ranks_are_no_work():
 def test_what_are_no_intervals(left):
     with pytest.raises(ValueError, match="left must be"):
         order.checked(left, 10)
-
-
-def test_intervals_of_a_state():
-    assert order.checked([[0, 4], [6, 10]], 10) == ((0, 4), (6, 10))
-    assert order.checked([], 10) == ()

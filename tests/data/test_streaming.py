@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from horovod.common.elastic import ObjectState
-from horovod.data import ReadAhead, Source, StreamingDataset
+from horovod.data import StreamingDataset
 from tests.data.sources import Numbers, flat
 from tests.data.test_order import chains_of
 
@@ -123,28 +123,6 @@ def test_the_next_epoch_begins_when_one_is_through():
     assert orders[0] != orders[1]
 
 
-def test_an_epoch_that_is_under_way_keeps_what_is_done():
-    stream = made([10], 4, shuffle=False)
-    stream.record()
-    stream.set_epoch(0)
-    assert list(stream) == [[4, 5, 6, 7], [8, 9]]
-    stream.record(6)
-    stream.set_epoch(0)
-    assert (len(stream), stream.processed_num) == (3, 0), "all of it was done, so it begins anew"
-    stream.record()
-    stream.set_epoch(1)
-    assert (len(stream), stream.processed_num) == (3, 0)
-
-
-def test_batches_are_those_that_were_left_when_they_were_asked_for():
-    for change in (StreamingDataset.record, lambda stream: stream.set_epoch(1)):
-        stream = made([8, 8], 4, seed=3)
-        expected = list(stream)
-        asked = stream.batches()
-        change(stream)
-        assert list(asked) == expected != list(stream)
-
-
 def test_a_state_keeps_where_it_is():
     stream = made([10], 4)
     state = ObjectState(lambda obj, root_rank=0: obj, lambda: 0, data=stream, step=0)
@@ -158,23 +136,6 @@ def test_a_state_keeps_where_it_is():
     state.sync()
     state.on_reset()
     assert (state.data is stream, stream.processed_num) == (True, 8)
-
-
-class Torn(Source):
-    lengths = (2, 2)
-
-    def load(self, block):
-        if block == 1:
-            raise ValueError("shard-1.tar is torn")
-        return ["a", "b"]
-
-
-def test_an_error_of_a_shard_comes_after_the_batches_before_it():
-    stream = StreamingDataset(Torn(), 2, shuffle=False, rank=int, size=lambda: 1)
-    got = []
-    with pytest.raises(ValueError, match=r"shard-1.tar is torn"):
-        got.extend(ReadAhead(stream))
-    assert got == [["a", "b"]]
 
 
 def of_a_rank(lengths):

@@ -1,6 +1,5 @@
 """Samples in tar archives."""
 
-import io
 import pickle
 import tarfile
 
@@ -8,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horovod.data import TarFiles, tars
+from horovod.data import TarFiles
 from tests.data.sources import archive, everything
 
 SAMPLES = [
@@ -151,22 +150,3 @@ def test_an_archive_that_somebody_has_made_to_do_harm(tmp_path, kind, block_byte
     (tmp_path / "a.tar").write_bytes(HOSTILE[kind])
     with pytest.raises(ValueError, match=r"a\.tar is damaged"):
         everything(TarFiles(tmp_path / "a.tar", block_bytes))
-
-
-@pytest.mark.parametrize(
-    "kind", ["long names one after the other", "attributes one after the other", "a huge long name"]
-)
-def test_headers_are_checked_before_tarfile_follows_them(kind):
-    """Some Python versions follow a chain of headers by methods that cannot be overridden."""
-    with pytest.raises(ValueError, match=r"at most 16 headers|a header must have at most"):
-        tars._check_headers(io.BytesIO(HOSTILE[kind]))
-    whole = io.BytesIO(header(b"././@LongLink", 4, b"L") + padded(b"abc\0") + EMPTY + END)
-    assert (tars._check_headers(whole), whole.tell()) == (1536, 0)
-
-
-@pytest.mark.timeout(60)
-def test_members_that_are_no_files_are_passed_over(tmp_path):
-    links = b"".join(header(b"%d.txt" % number, 0, b"%d" % number) for number in (1, 2, 3, 6))
-    name = header(b"../../etc/passwd.txt", 1) + padded(b"x")  # a name is a key, not a path
-    (tmp_path / "a.tar").write_bytes(links + name + END)
-    assert everything(TarFiles(tmp_path / "a.tar")) == [{"__key__": "../../etc/passwd", "txt": b"x"}]

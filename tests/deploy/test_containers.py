@@ -46,13 +46,6 @@ def test_images_are_small_not_root_and_say_whether_they_work(image: str) -> None
     assert "no" in run(image, "sh", "-c", "command -v g++ || echo no").stdout  # build tools are not in the image
 
 
-def test_the_health_check_of_an_image() -> None:
-    check = inspect(CPU)["Healthcheck"]["Test"][1:]
-    run(CPU, *check)
-    broken = run(CPU, *check, with_=("--mount", "type=tmpfs,dst=/opt/horovod/lib,notmpcopyup"), check=False)
-    assert broken.returncode != 0
-
-
 HARD = ("--read-only", "--user", "4242:4242", "--cap-drop=all", "--security-opt=no-new-privileges")
 
 
@@ -72,17 +65,6 @@ def test_the_doctor_of_a_container_as_it_comes() -> None:
     well = run(CPU, with_=("--shm-size", "1g"))
     assert "shared memory" not in well.stdout
     assert " 0 failures\n" in well.stdout
-
-
-def test_the_doctor_of_a_small_container() -> None:
-    limits = ("--memory", "400m", "--cpus", "1", "--pids-limit", "100", "--shm-size", "1m")
-    done = run(CPU, "horovodrun", "--doctor", "-np", "2", with_=limits)
-    assert "WARN cores: localhost: 2 ranks on 1 cores, the container's quota\n" in done.stdout
-    assert "WARN shared memory: localhost: /dev/shm has 1 MiB left of 1, for 2 ranks\n" in done.stdout
-    assert re.search(
-        r"WARN memory: localhost: \d+ MiB are free of the 400 MiB that the container may take", done.stdout
-    )
-    assert re.search(r"WARN limits: localhost: \d\d processes and threads are left of the container's 100", done.stdout)
 
 
 def test_a_container_that_is_stopped_stops_its_job() -> None:
@@ -174,14 +156,6 @@ def test_a_container_that_dies_is_named(workers: Workers) -> None:
     assert "horovodrun: host worker2 (rank 1) is lost" in said
 
 
-def test_a_container_with_other_keys_is_not_believed(workers: Workers, tmp_path: Path) -> None:
-    subprocess.run([ROOT / "deploy/docker/make-keys", tmp_path / "others"], check=True, timeout=60)
-    workers.start("worker3", tmp_path / "others")
-    done = workers.horovodrun("-np", "2", "-H", "worker1:1,worker3:1", "true")
-    assert done.returncode == 1
-    assert "horovodrun: host worker3 (rank 1): its ssh host key does not match the known one\n" in done.stderr
-
-
 def test_a_worker_without_keys_says_what_to_mount(tmp_path: Path) -> None:
     done = run(SSH, check=False)
     assert done.returncode == 2
@@ -221,16 +195,6 @@ def test_compose(keys: Path) -> None:
         ], done.stderr
     finally:
         compose("down", "-t", "1")
-
-
-def test_what_apptainer_would_run() -> None:
-    """Its definition's test and command, run like Apptainer as the calling user on a read-only file system."""
-    text = (ROOT / "deploy/apptainer/horovod.def").read_text()
-    parts = dict(re.findall(r"^%(\w+)\n(.*?)(?=^%|\Z)", text, re.MULTILINE | re.DOTALL))
-    environ = ("-e", "APPTAINER_CONTAINER=/horovod.sif")
-    run(CPU, "sh", "-c", parts["environment"] + parts["test"], with_=(*HARD, *environ))
-    done = run(CPU, "sh", "-c", parts["environment"] + parts["runscript"], "sh", "--doctor", with_=(*HARD, *environ))
-    assert re.search(r"^container +apptainer", done.stdout, re.MULTILINE)
 
 
 def test_the_development_container_can_make(tmp_path: Path) -> None:

@@ -268,15 +268,3 @@ def parameters():
 
 def test_parameters_of_both(ranks):
     assert ranks(2).run(parameters) == [{"a": 1}] * 2
-
-
-def again():
-    from horovod.common.state import state
-
-    assert values(hvd.allreduce(gpu(torch.ones(1 << 18)), op=hvd.Sum))[-1] == hvd.size()
-    return len(state.faces)
-
-
-def test_a_job_after_the_other(ranks):
-    for size in (2, 3, 1, 2):
-        ranks(size).run(again, fresh=True)

@@ -91,37 +91,6 @@ def test_pytrees_unsigned_integers_and_rows_that_differ():
     assert nothing == {}
 
 
-@pytest.mark.heavy
-def test_reductions_of_unsigned_integers(jax_pool):
-    """32 and 64 bits, with the highest bit set."""
-
-    def work():
-        with jax.enable_x64(True):
-            results = []
-            for dtype in ("uint32", "uint64"):
-                top = np.iinfo(dtype).max
-                mine = jnp.asarray([[top - 1, 3], [top // 2 + 2, 5]][hvd.rank()], dtype)
-                for run in (jax.jit, lambda f: f):
-                    for op in (hvd.Sum, hvd.Product, hvd.Min, hvd.Max):
-                        one = run(lambda x, op=op: hvd.allreduce(x, name="x", op=op))(mine)
-                        results.append([int(v) for v in one] if one.dtype == dtype else one.dtype.name)
-                    results.append([int(v) for v in run(lambda x: hvd.reducescatter(x, "y", op=hvd.Sum))(mine)])
-                    for options in ({"op": hvd.Average}, {"op": hvd.Sum, "prescale_factor": 2.0}):
-                        with pytest.raises(ValueError, match=rf"allreduce\.x: op must be Sum, .* for dtype {dtype}"):
-                            run(lambda x, o=options: hvd.allreduce(x, name="x", **o))(mine)
-            return results
-
-    for rank, results in enumerate(jax_pool(2).run(work)):
-        right = []
-        for bits in (32, 64):
-            top = 2**bits - 1
-            first, second = top - 1, top // 2 + 2
-            total = [(first + second) % 2**bits, 8]
-            product = [first * second % 2**bits, 15]
-            right += [total, product, [second, 3], [first, 5], [total[rank]]] * 2
-        assert results == right
-
-
 @on_jax(2)
 def test_alltoall_of_pytrees():
     rank = hvd.rank()

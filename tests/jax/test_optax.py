@@ -204,31 +204,3 @@ def test_a_step_that_one_rank_leaves_out_is_an_error_at_the_next_exchange(jax_po
         assert (
             f"lost.step: ranks exchange gradients of different steps, from 2 to 3, this rank of step {3 - rank}" in text
         )
-
-
-def test_wrappers_that_all_ranks_decide_alike_go_around(jax_pool):
-    x, y = data(2, steps=4)
-
-    def work():
-        optimizer = optax.MultiSteps(hvd.DistributedOptimizer(optax.adam(0.1)), 2).gradient_transformation()
-        return train(optimizer, zip(x[:, hvd.rank()], y[:, hvd.rank()], strict=True), lambda *_: {})
-
-    joined = [(one.reshape(-1, 5), two.reshape(-1, 1)) for one, two in zip(x, y, strict=True)]
-    alone = train(optax.MultiSteps(optax.adam(0.1), 2).gradient_transformation(), joined, lambda *_: {})
-    for params in jax_pool(2).run(work):
-        for name, expected in alone.items():
-            np.testing.assert_allclose(params[name], expected, rtol=1e-4, atol=1e-5)
-
-
-def test_what_decides_within_the_optimizer_decides_alike(jax_pool):
-    x, y = data(2, steps=4)
-    x[1, 0] = np.nan
-
-    def work():
-        optimizer = hvd.DistributedOptimizer(optax.apply_if_finite(optax.adam(0.1), 5))
-        return train(optimizer, zip(x[:, hvd.rank()], y[:, hvd.rank()], strict=True), lambda *_: {})
-
-    first, second = jax_pool(2).run(work)
-    for name in first:
-        assert np.isfinite(first[name]).all()
-        np.testing.assert_array_equal(first[name], second[name])

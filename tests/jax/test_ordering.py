@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 jax = pytest.importorskip("jax")
-from jax import export  # noqa: E402
 from jax import numpy as jnp  # noqa: E402
 from jax.interpreters import mlir  # noqa: E402
 from jaxlib.mlir import ir  # noqa: E402
@@ -107,25 +106,12 @@ def test_loops_come_behind_all_calls_that_do_not_depend_on_them():
     assert order_of(program) == [("a",), ("b",), *first, [[], [("two",)]], ("behind two",)]
 
 
-def test_functions_that_are_used_several_times_take_the_token_each_time():
-    def program(x):
-        inner = jax.jit(lambda y: loop(y, "inner"))
-        return [inner(x), reduced(x, "call"), inner(x)]
-
-    assert order_of(program) == [("call",), [[], [("inner",)]], [[], [("inner",)]]]
-
-
 def test_a_program_without_collectives_is_left_alone():
     def program(x):
         return jax.lax.fori_loop(0, 3, lambda i, y: y * 2, x)
 
     assert foreign.TARGET not in jax.jit(program).lower(jnp.ones(3)).as_text()
     assert order_of(program) == []
-
-
-def test_one_call_has_no_token_to_wait_for():
-    lowered = jax.jit(lambda x: reduced(x, "a")).lower(jnp.ones(3)).as_text()
-    assert "@horovod_collective(%arg0)" in lowered
 
 
 def test_memory_is_used_again_but_not_that_of_arguments():
@@ -180,21 +166,6 @@ def test_calls_in_other_operations_are_refused():
         """)  # fmt: skip
         with pytest.raises(NotImplementedError, match=r"a collective .* must be in a loop .*, got 'stablehlo.map'"):
             order(module)
-
-
-def test_an_exported_program_takes_its_place_in_another():
-    def program(x):
-        return loop(reduced(x, "in it"), "loop")
-
-    checks = [export.DisabledSafetyCheck.custom_call(foreign.TARGET)]
-    exported = export.export(jax.jit(program), disabled_checks=checks)(jax.ShapeDtypeStruct((3,), np.float32))
-    there = [("in it",), [[], [("loop",)]]]
-    assert order_of(lambda x: (exported.call(x), reduced(x, "call"))) == [("call",), *there]
-    assert order_of(lambda x: (reduced(x, "call"), exported.call(x), loop(x, "last"))) == [
-        ("call",),
-        *there,
-        [[], [("last",)]],
-    ]
 
 
 def test_a_program_over_several_devices_is_refused():

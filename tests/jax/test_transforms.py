@@ -69,21 +69,6 @@ def test_other_derivatives_and_batches():
 
 
 @on_jax(2)
-def test_second_derivatives_of_movements():
-    rank = hvd.rank()
-    x = jnp.arange(2.0) + 1 + rank
-
-    def second(operation):
-        def first(x):
-            return jax.grad(lambda y: (operation(y) ** 3).sum())(x)
-
-        return jax.jit(jax.grad(lambda x: first(x).sum()))(x).tolist()
-
-    assert second(lambda x: hvd.broadcast(x, 0, "b")) == ([3, 6] if rank == 0 else [0, 0])  # 6 x / 2, on the root
-    assert second(lambda x: hvd.reducescatter(x, "s", op=hvd.Sum)) == [6 * 8 * 3, 6 * 8 * 5]
-
-
-@on_jax(2)
 def test_reductions_without_a_gradient():
     rank = hvd.rank()
 

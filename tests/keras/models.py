@@ -32,6 +32,12 @@ def model(seed: int = 1, **dense: Any) -> Any:
     return keras.Sequential(layers)
 
 
+def line() -> Any:
+    """Return a model that is linear without bias and whose weights are 0."""
+    dense = keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")
+    return keras.Sequential([keras.layers.Input((FEATURES,)), dense])
+
+
 def weights(model: Any) -> list[np.ndarray]:
     return [np.array(weight) for weight in model.get_weights()]
 

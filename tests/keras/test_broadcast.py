@@ -1,41 +1,10 @@
 """BroadcastGlobalVariablesCallback: all ranks begin with the root's state; rank-local state is kept."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 
-from horovod._keras import callbacks, checks
 from tests.keras.modules import hvd, keras, models
 from tests.ranks import on_keras3, on_keras_on_tensorflow
-
-
-@pytest.mark.heavy
-@on_keras3(2)
-def test_gradients_that_are_accumulated_stay_with_their_rank():
-    size, batch = hvd.size(), 2
-
-    class Check(keras.callbacks.Callback):
-        """Check the state, also in the middle of an accumulation."""
-
-        def on_train_batch_end(self, batch, logs=None):
-            hvd.check_in_sync(self.model)
-
-    for steps, clip, kind, built in ((2, {}, "Adam", False), (3, {"global_clipnorm": 0.1}, "SGD", True)):
-        x, y = models.data(batch * size * steps * 2)
-        parts = models.shard(x, batch), models.shard(y, batch)
-
-        def make(steps=steps, clip=clip, kind=kind):
-            return getattr(keras.optimizers, kind)(0.05, gradient_accumulation_steps=steps, **clip)
-
-        ours, optimizer = models.model(seed=1 if hvd.rank() == 0 else 2), make()
-        if built:
-            optimizer.build(ours.trainable_variables)
-        ours.compile(optimizer=hvd.DistributedOptimizer(optimizer), loss="mse")
-        callbacks = [hvd.callbacks.BroadcastGlobalVariablesCallback(0), Check()]
-        ours.fit(*parts, batch_size=batch, shuffle=False, verbose=0, callbacks=callbacks)
-        models.assert_equal(ours, models.plainly(make, x, y, batch * size))
-        models.assert_same_everywhere(ours)
 
 
 @on_keras_on_tensorflow(2)
@@ -117,21 +86,3 @@ def test_ranks_with_other_variables_are_told():
     model.compile(optimizer=hvd.DistributedOptimizer(kind(0.01)), loss="mse")
     with pytest.raises(ValueError, match="optimizer of rank 0 and rank 1 differ: 6 and 14 variables"):
         model.fit(*models.data(8), verbose=0, callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0)])
-
-
-def test_the_broadcast_is_done_again_with_new_ranks(monkeypatch):
-    # In an elastic job a new rank has a new callback; the other ranks may still use theirs.
-    done = []
-    monkeypatch.setattr(checks, "all_built", lambda face, shapes: True)
-    callback = callbacks.BroadcastGlobalVariables(0)
-    callback.model = SimpleNamespace()
-    callback._hvd_frontend = SimpleNamespace(
-        shared_shapes=lambda model, local: [], broadcast_model=lambda *arguments: done.append(pids)
-    )
-    for pids in ((7, 8), (7, 8), (7, 9)):  # another fit, another rank
-        job = SimpleNamespace(size=2, hosts=("here",), pids=pids)
-        monkeypatch.setattr(callbacks, "state", SimpleNamespace(require_job=lambda job=job: job))
-        callback.on_train_begin()
-        callback.on_epoch_begin(0)
-        callback.on_train_batch_begin(0)
-    assert done == [(7, 8), (7, 9)]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.keras.modules import hvd, keras, models
-from tests.ranks import on_keras3, on_keras_on_tensorflow, on_stateful_keras3
+from tests.ranks import on_keras3, on_keras_on_tensorflow
 
 
 @pytest.mark.heavy
@@ -48,29 +48,6 @@ def test_ranks_are_brought_together():
     assert all((a == b).all() for a, b in zip(models.weights(model), before, strict=True))
     assert (state.epoch, int(np.array(model.optimizer.iterations))) == (0, 0)
     assert all(not np.array(v).any() for v in model.optimizer.variables[2:]), "moments too"
-
-
-@on_stateful_keras3(2)
-def test_gradients_that_are_accumulated_go_back_with_the_state():
-    """With several passes for one update, each rank's accumulated gradients are local."""
-    rank = hvd.rank()
-    model = keras.Sequential([keras.layers.Input((2,)), keras.layers.Dense(1, use_bias=False)])
-    model.set_weights([np.zeros((2, 1))])
-    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0, gradient_accumulation_steps=2))
-    model.compile(optimizer=optimizer, loss="mse")
-
-    def apply(value):
-        optimizer.apply([keras.ops.ones((2, 1)) * value * (rank + 1.0)], model.trainable_variables)
-
-    state = hvd.elastic.KerasState(model, step=0)
-    apply(1.0)
-    state.commit()
-    apply(5.0)  # and restores the commit
-    apply(7.0)
-    state.restore()
-    state.sync()
-    apply(3.0)
-    np.testing.assert_allclose(model.get_weights()[0], -1.5 * (1 + 3) / 2)
 
 
 @on_keras_on_tensorflow(1)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.keras.modules import hvd, keras, models
-from tests.ranks import on_keras3, on_keras_on_tensorflow
+from tests.ranks import on_keras3
 
 
 @on_keras3(2)
@@ -59,25 +59,6 @@ def test_float8_is_as_in_one_process():
             # A rank's loss is the mean over fewer rows, so its quantized gradients are larger.
             expected = expected * (1 if "scale" in mine.path and expected == 1 else size)
         np.testing.assert_allclose(actual, expected, rtol=1e-3, atol=1e-3, err_msg=mine.path)
-
-
-@on_keras_on_tensorflow(2)
-def test_a_tape_reduces_them_so_too():
-    import tensorflow as tf
-
-    import horovod.tensorflow as hvd
-
-    plain, scale = (keras.Variable(np.ones(2, "float32")) for _ in range(2))
-    scale.overwrite_with_gradient = True
-
-    def step():
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_sum(plain.value + scale.value) * (hvd.rank() + 1.0)
-        return hvd.DistributedGradientTape(tape).gradient(loss, [plain, scale])
-
-    for gradients in (step(), tf.function(step, autograph=False)()):
-        np.testing.assert_allclose(gradients[0], [(hvd.size() + 1) / 2] * 2)
-        np.testing.assert_allclose(gradients[1], [hvd.size()] * 2)
 
 
 def synchronized():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.keras.modules import hvd, keras, models
-from tests.ranks import on_keras3, on_keras_on_tensorflow, on_keras_on_torch, on_stateful_keras3
+from tests.ranks import on_keras3, on_keras_on_tensorflow, on_keras_on_torch
 
 
 @on_keras3(1)
@@ -147,24 +147,6 @@ def test_an_optimizer_of_another_keras():
 
     with pytest.raises(ValueError, match=r"of keras [\d.]+ on torch, got a SGD of tf_keras [\d.]+ on tensorflow"):
         hvd.DistributedOptimizer(tf_keras.optimizers.SGD(1.0))
-
-
-@pytest.mark.heavy
-@on_stateful_keras3(2)
-def test_a_gradient_that_is_missing_in_the_last_pass():
-    import warnings
-
-    rank, size = hvd.rank(), hvd.size()
-    total = sum(range(1, size + 1))
-    a, b = (keras.Variable(np.zeros(2, "float32")) for _ in range(2))
-    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0), op=hvd.Sum, backward_passes_per_step=2)
-    grad = keras.ops.ones(2) * (rank + 1)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        for passes, moved in (([grad, None], 1), ([None, None], 1), ([None, grad], 2), ([grad, grad], 4)):
-            for part in passes:
-                optimizer.apply([part, grad], [a, b])
-            np.testing.assert_allclose(keras.ops.convert_to_numpy(a), [-moved * total] * 2)
 
 
 @on_keras3(3, HOROVOD_DYNAMIC_PROCESS_SETS="1")

@@ -5,23 +5,17 @@ import pytest
 
 from tests import weighted
 from tests.keras.modules import hvd, keras, models
-from tests.ranks import on_keras3, on_keras_on_tensorflow, on_smoke_keras3, on_stateful_keras3
+from tests.ranks import on_keras3, on_smoke_keras3, on_stateful_keras3
 
 
 @on_smoke_keras3(2)
 def test_two_workers_train_like_one():
-    """The smoke test of each backend: one optimizer, two steps."""
+    """The smoke test of each backend: one step of fit, whose result follows from all samples."""
     x, y = models.data(8)
-
-    def make():
-        return keras.optimizers.SGD(0.1, momentum=0.9)
-
-    alone = models.plainly(make, x, y, 4)
-    ours = models.model()
-    ours.compile(optimizer=hvd.DistributedOptimizer(make()), loss="mse")
-    ours.fit(models.shard(x, 2), models.shard(y, 2), batch_size=2, shuffle=False, verbose=0)
-    models.assert_equal(ours, alone)
-    models.assert_same_everywhere(ours)
+    ours = models.line()
+    ours.compile(optimizer=hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), loss="mse")
+    ours.fit(models.shard(x, 4), models.shard(y, 4), batch_size=4, shuffle=False, verbose=0)
+    np.testing.assert_allclose(ours.get_weights()[0], 0.2 * (x * y).mean(0)[:, None], rtol=1e-5, atol=1e-6)
 
 
 @on_keras3(2, pytest.param(3, marks=pytest.mark.heavy))
@@ -234,30 +228,6 @@ def test_loss_scaling_with_accumulation():
         ours.fit(*parts, batch_size=2, shuffle=False, verbose=0)
         models.assert_equal(ours, plain)
         models.assert_same_everywhere(ours)
-
-
-@pytest.mark.heavy
-@on_keras_on_tensorflow(2)
-def test_two_optimizers_in_one_function():
-    """As in a GAN: two optimizers of one kind in one function, whose gradients may be in flight together."""
-    import tensorflow as tf
-
-    rank, size = hvd.rank(), hvd.size()
-    total = sum(range(1, size + 1))
-    variables = [keras.Variable(np.zeros(3, "float32")), keras.Variable(np.zeros((2, 2), "float32"))]
-    first, second = (hvd.DistributedOptimizer(keras.optimizers.SGD(1.0), op=hvd.Sum) for _ in range(2))
-    for optimizer, variable in zip((first, second), variables, strict=True):
-        optimizer.build([variable])
-
-    @tf.function
-    def step():
-        first.apply([tf.ones(3) * (rank + 1.0)])
-        second.apply([tf.ones((2, 2)) * (rank + 1.0)])
-
-    for _ in range(20):
-        step()
-    for variable in variables:
-        np.testing.assert_allclose(variable.numpy(), -20.0 * total)
 
 
 @pytest.mark.heavy

@@ -43,10 +43,6 @@ def test_ranks_of_several_hosts_get_the_key_through_the_launcher(launch, monkeyp
     assert launch(2).places() == TWO_HOSTS
 
 
-def test_what_a_rank_starts_does_not_join(launch):
-    assert launch(2, "child:0").places() == ONE_HOST
-
-
 def test_a_key_of_the_users(mpirun, tmp_path):
     path = tmp_path / "key"
     path.write_text("5a" * 32)
@@ -75,10 +71,6 @@ def test_a_job_that_hangs_says_why(mpirun, tmp_path):
 def test_a_program_may_use_mpi_too(request, launcher, folder):
     launch = request.getfixturevalue(launcher)
     assert launch(2, "mpi4py", **programs.with_mpi4py(folder)).places() == ONE_HOST
-
-
-def test_one_process_is_a_job_of_its_own(launch):
-    assert launch(1).places() == [([0, 1], [0, 1])]
 
 
 def test_mpirun_over_ssh(mpirun_path, cluster):

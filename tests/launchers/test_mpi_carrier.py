@@ -6,7 +6,7 @@ import pytest
 
 from tests.launchers import programs
 from tests.launchers.programs import ROOT
-from tests.launchers.sites import APART, CARRIED, site_of, staying
+from tests.launchers.sites import APART, site_of, staying
 
 
 @pytest.fixture(params=["Open MPI", "MPICH", "standard ABI"])
@@ -84,17 +84,6 @@ def test_a_killed_rank_is_named(family):
     assert "was lost" in done.text
 
 
-def test_a_rank_that_dies_after_shutdown_does_not_keep_the_others_in_mpi_finalize(family):
-    """The job must end.
-
-    Open MPI and MPICH 4 tell the library; mpiexec of MPICH 5 may end the other process before the library gives up.
-    The messages are tested in tests/common/bootstrap/test_mpi_end.py.
-    """
-    done = family.run(2, "short", "after:1", before=staying(family), **APART)
-    if not family.open_mpi and "MPICH 4" not in done.text:
-        assert done.code != 0
-
-
 def test_mpi_adds_where_that_is_wanted(family):
     script = family.tmp / "sums.py"
     script.write_text(
@@ -147,12 +136,6 @@ def test_a_thread_level_of_the_programs_that_is_too_low(family, level):
     assert "mpi4py.rc.thread_level" in done.text
 
 
-def test_the_library_beside_the_launcher_is_found(family):
-    done = family.run(2, "short", HOROVOD_MPI_LIBRARY="", **APART)
-    assert done.code == 0, done.text
-    assert "beside the launcher" in done.text
-
-
 @pytest.mark.parametrize("names", [("Open MPI", "MPICH"), ("MPICH", "Open MPI")])
 def test_a_library_of_another_mpi_than_the_launchers(request, tmp_path, names):
     ours, other = (site_of(request, name, tmp_path) for name in names)
@@ -162,36 +145,7 @@ def test_a_library_of_another_mpi_than_the_launchers(request, tmp_path, names):
     assert other.says in done.text
 
 
-def test_two_libraries_in_a_process(request, tmp_path):
-    ours = site_of(request, "Open MPI", tmp_path)
-    other = ROOT / programs.MPICH / "lib/libmpi.so.12"
-    if not other.exists():
-        pytest.skip(f"{programs.MPICH} has no libmpi.so.12 (scripts/install-launchers.sh)")
-    script = tmp_path / "two.py"
-    script.write_text(f"import ctypes\nctypes.CDLL({str(other)!r})\nimport horovod.numpy as hvd\nhvd.init()\n")
-    done = programs.run([*ours.command(2), sys.executable, str(script)], ours.environment())
-    assert done.code != 0
-    assert "but this process has loaded another MPI already" in done.text
-    assert str(other.resolve()) in done.text
-
-
 def test_encrypted_data_do_not_go_through_mpi(family):
     done = family.run(2, "short", HOROVOD_ENCRYPT_DATA="1", **APART)
     assert done.code != 0
     assert "MPI does not encrypt" in done.text
-
-
-def test_horovodrun_passes_the_wish_on(family):
-    env = family.environment(**APART, PATH=programs.as_mpirun(family.tmp / "bin", family.launcher))
-    more = ["--mpi-args=--oversubscribe"] if family.open_mpi else []
-    words = ["-np", "2", *more, sys.executable, CARRIED, str(family.tmp / "told"), "short"]
-    done = programs.run([sys.executable, "-m", "horovod.runner", "--mpi", *words], env)
-    assert done.code == 0, done.text
-    assert f"MPI carries the job: {family.says}" in done.text
-
-
-def test_under_the_built_in_launcher_there_is_no_mpi():
-    command = [sys.executable, "-m", "horovod.runner", "-np", "2", *programs.WORKER]
-    done = programs.run(command, programs.environment(HOROVOD_CPU_OPERATIONS="MPI"))
-    assert done.code == 0, done.text
-    assert "HOROVOD_CPU_OPERATIONS is 'MPI', but that takes a job started by MPI" in done.text

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.launchers.programs import DEADLINE, LIMITS, ROOT, WORKER, Done
+from tests.launchers.programs import DEADLINE, ROOT, WORKER, Done
 
 # Slurm fills nodes of four CPUs differently: three tasks on two nodes become two and one.
 TWO_AND_ONE = [([0, 2], [0, 2]), ([1, 2], [0, 1]), ([0, 1], [1, 2])]
@@ -31,10 +31,6 @@ def test_a_key_of_the_users(slurm_cluster):
     assert KEY not in done.text
 
 
-def test_an_allocation_without_srun_is_one_process(slurm_cluster):
-    assert slurm_cluster.run("salloc", "-Q", "-N2", "-n4", *WORKER).places() == [([0, 1], [0, 1])]
-
-
 def test_horovodrun_in_an_allocation_and_in_a_step(slurm_cluster):
     ours = [sys.executable, "-m", "horovod.runner", "-np", "2", *WORKER]
     assert slurm_cluster.run("salloc", "-Q", "-N2", "-n4", *ours).places() == [([0, 2], [0, 1]), ([1, 2], [0, 1])]
@@ -56,13 +52,6 @@ def test_who_failed_first_is_said(slurm_cluster):
     # srun does not stop the other ranks, so they report it too.
     assert "rank 1 (host n" in done.text
     assert "has left the job: it ended with ValueError: no more data (in come_to_an_end, worker.py:" in done.text
-
-
-def test_a_job_that_hangs_says_why(slurm_cluster, tmp_path):
-    """The rank that the others wait for is on another node."""
-    step = ["srun", "--kill-on-bad-exit=1", "--wait=5", "-N2", "-n3", *WORKER, "sleep:2"]
-    done = slurm_cluster.run(*step, HOROVOD_REPORT_DIR=str(tmp_path / "reports"), **LIMITS)
-    done.why_it_hung(2, tmp_path / "reports")
 
 
 TRAIN = f"""

@@ -134,11 +134,3 @@ def test_the_batch_file_of_the_documentation_stops_when_slurm_warns(slurm_cluste
             time.sleep(0.3)
     finally:
         slurm_cluster.run("scancel", number)
-
-
-def test_more_ranks_than_the_allocation_has_are_refused(slurm_cluster):
-    done = slurm_cluster.run("salloc", "-Q", "-N2", "-n3", *LAUNCHER, "-np", "5", "--min-np", "1", *PROGRAM, "stop")
-    assert done.code != 0
-    assert re.search(r"5 processes asked for, but the hosts n\d:2,n\d:1 have only 3 slots in total", done.text), (
-        done.text
-    )

@@ -42,11 +42,6 @@ def test_pods_without_a_key_are_told_what_to_do():
         assert done.text.count(words) == 2, done.text
 
 
-def test_one_host_needs_no_key():
-    done = pods("127.0.0.1")
-    assert done.code == 0, done.text
-
-
 @pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
 def test_torchrun():
     options = ["--nproc-per-node", "2", "--master-port", "0", "--no-python"]

@@ -3,7 +3,6 @@
 import warnings
 
 import mxnet as mx
-import numpy as np
 import pytest
 
 import horovod.mxnet as hvd
@@ -86,35 +85,6 @@ def test_a_process_set():
         assert_close(found, alone([1], STEPS, *SGD))
     else:
         assert_close(found, alone([0, 2], STEPS, *SGD))
-
-
-@on_ranks(2)
-def test_several_trainers():
-    """Two trainers, accumulated gradients, parameters without gradients, and reduction separate from the update."""
-    net, other = make_net(1), make_net(1)
-    other.collect_params().setattr("grad_req", "add")
-    frozen = sorted(other.collect_params().items())[0][1]
-    frozen.grad_req = "null"
-    before = frozen.data().asnumpy()
-    one = hvd.DistributedTrainer(net.collect_params(), *SGD, prefix="one.")
-    two = hvd.DistributedTrainer(other.collect_params(), *SGD, prefix="two.")
-    for step in range(STEPS):
-        data, labels = batch(hvd.rank(), step)
-        backward(net, data, labels)
-        for half in (slice(0, 2), slice(2, 4)):
-            backward(other, data[half], labels[half])
-        if hvd.rank() == 0:
-            one.step(4)
-        two.allreduce_grads()
-        two.update(4)
-        if hvd.rank() != 0:
-            one.step(4)
-        for param in other.collect_params().values():
-            param.zero_grad() if param.grad_req != "null" else None
-    assert_close(weights(net), alone(range(hvd.size()), STEPS, *SGD))
-    np.testing.assert_array_equal(frozen.data().asnumpy(), before)
-    for theirs in hvd.allgather_object(weights(other)):
-        assert_close(weights(other), theirs, 0)
 
 
 @on_ranks(2)

@@ -149,9 +149,3 @@ def test_in_place_takes_memory_that_can_be_written(single):
             with pytest.raises(ValueError, match=r"\.x on rank 0: .*(changed in place|must be a NumPy array)"):
                 call(thing, name="x")
     assert fixed.tolist() == [1, 1, 1]
-
-
-def test_bfloat16_and_subclasses(single):
-    half = np.arange(4).astype(ml_dtypes.bfloat16)
-    assert_same(hvd.allreduce(half), half)
-    assert type(hvd.allreduce(np.ones((2, 2)).view(np.recarray), op=hvd.Sum)) is np.ndarray

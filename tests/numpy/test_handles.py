@@ -4,7 +4,6 @@ import asyncio
 import concurrent.futures
 import gc
 import os
-import sys
 import threading
 import time
 
@@ -13,7 +12,6 @@ import pytest
 
 import horovod.numpy as hvd
 from tests.ranks import on_ranks
-from tests.runner.launching import run_job
 
 PATIENCE = 50.0  # seconds; only a fault makes anything wait this long
 
@@ -177,20 +175,6 @@ def test_forgotten_handles():
     raise AssertionError("what is done is not let go")
 
 
-@on_ranks(2)
-def test_several_threads_ask():
-    handle = hvd.allreduce_async(ones(), op=hvd.Sum) if hvd.rank() == 0 else None
-    with concurrent.futures.ThreadPoolExecutor(4) as executor:
-        asked = [executor.submit(handle.result, PATIENCE) for _ in range(4)] if handle is not None else []
-        if handle is not None:
-            assert hvd.broadcast_object("go", 0) == "go"
-        else:
-            hvd.broadcast_object(None, 0)
-            handle = hvd.allreduce_async(ones(), op=hvd.Sum)
-        results = [one.result(PATIENCE) for one in asked]
-    assert all(result is handle.result(PATIENCE) for result in results)
-
-
 @on_ranks(2, initialized=False)
 def test_shutdown():
     hvd.init()
@@ -232,24 +216,3 @@ def test_a_forked_child_does_not_wait_for_ever():
     hvd.barrier()
     handle = handle or hvd.allreduce_async(ones(), name="of the parent")
     assert handle.result(PATIENCE).tolist() == [1.0] * 3
-
-
-EXIT = """
-import numpy as np
-import horovod.numpy as hvd
-hvd.init()
-if hvd.rank() == 0:
-    kept = [hvd.allreduce_async(np.ones(3), name=str(i)) for i in range(3)]
-    kept[0].add_done_callback(lambda it: None)
-    kept[1].done()
-hvd.barrier()
-print("the end of", hvd.rank(), flush=True)
-"""
-
-
-def test_a_program_may_end_while_somebody_is_to_be_called(tmp_path):
-    program = tmp_path / "program.py"
-    program.write_text(EXIT)
-    done = run_job(["-np", "2", sys.executable, str(program)])
-    assert done.code == 0, done.out + done.err
-    assert {"the end of 0", "the end of 1"} <= {line[-12:] for line in done.out.splitlines()}

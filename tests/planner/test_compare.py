@@ -35,12 +35,6 @@ def stats_of(planned: Prediction, **more: float) -> dict[str, object]:
     }
 
 
-def test_the_parts_of_a_prediction_are_its_step(planned: Prediction) -> None:
-    parts = compare.predicted(planned)
-    together = parts["data"] + parts["computation"] + parts["exposed communication"]
-    assert together == pytest.approx(parts["step"])
-
-
 def test_a_run_as_planned(planned: Prediction) -> None:
     assert "as planned" in compare.render(planned, stats_of(planned))
 
@@ -52,13 +46,6 @@ def test_the_largest_difference_is_named(planned: Prediction, part: str, seconds
     sign = "+" if seconds > 0 else "-"
     assert f"The largest difference is {part}" in text
     assert f"{sign}100 ms per step" in text
-
-
-def test_figures_of_all_ranks_count_if_there_are_any(planned: Prediction) -> None:
-    stats = stats_of(planned)
-    job = {**stats, "step_seconds": 9.0}
-    assert compare.figures({**stats, "job": job})["step"] == 9.0
-    assert compare.figures({**stats, "job": {"size": 8}})["step"] == stats["step_seconds"]
 
 
 def test_the_program(planned: Prediction, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

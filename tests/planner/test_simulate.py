@@ -78,26 +78,6 @@ def test_the_engines_choice_is_never_slower_with_more_bandwidth(
     assert seconds(p, layout, fast, "auto") <= seconds(p, layout, slow, "auto") + 1e-12
 
 
-@given(sizes, algorithms, st.integers(0, 11), st.integers(1, 1 << 20), st.integers(2, 40))
-@settings(max_examples=40, deadline=None)
-def test_more_bytes_never_make_a_step_faster(
-    elements: list[int], algorithm: str, which: int, more: int, nodes: int
-) -> None:
-    larger = list(elements)
-    larger[which % len(elements)] += more
-    layout = Layout(nodes, 2)
-    assert seconds(made(larger), layout, NET, algorithm) >= seconds(made(elements), layout, NET, algorithm) - 1e-12
-
-
-@given(sizes, st.sampled_from(["ring", "hierarchical", "tree"]), st.integers(2, 12), st.integers(2, 12))
-@settings(max_examples=30, deadline=None)
-def test_swapping_equal_levels_changes_nothing(elements: list[int], algorithm: str, nodes: int, inside: int) -> None:
-    rounded = [4 * nodes * inside * n for n in elements]  # whole parts for all workers
-    net = msgspec.structs.replace(NET, intra_bandwidth=NET.bandwidth, intra_latency=NET.latency, gamma=1e-10)
-    one = seconds(made(rounded), Layout(nodes, inside), net, algorithm)
-    assert seconds(made(rounded), Layout(inside, nodes), net, algorithm) == pytest.approx(one, rel=1e-6)
-
-
 def test_a_ring_costs_what_the_engine_says() -> None:
     measured, name = costs.Allreduce("ring", Layout(8), NET).predict(1 << 20)
     model = {"alpha": NET.latency, "beta": 1 / NET.bandwidth, "gamma": 0.0}
@@ -119,27 +99,6 @@ def test_communication_is_hidden_behind_backward() -> None:
     step = simulate(p, Layout(8), fast, Settings())
     assert step.seconds == pytest.approx(p.seconds.step, rel=1e-3)
     assert step.hidden > 0
-
-
-def test_a_slow_network_determines_the_step() -> None:
-    """forward + transfer + optimizer, if the transfer is much longer than backward."""
-    p = made([1 << 22] * 10)
-    net = msgspec.structs.replace(NET, bandwidth=1e7, latency=0.0)
-    step = simulate(p, Layout(8), net, Settings(algorithm="ring", fusion_threshold=0))
-    transfer = 2 * 7 / 8 * p.nbytes / net.bandwidth
-    first = p.gradients[0].ready
-    expected = p.seconds.forward + first + transfer + p.seconds.optimizer
-    assert step.seconds == pytest.approx(expected, rel=1e-3)
-    assert step.communication == pytest.approx(transfer, rel=1e-3)
-
-
-def test_fusion_helps_many_small_gradients() -> None:
-    p = made([1000] * 300)
-    unfused = simulate(p, Layout(64), NET, Settings(algorithm="ring", fusion_threshold=0))
-    fused = simulate(p, Layout(64), NET, Settings(algorithm="ring"))
-    assert unfused.operations == 300
-    assert fused.operations < 150
-    assert fused.seconds < 0.7 * unfused.seconds
 
 
 def test_dtypes_are_not_fused_and_the_threshold_holds() -> None:

@@ -24,14 +24,6 @@ def test_slots_of_nodes_that_live_and_have_room():
     assert cluster.slots(nodes, HostNames(), 2, 0) == {"10.0.0.1": 1, "10.0.0.2": 2}
 
 
-def test_nodes_that_spell_the_key_otherwise():
-    nodes = [node("1"), node("2", "10.0.0.2", "b"), node("3", "10.0.0.3", "c", alive=False)]
-    for one in nodes[1:]:
-        one["alive"] = one.pop("Alive")
-    assert cluster.slots(nodes, HostNames(), 1, 0) == {"10.0.0.1": 2, "10.0.0.2": 2}
-    assert [cluster.find(nodes, each["NodeName"]) for each in nodes] == ["1" * 28, "2" * 28, None]
-
-
 def test_slots_by_gpus():
     assert cluster.slots([node("1", cpus=8.0, gpus=3.0), node("2", "10.0.0.2")], HostNames(), 1, 1) == {"10.0.0.1": 3}
 
@@ -48,31 +40,10 @@ def test_nodes_of_one_address_are_told_apart_and_keep_their_names():
     assert names.node("10.0.0.9") is None
 
 
-def test_a_node_is_looked_for_while_another_one_comes():
-    names = HostNames()
-    names.of(node("1"))
-
-    class Coming:  # as if another thread ran between two steps
-        def __eq__(self, other):
-            names.of(node("2"))
-            return False
-
-        __hash__ = None
-
-    assert names.node(Coming()) is None
-
-
 def test_nodes_of_one_host_are_one_machine():
     names = HostNames()
     found = cluster.slots([node("1"), node("2"), node("3", "10.0.0.3", "a")], names, 1, 0)
     assert [names.machine(name) for name in found] == ["a", "a", "a#2"]
-
-
-def test_find_by_address_or_host():
-    nodes = [node("1", alive=False), node("2"), node("3", "10.0.0.3", "c")]
-    assert cluster.find(nodes, "10.0.0.1") == "2" * 28
-    assert cluster.find(nodes, "c") == "3" * 28
-    assert cluster.find(nodes, "d") is None
 
 
 def test_an_interface_that_is_not_there_is_named():

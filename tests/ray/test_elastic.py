@@ -1,7 +1,6 @@
 """Elastic jobs on a real Ray with one node."""
 
 import itertools
-import os
 import threading
 
 import pytest
@@ -12,7 +11,6 @@ from horovod.ray import ElasticRayExecutor, RayExecutor
 from horovod.ray.elastic import TestDiscovery
 from horovod.runner.function.worker_error import WorkerError
 from tests.ray import functions
-from tests.ray.refused_assignment import one_that_nobody_gets
 
 
 def test_a_killed_worker_is_replaced(local, capfd):
@@ -44,14 +42,6 @@ def test_an_executor_with_min_workers_is_elastic(local):
         executor.run(len, [[]])
 
 
-def test_results_of_a_function_without_horovod(local):
-    """Without members, each worker returns a result."""
-    executor = ElasticRayExecutor(ElasticRayExecutor.create_settings(min_num_proc=2, max_num_proc=2, verbose=0))
-    executor.start()
-    pids = executor.run(os.getpid)
-    assert len(set(pids) - {os.getpid()}) == 2
-
-
 def test_an_exception_ends_the_job_when_too_few_are_left(local):
     executor = ElasticRayExecutor(
         ElasticRayExecutor.create_settings(min_num_proc=2, max_num_proc=2, elastic_timeout=120, verbose=0)
@@ -73,17 +63,6 @@ def test_a_discovery_that_fails_is_told(local):
     executor.start()
     with pytest.raises(RuntimeError, match="hosts could not be found: OSError: the list is gone"):
         executor.run(len)
-
-
-def test_a_worker_without_a_seat_is_not_set_to_work(local, monkeypatch, tmp_path):
-    one_that_nobody_gets(monkeypatch, 0)
-    settings = ElasticRayExecutor.create_settings(max_num_proc=1, timeout_s=1, verbose=0)
-    executor = ElasticRayExecutor(settings)
-    executor.start()
-
-    with pytest.raises(WorkerError, match=r"AssignmentError: worker 0 .* does not answer"):
-        executor.run((tmp_path / "worked").touch)
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_nothing_stays_of_a_run_that_cannot_begin(local, monkeypatch):

@@ -1,15 +1,13 @@
 """Functions on ranks that are actors of a real Ray."""
 
 import os
-import socket
-import threading
 import time
 
 import pytest
 
 pytest.importorskip("ray")
 
-from horovod.ray import BaseHorovodWorker, RayExecutor, strategy
+from horovod.ray import RayExecutor
 from horovod.runner.function.worker_error import WorkerError
 from tests.ray import functions
 from tests.runner.cluster.tasks import gone
@@ -88,16 +86,6 @@ def test_a_worker_that_dies_is_named_and_the_others_end(local):
         executor.run(functions.ranks)
 
 
-def test_too_few_slots_are_named_with_what_there_is(local, monkeypatch):
-    monkeypatch.setattr(strategy, "_JOINING", 0.5)
-    executor = RayExecutor(RayExecutor.create_settings(), num_workers=9)
-    begun = time.monotonic()
-    with pytest.raises(ValueError, match=r"num_workers=9 workers of 1 CPU each .* room for: 6, of 9; .* 6 CPUs and 2"):
-        executor.start()
-    assert time.monotonic() - begun < 20
-    executor.shutdown()
-
-
 def test_workers_of_another_version_are_named(local, tmp_path):
     (tmp_path / "sitecustomize.py").write_text("import horovod._version\nhorovod._version.__version__ = '0.0.7'\n")
     with pytest.raises(RuntimeError, match=r"worker 0 \(host .*\) has horovod 0\.0\.7, the driver has"):
@@ -142,34 +130,6 @@ def test_workers_of_a_host_see_each_others_gpus(local):
         own = [local.get(one.get_gpu_ids.remote())[0] for one in executor._workers.workers]
         assert sorted(own) == ["0", "1"]
         assert seen == [",".join(own)] * 2  # a rank's own GPU has index local_rank
-    finally:
-        executor.shutdown()
-
-
-def test_the_worker_by_itself(local):
-    worker = local.remote(BaseHorovodWorker).options(num_cpus=1).remote(1, 2)
-    try:
-        local.get(worker.update_env_vars.remote({"SHADE": 3}))
-        assert local.get(worker.env_vars.remote())["SHADE"] == "3"
-        assert local.get(worker.node_id.remote()) == local.nodes()[0]["NodeID"]
-        assert local.get(worker.hostname.remote()) == socket.gethostname()
-        assert local.get(worker.get_gpu_ids.remote()) == []
-        local.get(worker.start_executable.remote(dict, [[("a", 1)]], {"b": 2}))
-        assert local.get(worker.execute.remote(lambda made: made)) == {"a": 1, "b": 2}
-    finally:
-        local.kill(worker)
-
-
-def test_a_result_that_cannot_be_sent_is_called_one(local):
-    executor = RayExecutor(RayExecutor.create_settings(timeout_s=300), num_workers=1)
-    executor.start()
-    try:
-        with pytest.raises(TypeError, match=r"rank 0 .*: what the function has returned cannot be sent: TypeError: ca"):
-            executor.run(threading.Lock)
-        with pytest.raises(TypeError, match=r"TypeError: the function must return .*, got a generator"):
-            executor.run(lambda: (step for step in range(3)))
-        with pytest.raises(TypeError, match=r"rank 0 on host \S+: TypeError: cannot pickle"):
-            executor.run(lambda: __import__("cloudpickle").dumps(__import__("threading").Lock()))
     finally:
         executor.shutdown()
 

@@ -8,7 +8,6 @@ import pytest
 pytest.importorskip("ray")
 
 from horovod.ray import ElasticRayExecutor, members
-from horovod.ray.calls import LogMessage
 from horovod.ray.members import ElasticJob
 from tests.runner.launching import eventually
 
@@ -46,20 +45,3 @@ def test_forgetting_ends_the_runs_of_other_threads(job):
     assert job._boxes == {}
     with pytest.raises(RuntimeError, match=r"call start\(\) first"):
         job.run(len, None)
-
-
-def test_a_callback_that_runs_the_job_it_belongs_to(job, monkeypatch):
-    class Heard:
-        queue = None
-
-        def __init__(self, callbacks, box):
-            self.tell = lambda event: callbacks[0](event.value)
-            box.put(LogMessage({}))
-
-        def close(self):
-            pass
-
-    monkeypatch.setattr(members, "CallbackListener", Heard)
-    with pytest.raises(RuntimeError, match="a callback has called the executor that waits for it"):
-        job.run(len, [lambda _: job.run(len, None)])
-    assert threads_of_runs() == []

@@ -71,13 +71,3 @@ def test_workers_of_a_host_see_each_others_gpus_and_number_local_rank_is_their_o
     gpus, hosts = [["3"], ["1"], ["0"]], ["a", "a", "b"]
     seen = [strategy.visible(gpus, hosts, rank).get("CUDA_VISIBLE_DEVICES") for rank in range(3)]
     assert seen == ["3,1", "3,1", "0"]
-
-
-def test_with_several_gpus_each_number_local_rank_is_the_first_of_ones_own():
-    gpus = [["0", "1"], ["2", "3"]]
-    seen = strategy.visible(gpus, ["a", "a"], 1)["CUDA_VISIBLE_DEVICES"].split(",")
-    assert seen == ["0", "2", "1", "3"]
-
-
-def test_without_gpus_nothing_is_said_of_them():
-    assert strategy.visible([[], []], ["a", "a"], 0) == {}

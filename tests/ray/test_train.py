@@ -1,16 +1,13 @@
 """Horovod as a backend of Ray Train: datasets, checkpoints, and a restart after a failure."""
 
 import os
-import threading
-from types import SimpleNamespace
 
 import pytest
 
 pytest.importorskip("ray.train", exc_type=ImportError)
 pytest.importorskip("torch")
 
-from horovod.ray.train import HorovodBackend, HorovodConfig, HorovodTrainer
-from horovod.runner.external_workers import assignment
+from horovod.ray.train import HorovodConfig, HorovodTrainer
 
 
 def loop(config):
@@ -69,15 +66,3 @@ def test_what_is_wrong_is_named():
     with pytest.raises(TypeError, match="horovod_config must be a HorovodConfig, got 3"):
         HorovodTrainer(loop, horovod_config=3)
     assert HorovodConfig(nics="eth0").to_dict() == {"nics": "eth0", "timeout_s": 30.0}
-
-
-def test_nothing_stays_of_a_start_that_fails():
-    def execute(func, *args):
-        if args:
-            raise ValueError("a worker has no assignment")
-        return [(assignment.describe(), "node", [])]
-
-    backend = HorovodBackend()
-    with pytest.raises(ValueError, match="no assignment"):
-        backend.on_start(SimpleNamespace(execute=execute), HorovodConfig(nics="lo"))
-    assert [one.name for one in threading.enumerate() if one.name == "horovod-lines"] == []

@@ -9,26 +9,14 @@ import pytest
 
 pytest.importorskip("ray")
 
-from ray.exceptions import ActorHandleNotFoundError, RayActorError
-from ray.util import placement_group_table
+from ray.exceptions import RayActorError
 
 from horovod.ray import RayExecutor, worker_group
-from horovod.ray.calls import LogMessage, LostWorker
+from horovod.ray.calls import LogMessage
 from horovod.ray.worker_group import WorkerGroup
 from tests.ray import functions
 from tests.ray.refused_assignment import one_that_nobody_gets
 from tests.runner.launching import eventually
-
-THREADS = ("horovod-lines", "horovod-store", "horovod-keys")
-
-
-def ref(value=None, error=None):
-    future = Future()
-    if error is None:
-        future.set_result(value)
-    else:
-        future.set_exception(error)
-    return SimpleNamespace(future=lambda: future)
 
 
 def idle():
@@ -146,26 +134,6 @@ def test_a_callback_that_sends(staffed):
     assert [one.future().result(10) for one in sent] == [0, 1]
 
 
-def test_sending_does_not_wait_for_the_call_of_another_thread(staffed):
-    begun, go_on = threading.Event(), threading.Event()
-
-    def waits(actor):
-        begun.set()
-        assert go_on.wait(20)
-        return actor.number
-
-    with ThreadPoolExecutor(1) as threads:
-        call = threads.submit(staffed.call, "execute", waits)
-        try:
-            assert begun.wait(10)
-            sent = within(10, staffed.send, "execute", number)  # while the other call is still running
-            assert not call.done()
-        finally:
-            go_on.set()
-        assert call.result(20) == [0, 1]
-        assert [one.future().result(10) for one in sent] == [0, 1]
-
-
 @pytest.mark.parametrize("during", ["room", "actors", "answers", "assignments"])
 def test_a_shutdown_while_another_thread_starts(monkeypatch, during):
     """It leaves no actor and no placement group, and the start does not look successful."""
@@ -211,22 +179,6 @@ def test_a_shutdown_while_another_thread_starts(monkeypatch, during):
     assert executor._workers is None
 
 
-def test_the_end_of_a_worker_while_others_join_is_kept():
-    made, answers = idle(), {}
-    made._box.put(LostWorker(1))
-    assert made._ask([ref("a"), ref("b")], answers, "did not join the job") == ["a", "b"]
-    assert answers == {0: "a", 1: "b"}
-    assert made._dead == {1: "its process has ended"}
-
-
-def test_what_comes_together_with_a_failure_is_kept():
-    made, answers = idle(), {}
-    with pytest.raises(RuntimeError, match="worker 0 did not join the job: ValueError: no"):
-        made._ask([ref(error=ValueError("no")), ref("b"), ref(error=RayActorError())], answers, "did not join the job")
-    assert answers == {1: "b"}
-    assert list(made._dead) == [2]
-
-
 @pytest.mark.heavy
 def test_a_worker_without_a_seat_does_not_hold_up_the_end(local, monkeypatch):
     """The worker may take as long to join as a worker needs to start; the shutdown does not wait longer."""
@@ -246,45 +198,3 @@ def test_a_worker_without_a_seat_does_not_hold_up_the_end(local, monkeypatch):
     assert ended[0] < worker_group._END
     with pytest.raises(RuntimeError, match="call start"):
         executor.run(functions.ranks)
-
-
-def test_a_shutdown_after_that_of_ray(monkeypatch):
-    made, killed = idle(), []
-
-    def kill(worker, no_restart):
-        killed.append(worker)
-        raise ActorHandleNotFoundError("of another session")
-
-    monkeypatch.setattr(worker_group.ray, "kill", kill)
-    for again in (False, True):  # with or without ray.init() after ray.shutdown()
-        made.workers = ["a", "b"]
-        monkeypatch.setattr(worker_group.ray, "is_initialized", lambda again=again: again)
-        made.shutdown()
-        assert made.workers == []
-        assert sorted(set(killed)) == (["a", "b"] if again else [])
-
-
-def test_a_callback_that_shuts_down(local):
-    executor = RayExecutor(RayExecutor.create_settings(timeout_s=300), num_workers=1)
-    executor.start()
-    with pytest.raises(RuntimeError, match=r"do not call this after shutdown\(\)"):
-        executor.run(functions.logs, [1, 60.0], callbacks=[lambda told: executor.shutdown()])
-
-
-@pytest.mark.long  # restarts Ray
-def test_a_shutdown_that_is_interrupted_can_be_finished(local, monkeypatch):
-    executor = RayExecutor(RayExecutor.create_settings(timeout_s=300), num_workers=2)
-    executor.start()
-    group = executor._workers._reservation.group
-
-    def interrupted(self):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as within:
-        within.setattr(WorkerGroup, "_await_end", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            executor.shutdown()
-    executor.shutdown()
-    eventually(lambda: placement_group_table(group)["state"] == "REMOVED", 30, "the group is removed")
-    assert [one.name for one in threading.enumerate() if one.name in THREADS] == []
-    executor.shutdown()

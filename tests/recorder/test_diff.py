@@ -73,15 +73,6 @@ def test_the_order_of_what_is_announced(tmp_path, capsys):
     ]
 
 
-def test_a_rank_that_announces_nothing(tmp_path, capsys):
-    ranks = Ranks(tmp_path)
-    ranks.done(["x"])
-    ranks.add(0, "announced", "y")
-    ranks.write()
-    lines = said(tmp_path, capsys)
-    assert lines[-2:] == ["  rank 0: allreduce 'y' (float32[4], sum)", "  rank 1: nothing"]
-
-
 def test_shapes_that_differ(tmp_path, capsys):
     ranks = Ranks(tmp_path)
     ranks.done(["y", "y"])
@@ -95,18 +86,6 @@ def test_shapes_that_differ(tmp_path, capsys):
         "  rank 0: allreduce 'y' (float32[4], sum)",
         "  rank 1: allreduce 'y' (float32[5], sum)",
     ]
-
-
-def test_a_rank_that_stopped_earlier_in_a_schedule(tmp_path, capsys):
-    ranks = Ranks(tmp_path)
-    for position in range(5):
-        for rank in range(2):
-            if (rank, position) != (1, 4):
-                ranks.add(rank, "carried out", "x", position, schedule="7")
-    ranks.write()
-    assert said(tmp_path, capsys)[-1] == (
-        "first divergence: rank 1 did not carry out operation 4, which was allreduce 'x' (float32[4], sum); rank 0 did"
-    )
 
 
 def test_rings_that_go_back_to_different_places_and_ranks_without_a_file(tmp_path, capsys):

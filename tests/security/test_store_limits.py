@@ -178,22 +178,6 @@ def test_strangers_do_not_fill_memory_with_messages_that_lack_a_byte(size):
         assert peak_memory(process) - before < 128
 
 
-def test_strangers_are_counted():
-    accepted, known, gone = zmq.EVENT_ACCEPTED, zmq.EVENT_HANDSHAKE_SUCCEEDED, zmq.EVENT_DISCONNECTED
-    strangers = store_door.UnauthenticatedPeers()
-    for descriptor in (5, 6, 7, 8):
-        strangers.take(accepted, descriptor, 0.0)
-    strangers.take(known, 0, 1.0)
-    strangers.take(gone, 8, 2.0)
-    assert strangers.count(2.0) == 2
-    strangers.take(accepted, 8, 3.0)  # another connection with a reused descriptor number
-    assert strangers.count(3.0) == 3
-    late = store_door.HANDSHAKE_SECONDS + store_door._SLACK
-    assert strangers.count(late + 0.5) == 0  # of the old ones, only a member may remain; one is new, one known
-    assert strangers.count(late + 1.5) == 1
-    assert strangers.count(late + 3.5) == 0
-
-
 @pytest.mark.heavy
 def test_strangers_have_places_of_their_own_and_no_more():
     most = 40

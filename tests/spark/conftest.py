@@ -1,4 +1,7 @@
-"""One Spark application for the tests: two executors with two cores each, on this machine."""
+"""One Spark application for the tests: two executors with two cores each, on this machine.
+
+The first tier runs tasks within the driver, which takes less CPU time than executors.
+"""
 
 import contextlib
 import importlib.util
@@ -14,7 +17,7 @@ MASTER = "local-cluster[2,2,1024]"
 
 
 @pytest.fixture(scope="session")
-def spark():
+def spark(request):
     """The SparkContext. Skips the test if pyspark or Java is missing."""
     if importlib.util.find_spec("pyspark") is None:
         pytest.skip("pyspark is not installed")
@@ -27,7 +30,8 @@ def spark():
         patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
         patch.setenv("SPARK_LOCAL_DIRS", folder)
         patch.setenv("PYSPARK_PYTHON", sys.executable)
-        conf = SparkConf().setMaster(MASTER).setAppName("tests")
+        master = "local[4]" if request.config.getoption("--tier") == "first" else MASTER
+        conf = SparkConf().setMaster(master).setAppName("tests")
         for key, value in {
             "spark.ui.enabled": "false",
             "spark.ui.showConsoleProgress": "false",

@@ -1,40 +1,6 @@
-import threading
-from types import SimpleNamespace
-
 import pytest
 
-from horovod.spark.application import Jobs, explain, known_failure, slot_limit
-
-
-class Interrupted(threading.Thread):
-    """A thread whose first join is interrupted."""
-
-    def __init__(self, target):
-        super().__init__(target=target, daemon=True)
-        self._joined = False
-
-    def join(self, timeout=None):
-        if not self._joined:
-            self._joined = True
-            raise KeyboardInterrupt
-        super().join(timeout)
-
-
-def test_an_interrupt_in_the_farewell_cancels_all_the_same():
-    over, cancelled = threading.Event(), []
-
-    def cancel(group):
-        cancelled.append(group)
-        over.set()
-
-    jobs = Jobs(SimpleNamespace(context=SimpleNamespace(cancelJobGroup=cancel)), "a job")
-    thread = Interrupted(lambda: over.wait(20))
-    thread.start()
-    jobs._threads.append(thread)
-    with pytest.raises(KeyboardInterrupt), jobs:
-        pass
-    assert cancelled == [jobs._group]
-    assert not thread.is_alive()
+from horovod.spark.application import explain, known_failure, slot_limit
 
 
 @pytest.mark.parametrize(
@@ -118,11 +84,6 @@ ExecutorLostFailure (executor 1 exited caused by one of the running tasks) Reaso
 def test_what_would_come_again(text, words):
     assert words in known_failure(text)
     assert explain(text) == known_failure(text)
-
-
-def test_a_users_own_module_is_not_ours():
-    assert known_failure("ModuleNotFoundError: No module named 'horovodish'") == ""
-    assert known_failure("ModuleNotFoundError: No module named 'numpy'") == ""
 
 
 def test_a_lost_executor_is_what_tells_most():

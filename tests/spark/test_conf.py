@@ -36,29 +36,3 @@ def test_the_keys_are_those_of_the_installed_spark(monkeypatch, version, group):
     finally:
         monkeypatch.undo()
         importlib.reload(conf)
-
-
-def test_spark_knows_every_key(spark):
-    """Spark's own defaults equal those that are documented as such."""
-    jvm = spark._jvm
-    package = jvm.org.apache.spark.internal.config
-    entries = {
-        entry.key(): entry
-        for entry in (
-            getattr(getattr(package, "package$"), "MODULE$").__getattr__(name)()
-            for name in (
-                "TASK_MAX_FAILURES",
-                "EXCLUDE_ON_FAILURE_ENABLED",
-                "MAX_TASK_ATTEMPTS_PER_EXECUTOR",
-                "MAX_TASK_ATTEMPTS_PER_NODE",
-                "MAX_FAILURES_PER_EXEC_STAGE",
-                "MAX_FAILED_EXEC_PER_NODE_STAGE",
-                "MAX_FAILURES_PER_EXEC",
-                "MAX_FAILED_EXEC_PER_NODE",
-            )
-        )
-    }
-    assert {key for key, _ in NAMES.values()} == set(entries) == set(conf.SPARK_CONF_DEFAULT_VALUES)
-    for key, value in conf.SPARK_CONF_DEFAULT_VALUES.items():
-        shown = entries[key].defaultValueString()
-        assert shown == value or shown.startswith("<"), (key, shown)

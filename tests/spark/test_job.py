@@ -76,9 +76,3 @@ def test_streams_and_variables(tmp_path):
     for value in ([1], 5):
         with pytest.raises(ValueError, match="nics must be"):
             wishes(nics=value)
-
-
-def test_verbose():
-    assert [wishes(verbose=value).verbose for value in (None, False, 0, 1, 2)] == [False] * 4 + [True]
-    with pytest.raises(TypeError, match="verbose must be an integer, got 'x'"):
-        wishes(verbose="x")

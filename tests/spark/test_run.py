@@ -106,18 +106,6 @@ def test_where_executors_come_when_they_are_needed(spark, monkeypatch):
 
 
 @pytest.mark.heavy
-def test_slots_that_others_hold_are_named(spark, tmp_path):
-    holder = threading.Thread(
-        target=lambda: spark.parallelize(range(3), 3).foreach(lambda _: time.sleep(6)), daemon=True
-    )
-    holder.start()
-    wait_for(lambda: spark.statusTracker().getActiveJobsIds())
-    with pytest.raises(TimeoutError, match=r"waited .* s for 3 Spark tasks .* has 4 slots .* needs 3 that are free"):
-        horovod.spark.run(describe, (1,), num_proc=3, start_timeout=2)
-    holder.join(20)
-
-
-@pytest.mark.heavy
 def test_an_interrupt_ends_all(spark, tmp_path):
     def interrupt():
         wait_for(lambda: all(pids(tmp_path, 2)) and pids(tmp_path, 2))
@@ -141,13 +129,6 @@ def test_executors_without_horovod_are_named(spark, tmp_path, monkeypatch):
         with pytest.raises(RuntimeError, match=r"an executor has no horovod, or another version \(horovod\)"):
             job(describe, (1,), num_proc=2)
     assert time.monotonic() - started < 40
-
-
-@pytest.mark.heavy
-def test_executors_without_python_are_named(spark, monkeypatch):
-    monkeypatch.setattr(spark, "pythonExec", "/nowhere/python")
-    with pytest.raises(RuntimeError, match="an executor cannot run Python as /nowhere/python"):
-        horovod.spark.run(describe, (1,), num_proc=2)
 
 
 def test_a_killed_executor_ends_the_job_and_is_named(spark, tmp_path):

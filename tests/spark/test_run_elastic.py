@@ -3,9 +3,7 @@ import threading
 
 import pytest
 
-import horovod.numpy as hvd
 import horovod.spark
-from horovod.runner.function.worker_error import WorkerError
 from tests.runner.cluster.test_elastic import seen, train
 from tests.spark.executors import kill_executor_of, wait_for
 
@@ -42,33 +40,6 @@ def test_a_killed_executor_is_replaced(spark, tmp_path):
 
 def fails():
     raise ValueError("spam")
-
-
-def fails_on_one():
-    hvd.init()
-
-    @hvd.elastic.run
-    def run(state):
-        for number in range(1000):
-            if hvd.rank() == 1 and number == 10:
-                raise ValueError("spam")
-            hvd.allreduce(1, name="step")
-            state.commit()
-
-    run(hvd.elastic.ObjectState())
-
-
-@pytest.mark.heavy
-def test_ranks_that_fail_are_not_replaced_for_ever(spark):
-    for function in (fails, fails_on_one):
-        err = io.StringIO()
-        with pytest.raises(WorkerError, match="ValueError: spam") as caught:
-            horovod.spark.run_elastic(function, num_proc=2, stdout=io.StringIO(), stderr=err)
-        said = err.getvalue() + str(caught.value)
-        assert "--" not in said, "a flag, which the caller has none of"
-    assert "1 rank left, 2 are needed to go on (min_num_proc)" in said
-    assert "the job ends in 600 s (elastic_timeout)" in said
-    assert "which therefore gets no new ones: 1 are there, 2 are needed" in said
 
 
 def test_arguments_that_do_not_fit(spark):

@@ -10,7 +10,7 @@ from horovod.strategies.layout import segments, slices
 from horovod.strategies.progress import Progress
 from horovod.strategies.rules import AVERAGING, OuterSGD, Schedule, blend, elastic_move, pushed
 from horovod.strategies.server import Server, Store
-from horovod.strategies.serving import Roles, _Loop
+from horovod.strategies.serving import _Loop
 
 SIZES = range(1, 10)
 RANDOM = np.random.default_rng(0)
@@ -117,11 +117,6 @@ def test_invalid_targets(targets):
         check_targets(targets, 2, push_sum=True)
 
 
-def test_the_exponential_graph_is_exact_after_log_n_rounds():
-    for size, rounds in ((2, 1), (4, 2), (8, 3)):
-        np.testing.assert_array_equal(mixed(GRAPHS["exponential"], size, rounds)[0], np.full((size, size), 1 / size))
-
-
 @pytest.mark.parametrize("size", range(2, 10))
 def test_every_pair_meets_once_in_a_tournament(size):
     rounds = size - 1 + size % 2
@@ -168,31 +163,6 @@ def test_a_synchronous_server_waits_for_all_workers_and_averages():
     assert one.progress.histogram == {0: 2}
 
 
-def test_a_synchronous_server_goes_on_without_a_worker_that_is_done():
-    one = server("sync", [0, 1])
-    one.receive(0, np.ones(2), [1.0])
-    one.leave(1)
-    assert one.ready(0)
-    np.testing.assert_array_equal(one.reply(0), [-1, -1])
-
-
-def test_an_asynchronous_server_with_one_worker_is_sequential():
-    one, values = server("async", [5], staleness=0), np.zeros(2)
-    for gradient in RANDOM.normal(size=(4, 2)):
-        one.receive(5, gradient, [0.1])
-        assert one.ready(5)
-        values -= 0.1 * gradient
-        np.testing.assert_array_equal(one.reply(5), values)
-    assert one.progress.histogram == {0: 4}
-
-
-def test_damping_divides_by_staleness():
-    one = server("async", [0, 1], damping=True)
-    one.receive(0, np.ones(2), [1.0])
-    one.receive(1, np.ones(2), [1.0])  # one update since this worker's read
-    np.testing.assert_array_equal(one.store.values, -1.5)
-
-
 def test_an_elastic_server_conserves_the_sum():
     one, local = server("easgd", [0, 1]), np.array([[1.0, 2.0], [3.0, -5.0]])
     total = one.store.values + local.sum(axis=0)
@@ -217,13 +187,6 @@ def test_staleness_is_bounded_and_the_slowest_worker_never_waits(bound):
     assert sum(progress.histogram.values()) == 300
     progress.leave(progress.slowest()[0])
     assert len(progress.active) == 2
-
-
-def test_roles():
-    roles = Roles(4, 1)
-    assert (roles.workers, roles.servers) == ([0, 1, 2], [3])
-    with pytest.raises(ValueError, match="start at least 3 ranks"):
-        Roles(2, 2)
 
 
 @pytest.mark.parametrize(("mode", "waiting", "missing"), [("sync", 0, [1]), ("async", 0, [1])])

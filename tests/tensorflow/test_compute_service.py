@@ -195,13 +195,6 @@ def test_a_training_leaves_a_service_that_is_gone():
     assert address.startswith("grpc://")
 
 
-@on_tensorflow(2)
-def test_fewer_ranks_than_dispatchers():
-    text = "dispatchers on the training side must be at most the number of ranks of the training, 2, got 3"
-    with pytest.raises(ValueError, match=rf"{text} \(rank {hvd.rank()}\)"):
-        tf_data_service(TfDataServiceConfig(3, 1, "training", {}, b"k"), hvd.rank()).__enter__()
-
-
 @pytest.mark.heavy
 @pytest.mark.parametrize("how", [pytest.param(signal.SIGSTOP, marks=pytest.mark.heavy), signal.SIGKILL])
 def test_a_dispatcher_that_is_lost_is_an_error(tmp_path, caplog, how):
@@ -261,22 +254,6 @@ def test_a_file_that_does_not_come(tmp_path):
         TfDataServiceConfig.read(tmp_path / "compute.json", wait_for_file_creation=True, timeout=0.1)
     with pytest.raises(FileNotFoundError):
         TfDataServiceConfig.read(tmp_path / "compute.json")
-
-
-def test_a_file_that_a_killed_service_has_left(tmp_path):
-    path = tmp_path / "compute.json"
-    CONFIG.write(path)
-    with pytest.raises(TimeoutError, match=r"of a service that is there: no data service answers at 127.0.0.1:5 \("):
-        TfDataServiceConfig.read(path, wait_for_file_creation=True, timeout=0.1)
-    with ComputeService(1, 1, KEY, {"lo"}) as service:
-        config = TfDataServiceConfig(1, 1, "compute", service.addresses(), KEY)
-        threading.Timer(0.5, config.write, (path,)).start()
-        assert TfDataServiceConfig.read(path, wait_for_file_creation=True, timeout=60) == config
-    CONFIG.remove(path)
-    assert path.exists(), "it is another service's"
-    config.remove(path)
-    config.remove(path)
-    assert not path.exists()
 
 
 @pytest.mark.parametrize(

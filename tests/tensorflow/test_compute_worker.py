@@ -92,18 +92,3 @@ def test_the_words_of_a_process_of_the_compute_side(monkeypatch):
         "dispatcher_side": "training",
         "timeout": 1.5,
     }
-
-
-@pytest.mark.parametrize("words", [[], ["c.json", "--dispatcher-side", "both"], ["--help"]])
-def test_words_of_another_program_do_not_end_it(monkeypatch, capsys, words):
-    from horovod.tensorflow.data import compute_worker
-
-    monkeypatch.setattr("sys.argv", ["pytest", *words])
-    with pytest.raises(
-        AttributeError, match=r"(?s)must be those of a process of the compute side, got \[.*\]: .*configfile"
-    ):
-        _ = compute_worker.parsed_args
-    assert not hasattr(compute_worker, "parsed_args")
-    assert capsys.readouterr() == ("", "")
-    with pytest.raises(AttributeError, match=r"compute_worker' has no attribute 'no_such_name'"):
-        _ = compute_worker.no_such_name

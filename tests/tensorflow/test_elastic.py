@@ -91,17 +91,6 @@ def test_a_job_goes_on_from_a_checkpoint(tmp_path):
         state.load_state_dict({"variables": [np.zeros(2)]})
 
 
-def test_one_more_may_be_lost_while_ranks_are_brought_together(monkeypatch):
-    monkeypatch.setattr(hvd.elastic, "_reset", lambda: None)
-    lost = tf.errors.UnknownError(None, None, "node HorovodBroadcast_0: rank 2 was lost")
-    state = mock.Mock()
-    state.sync.side_effect = [lost, None]
-    state.on_reset.side_effect = [lost, None]
-    func = mock.Mock(__name__="train", return_value=7)
-    assert hvd.elastic.run(func)(state) == 7
-    assert (state.restore.call_count, func.call_count) == (2, 1)
-
-
 def test_only_errors_of_our_operations_become_ours():
     def fails(error):
         def func():

@@ -36,37 +36,3 @@ def test_scale_factors_keep_their_double_precision():
         assert grouped == [0.2, 3 * 0.1 + 3 * 0.1]
         assert scattered == [grouped[rank]]
     assert gradient.numpy().tolist() == [0.2, 0.2]
-
-
-@on_tensorflow(2)
-def test_a_loop_within_a_branch_meets_itself_where_ranks_have_other_branches_too():
-    @tf.function
-    def step(x):
-        if hvd.rank() == 0:  # while tracing: a part of the graph that the other rank lacks
-            tf.cond(tf.reduce_sum(x) > 100.0, lambda: tf.print("large"), tf.no_op, name="report")
-
-        def looped():
-            total = tf.zeros_like(x)
-            for i in tf.range(6):
-                total += hvd.allreduce(x * tf.cast(i, tf.float32), op=hvd.Sum, name="looped")
-            return total
-
-        return tf.cond(tf.reduce_sum(x) > 0.0, looped, lambda: x, name="branch")
-
-    assert step(tf.ones([2]) * (hvd.rank() + 1)).numpy().tolist() == [45.0, 45.0]
-
-
-def test_loops_within_loops(tf_pool):
-    def work():
-        @tf.function
-        def step(x):
-            total = tf.zeros_like(x)
-            for i in tf.range(4):
-                for j in tf.range(40):
-                    total += hvd.allreduce(x * tf.cast(i * j, tf.float32), op=hvd.Sum)
-            return total
-
-        return [step(tf.ones([2]) * (hvd.rank() + 1)).numpy().tolist() for _ in range(2)]
-
-    expected = 3.0 * sum(i * j for i in range(4) for j in range(40))
-    assert tf_pool(2).run(work) == [[[expected] * 2] * 2] * 2

@@ -231,22 +231,3 @@ def test_gradients():
 def test_gradients_with_sizes_read_at_run_time():
     for check in CHECKS:
         check()
-
-
-@on_tensorflow(3, HOROVOD_DYNAMIC_PROCESS_SETS="1")
-def test_gradients_in_a_process_set():
-    process_set = hvd.add_process_set([0, 2])
-    rank = hvd.rank()
-    if rank != 1:
-        total = 51.0 + 53.0
-        x, seed = np.array([1.0 + rank]), np.array([51.0 + rank])
-        for result in gradients(lambda t: hvd.allreduce(t, op=hvd.Sum, process_set=process_set), x, seed):
-            assert_close(result, [total])
-        for result in gradients(lambda t: hvd.allgather(t, process_set=process_set), x, np.repeat(seed, 2)):
-            assert_close(result, [total / 2])
-        for result in gradients(lambda t: hvd.broadcast(t, 2, process_set=process_set), x, seed):
-            assert_close(result, [total / 2 if rank == 2 else 0.0])
-        both = np.array([1.0, 2.0])
-        for result in gradients(lambda t: hvd.reducescatter(t, op=hvd.Sum, process_set=process_set), both, seed):
-            assert_close(result, [2 * 51.0, 2 * 53.0])
-    hvd.remove_process_set(process_set)

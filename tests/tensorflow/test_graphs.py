@@ -201,12 +201,6 @@ def test_names_and_shapes():
 
 
 @on_tensorflow(2)
-def test_a_pipeline_of_data():
-    dataset = tf.data.Dataset.range(5).map(lambda i: hvd.allreduce(i, op=hvd.Sum))
-    assert [int(i) for i in dataset] == [hvd.size() * i for i in range(5)]
-
-
-@on_tensorflow(2)
 def test_what_xla_compiles():
     @tf.function(jit_compile=True)
     def whole(x):

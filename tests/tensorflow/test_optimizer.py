@@ -140,20 +140,6 @@ def test_keeps_local_variables():
 
 
 @on_tensorflow(2)
-def test_works_without_a_session():
-    v = tf.Variable([1.0, 2.0])
-    for run in (lambda f: f, tf.function):
-        optimizer = hvd.DistributedOptimizer(tf1.train.GradientDescentOptimizer(1.0))
-
-        def step(optimizer=optimizer):
-            optimizer.minimize(lambda: tf.reduce_sum(v) * (hvd.rank() + 1), var_list=[v])
-
-        v.assign([1.0, 2.0])
-        run(step)()
-        assert_close(v, [-0.5, 0.5])
-
-
-@on_tensorflow(2)
 def test_refuses_bad_arguments():
     optimizer = tf1.train.GradientDescentOptimizer(1.0)
     for options, match in (

@@ -117,64 +117,6 @@ def test_sync_batch_normalization(keras_pool, tmp_path, keras):
     pool.run(refusals_and_saving, str(tmp_path))
 
 
-def model_of(x):
-    made = tf.keras.Sequential(
-        [
-            hvd.SyncBatchNormalization(),
-            tf.keras.layers.Dense(3, kernel_initializer="ones"),
-            hvd.SyncBatchNormalization(name="second_1"),
-            hvd.SyncBatchNormalization(name="second_2"),
-        ]
-    )
-    made.compile(optimizer=tf.keras.optimizers.SGD(0.0), loss="mse")
-    made(x)
-    return made
-
-
-def ranks_with_another_history():
-    rank, size = hvd.rank(), hvd.size()
-    batches = [batch(r, (2,), False) for r in range(size)]
-    x = tf.constant(batches[rank])
-    for _ in range(2 * rank):  # shifts Keras' automatic numbers
-        model_of(x)
-    model = model_of(x)
-    model.fit(x, tf.zeros([len(x), 3]), batch_size=len(x), epochs=2, verbose=0)
-    mean = np.concatenate(batches).mean(0)
-    assert_close(model.layers[0].moving_mean, mean * (1 - 0.99**2), 1e-4)
-
-    @tf.function
-    def part(x):
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            with tf.name_scope(f"rank{rank}"):
-                y = model(x, training=True)
-            y = model.layers[0](x, training=True) + y[:, :2]  # a layer may be used twice
-            loss = tf.reduce_sum(y**3)
-        return tape.gradient(loss, x)
-
-    @tf.function
-    def step(x):
-        return part(x[:2]), part(x[rows:])
-
-    if rank:  # traced on one rank alone, and never run
-        part.get_concrete_function(x[:1])
-    rows = 2 if rank == 0 else 1
-    for gradient in step(x[: rows + 2]):
-        assert_close(hvd.allreduce(tf.reduce_sum(gradient, 0), op=hvd.Sum), [0.0, 0.0], 1e-3)
-    graph = part.get_concrete_function(x[:2]).graph.as_graph_def()
-    nodes = [*graph.node, *(node for inner in graph.library.function for node in inner.node_def)]
-    return sorted(node.name for node in nodes if node.op.startswith("Horovod"))
-
-
-@pytest.mark.heavy
-@pytest.mark.parametrize("keras", ["tensorflow", pytest.param("legacy", marks=pytest.mark.heavy)])
-def test_ranks_with_another_history(keras_pool, keras):
-    names = keras_pool(keras)(2).run(ranks_with_another_history, timeout=120.0)
-    assert names[0] == names[1]
-    assert len(set(names[0])) == len(names[0])
-    assert any("second" in name for name in names[0])
-
-
 @on_tensorflow(1)
 def test_alone():
     x = tf.constant(np.random.default_rng(1).normal(size=(5, 2)).astype(np.float32))

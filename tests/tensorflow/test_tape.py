@@ -129,28 +129,6 @@ def test_compresses_and_averages_slices():
 
 
 @on_tensorflow(2)
-def test_divides_before_it_adds():
-    """The sum of all ranks' gradients is 1.5 times the largest float32."""
-    rank, size = hvd.rank(), hvd.size()
-    v, w = tf.Variable([1.0]), tf.Variable([1.0])
-    large = 1.5 * float(np.finfo(np.float32).max) / size
-
-    def loss():
-        return tf.reduce_sum(v) * large + tf.reduce_sum(w) * (rank + 1)
-
-    mean = sum(range(1, size + 1)) / size
-    for options in ({}, {"groups": 1}, {"groups": [[v]]}):
-        plain, _ = gradient(functools.partial(hvd.DistributedGradientTape, **options), [v, w], loss)
-        assert np.isinf(plain), "the test shows nothing"
-        reduced = gradient(
-            functools.partial(hvd.DistributedGradientTape, gradient_predivide_factor=float(size), **options),
-            [v, w],
-            loss,
-        )
-        np.testing.assert_allclose([float(value[0]) for value in reduced], [large, mean], rtol=1e-6)
-
-
-@on_tensorflow(2)
 def test_keeps_local_gradients():
     rank, size = hvd.rank(), hvd.size()
     mine, shared = tf.Variable(1.0), tf.Variable(1.0)
@@ -190,21 +168,6 @@ def test_keeps_local_gradients():
     assert (len(own), len(others)) == (1, 1)
     with pytest.raises(ValueError, match="float"):
         tape.register_local_source(1.0)
-
-
-@on_tensorflow(2)
-def test_keeps_gradients_of_local_layers():
-    rank, size = hvd.rank(), hvd.size()
-    first = tf.keras.layers.Dense(1, use_bias=False, kernel_initializer="ones")
-    second = tf.keras.layers.Dense(1, use_bias=False, kernel_initializer="ones")
-    with tf.GradientTape() as tape:
-        tape = hvd.PartialDistributedGradientTape(tape, local_layers=first)  # not built yet
-        target = (rank + 1) * tf.reduce_sum(second(first(tf.ones([1, 1]))))
-    gradients = tape.gradient(target, [*first.trainable_weights, *second.trainable_weights])
-    assert_close(tf.reshape(gradients, [-1]), [(rank + 1) / size, sum(range(1, size + 1)) / size])
-    for layers in (7, [first, tf.Variable(1.0)]):
-        with pytest.raises(ValueError, match=r"local_layers must be .*, got a (int|.*Variable)"):
-            hvd.PartialDistributedGradientTape(tf.GradientTape(), local_layers=layers)
 
 
 @on_tensorflow(2)

@@ -69,43 +69,6 @@ def test_do_not_depend_on_what_a_rank_did_before(tf_pool):
     assert [name.split("/")[-2:] for name in step] == [["DistributedGradientTape_Allreduce", str(i)] for i in range(2)]
 
 
-def nested_functions_of_other_shapes():
-    """Rank 1 traces the inner function twice, rank 0 once: 3 + 3 rows and 3 + 4."""
-    rank = hvd.rank()
-    variables = [tf.Variable(1.0, name="kernel"), tf.Variable([1.0], name="bias")]
-
-    @tf.function
-    def micro(rows):
-        first = reduced(variables, tf.reduce_sum(rows))
-        for _ in tf.range(2):
-            first = reduced(variables, tf.reduce_sum(rows))
-        return first, reduced(variables, 2.0 * tf.reduce_sum(rows))
-
-    @tf.function
-    def step(rows):
-        half = rows.shape[0] // 2
-        return micro(rows[:half]), micro(rows[half:])
-
-    if rank == 1:  # traced on one rank alone, and not run
-        micro.get_concrete_function(tf.TensorSpec([9]))
-        step.get_concrete_function(tf.TensorSpec([20]))
-    rows = tf.ones([6 + rank])
-    (a, b), (c, d) = step(rows)
-    for results, factor in ((a, (3 + 6) / 2), (b, 3 + 6), (c, (3 + 8) / 2), (d, 3 + 8)):
-        assert_close(results[0], factor)
-        assert_close(results[1], [factor])
-    assert len(names_in(step, rows)) == 6 * (1 + rank)
-    inside = names_in(micro, rows[:3])
-    assert len(set(inside)) == 6, inside
-    return inside
-
-
-@pytest.mark.heavy
-def test_do_not_depend_on_how_often_an_inner_function_is_traced(tf_pool):
-    inside = tf_pool(2).run(nested_functions_of_other_shapes)
-    assert inside[0] == inside[1]
-
-
 @on_tensorflow(2)
 def test_several_reductions_in_one_function():
     first, second = [tf.Variable([1.0, 2.0])], [tf.Variable(3.0), tf.Variable([4.0])]

@@ -2,7 +2,7 @@
 
 import contextlib
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,8 +11,6 @@ import pytest
 import tensorflow as tf
 
 import horovod.tensorflow as hvd
-from horovod.common.elastic import run_fn
-from horovod.tensorflow.util import errors_as_ours
 
 ROWS = 4  # rows of each rank's shard
 kinds_of_variables = pytest.mark.parametrize(
@@ -109,15 +107,3 @@ def old_graph() -> Iterator[tf.Graph]:
     finally:
         if before:
             tf1.enable_control_flow_v2()
-
-
-def train_elastically(train: Callable[..., Any], state: Any, left: Sequence[int]) -> Any:
-    """Return the result of an elastic program in a job in which the ranks ``left`` remain after a failure."""
-
-    def reset() -> None:
-        hvd.shutdown()
-        hvd.init(list(left))
-
-    result = run_fn(errors_as_ours(train), reset)(state)
-    hvd.shutdown()
-    return result

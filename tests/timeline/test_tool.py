@@ -149,13 +149,6 @@ def test_a_merged_trace_has_a_row_for_each_rank_and_arrows(tmp_path):
     assert set(depth.values()) == {0}
 
 
-def test_an_output_that_cannot_be_written_is_named(tmp_path, capsys):
-    path = two_ranks(tmp_path)
-    assert main(["merge", str(path), "-o", str(tmp_path / "none" / "all.json")]) == 1
-    assert "No such file or directory" in capsys.readouterr().err
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["t.json", "t.rank1.json"]
-
-
 def changed(number=None, **more):
     """Return a rank's events with one or all of them changed."""
     maker = Maker(0, 2)
@@ -228,20 +221,6 @@ def summary_of(folder, *makers):
     return summarize([read(str(path)) for path in paths])
 
 
-def test_times_that_clocks_turn_round_count_as_none(tmp_path):
-    """Rank 1 sees that all are ready, and begins, before rank 0 reports it."""
-    zero, one = Maker(0, 2), Maker(1, 2)
-    zero.negotiated("x", 1, ready=400, agreed=420, begun=425, ended=500)
-    one.negotiated("x", 1, ready=100, agreed=390, begun=380, ended=500)
-    zero.scheduled("y", 2, ready=700, begun=720, ended=800)
-    one.scheduled("y", 2, ready=600, begun=690, ended=800)
-    summary = summary_of(tmp_path, zero, one)
-    x, y = summary.tensors["x", 0], summary.tensors["y", 0]
-    assert [(x[rank].negotiated, x[rank].queued) for rank in (0, 1)] == [(20, 5), (0, 0)]
-    assert [(y[rank].negotiated, y[rank].queued) for rank in (0, 1)] == [(0, 20), (0, 0)]
-    assert [(y[rank].waited, y[rank].last) for rank in (0, 1)] == [(0, 1), (100, 0)]
-
-
 @pytest.mark.parametrize(("ready", "last"), [(139, 0), (140, 0), (141, 1)])
 def test_ranks_are_apart_by_more_than_both_clocks_may_be_off(tmp_path, ready, last):
     zero, one = Maker(0, 2), Maker(1, 2, clock=(0, 20_000))
@@ -263,25 +242,6 @@ def test_who_came_last_and_how_long_the_others_waited_is_said(tmp_path):
     assert "Rank 1 came last in 75% of 4 operations; the others waited 1.88 ms for one on average." in render(summary)
     alone = summary_of(tmp_path, makers[1])
     assert "Rank 1 came last" not in render(alone)
-
-
-def test_arrows_do_not_run_backwards_and_time_begins_with_the_first_rank(tmp_path):
-    zero, one = Maker(0, 2), Maker(1, 2)
-    zero.events[0]["args"]["start_time_since_epoch_in_micros"] = 5000
-    zero.scheduled("x", 1, ready=300, begun=200, ended=500)
-    one.scheduled("x", 1, ready=100, begun=250, ended=500)
-    summary_of(tmp_path, zero, one)
-    events = merge([read(str(tmp_path / f"t.rank{rank}.json")) for rank in (0, 1)])
-    assert events[0]["args"]["start_time_since_epoch_in_micros"] == 1000
-    arrows = {}
-    for event in events:
-        if event.get("name") == "ready":
-            arrows.setdefault(event["id"], {})[event["ph"]] = event["tid"], event["ts"]
-    assert sorted((arrow["s"], arrow["f"]) for arrow in arrows.values()) == [
-        ((0, 300), (0, 300)),
-        ((0, 300), (1, 300)),
-        ((1, 100), (1, 250)),
-    ]
 
 
 def test_the_tables_and_the_json_have_the_figures_of_each_rank(tmp_path):
@@ -332,14 +292,3 @@ def test_what_a_merged_trace_says_of_ranks_and_tensors(tmp_path):
     tensors = [e["args"] for e in events if e.get("name") == "process_name" and e["pid"]]
     assert tensors == [{"name": "x", "process_set": 2}, {"name": "y"}]
     assert 100.123 in [e.get("ts") for e in events]
-
-
-def test_what_was_announced_and_broke_off_is_not_that_of_the_next(tmp_path):
-    maker = Maker(0, 1)
-    pid = maker.pid("x")
-    for event in ({"ph": "B", "name": "NEGOTIATE_ALLREDUCE"}, {"ph": "X", "name": "0", "dur": 0}, {"ph": "E"}):
-        maker.events.append({"pid": pid, "ts": 10, **event})
-    maker.negotiated("x", 1, ready=100, agreed=120, begun=130, ended=200)
-    trace = read(str(maker.write(tmp_path / "t.json")))
-    (found,) = operations(trace, to_common(trace, 0))
-    assert (found.announced, found.agreed, found.scheduled, found.process_set) == (100, 120, False, 0)

@@ -54,12 +54,6 @@ def test_a_port_that_is_taken_is_an_error(served):
         __main__.serve([], served.port)
 
 
-def test_without_the_page_advice_is_given(monkeypatch):
-    monkeypatch.setattr(__main__.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ImportError, match=r"pip install 'horovod\[timeline\]'"):
-        __main__.page_folder()
-
-
 def test_the_page_shows_it_in_a_browser(served, tmp_path):
     api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     chromium = shutil.which("chromium") or pytest.skip("chromium is not installed")

@@ -53,33 +53,6 @@ def test_allreduce_in_all_forms():
 
 
 @pytest.mark.heavy
-@on_ranks(3, HOROVOD_DYNAMIC_PROCESS_SETS="1")
-def test_what_is_refused_on_three_ranks():
-    with pytest.raises(ValueError, match=r"Adasum.*int32"):
-        hvd.allreduce(torch.ones(2, dtype=torch.int32), op=hvd.Adasum)
-    with pytest.raises(ValueError, match=r"Adasum.*bool"):
-        hvd.grouped_allreduce([torch.ones(2).bool(), torch.ones(2)], op=hvd.Adasum)
-    for call in (hvd.allreduce, hvd.allreduce_async_, lambda t, op: hvd.grouped_allreduce_async([t], op=op)):
-        with pytest.raises(NotImplementedError, match="3 ranks"):
-            call(torch.ones(2), op=hvd.Adasum)
-    with pytest.raises(ValueError, match="Average, Sum"):
-        hvd.reducescatter(torch.ones(3), op=hvd.Adasum)
-    net = torch.nn.Linear(2, 1)
-    with pytest.raises(NotImplementedError, match="3 ranks"):
-        hvd.DistributedOptimizer(torch.optim.SGD(net.parameters(), lr=1), op=hvd.Adasum)
-    with pytest.raises(ValueError, match=r"wire_int8|WireInt8"):
-        hvd.allreduce(torch.ones(2), op=hvd.Adasum, compression=hvd.Compression.wire_int8)
-    two = hvd.add_process_set([0, 1])
-    with pytest.raises(NotImplementedError, match=r"ranks=\[0, 1\]"):
-        hvd.DistributedOptimizer(torch.optim.SGD(net.parameters(), lr=1), op=hvd.Adasum, process_set=two)
-    if two.included():
-        tensors = [value(r, torch.float32, (9,)) for r in range(2)]
-        close(hvd.allreduce(tensors[hvd.rank()], op=hvd.Adasum, process_set=two), adasum(tensors))
-    assert hvd.allreduce(torch.ones(1), op=hvd.Sum).item() == 3
-    return True
-
-
-@pytest.mark.heavy
 @pytest.mark.parametrize(("kind", "passes", "groups"), [("momentum", 1, None), ("adam", 2, 2)])
 @on_ranks(4)
 def test_optimizer_combines_what_steps_have_moved(kind, passes, groups):

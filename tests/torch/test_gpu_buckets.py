@@ -1,13 +1,10 @@
 """Gradients on a simulated GPU that are views of buckets there."""
 
-import time
-
 import pytest
 import torch
 
 import horovod.torch as hvd
 from tests.gpu import test_training as training
-from tests.ranks import on_gpu_ranks
 from tests.torch.bucketed import buckets, in_buckets, wrap
 
 pytestmark = pytest.mark.heavy
@@ -93,45 +90,3 @@ def test_buckets_on_a_gpu(gpu_ranks):
     job = gpu_ranks(2)
     for part in (layout, mixed):
         job.run(part)
-
-
-@on_gpu_ranks(2)
-def test_gradients_of_several_streams():
-    """Gradients are written late, on two streams in turn; the bucket is filled on a third one."""
-    from tests.torch.simulated_gpu import Stream, adapter, values
-
-    driver = adapter().driver
-    first = driver.stream
-    streams = [Stream(driver), Stream(driver)]
-    net, twin = training.network(), training.network()
-    wanted = False
-
-    def comes_late(p):
-        if not wanted:
-            return
-        driver.stream = streams[len(came) % 2]
-        came.append(p)
-        right = values(p.grad)
-        with torch.no_grad():
-            p.grad.fill_(-1e6)
-        driver.stream.later(lambda: time.sleep(0.02), p.grad, right)
-
-    def goes_on(p):
-        driver.stream = first
-
-    for p in net.parameters():
-        p.register_post_accumulate_grad_hook(comes_late)
-    optimizer, alone = wrap(net), wrap(twin, gradient_as_bucket_view=False)
-    for p in net.parameters():
-        p.register_post_accumulate_grad_hook(goes_on)
-    for number in range(4):
-        came = []
-        wanted = number >= 2
-        one_step(twin, alone, number)
-        optimizer.zero_grad()
-        net(training.batch(number, hvd.rank())).square().mean().backward()
-        optimizer.step()
-        assert len(came) == (6 if wanted else 0)
-        for p, q in zip(net.parameters(), twin.parameters(), strict=True):
-            assert bits(p) == bits(q), number
-    assert len(in_buckets(optimizer)) == 6

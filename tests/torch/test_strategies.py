@@ -87,17 +87,6 @@ def test_local_sgd_averages_what_the_ranks_would_have_alone():
 
 
 @pytest.mark.heavy
-@on_ranks(2)
-def test_a_subgroup_of_all_ranks_equals_the_plain_optimizer():
-    """One distributed level over all ranks, with local steps between 'hosts' that are all the same."""
-    net, plain = network(), network()
-    inner = hvd.DistributedOptimizer(OPTIMIZERS["momentum"](net.parameters()), net.named_parameters())
-    train(net, hvd.LocalSGD(inner, every=3), range(7))
-    train(plain, hvd.DistributedOptimizer(OPTIMIZERS["momentum"](plain.parameters())), range(7))
-    torch.testing.assert_close(flat(net), flat(plain))
-
-
-@pytest.mark.heavy
 @on_ranks(4, **DYNAMIC)
 def test_synchronous_within_hosts_and_local_between_them():
     hosts = [hvd.add_process_set([0, 1]), hvd.add_process_set([2, 3])]
@@ -316,21 +305,6 @@ def test_an_elastic_state_keeps_the_strategy(strategy):
     state.sync()
     assert_all_equal(net)
     assert optimizer.strategy.steps == (0 if strategy == "LocalSGD" else 2)
-
-
-@pytest.mark.heavy
-@on_ranks(2, HOROVOD_CHECK_IN_SYNC_STEPS="1")
-def test_check_in_sync_knows_when_ranks_may_differ():
-    net = network()
-    optimizer = hvd.LocalSGD(OPTIMIZERS["adam"](net.parameters()), every=2)
-    train(net, optimizer, range(3))
-    net.register_buffer("constant", torch.ones(1))
-    hvd.check_in_sync(net, optimizer)  # parameters differ within the round
-    train(net, optimizer, range(3, 4))
-    with torch.no_grad():
-        next(net.parameters()).add_(hvd.rank())
-    with pytest.raises(hvd.OutOfSyncError if hasattr(hvd, "OutOfSyncError") else Exception, match=r"0\.weight"):
-        hvd.check_in_sync(net)
 
 
 @pytest.mark.heavy

@@ -8,7 +8,7 @@ import pytest
 
 from horovod.common.contract.membership import HostUpdateResult, Over, Place, Updated, decode_news, decode_place, encode
 from horovod.common.contract.worker_env import make_key
-from horovod.common.store.client import StoreClient, StoreError, StoreRefused, StoreTimeout
+from horovod.common.store.client import StoreClient, StoreError, StoreRefused
 from horovod.common.store.membership import Came, HasHeard, MembershipControl, MembershipRequests, Met
 from horovod.common.store.messages import Come, Exchange, Heard, News
 from horovod.common.store.server import StoreServer
@@ -70,41 +70,6 @@ def test_what_travels():
     for decode in (decode_place, decode_news):
         with pytest.raises(ValueError):
             decode(b"\x93\x01")
-
-
-@pytest.mark.heavy
-def test_a_worker_waits_for_its_place_as_long_as_the_store_is_there(monkeypatch):
-    monkeypatch.setattr("horovod.common.store.client._ASK_AGAIN", 0.05)
-    key, front = make_key(), MembershipControl()
-    server = StoreServer(key, front=front)
-    got: list[bytes | str] = []
-
-    def worker():
-        with StoreClient(key, *server.address) as client:
-            got.append(client.come(7, 0, facts=b"me", timeout=60.0))
-            got.append(client.come(7, 1, timeout=5.0))
-            try:
-                client.come(7, 2, timeout=1.0)
-            except StoreTimeout as error:
-                got.append(str(error))
-
-    thread = threading.Thread(target=worker)
-    thread.start()
-    for epoch in (0, 1):
-        wait_for(front.fd)
-        assert [told.epoch for told in front.take()] == [epoch]
-        if epoch == 0:
-            front.place(7, b"at once")
-    threading.Event().wait(7.0)  # longer than the worker waits for a missing store
-    assert thread.is_alive()
-    assert front.take() == [], "it is told of once"
-    front.place(7, b"late")
-    wait_for(front.fd)
-    server.close()
-    thread.join(120)
-    assert got[:2] == [b"at once", b"late"]
-    assert "no answer from the job's store" in got[2]
-    front.close()
 
 
 def wait_for(fd: int) -> None:

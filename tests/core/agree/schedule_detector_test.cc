@@ -40,20 +40,6 @@ TEST_CASE("which histories have a period") {
   }
 }
 
-TEST_CASE("the capacity bounds the period, a reset forgets") {
-  ScheduleDetector small(2), none(0), d(10);
-  CHECK(period_after(small, {"x", "abc", "abc", "abc"}) == "");
-  CHECK(period_after(small, {"ab", "ab", "ab"}) == "ab");
-  CHECK(period_after(none, {"x", "a", "a"}) == "");
-  CHECK(period_after(d, {"x", "ab"}) == "");
-  d.reset();
-  CHECK(period_after(d, {"ab"}) == "");
-  CHECK(period_after(d, {"ab", "ab"}) == "ab");
-  // long histories are truncated
-  for (int i = 0; i < 25; ++i) CHECK(period_after(d, {"cd", std::string(1, static_cast<char>('A' + i))}) == "");
-  CHECK(period_after(d, {"cd", "cd"}) == "cd");
-}
-
 TEST_CASE("after a schedule that did not last only longer periods are proposed, and none that merely repeats it") {
   ScheduleDetector d(30);
   CHECK(period_after(d, {"x", "a", "a"}) == "a");

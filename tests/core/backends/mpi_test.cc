@@ -234,25 +234,3 @@ TEST_CASE("whatever MPI does, an operation ends, and MPI is left alone from then
   }
   SUBCASE("a rank that does not come any more") { all_end({{"HVD_TEST_LOST", "1"}, {"HVD_TEST_SAYS", "rank 1 was lost"}}); }
 }
-
-TEST_CASE("rank: is left while a communicator is made" * doctest::skip()) {
-  arrive();
-  Job job;
-  const auto begin = std::chrono::steady_clock::now();
-  const Status status = job.backend->barrier(job.comm);
-  CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(10));
-  CHECK_MESSAGE(contains(status.message(), variable("HVD_TEST_SAYS")), status.message());
-  CHECK(contains(job.backend->barrier(job.comm).message(), "MPI cannot be used in this process any more"));
-  CHECK(job.session->finish(5));
-}
-
-TEST_CASE("a communicator that is not made in time is an error, on whichever thread it is made") {
-  for (const char* level : {"0", "1", "2", "3"}) {
-    const Variables variables = {{"HVD_TEST_LIBRARY", kOpenMpi},
-                                 {"SIMMPI_LEVEL", level},
-                                 {"SIMMPI_BLOCK", "Comm_create_group@1"},
-                                 {"HVD_TEST_TIMEOUT", "0.3"},
-                                 {"HVD_TEST_SAYS", "no progress for 0.3 s while waiting for MPI_Comm_create_group of Open MPI 5.0.11"}};
-    for (const int status : testing::run(2, "rank: is left while a communicator is made", variables)) CHECK(status == 0);
-  }
-}

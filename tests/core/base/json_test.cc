@@ -18,24 +18,6 @@ std::string json(std::string_view text) {
 
 }  // namespace
 
-TEST_CASE("members are apart by commas from the second one on, and so are a list's items") {
-  std::string out = "{";
-  append_member(&out, "text", "a\"b");
-  append_member(&out, "least", INT64_MIN);
-  append_member(&out, "most", UINT64_MAX);
-  append_member(&out, "byte", uint8_t{7});
-  append_member(&out, "yes", true);
-  append_member(&out, "no", false);
-  append_list(&out, "none", std::vector<int>{});
-  append_list(&out, "three", std::vector<int64_t>{1, -2, 3});
-  append_name(&out, "inner");
-  out += '{';
-  append_member(&out, "one", 1);
-  out += "}}";
-  CHECK(out == R"({"text":"a\"b","least":-9223372036854775808,"most":18446744073709551615,"byte":7,"yes":true,"no":false,"none":[],)"
-               R"("three":[1,-2,3],"inner":{"one":1}})");
-}
-
 TEST_CASE("strings in JSON: what must be escaped is, letters of all scripts stay, and what is no UTF-8 is replaced") {
   CHECK(json("allreduce.x") == "\"allreduce.x\"");
   CHECK(json("a\"b\\c") == R"("a\"b\\c")");

@@ -130,56 +130,6 @@ TEST_CASE("unattended operations: whatever is under way as a schedule begins or 
   }
 }
 
-TEST_CASE("unattended operations: a stall is reported though the operation's bucket is complete here") {
-  std::mutex mutex;
-  std::string said;
-  Settings settings = crowded();
-  settings.stall_warning = 0.5;
-  Given given{Layout::one_node, settings};
-  given.log = [&](LogLevel, const std::string& text) {
-    std::lock_guard lock(mutex);
-    said += text;
-  };
-  EngineWorld world(2, std::move(given));
-  CHECK(run(world, [&](Program& p) {
-    for (int s = 0; s < 20; ++s) {
-      if (s == 19 && p.rank == 1) {
-        const Deadline patience = Deadline::after(15);
-        for (bool heard = false; !heard && !patience.passed();) {
-          std::this_thread::sleep_for(std::chrono::milliseconds(20));
-          std::lock_guard lock(mutex);
-          heard = said.find("only") != std::string::npos;
-        }
-      }
-      Step step(p.engine);
-      step.start("only", 1);
-      const Status status = step.wait();
-      p.expect(status.ok(), status.message());
-    }
-  }) == "");
-  CHECK(world.stats().schedules > 0);
-  CHECK(said.find("only") != std::string::npos);
-}
-
-#if defined(__x86_64__)
-TEST_CASE("a thread that flushes denormals to zero gets the same bits as others") {
-  check_ranks(2, {Layout::one_node, crowded()}, [](Program& p) {
-    constexpr unsigned kFlush = 0x8040;  // flush to zero, denormals are zero
-    const unsigned before = __builtin_ia32_stmxcsr();
-    for (int s = 0; s < 200; ++s) {
-      if (p.rank == 0) __builtin_ia32_ldmxcsr(before | kFlush);
-      TaskPtr task =
-          p.submit(Program::request(Kind::allreduce, "tiny", {1}, DType::float32), Program::bytes_of(std::vector<uint32_t>{0x100}), true);
-      p.wait(*task);
-      const bool kept = p.rank != 0 || (__builtin_ia32_stmxcsr() & kFlush) == kFlush;
-      __builtin_ia32_ldmxcsr(before);
-      p.equal(task->at<uint32_t>(0), 0x200u, "the sum's bits");
-      p.expect(kept, "the caller's mode was changed");
-    }
-  });
-}
-#endif
-
 TEST_CASE("unattended operations: callbacks hear of a disagreement, and later operations work") {
   check_ranks(2, {Layout::one_node, crowded()}, [](Program& p) {
     Step step(p.engine);

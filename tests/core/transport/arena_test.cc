@@ -94,19 +94,3 @@ TEST_CASE("arena: memory that is given back leaves the process") {
   block.reset();
   CHECK(file.resident() == before);
 }
-
-TEST_CASE("arena: a forked child that drops its copies takes nothing from the parent") {
-  File file(Segment::bytes_needed(spec(4 * kPage)));
-  std::shared_ptr<Segment> segment;
-  REQUIRE(Segment::map(file.fd, spec(0), &segment).ok());
-  auto block = std::make_shared<Arena>(segment, 0)->allocate(kPage);
-  block->data()[0] = std::byte{9};
-  const pid_t child = ::fork();
-  if (child == 0) {
-    block.reset();
-    ::_exit(0);
-  }
-  int status = 0;
-  REQUIRE(::waitpid(child, &status, 0) == child);
-  CHECK(block->data()[0] == std::byte{9});
-}

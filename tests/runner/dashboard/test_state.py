@@ -1,13 +1,12 @@
 """The dashboard's state of a job, and its messages to pages."""
 
-import json
 import sys
 
 import msgspec
 
 from horovod.common.contract import live, reasons
 from horovod.runner.dashboard.state import NAMES, State
-from tests.runner.dashboard.jobs import parts, second, slots
+from tests.runner.dashboard.jobs import second, slots
 
 
 def filled(size=2):
@@ -102,43 +101,3 @@ def test_memory_is_bounded_whatever_ranks_print_and_report():
     assert len(state._values) == NAMES
     assert len(told) < 400_000
     assert sys.getsizeof(told) < 400_100
-
-
-def test_messages_fit_into_the_pipe_whatever_their_names():
-    strange = '\udcff\x01\n"' * 1000  # longer names are truncated, so these are one
-    reported = {
-        **dict.fromkeys([strange + str(i) for i in range(3)], 1.0),
-        **{"\x02" * 98 + str(i): 1.0 for i in range(9)},
-    }
-    seconds = {"step": 1 / 3, "data": None, "compute": 1 / 3, "exposed": 1e-9 / 3, "hidden": 2 / 3}
-    ranks = [
-        {
-            "rank": rank,
-            "made": 5,
-            "steps": 2,
-            "late": {"share": 1 / 3, "seconds": 1 / 7},
-            "reported": dict.fromkeys(reported, float("nan")) if rank == 1 else reported,
-            **{f"{part}_seconds": value for part, value in seconds.items()},
-        }
-        for rank in range(300)
-    ]
-    none = {"steps": 0, "last": None}
-    job = {**none, "link_bandwidth": None, "lately": none, "sentence": "s" * 5000, "ranks": ranks}
-    lines = [
-        live.encode(live.of_job(job, 1.0)),
-        *live.packed(live.of_ranks(job["ranks"]), live.of_values(job["ranks"])),
-    ]
-    waiting = [{"name": "\x01" * 500, "age": 1.0, "ready": [0], "missing": list(range(1, 300))}] * 50
-    lines.append(live.encode(live.of_waits(waiting, "\x02" * 1000)))
-    assert max(map(len, lines)) <= reasons.LIMIT
-    found = [live.decode(line) for line in lines]
-    assert all(found)
-    rows = [row for one in found if isinstance(one, live.Rows) for row in one.rows]
-    assert [row.rank for row in rows] == list(range(300))
-    assert found[-1].total == 50
-    assert len(found[-1].waits[0].missing) == 16
-    assert reasons.decode(lines[0]) is None
-    (nan,) = [v for one in found if isinstance(one, live.Values) for v in one.values if "?" in v.name]
-    assert (nan.mean, nan.ranks) == (None, 900)
-    assert json.loads(lines[0])["type"] == "live-job"
-    assert live.decode(live.encode(live.Rows([live.Row(1, 2, parts())]))) == live.Rows([live.Row(1, 2, parts())])

@@ -6,9 +6,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-import horovod
 from horovod.spark import job
-from horovod.spark.common import backend
 from horovod.spark.common.backend import Backend, LocalBackend, SparkBackend
 
 
@@ -29,23 +27,6 @@ def test_processes_of_this_host_get_the_environment(monkeypatch):
 
     assert LocalBackend(2, env={"FOUND": "a"}).run(look, ("FOUND",), {"more": "b"}, {"FOUND": "c"}) == ["cb", "cb"]
     assert "FOUND" not in os.environ
-
-
-def test_where_processes_run_unless_that_is_told(monkeypatch):
-    told = []
-    monkeypatch.setattr(horovod, "run", lambda fn, **given: told.append(given) or [])
-    monkeypatch.setattr(backend, "default_num_proc", lambda: 3)
-
-    def hosts(*arguments, **kwargs):
-        LocalBackend(*arguments, **kwargs).run(print)
-        return told[-1].get("hosts"), told[-1]["num_proc"]
-
-    assert hosts(2) == hosts(2, hosts=None) == hosts(2, hostfile=None, min_num_proc=None) == ("localhost:2", 2)
-    assert hosts(None) == ("localhost:3", 3)
-    assert hosts(2, hosts="a:1,b:1") == ("a:1,b:1", 2)
-    for elsewhere in ("min_num_proc", "min_np"):
-        assert hosts(2, **{elsewhere: 1}) == (None, 2), "an elastic job finds the nodes of a Slurm allocation"
-    assert hosts(2, hostfile="hosts") == hosts(2, host_discovery_script="./find") == (None, 2)
 
 
 def test_what_is_no_backend_is_named(monkeypatch):

@@ -5,11 +5,9 @@ import pytest
 from horovod.spark.common.columns import (
     Column,
     ColumnStatistics,
-    all_settled,
     check_shapes,
     chosen,
     fits,
-    row_shape,
     settled,
 )
 
@@ -109,14 +107,6 @@ def test_shapes_of_rows(shape, wanted, fit):
     assert fits(shape, wanted) is fit
 
 
-@pytest.mark.parametrize(
-    ("wanted", "size", "row"),
-    [((-1, 1, 8, 8), 64, (1, 8, 8)), ((8, 8), 64, (8, 8)), ((-1, 1), 1, (1,)), ((2, -1), 10, (2, 5)), ((-1,), 4, (4,))],
-)
-def test_minus_one_is_the_rows_or_what_is_left(wanted, size, row):
-    assert row_shape(wanted, size) == row
-
-
 def test_labels_of_another_shape_are_named():
     label = Column("label", "vector", "float32", 1, (10,))
     check_shapes("label", [label], [[2, 5]], "label_shapes")
@@ -124,16 +114,3 @@ def test_labels_of_another_shape_are_named():
         check_shapes("label", [label], [[3]], "label_shapes")
     with pytest.raises(ValueError, match="label_shapes must have one shape for each of 1 label_cols, got 2"):
         check_shapes("label", [label], [[10], [10]], "label_shapes")
-
-
-def test_a_transformation_may_use_all_that_can_be_read():
-    made = chosen(FIELDS, {"feature_cols": ["age"]}, True, False)
-    assert [(column.name, column.named) for column in made] == [
-        ("age", True), ("price", False), ("features", False), ("pixels", False), ("name", False), ("label", False),
-    ]  # fmt: skip
-    found = {column.name: ColumnStatistics(5, least=[2] * column.depth, most=[2] * column.depth) for column in made}
-    found["price"] = ColumnStatistics(5, nulls=1)
-    assert [column.name for column in all_settled(made, found)] == ["age", "features", "pixels", "name", "label"]
-    found["age"] = ColumnStatistics(5, nulls=1)
-    with pytest.raises(ValueError, match="column 'age' must not have nulls, got 1 in 5 rows"):
-        all_settled(made, found)

@@ -1,8 +1,6 @@
 """Files that a Spark task writes from its part of a DataFrame, without Spark."""
 
 import json
-import os
-from dataclasses import replace
 
 import pytest
 
@@ -14,7 +12,7 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from horovod.spark.common import parquet_parts
-from horovod.spark.common.columns import Column, ColumnStatistics, all_settled
+from horovod.spark.common.columns import Column
 from horovod.spark.common.parquet_parts import unpacked, unpacked_field, write_part
 from horovod.spark.common.store import LocalStore
 
@@ -68,41 +66,10 @@ def test_rows_go_to_one_of_two_files_and_arrays_become_bytes(tmp_path, monkeypat
     assert sorted(ids) == list(range(61))
 
 
-def test_another_attempt_has_a_file_of_its_own(tmp_path):
-    first, second = (write(tmp_path, [batch(0, 5)], 1)[0]["path"] for _ in range(2))
-    assert first != second
-    assert {os.path.dirname(first), os.path.dirname(second)} == {f"{tmp_path}/train"}
-
-
 def test_rows_that_the_driver_will_refuse_are_reported_and_harm_nothing(tmp_path):
     (row,) = write(tmp_path, [batch(0, 5), batch(5, 9, width=2), batch(9, 12)], 1)
     found = json.loads(row["found"])["x"]
     assert (found["rows"], found["least"], found["most"]) == (12, [2, 2], [2, 3])
-
-
-def test_a_column_that_nobody_names_costs_no_rows(tmp_path):
-    """The driver leaves the column out and keeps the rows."""
-    missing = pa.RecordBatch.from_arrays(
-        [pa.array([None], pa.list_(pa.list_(pa.float32()))), pa.array([12], pa.int32()), pa.array([None], pa.string())],
-        ["c0", "c1", "c2"],
-    )
-    batches = [batch(0, 5), batch(5, 9, width=2)]
-    given = [*batches, batch(9, 9), batch(9, 12), missing]
-    columns = [replace(column, named=column.name == "id") for column in COLUMNS]
-    (row,) = write(tmp_path, given, 1, columns)
-    with parquet.ParquetFile(row["path"]) as file:
-        table = file.read()
-    assert table.column("id").to_pylist() == list(range(13))
-    assert row["rows"] == 13
-    assert table.column("x").to_pylist()[5] == [[5.0, -5.0], [1.0, 2.0]]
-    found = {name: ColumnStatistics(**one) for name, one in json.loads(row["found"]).items()}
-    settled = all_settled(columns, found)
-    assert [column.name for column in settled] == ["id"]
-
-
-def test_an_empty_batch_alone_makes_no_file(tmp_path):
-    assert write(tmp_path, [batch(0, 0)], 1) == []
-    assert write(tmp_path, [batch(0, 0), batch(0, 3)], 1)[0]["rows"] == 3
 
 
 def test_what_fails_on_the_way_leaves_no_file(tmp_path):

@@ -8,7 +8,6 @@ import pytest
 pytest.importorskip("pyspark")
 pytest.importorskip("pyarrow")
 
-import itertools
 
 from horovod.spark.common import prepare
 from horovod.spark.common.reader import Batches, open_table
@@ -111,24 +110,6 @@ def test_with_a_seed_the_same_rows_make_the_same_data_set(frame, tmp_path):
     # Spark cannot hash a map; such rows are still shuffled.
     shuffled = prepare._shuffled(frame.selectExpr("id", "map(id, id) pairs"), ["pairs"], 3, 7)
     assert [bool(part) for part in shuffled.rdd.glom().collect()] == [True] * 3
-
-
-def test_equal_rows_are_spread_as_others_are(session):
-    """Their positions do not depend on the partitioning of the DataFrame."""
-    frame = session.range(300).selectExpr("id", "id % 3 few")
-
-    def of(frame, seed=1):
-        parts = prepare._shuffled(frame.select("few"), ["few"], 4, seed).rdd.glom().collect()
-        return [[row.few for row in part] for part in parts]
-
-    parts = of(frame)
-    assert all(len(part) > 40 for part in parts), "75 on average"
-    for part in parts:
-        assert {*part} == {0, 1, 2}
-        changes = sum(one != other for one, other in itertools.pairwise(part))
-        assert changes > len(part) / 3, "two of three neighbours differ"
-    assert of(frame.orderBy("few").coalesce(1)) == of(frame.repartition(5, "id")) == parts
-    assert of(frame, 2) != parts
 
 
 def test_columns_for_a_transformation_cost_no_rows_whatever_is_in_them(session, tmp_path):

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 
-from horovod.spark.common.datamodule import DataModule, ParquetDataModule
+from horovod.spark.common.datamodule import ParquetDataModule
 from horovod.spark.common.reader import Batches, open_existing, transformed
 from horovod.spark.common.store import LocalStore
 from tests.spark.common.tables import write_numbers
@@ -57,14 +57,6 @@ def test_what_is_kept_in_memory_is_read_once_and_shuffled(tmp_path):
     assert rows[0] == rows[1] == rows[2]
     assert len(rows[0]) == 25
     assert epochs[0] != epochs[1] != epochs[2]
-
-
-def test_a_validation_begins_with_the_same_batch_each_time(tmp_path):
-    batches = Batches(table_of(write_numbers(tmp_path / "val", 20)), 8)
-    taken = [batch["id"][0] for batch in itertools.islice(batches.first(2), 6)]
-    assert taken == [0, 8, 0, 8, 0, 8]
-    more = [batch["id"][0] for batch in itertools.islice(batches.first(5), 10)]
-    assert more == [0, 8, 16, 0, 8] * 2
 
 
 def test_a_file_is_read_a_row_group_at_a_time(tmp_path, monkeypatch):
@@ -120,25 +112,6 @@ def test_reading_ahead_ends_with_the_context(tmp_path):
         thread = train._thread
         assert thread.is_alive()
     assert not thread.is_alive()
-
-
-def test_how_long_batches_are_waited_for_is_logged_when_asked(tmp_path, caplog):
-    folder = str(write_numbers(tmp_path / "train", 30))
-    told = {"train_dir": folder, "val_dir": folder, "train_batch_size": 16, "shuffle": False}
-    with caplog.at_level("INFO", "horovod.data"):
-        with ParquetDataModule(**told) as data:
-            next(data.train_batches())
-        assert caplog.messages == []
-        with ParquetDataModule(debug_data_loader=True, **told) as data:
-            rows = [len(batch["id"]) for batch in itertools.islice(data.train_batches(), 3)]
-    assert rows == [16, 14, 16]
-    assert [message.rpartition(" ")[2] for message in caplog.messages] == ["0", "1", "2"]
-    assert caplog.messages[0].startswith("parquet: waited 0.")
-
-
-def test_a_module_of_ones_own_has_to_say_what_it_reads():
-    with DataModule("a", "b") as data, pytest.raises(NotImplementedError, match="DataModule must define train_data"):
-        data.train_data()
 
 
 def test_a_transformation_gets_a_frame_and_returns_one():

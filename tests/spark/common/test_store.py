@@ -101,13 +101,6 @@ def test_readers_see_a_whole_file_whatever_is_written_meanwhile(tmp_path):
     assert os.listdir(tmp_path) == ["file"]
 
 
-def test_where_nothing_can_be_written(tmp_path):
-    (tmp_path / "file").write_text("no folder")
-    store = LocalStore(tmp_path / "file" / "store")
-    with pytest.raises(StoreNotWritableError, match=rf"{tmp_path}/file/store/.* cannot be written: NotADirectoryError"):
-        store.check_writable()
-
-
 def test_each_place_of_a_store_is_tried_before_anything_runs(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("no folder")
     given = {"train_path": f"{tmp_path}/file/train"}, {"runs_path": f"{tmp_path}/file/runs"}
@@ -150,13 +143,6 @@ def test_what_is_no_store(make, kind, words):
         make()
 
 
-def test_hdfs_without_its_library_says_what_it_needs(monkeypatch):
-    for name in ("HADOOP_HOME", "ARROW_LIBHDFS_DIR"):
-        monkeypatch.delenv(name, raising=False)
-    with pytest.raises(ImportError, match="HDFSStore needs Hadoop's libhdfs and a Java, found by HADOOP_HOME"):
-        Store.create("hdfs://127.0.0.1:9/x")
-
-
 def test_data_on_hdfs_are_named_with_their_protocol(tmp_path):
     """``spark.write.parquet`` and other readers need the protocol; our reader accepts these names, too."""
     from fsspec.implementations.arrow import ArrowFSWrapper
@@ -180,30 +166,3 @@ def test_data_on_hdfs_are_named_with_their_protocol(tmp_path):
     assert store.parquet_files(store.get_train_data_path(3)) == [f"{tmp_path}/intermediate_train_data.3/a.parquet"]
     store.remove(store.get_train_data_path(3))
     assert not store.exists(f"{tmp_path}/intermediate_train_data.3")
-
-
-def test_databricks_files_are_waited_for(tmp_path, monkeypatch):
-    monkeypatch.setenv("DATABRICKS_FILE_AVAILABILITY_WAIT_TIMEOUT_SECS", "5")
-    monkeypatch.setenv("DATABRICKS_FILE_AVAILABILITY_CHECK_INTERVAL_SECS", "0.02")
-    store = DBFSLocalStore("/dbfs/x")
-    late = tmp_path / "late"
-    timer = threading.Timer(0.2, lambda: late.write_text("x"))
-    timer.start()
-    store.wait_for([str(late)])
-    timer.join()
-    monkeypatch.setenv("DATABRICKS_FILE_AVAILABILITY_WAIT_TIMEOUT_SECS", "0.1")
-    with pytest.raises(ValueError, match="never has been written and cannot be seen here"):
-        store.wait_for([f"{tmp_path}/never"])
-
-
-def test_a_place_where_nothing_can_be_removed_is_refused_by_its_name(tmp_path, monkeypatch):
-    store = LocalStore(tmp_path)
-
-    def refuse(path):
-        raise PermissionError("no deletes here")
-
-    monkeypatch.setattr(store.fs, "rm", refuse)
-    with pytest.raises(
-        StoreNotWritableError, match=rf"{tmp_path}/.*\.probe-\w+ was written but cannot be removed.*no de"
-    ):
-        store.check_writable()

@@ -1,7 +1,6 @@
 """Effects of KerasEstimator's params, on Parquet, with a single rank in this process; without Spark."""
 
 import json
-import warnings
 
 import pytest
 
@@ -85,24 +84,6 @@ def test_weights_of_rows_two_outputs_and_a_loss_of_ones_own(tmp_path):
     assert trained.getModel().layers[-2].get_weights()[0][:, 0] == pytest.approx(np.ones(4), abs=0.1)
     assert (trained.getModel().layers[-1].get_weights()[0] == before).all()
     assert trained.getMetadata()["outputs"] == [[[1], "float32"], [[1], "float32"]]
-
-
-def own_loss(true, predicted):
-    return keras.ops.mean(keras.ops.square(true - predicted), axis=-1)
-
-
-def test_a_run_that_goes_on_without_the_optimizers_state_says_so(tmp_path):
-    told = {"run_id": "r", "epochs": 2, "loss": own_loss}
-    first = estimator(tmp_path, optimizer=keras.optimizers.Adam(0.05), **told).fit_on_parquet().getHistory()["loss"]
-    again = estimator(tmp_path, optimizer=keras.optimizers.Adam(0.05), **told)
-    with pytest.warns(
-        UserWarning, match=r"runs/r/checkpoint cannot be loaded in compiled form: training continues with"
-    ):
-        assert again.fit_on_parquet().getHistory()["loss"][0] < first[0]
-    named = estimator(tmp_path, optimizer=keras.optimizers.Adam(0.05), custom_objects={"own_loss": own_loss}, **told)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("error", "runs/r/checkpoint cannot be loaded")
-        named.fit_on_parquet()
 
 
 def test_the_best_model_is_kept_by_a_callback(tmp_path):

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from horovod.spark.common.store import LocalStore
-from horovod.spark.lightning import MIN_PL_VERSION, TorchEstimator, TorchModel
+from horovod.spark.lightning import TorchEstimator, TorchModel
 from horovod.spark.torch import TorchEstimator as Plain
 from tests.spark.backends import InThisProcess
 from tests.spark.common.tables import write_sums
@@ -119,14 +119,3 @@ def test_arguments_of_the_trainer_count_more_than_params(tmp_path):
     TorchEstimator(model=Line(), trainer_args=arguments, **common).fit_on_parquet()
     TorchEstimator(model=Line(), log_every_n_steps=7, **common).fit_on_parquet()
     assert SEEN == [(1, 3, "SimpleProfiler"), (0, 7, "PassThroughProfiler")]
-
-
-class Broken(Line):
-    def training_step(self, batch, number):
-        return super().training_step(batch, number) * float("nan")
-
-
-def test_a_loss_that_is_no_number_can_end_it(tmp_path):
-    with pytest.raises(ValueError, match="the loss is nan in batch 0 of epoch 0"):
-        TorchEstimator(model=Broken(), terminate_on_nan=True, **told(tmp_path)).fit_on_parquet()
-    assert MIN_PL_VERSION == "1.3.8"

@@ -41,12 +41,6 @@ def test_outputs_have_weights_and_one_loss_is_for_all():
     assert own.reduction == "mean"
 
 
-def test_a_label_takes_its_outputs_shape_when_it_is_as_many_numbers():
-    assert losses.shaped_like(LABEL, OUT).shape == (3, 1)
-    classes = torch.tensor([0, 1, 2])
-    assert losses.shaped_like(classes, torch.zeros(3, 1)) is classes
-
-
 def test_what_does_not_fit_is_named():
     made = losses.made(lambda output, label: (output - label).square().mean(), None, True)
     with pytest.raises(

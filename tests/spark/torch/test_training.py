@@ -122,39 +122,6 @@ def test_a_step_of_fewer_passes_has_the_gradients_of_all_of_them(tmp_path):
     assert after.weight.detach().numpy() == pytest.approx((before.weight - 0.1 * before.weight.grad).detach().numpy())
 
 
-def own_step_of_two(model, optimizer, transform_outputs, loss_fns, inputs, labels, sample_weights):
-    assert len(loss_fns) == 2, "one for each label, also where one is given for all"
-    outputs, labels = transform_outputs(model(*inputs), labels)
-    SEEN.append(([tuple(one.shape[1:]) for one in outputs], [tuple(one.shape[1:]) for one in labels]))
-    loss = sum(loss_fn(output, label) for loss_fn, output, label in zip(loss_fns, outputs, labels, strict=True))
-    loss.backward()
-    optimizer.step()
-    return outputs, loss
-
-
-class Twice(torch.nn.Module):
-    def __init__(self, both):
-        super().__init__()
-        self.inner, self.both = torch.nn.Linear(4, 1), both
-
-    def forward(self, z):
-        return (self.inner(z), self.inner(z)) if self.both else self.inner(z)
-
-
-def test_a_step_of_ones_own_has_outputs_and_labels_that_fit(tmp_path):
-    model = Twice(True)
-    told = {"optimizer": torch.optim.SGD(model.parameters(), 0.05), "epochs": 8, "batch_size": 10}
-    twin = np.random.default_rng(0).normal(size=(60, 4)).sum(1).astype("float32")
-    given = {"columns": {"twin": twin}, "label_cols": ["sum", "twin"], "train_minibatch_fn": own_step_of_two}
-    made = estimator(tmp_path, model=model, **given, **told).fit_on_parquet()
-    assert SEEN == [([(1,), (1,)], [(1,), (1,)])] * 48
-    assert made.getModel().inner.weight.detach().numpy() == pytest.approx(np.ones((1, 4)), abs=0.1)
-    single = Twice(False)
-    wrong = estimator(tmp_path, model=single, optimizer=torch.optim.SGD(single.parameters(), 0.05), **given)
-    with pytest.raises(ValueError, match="the model must have one output for each of 2 label_cols, got 1"):
-        wrong.fit_on_parquet()
-
-
 class Noticing(torch.nn.Linear):
     def to(self, *args):
         SEEN.append("model to its device")
@@ -180,35 +147,6 @@ def test_the_model_is_on_its_device_before_the_optimizers_state_is_loaded(tmp_pa
     made = estimator(tmp_path, model=made.getModel(), optimizer=made.getOptimizer(), epochs=1).fit_on_parquet()
     assert SEEN[:2] == ["model to its device", "state of the optimizer"]
     assert float(made.getOptimizer().state_dict()["state"][0]["step"]) == 6, "of all three trainings"
-
-
-def refuse_history(self, path, text):
-    raise RuntimeError("no history today")
-
-
-@pytest.mark.filterwarnings("ignore:the history could not", "ignore:/.*could not be removed")
-def test_a_model_outlives_what_fails_after_the_training(tmp_path, monkeypatch):
-    made = estimator(tmp_path, epochs=1)
-    monkeypatch.setattr(LocalStore, "write_text", refuse_history)
-    with pytest.warns(UserWarning, match=r"the history could not be written to .*history.json: RuntimeError: no hist"):
-        assert made.fit_on_parquet().getHistory()["loss"]
-    store = made.getStore()
-    columns = (Column("z", "list", "float32", 1, (4,)), Column("sum", "number", "float64", 0, ()))
-    files = tuple(store.parquet_files(store.get_train_data_path()))
-    monkeypatch.setattr(prepare, "columns_of", lambda *given: columns)
-    monkeypatch.setattr(prepare, "write", lambda *given: prepare.Written(7, columns, files, (), 60))
-    monkeypatch.setattr(LocalStore, "remove", refuse_history_of)
-    with pytest.warns(UserWarning, match=r"_train_data.7 could not be removed: RuntimeError: access denied"):
-        assert made.fit(df="a DataFrame").getHistory()["loss"]
-    with pytest.warns(UserWarning, match="could not be removed"):
-        assert made.fit(dataset="a DataFrame", params={made.epochs: 2}).getHistory()["loss"][1:]
-    for wrong in ({}, {"df": "a", "dataset": "b"}):
-        with pytest.raises(TypeError, match="exactly one of df and dataset must be a DataFrame"):
-            made.fit(**wrong)
-
-
-def refuse_history_of(self, path):
-    raise RuntimeError("access denied")
 
 
 def test_rows_that_are_lost_on_the_way_are_noticed(tmp_path, monkeypatch):

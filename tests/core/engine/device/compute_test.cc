@@ -85,39 +85,6 @@ TEST_CASE("reductions and scaling on a device have the CPU's bits") {
   }
 }
 
-TEST_CASE("more tensors than a launch holds are packed and unpacked, with zeros for what is not there") {
-  Bench bench;
-  constexpr size_t count = 700;
-  std::vector<Compute::Move> in, out;
-  std::vector<std::byte*> results;
-  Data expected;
-  size_t at = 0, bytes = 0;
-  for (size_t i = 0; i < count; ++i) bytes += (i % 7) * sizeof(float);
-  std::byte* buffer = bench.gpu.allocate(bytes);
-  for (size_t i = 0; i < count; ++i) {
-    const Data data = numbers(DType::float32, i % 7, static_cast<unsigned>(i));
-    const bool there = i % 5 != 0;
-    in.push_back({there ? bench.put(data) : nullptr, buffer + at, i % 7});
-    out.push_back({buffer + at, bench.gpu.allocate(data.size()), i % 7});
-    at += data.size();
-    const size_t end = expected.size();
-    expected.resize(end + data.size());
-    if (there && !data.empty()) scale(DType::float32, expected.data() + end, data.data(), i % 7, {0.5, 1});
-  }
-  {
-    const Device::Turn turn(*bench.device);
-    must(bench.compute->pack(DType::float32, DType::float32, in, {0.5, 1}, bench.stream()));
-    must(bench.compute->pack(DType::float32, DType::float32, out, {}, bench.stream()));
-  }
-  CHECK(bench.gpu.read(buffer, bytes) == expected);
-  Data unpacked;
-  for (const Compute::Move& move : out) {
-    const Data some = bench.gpu.read(move.to, move.elements * sizeof(float));
-    unpacked.insert(unpacked.end(), some.begin(), some.end());
-  }
-  CHECK(unpacked == expected);
-}
-
 TEST_CASE("tensors are cast on their way where there is a kernel for it") {
   Bench bench;
   const Data data = numbers(DType::float32, 77, 1);

@@ -123,29 +123,6 @@ TEST_CASE("what cannot be is refused where it is submitted") {
   });
 }
 
-TEST_CASE("Adasum of equal tensors on GPUs is each of them") {
-  check_on_gpus(2, on_gpus(Layout::pairs), [](Program& p, GpuProgram& g) {
-    OnGpu t = g.submit(of_floats(Kind::allreduce, "d", 6, ReduceOp::adasum), Program::bytes_of(ramp(6, 0)));
-    p.expect(g.values<float>(t) == ramp(6, 0), "Adasum");
-  });
-}
-
-TEST_CASE("a rank that joins comes after its own operations, and adds zeros to others'") {
-  check_on_gpus(3, on_gpus(Layout::one_node), [](Program& p, GpuProgram& g) {
-    std::vector<OnGpu> tasks;
-    for (int i = 0; i <= p.rank; ++i) {
-      tasks.push_back(g.submit(of_floats(Kind::allreduce, "j" + std::to_string(i), 5), Program::bytes_of(std::vector<float>(5, 1))));
-      if (p.rank == 2)
-        p.expect(g.values<float>(tasks.back()) == std::vector<float>(5, static_cast<float>(3 - i)), "sum " + std::to_string(i));
-    }
-    p.equal(p.last_joined(), 2, "last");
-    for (size_t i = 0; i < tasks.size(); ++i)
-      p.expect(g.values<float>(tasks[i]) == std::vector<float>(5, static_cast<float>(3 - i)), "late " + std::to_string(i));
-    OnGpu t = g.submit(of_floats(Kind::allreduce, "", 4), Program::bytes_of(ramp(4, p.rank)));
-    p.expect(g.values<float>(t) == summed(4, 3), "together again");
-  });
-}
-
 TEST_CASE("a rank is lost: operations on GPUs end with an error, wherever they are") {
   for (int round = 0; round < 5; ++round) {
     Given given = on_gpus(Layout::apart);
