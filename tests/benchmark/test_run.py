@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from horovod.benchmark.jobs import mpi_tools
 from horovod.common.bootstrap.calibration import World, load
 from tests.runner.launching import marked_environment, processes_with, run_job
 
@@ -60,31 +59,3 @@ def test_calibration_keeps_what_it_finds(tmp_path: Path, monkeypatch: pytest.Mon
     text, trouble = load(World(**found["world"]))
     assert trouble == ""
     assert text == ",".join(f"{name}={value}" for name, value in found["tuning"].items())
-
-
-def with_peer(peer: str, out: Path) -> list[tuple[str, str, int]]:
-    """Return collective, column and number of samples of all results of a job that also measures this peer."""
-    words = ["--sizes", "4K", "--rounds", "2", "--collectives", "allreduce,reducescatter", "--peers", peer]
-    command = [sys.executable, "-m", "horovod.runner", "-np", "2", "--benchmark", "--", *words, "--json", str(out)]
-    environment = marked_environment()
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
-    assert processes_with(environment["HVD_TEST_MARK"]) == []
-    return [(r["collective"], r["column"], r["samples"]) for r in json.loads(out.read_text())["results"]]
-
-
-@pytest.mark.heavy
-def test_gloo_runs_in_the_same_processes(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
-    found = with_peer("gloo", tmp_path / "results.json")
-    kinds = [("allreduce", "horovod"), ("allreduce", "shared"), ("allreduce", "gloo"), ("reducescatter", "horovod")]
-    assert [result[:2] for result in found] == kinds
-
-
-@pytest.mark.heavy
-@pytest.mark.skipif(not mpi_tools(), reason="needs mpiexec and mpi4py")
-def test_mpi_runs_in_processes_of_its_own(tmp_path: Path) -> None:
-    found = with_peer("mpi", tmp_path / "results.json")
-    assert [kind for kind, *_ in found] == ["allreduce", "allreduce", "allreduce", "reducescatter", "reducescatter"]
-    assert found[2][1] == found[4][1] != "horovod"
-    assert len({samples for _, _, samples in found}) == 1  # equally many of each round

@@ -12,9 +12,7 @@ import pytest
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
 
 
-@pytest.mark.parametrize(
-    "name", ["run", "hosts", "control", "elastic", "with_tensorflow", "fusion", "compression", "strategies"]
-)
+@pytest.mark.parametrize("name", ["run", "hosts", "control", "with_tensorflow", "fusion", "compression"])
 def test_a_wrong_option_is_refused(name: str) -> None:
     done = subprocess.run([sys.executable, str(FOLDER / f"{name}.py"), "--none"], capture_output=True, text=True)
     assert done.returncode == 2
@@ -38,14 +36,6 @@ MEASURES = {
     "jax_chain": (
         [sys.executable, "jax_chain.py", "--ranks", "2", "--rounds=1", "--seconds=0", "--chains", "1"],
         r"\| 4 KiB x 1 \| \d+\.\d+ \|",
-    ),
-    "strategies": (
-        [sys.executable, "strategies.py", "--np=3", "--seeds=1", "--samples=2000"],
-        r"\| async \| 62 \| \d\.\d+ \|",
-    ),
-    "learning_rates": (
-        [sys.executable, "learning_rates.py", "--samples=2000", "--seeds=1", "--workers=1,2"],
-        r"\| SGD with momentum \| linear \|",
     ),
     "elastic": (
         [sys.executable, "elastic.py", "--parts=many", "--workers=4"],

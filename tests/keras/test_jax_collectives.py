@@ -10,7 +10,6 @@ from jax import numpy as jnp  # noqa: E402
 
 from horovod._keras import backend_jax as backend  # noqa: E402
 from horovod.common import state as job  # noqa: E402
-from horovod.common.process_sets import add_process_set  # noqa: E402
 from tests.keras.modules import keras  # noqa: E402
 from tests.ranks import on_keras_on_jax  # noqa: E402
 
@@ -43,18 +42,6 @@ def test_gradients_of_collectives():
     assert gradients[1] == ([1.5, 2.5, 3.5] if rank == 1 else [0, 0, 0])  # average on the root
     assert gradients[2] == [0, 2, 4]
     assert second == 2.0
-
-
-@on_keras_on_jax(2)
-def test_one_rank_runs_eagerly_while_the_other_compiles():
-    rank = my_rank()
-    tensors = [jnp.full((n,), rank + n, "float32") for n in (3, 1, 500)]
-
-    def reduce(tensors):
-        return backend.reduce_gradients(tensors, ["a", "b", "c"], op=Sum, groups=[[0, 2]])
-
-    function = jax.jit(reduce) if rank == 0 else reduce
-    assert [[float(t[0]) for t in function(tensors)] for _ in range(12)] == [[7.0, 3.0, 1001.0]] * 12
 
 
 def test_gradients_may_be_missing_compressed_grouped_and_sparse(jax_pool):
@@ -107,21 +94,6 @@ def test_gradients_may_be_missing_compressed_grouped_and_sparse(jax_pool):
                 assert (first, last) == (pytest.approx(5 / 6, rel=1e-2), pytest.approx(2.5, rel=1e-2))
                 assert first != exact[0], name
         assert summed == [[1, 1], [2, 2], [0, 0]]
-
-
-@on_keras_on_jax(3, HOROVOD_DYNAMIC_PROCESS_SETS="1")
-def test_process_sets():
-    rank = my_rank()
-    pair = add_process_set([0, 2])
-    mine = jnp.full((2,), float(rank))
-    everybody = jax.jit(lambda x: backend.allreduce(x, "same", Sum))(mine)
-    function = jax.jit(lambda x: backend.allreduce(x, "same", Average, process_set=pair))
-    if rank == 1:
-        with pytest.raises(ValueError, match="rank 1"):
-            function(mine)
-    else:
-        assert function(mine).tolist() == [1, 1]
-    assert everybody.tolist() == [3, 3]
 
 
 @on_keras_on_jax(2)

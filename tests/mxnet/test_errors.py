@@ -10,8 +10,6 @@ import pytest
 
 import horovod.mxnet as hvd
 from horovod.common.exceptions import HorovodInternalError
-from tests.mxnet.reference import array
-from tests.ranks import on_ranks
 
 
 def fails(result, *words):
@@ -20,38 +18,6 @@ def fails(result, *words):
     assert isinstance(caught.value, HorovodInternalError)
     for word in words:
         assert re.search(word, str(caught.value)), (word, str(caught.value))
-
-
-@on_ranks(2, 3)
-def test_ranks_that_disagree_hear_of_it_and_go_on():
-    rank, size = hvd.rank(), hvd.size()
-    ones = mx.nd.ones
-    for _ in range(2):
-        fails(hvd.allreduce(ones((2 + rank,)), name="shape"), "'allreduce.shape'", r"\[2\] on rank 0", r"\[3\] on rank")
-        fails(hvd.allreduce(array(np.ones(3, ("float32", "int32")[rank % 2])), name="dtype"), "float32", "int32")
-        fails(hvd.allreduce(ones((2,)), op=(hvd.Sum, hvd.Max)[rank % 2], name="op"), "Sum", "Max")
-        fails(hvd.broadcast(ones((2,)), rank % 2, name="root"), "root", "0", "1")
-        fails(hvd.allreduce(ones((2,)), prescale_factor=1.0 + rank % 2, name="scale"), "prescale")
-        fails(hvd.reducescatter(ones((2 + rank, 2)), name="scatter"), "shape")
-        tensors = [ones((2,)), ones((3 + rank,))]
-        outs = hvd.grouped_allreduce(tensors, name="group")
-        fails(outs[0], "'?grouped_allreduce.group", "shape")
-        gathered = hvd.allgather(ones((2, 2 + rank)), name="gather")
-        for _ in range(2):  # each use raises it
-            with pytest.raises(HorovodInternalError, match=r"allgather\.gather"):
-                gathered.asnumpy()
-        # In place, the array itself fails, and arrays computed from it; MXNet reports the error once.
-        x = ones((2 + rank,))
-        hvd.allreduce_(x, name="in place")
-        later = x + 1
-        fails(later, "allreduce.in place")
-        x[:] = 1
-        assert x.asnumpy().tolist() == [1] * (2 + rank)
-        assert hvd.allreduce(ones((2,)), name="shape", op=hvd.Sum).asnumpy().tolist() == [size] * 2
-    hvd.allreduce(ones((2 + rank,)), name="no caller has read this one")
-    with pytest.raises(HorovodInternalError, match="no caller has read"):
-        mx.nd.waitall()
-    mx.nd.waitall()
 
 
 X = mx.nd.ones((4, 2))
@@ -124,30 +90,6 @@ def test_arrays_of_gpus_are_refused(single, monkeypatch):
     monkeypatch.setattr(mx.nd.NDArray, "context", property(lambda self: mx.gpu(0)))
     with pytest.raises(ValueError, match=r"allreduce must be on the CPU, .*does not use GPUs, got gpu\(0\)"):
         hvd.allreduce(x)
-
-
-@on_ranks(2, initialized=False)
-def test_before_init_and_after_shutdown():
-    with pytest.raises(mx.base.MXNetError, match=r"call hvd.init\(\)") as caught:
-        hvd.allreduce(mx.nd.ones((2,)))
-    assert isinstance(caught.value, ValueError)
-    with pytest.raises(ValueError, match="init"):
-        hvd.rank()
-    hvd.init()
-    size = hvd.size()
-    assert hvd.allreduce(mx.nd.ones((2,)), op=hvd.Sum).asnumpy().tolist() == [size] * 2
-    hvd.shutdown()
-    with pytest.raises(mx.base.MXNetError, match="shut down") as caught:
-        hvd.allreduce(mx.nd.ones((2,)))
-    assert isinstance(caught.value, HorovodInternalError)
-    hvd.init()
-    assert hvd.allreduce(mx.nd.ones((2,)), op=hvd.Sum).asnumpy().tolist() == [size] * 2
-    # Requested before the end, not ready until then.
-    if hvd.rank() == 0:
-        pending = hvd.allreduce(mx.nd.ones((2,)), name="of one rank")
-    hvd.shutdown()
-    if "pending" in locals():
-        fails(pending, "allreduce.of one rank", "shut")
 
 
 def lost_peer():

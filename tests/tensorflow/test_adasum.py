@@ -43,26 +43,6 @@ def test_tape():
             assert_close(gradient, adasum([factors[r][i] for r in range(size)]), 1e-9)
 
 
-@pytest.mark.heavy
-@on_tensorflow(2)
-def test_allreduce_and_its_gradient():
-    """The gradient of an Adasum is the Adasum of the gradients."""
-    inputs = [[np.random.default_rng(r).normal(size=shape) for shape in ((5,), (2, 3))] for r in range(2)]
-    mine = [tf.constant(x) for x in inputs[hvd.rank()]]
-    wanted = [adasum(pair) for pair in zip(*inputs, strict=True)]
-
-    def step():
-        with tf.GradientTape() as tape:
-            tape.watch(mine[0])
-            y = hvd.allreduce(mine[0], op=hvd.Adasum)
-        grouped = hvd.grouped_allreduce(mine, op=hvd.Adasum)
-        return y, tape.gradient(y, mine[0], output_gradients=mine[0]), *grouped
-
-    for run in (step, tf.function(step)):
-        for result, expected in zip(run(), [wanted[0], wanted[0], *wanted], strict=True):
-            assert_close(result, expected)
-
-
 RATE, MOMENTUM = 0.125, 0.5
 
 

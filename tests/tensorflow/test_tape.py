@@ -191,26 +191,6 @@ def test_refuses_bad_arguments():
         hvd.DistributedGradientTape(tape, num_groups=2)
 
 
-@pytest.mark.heavy
-def test_ranks_outside_of_the_process_set_keep_their_gradients(tf_pool):
-    def work():
-        pair = hvd.add_process_set([0, 2])
-        v = tf.Variable(1.0)
-        wrap = functools.partial(hvd.DistributedGradientTape, process_set=pair)
-
-        def mine():
-            return gradient(wrap, v, lambda: v * (hvd.rank() + 1.0))
-
-        results = [float(mine()), float(tf.function(mine)())]
-        with pytest.raises(NotImplementedError, match="Adasum, got 3 ranks"):
-            gradient(lambda t: hvd.DistributedGradientTape(t, op=hvd.Adasum), v, lambda: v * 1.0)
-        hvd.remove_process_set(pair)
-        return results
-
-    pool = tf_pool(3, HOROVOD_DYNAMIC_PROCESS_SETS="1")
-    assert pool.run(work) == [[2.0, 2.0], [2.0, 2.0], [2.0, 2.0]]
-
-
 @on_tensorflow(1, initialized=False)
 def test_before_init_it_says_so():
     v = tf.Variable(1.0)

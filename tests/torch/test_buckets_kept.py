@@ -48,29 +48,6 @@ def test_gradients_that_the_program_keeps(pool, kept):
         pool(2).run(kept_gradients, KEPT[kept], replace)
 
 
-@on_ranks(2)
-def test_gradients_that_the_program_replaces():
-    net = network()
-    optimizer = wrap(net, lambda p: torch.optim.SGD(p, lr=1.0))
-    for number in range(4):
-        optimizer.zero_grad(set_to_none=False)
-        backward(net, number)
-        optimizer.synchronize()
-        before = net[0].weight.detach().clone()
-        net[0].weight.grad = torch.full_like(before, 0.5)  # instead of the view
-        with optimizer.skip_synchronize():
-            optimizer.step()
-        assert torch.equal(net[0].weight, before - 0.5)
-    # Gradients that were not computed by a backward pass.
-    for p in net.parameters():
-        p.grad = torch.full(p.shape[::-1], float(hvd.rank())).t() if p.dim() == 2 else torch.full_like(p, hvd.rank())
-    optimizer.step()
-    for p in net.parameters():
-        assert torch.equal(p.grad, torch.full_like(p, (hvd.size() - 1) / 2))
-        assert hvd.in_shared_memory(p.grad)
-    assert_all_equal(net)
-
-
 def moved_gradients(move, set_to_none):
     # Changing p.grad in place by these operations removes the view from the bucket.
     net, reference = network(), network()

@@ -232,22 +232,6 @@ def test_a_gradient_that_one_rank_sets_is_named():
     assert_all_equal(net)
 
 
-@on_ranks(2)
-def test_skipping_the_reduction_is_told_once():
-    net = network()
-    optimizer = wrap(net, backward_passes_per_step=2)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        for number in range(3):
-            optimizer.zero_grad()
-            for i in range(1 + (number == 0)):
-                loss_of(net, batch(10 * number + i)).backward()
-            with optimizer.skip_synchronize():
-                optimizer.step()
-            assert len(caught) == (number > 0), [str(w.message) for w in caught]
-    assert "that were not reduced: '0.weight" in str(caught[0].message)
-
-
 @on_ranks(2, initialized=False)
 def test_gradients_that_a_hook_of_the_step_sets_are_named():
     """No reduction can have seen them."""

@@ -6,30 +6,6 @@ import pytest
 import torch
 
 import horovod.torch as hvd
-from tests.ranks import on_ranks
-
-
-@on_ranks(1, initialized=False)
-def test_outside_of_a_job():
-    one = torch.ones(1, requires_grad=True)
-    calls = (
-        lambda: hvd.allreduce(one),
-        lambda: hvd.allreduce_async_(one.detach()),
-        lambda: hvd.grouped_allreduce([one]),
-        lambda: hvd.allgather(one),
-        lambda: hvd.broadcast(one, 0),
-        lambda: hvd.alltoall(one),
-        lambda: hvd.reducescatter(one),
-        *(hvd.rank, hvd.size, hvd.local_rank, hvd.cross_size, hvd.join, hvd.barrier, hvd.stats),
-        lambda: hvd.broadcast_parameters([one], 0),
-        lambda: hvd.DistributedOptimizer(torch.optim.SGD([one], lr=0.1)),
-    )
-    for _ in ("before init", "after shutdown"):
-        for call in calls:
-            with pytest.raises(ValueError, match="Horovod has not been initialized"):
-                call()
-        hvd.init()
-        hvd.shutdown()
 
 
 @pytest.mark.parametrize(

@@ -82,30 +82,6 @@ def test_process_sets():
             hvd.allreduce_(ones(3), name="s", op=hvd.Sum, process_set=pair)
 
 
-@on_ranks(2)
-def test_what_is_refused_the_first_time_is_refused_later():
-    for _ in range(8):
-        hvd.allreduce_(ones(2, 2), name="x", op=hvd.Sum)
-    wrong = [
-        ([1.0], {}, "must be a torch.Tensor"),
-        (torch.ones(2, 2).t(), {}, "must be contiguous"),
-        (torch.ones(1, dtype=torch.complex64).conj().imag, {}, "negated"),
-        (torch.ones(2, 2).to_sparse(), {}, "sparse"),
-        (torch.ones(2, 2, device="meta"), {}, "device"),
-        (torch.ones(2, 2), {"op": True}, "op must be .*, got True"),
-        (torch.ones(2, 2), {"op": 1.0}, "op must be .*, got 1.0"),
-        (torch.ones(2, 2), {"op": hvd.Sum, "average": True}, "both given"),
-        (torch.ones(2, 2), {"op": hvd.Sum, "prescale_factor": float("nan")}, "prescale_factor must be .*, got nan"),
-        (torch.ones(2, 2), {"name": ["x"]}, "name must be"),
-    ]
-    for form, call in FORMS.items():
-        for tensor, arguments, words in wrong:
-            with pytest.raises(ValueError, match=words):
-                call(tensor, **{"name": "x", "op": hvd.Sum, **arguments})
-            hvd.allreduce_(ones(2, 2), name="x", op=hvd.Sum)
-            assert call(ones(2, 2), name="x", op=hvd.Sum).tolist() == [[total()] * 2] * 2, form
-
-
 @on_ranks(2, fresh=True)
 def test_another_engine_and_a_forked_child():
     for _ in range(2):

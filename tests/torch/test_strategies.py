@@ -308,19 +308,6 @@ def test_an_elastic_state_keeps_the_strategy(strategy):
 
 
 @pytest.mark.heavy
-@on_ranks(2, HOROVOD_TIMELINE="DYNAMIC")
-def test_timelines_show_the_phases(tmp_path):
-    path = tmp_path / "timeline.json"
-    hvd.start_timeline(str(path))
-    net = network()
-    train(net, hvd.DiLoCo(OPTIMIZERS["sgd"](net.parameters()), every=2, fragments=2), range(4))
-    hvd.stop_timeline()
-    text = "".join(one.read_text() for one in tmp_path.iterdir())
-    assert "DiLoCo.average.0" in text
-    assert "DiLoCo.average.1" in text
-
-
-@pytest.mark.heavy
 @on_ranks(2)
 def test_arrays():
     from horovod.strategies import arrays
@@ -340,28 +327,6 @@ def test_arrays():
         assert all((array == 1).all() for array in values)
     with pytest.raises(ValueError, match="C-contiguous"):
         arrays.Gossip([np.zeros((2, 3)).T])
-
-
-@pytest.mark.heavy
-@pytest.mark.parametrize("mode", ["async", "easgd"])
-@on_ranks(2, **DYNAMIC)
-def test_arrays_on_a_parameter_server(mode):
-    from horovod.strategies import arrays
-
-    def update(values, gradient):
-        values -= 0.5 * gradient
-
-    values = [np.zeros((2, 3), np.float32), np.zeros(3, np.float64)]
-    one = arrays.ParameterServer(values, update, mode=mode, rate=0.5, wire="fp16")
-    if not one.serve():
-        for _ in range(2):
-            if mode == "easgd":
-                one.before_step()
-                for array in values:
-                    array += 1  # 1: the center moves to 0.5, the worker too; 1.5: both to 1
-            one.step([np.full((2, 3), -1.0), np.full(3, -1.0)])
-        one.finish()
-    assert all((array == 1).all() for array in values)
 
 
 @pytest.mark.parametrize(
