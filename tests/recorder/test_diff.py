@@ -73,6 +73,15 @@ def test_the_order_of_what_is_announced(tmp_path, capsys):
     ]
 
 
+def test_a_rank_that_announces_nothing(tmp_path, capsys):
+    ranks = Ranks(tmp_path)
+    ranks.done(["x"])
+    ranks.add(0, "announced", "y")
+    ranks.write()
+    lines = said(tmp_path, capsys)
+    assert lines[-2:] == ["  rank 0: allreduce 'y' (float32[4], sum)", "  rank 1: nothing"]
+
+
 def test_shapes_that_differ(tmp_path, capsys):
     ranks = Ranks(tmp_path)
     ranks.done(["y", "y"])

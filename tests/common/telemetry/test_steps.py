@@ -85,6 +85,17 @@ def test_who_waits_least_came_last(blocked, expected):
     assert found == (None if expected is None else (expected[0], int(expected[1])))
 
 
+def test_where_waiting_is_not_seen_the_order_of_arrival_counts_as_far_as_clocks_are_known():
+    told = sampled(arrivals=[100, 101, 130])
+    assert came_last(told, {0: 0, 1: 0, 2: 0}, {}) == (2, int(29.5 * MS))
+    apart = {0: 0, 1: 0, 2: 1}
+    assert came_last(told, apart, {}) is None
+    assert came_last(told, apart, {0: Clock(), 1: Clock(29 * MS, MS // 10)}) is None  # 29 ms ahead: it was not late
+    assert came_last(told, apart, {0: Clock(), 1: Clock(20 * MS, MS)}) == (2, int(9.5 * MS))
+    assert came_last(told, apart, {0: Clock(), 1: Clock(20 * MS, 15 * MS)}) is None  # it may be clock skew
+    assert came_last(sampled(arrivals=[100, 0, 130]), {0: 0, 1: 0, 2: 0}, {}) is None
+
+
 def test_clocks_are_known_as_exactly_as_the_fastest_of_the_last_answers():
     pings = Pings()
     assert pings.add(1000, 5200, 1400) == Clock(4000, 200)

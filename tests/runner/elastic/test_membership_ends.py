@@ -139,6 +139,15 @@ def test_nobody_waits_for_the_process_of_one_that_ends_by_an_exception():
     assert not world.end.success
 
 
+def test_one_that_says_so_and_does_not_end_is_killed():
+    world = started(World(timeout=60), a=4)
+    world.ending(3)
+    world.back(0, 1, 2)
+    world.form()
+    world.wait(30)
+    assert of(world, Kill) == [Kill(3, "it had announced its end, and did not end")]
+
+
 def test_a_new_worker_that_never_calls_init_is_killed_while_the_others_train():
     world = started(World(timeout=60, cooldown=(1, 1)), a=4)
     world.discover(a=5)
