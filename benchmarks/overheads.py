@@ -161,10 +161,16 @@ def checking(pairs: int = 60) -> list[str]:
         return time.perf_counter() - begin
 
     comparisons = [comparing(1000 * number) - comparing(1000 * number + 1) for number in range(1, pairs)]
+    begin = time.perf_counter()
+    for _ in range(ACCOUNTED):
+        monitoring.is_compared(1001)
+        monitoring.after_step(named, "benchmark", hvd.global_process_set, 1001, True)
+    other = (time.perf_counter() - begin) / ACCOUNTED
     norms = [measuring() for _ in range(pairs)]
     mib = sum(4 * p.numel() for p in named) / MIB
     return [
         f"| training checks: a comparison, each 1,000th step, {len(named)} parameters | {spread(comparisons)} |",
+        f"| training checks: each other step | {1e6 * other:.2f} us |",
         f"| noise scale: a sample, each 16th step or less often, {mib:.0f} MiB | {spread(norms)} |",
     ]
 
