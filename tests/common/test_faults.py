@@ -92,24 +92,6 @@ def test_who_gives_the_state_says_how_many_steps_are_done_again(capfd):
     assert capfd.readouterr().err == "chaos: steps that are done again: 0\n", "it begins with what the others have"
 
 
-def test_times_are_those_of_the_job():
-    done: list[str] = []
-    there = threading.Event()
-
-    def note(event: Event, _: Ranks) -> None:
-        done.append(str(event))
-        there.set()
-
-    text = "kill rank=0 after=1s; exit rank=0 after=10100ms code=3; slow link=0-1 by=5ms"
-    Faults(plan(text), note).begin(ranks(0, 2), 7, time.time() - 10, first=False)
-    assert there.wait(20)
-    assert done == ["exit rank=0 code=3 after=10.1s"]
-    there.clear()
-    Faults(plan(text), note).begin(ranks(0, 2), 0, time.time(), first=True)
-    assert there.wait(20)
-    assert done[1:2] == ["slow link=0-1 by=5ms"]
-
-
 def test_marks_have_somebody_beside_them():
     marks, heard = Marks(), []
     marks.beside = lambda: heard.append("beside")

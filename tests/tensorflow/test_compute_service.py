@@ -11,7 +11,6 @@ import stat
 import subprocess
 import sys
 import threading
-import time
 
 import pytest
 
@@ -154,45 +153,6 @@ def test_dispatchers_on_the_training_side(tf_pool, tmp_path):
     assert first == second
     assert first[0] == list(range(20))
     assert first[1].startswith("send_to_data_service needs dispatchers on the compute side")
-
-
-def one_leaves_early(path):
-    """Rank 0 is the compute side; of two training ranks, the one with the dispatcher leaves while the other reads."""
-    if hvd.rank() == 0:
-        serve(path, 1, 1, "training")
-        return 0
-    config = TfDataServiceConfig.read(path, wait_for_file_creation=True)
-    rank, leaves, got = hvd.rank() - 1, path + ".leaves", 0
-    with tf_data_service(config, rank) as address:
-        distribute = tf.data.experimental.service.distribute("parallel_epochs", address)
-        for _ in tf.data.Dataset.range(2_000).apply(distribute):
-            got += 1
-            if rank == 0:
-                open(leaves, "w").close()
-                break
-            while not os.path.exists(leaves):
-                time.sleep(0.1)
-            if got == 1:
-                time.sleep(1)
-    return got
-
-
-@pytest.mark.heavy
-def test_a_dispatcher_stays_while_others_read(tf_pool, tmp_path):
-    assert tf_pool(3).run(one_leaves_early, str(tmp_path / "compute.json")) == [0, 1, 2_000]
-
-
-@pytest.mark.heavy
-@on_tensorflow(1)
-def test_a_training_leaves_a_service_that_is_gone():
-    """Run only the training side, whose data service disappears after all data has been read."""
-    with ComputeService(1, 1, KEY, {"lo"}) as service:
-        config = TfDataServiceConfig(1, 1, "training", service.addresses(), KEY, 20)
-        with config.compute_client() as client:
-            client.register_worker_for_dispatcher(0, 0, "127.0.0.1:1")
-        with tf_data_service(config, 0) as address:
-            service.close()
-    assert address.startswith("grpc://")
 
 
 @pytest.mark.heavy

@@ -1,4 +1,4 @@
-from horovod.runner.plan.hosts import Machines, place
+from horovod.runner.plan.hosts import place
 
 
 def test_ranks_of_a_machine_follow_one_another_and_number_0_is_rank_0():
@@ -14,13 +14,3 @@ def test_ranks_of_a_machine_follow_one_another_and_number_0_is_rank_0():
         ("c", 0, 1),
     ]
     assert [(slot.cross_rank, slot.cross_size) for slot in slots] == [(0, 3), (0, 2), (1, 3), (1, 2), (2, 3)]
-
-
-def test_machines_of_one_name_get_names_of_their_own():
-    machines = Machines()
-    assert [machines.name(*each) for each in (("x", "node"), ("y", "node"), ("z", "other"), ("x", "node"))] == [
-        "node",
-        "node#2",
-        "other",
-        "node",
-    ]

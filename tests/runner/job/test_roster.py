@@ -1,6 +1,5 @@
 """Identities of the workers of an elastic job."""
 
-from horovod.runner.attribution.first_failure import RankEnd
 from horovod.runner.elastic.workers import Candidate, places
 from horovod.runner.job.roster import Roster
 
@@ -27,15 +26,3 @@ def test_ranks_of_workers():
     assert [roster.rank_of(number) for number in range(4)] == [0, 1, 0, 1], "who has gone keeps the last one"
     assert (roster.members, roster.last_hosts) == ([2, 3], {0: "a", 1: "b"})
     assert roster.by_rank({0: bytearray(b"0"), 3: bytearray(b"3")}) == {1: b"3"}
-
-
-def test_what_the_verdict_is_about():
-    roster = Roster()
-    for number in range(4):
-        roster.join(number, "ab"[number % 2])
-    early = [RankEnd(1, "b", 1), RankEnd(0, "a", 1)]
-    assert roster.ends(early) == early, "no epoch has been formed"
-    roster.form(formed(0, 1, 2))
-    roster.form(formed(2, 3))
-    ends = [RankEnd(0, "a", -9), RankEnd(3, "b", 1), RankEnd(2, "a", 1)]
-    assert [(end.rank, end.status) for end in roster.ends(ends)] == [(1, 1), (0, 1)], "survived failures are not"

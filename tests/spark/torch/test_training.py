@@ -122,33 +122,6 @@ def test_a_step_of_fewer_passes_has_the_gradients_of_all_of_them(tmp_path):
     assert after.weight.detach().numpy() == pytest.approx((before.weight - 0.1 * before.weight.grad).detach().numpy())
 
 
-class Noticing(torch.nn.Linear):
-    def to(self, *args):
-        SEEN.append("model to its device")
-        return super().to(*args)
-
-
-class NoticingAdam(torch.optim.Adam):
-    def load_state_dict(self, state):
-        SEEN.append("state of the optimizer")
-        super().load_state_dict(state)
-
-
-def test_the_model_is_on_its_device_before_the_optimizers_state_is_loaded(tmp_path):
-    def make(**given):
-        model = Noticing(4, 1)
-        return estimator(tmp_path, model=model, optimizer=NoticingAdam(model.parameters()), epochs=1, **given)
-
-    for run_id in ("r", "r"):
-        SEEN.clear()
-        made = make(run_id=run_id).fit_on_parquet()
-    assert SEEN[:2] == ["model to its device", "state of the optimizer"]
-    SEEN.clear()
-    made = estimator(tmp_path, model=made.getModel(), optimizer=made.getOptimizer(), epochs=1).fit_on_parquet()
-    assert SEEN[:2] == ["model to its device", "state of the optimizer"]
-    assert float(made.getOptimizer().state_dict()["state"][0]["step"]) == 6, "of all three trainings"
-
-
 def test_rows_that_are_lost_on_the_way_are_noticed(tmp_path, monkeypatch):
     made = estimator(tmp_path)
     store = made.getStore()
