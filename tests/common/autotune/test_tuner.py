@@ -141,7 +141,7 @@ def test_tuning_again_after_a_lasting_change(tuner):
 def test_what_was_found_before_is_used(tuner, searches):
     report = Report(stored=({"fusion_bytes": 2 * MIB}, True))
     engine, tuning = tuner(report, searches=searches)
-    train(engine, tuning, 60)
+    train(engine, tuning, 5)  # long before a search would begin
     assert engine.changes == [2 * MIB]
     assert tuning.done
 

@@ -116,7 +116,7 @@ class Tuner:
         self._plan = Plan({}, [])
         self.progress = Progress({})
         self._measuring: Measuring | None = None
-        self._next: Callable[[float], None] = self._warming
+        self._next: Callable[[float], None] = self._starting
         self._now = 0.0
         self._times: list[float] = []
         self._values: Values = {}
@@ -136,15 +136,15 @@ class Tuner:
     @property
     def done(self) -> bool:
         """True once no search is running and none will start by itself."""
-        return self._measuring is None and self._next != self._warming
+        return self._measuring is None and self._next not in (self._starting, self._warming)
 
     # ---- states: each is called with the duration of the step that has just ended --------------------------------
 
-    def _warming(self, seconds: float) -> None:
+    def _starting(self, seconds: float) -> None:
         self._waited += 1
         stats = self._engine.stats()
         self._first_bytes = self._first_bytes or int(stats["bytes"])
-        if self._waited < max(self._warm_up, 3) or (not stats["schedules"] and self._waited < _SCHEDULE_STEPS):
+        if self._waited < 3 or (not stats["schedules"] and self._waited < _SCHEDULE_STEPS):
             return
         self.step_bytes = (int(stats["bytes"]) - self._first_bytes) // (self._waited - 1)
         self._plan = make_plan(
@@ -158,11 +158,16 @@ class Tuner:
             self._apply(self.progress.best)
             self._watch()
         elif self._searches and self._plan.parameters:
-            self._search()
+            self._next = self._warming
         else:
             if self._searches:
                 self._report.say("there is nothing to tune: the settings that matter for this job are set by the user")
             self._next = self._idle
+
+    def _warming(self, seconds: float) -> None:
+        self._waited += 1
+        if self._waited >= self._warm_up:
+            self._search()
 
     def _idle(self, seconds: float) -> None:
         pass
