@@ -21,7 +21,7 @@ WORDS = {"...": ["-np", "2", "python", "train.py"]}
 
 DRAWN = ("text", "mermaid", "{eval-rst}")
 SHELL = ("", "bash", "sh", "console")
-FOLDERS = "torch|tensorflow|jax|numpy|mxnet|ray|spark|launchers?"
+FOLDERS = "torch|distributed|tensorflow|jax|numpy|mxnet|ray|spark|launchers?"
 """Folders of tests that run programs of the documents."""
 OUTSIDE = ("pip", "export", "cd")
 """Commands of other software that need no comment."""

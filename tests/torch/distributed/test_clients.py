@@ -1,9 +1,13 @@
-"""Lightning under horovodrun."""
+"""Programs of Accelerate, the Hugging Face Trainer and Lightning under horovodrun."""
 
 import importlib.util
+import re
+import subprocess
+import sys
 
 import pytest
 
+from tests.documents import programs
 from tests.runner.launching import python, run_job
 
 NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
@@ -37,22 +41,50 @@ def needs(package):
         pytest.skip(f"could not import '{package}'")
 
 
+def equal_weights(out):
+    weights = [float(one) for one in re.findall(r"weights \[+([\d.]+)", out)]
+    assert len(weights) == 2, out
+    assert weights[0] == weights[1]
+    assert abs(weights[0] - 3) < 0.1
+
+
+def low_loss(out):
+    losses = [float(one) for one in re.findall(r"hvd loss ([\d.]+)", out)]
+    assert len(losses) == 2, out
+    assert max(losses) < 4.5, "ln(256) is 5.5"
+
+
+CHECKS = {  # by program of docs/pytorch/huggingface.md: the package, and a check of the output
+    "accelerate": ("accelerate", equal_weights),
+    "trainer": ("transformers", low_loss),
+    "lightning": ("lightning", equal_weights),
+}
+
+
+def test_every_program_is_known():
+    assert set(programs("distributed")) == set(CHECKS)
+
+
 @pytest.mark.heavy
-def test_lightning_over_the_backend():
-    needs("lightning")
-    out = run(
-        f"""{MODULE}
-from lightning.pytorch.strategies import DDPStrategy
-model = Net()
-strategy = DDPStrategy(process_group_backend="hvd")
-trainer = pl.Trainer(accelerator="cpu", devices=2, strategy=strategy, {QUIET})
-trainer.fit(model, data)
-weights = [None, None]
-dist.all_gather_object(weights, model.layer.weight.tolist())
-print("same", weights[0] == weights[1], dist.get_backend(), trainer.world_size)
-"""
-    )
-    assert out.count("same True hvd 2") == 2, out
+@pytest.mark.parametrize("name", CHECKS)
+def test_a_program_runs_over_the_backend(name, tmp_path, monkeypatch):
+    package, check = CHECKS[name]
+    needs(package)
+    monkeypatch.chdir(tmp_path)
+    out = run(programs("distributed")[name].text)
+    assert out.count("ranks 2 hvd") == 2, out
+    check(out)
+
+
+@pytest.mark.long
+def test_accelerate_launches_the_program(tmp_path):
+    needs("accelerate")
+    (tmp_path / "train.py").write_text(programs("distributed")["accelerate"].text)
+    launch = [sys.executable, "-m", "accelerate.commands.launch", "--num_machines=1", "--mixed_precision=no"]
+    launch += ["--dynamo_backend=no", "--multi_gpu", "--num_processes=2", "train.py"]
+    done = subprocess.run(launch, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    equal_weights(done.stdout)
 
 
 @pytest.mark.heavy
