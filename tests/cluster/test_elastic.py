@@ -9,8 +9,6 @@ import sys
 import time
 from pathlib import Path
 
-import pytest
-
 from horovod.runner.base import linux
 from tests.cluster.jobs import Running, no_litter, running
 from tests.testbed.cluster import Cluster
@@ -101,29 +99,3 @@ def test_hosts_come_and_go(cluster: Cluster, tmp_path: Path) -> None:
         assert done.code == 0, done.err
         assert done.out.count(" ends\n") == 3
     no_litter(cluster)
-
-
-@pytest.mark.heavy
-def test_a_rank_cuts_its_host_off_and_makes_a_link_slow(cluster: Cluster, tmp_path: Path) -> None:
-    """The other ranks continue; the kernel ends the cut when its time is over, and the host is used again."""
-    one = Elastic(tmp_path)
-    one.hosts(host1=1, host2=1, host3=1)
-    flags = ["-np", "3", "--min-np", "1", "--blacklist-cooldown-range", "1", "2", "--host-discovery-script", one.script]
-    chaos = ["--chaos", "cut host=host3 step=100 for=25s; slow link=0-1 by=5ms step=20 for=500ms", "--chaos-report"]
-    env = {"HOROVOD_HEARTBEAT_TIMEOUT": "10"}
-    with running(cluster, tmp_path, *flags, *chaos, *PROGRAM, one.stop, env=env) as one.job:
-        what = "packets to rank 1|not done: this kernel lacks .*"
-        one.until_said(rf"\[0\]<stderr>:chaos: slow link=0-1 by=5ms step=20 for=500ms \(({what})\)$")
-        one.until_said(r"\[2\]<stderr>:chaos: cut host=host3 step=100 for=25s \(host host3\)$")
-        one.until_said("going on with 2 ranks")
-        one.trains(2)
-        one.until_said("3 ranks now; new: rank 2 on host host3")
-        one.trains(3)
-        one.stop.touch()
-        done = one.job.finish()
-        assert done.code == 0, done.err
-        assert re.search(r"chaos: \d events? \(.*1 cut.*\), 1 detected, 1 recovered from", done.err), done.err
-        for host in cluster.hosts[:2]:
-            assert "c4a0" not in host.run(["tc", "qdisc", "show", "dev", "eth0"]).stdout
-    no_litter(cluster)
-    cluster.host(3).run(["nft", "delete", "table", "inet", "horovod_chaos"])

@@ -110,45 +110,6 @@ def test_alltoall_of_pytrees():
     assert received.tolist() == ([1, 2] if rank == 0 else [2, 1])
 
 
-def test_arrays_of_a_pytree_travel_together(jax_pool):
-    """They are submitted together, and grouped operations as groups, both eager and in programs."""
-
-    def work():
-        from horovod._arrays import collectives
-
-        seen, submit = [], collectives.start
-
-        def start(face, requests, *rest):
-            requests = list(requests)
-            seen.append([request[12:14] for request in requests])
-            return submit(face, requests, *rest)
-
-        collectives.start = start
-        try:
-            rank = hvd.rank()
-            tree = {"a": jnp.arange(4.0) * (1 + rank), "b": jnp.ones((2, 1)) * rank}
-            eager = [
-                hvd.allgather(tree, "t"),
-                hvd.reducescatter(tree, "t", op=hvd.Sum),
-                hvd.grouped_allgather(tree, "t"),
-                hvd.grouped_reducescatter(tree, op=hvd.Sum),
-            ]
-        finally:
-            collectives.start = submit
-        compiled = jax.jit(lambda t: (hvd.grouped_allgather(t, "t"), hvd.grouped_reducescatter(t, op=hvd.Sum)))(tree)
-        values = [
-            [np.asarray(one).ravel().tolist() for one in jax.tree_util.tree_leaves(t)] for t in (*eager, *compiled)
-        ]
-        return seen, values
-
-    none, gather, scatter = ("", 0), ("grouped_allgather.t['a']", 2), ("grouped_reducescatter.noname['a']", 2)
-    for rank, (seen, values) in enumerate(jax_pool(2).run(work)):
-        assert seen == [[none] * 2, [none] * 2, [gather] * 2, [scatter] * 2]
-        gathered = [[0, 1, 2, 3, 0, 2, 4, 6], [0, 0, 1, 1]]
-        scattered = [[0, 3] if rank == 0 else [6, 9], [1]]
-        assert values == [gathered, scattered] * 3
-
-
 @on_jax(2)
 def test_compression():
     third = jnp.full((300,), 1 / 3 + hvd.rank())

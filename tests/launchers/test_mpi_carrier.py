@@ -56,19 +56,6 @@ def test_hosts_of_several_ranks(family, size):
     same(family.told(size, *what, operations="gloo"), family.told(size, *what))
 
 
-@pytest.mark.parametrize(
-    ("what", "variables", "algorithm"),
-    [("short", APART, "mpi"), pytest.param("hosts:2", {}, "mpi_hierarchical", marks=pytest.mark.heavy)],
-)
-def test_the_timeline_names_mpi(request, tmp_path, what, variables, algorithm):
-    path = tmp_path / "timeline.json"
-    site_of(request, "MPICH", tmp_path).told(3, what, HOROVOD_TIMELINE=str(path), **variables)
-    text = path.read_text()
-    assert f'"algorithm":"{algorithm}"' in text
-    assert "MPI_ALLREDUCE" in text
-    assert "MPI_BCAST" in text
-
-
 def test_one_thread_alone_calls_mpi(family):
     done = family.run(2, "short", HOROVOD_MPI_THREADS_DISABLE="1", **APART)
     assert done.code == 0, done.text

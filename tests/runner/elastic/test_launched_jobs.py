@@ -10,7 +10,7 @@ import pytest
 
 import horovod
 from tests.runner.elastic.launched import elastic_job
-from tests.runner.launching import eventually, executable, run_job
+from tests.runner.launching import eventually, executable
 
 PROGRAM = [sys.executable, str(Path(__file__).with_name("program.py"))]
 COOLDOWN = ("--blacklist-cooldown-range", "1", "1")
@@ -100,30 +100,6 @@ def test_one_is_stopped_and_the_launcher_is_killed(tmp_path):
         job.until(lambda: ["0", "1"] in [w[2:4] for w in job.words("0") if w[0] == "begins"])
         job.job.process.kill()
         eventually(lambda: job.job.left() == [], 120, "nothing of the job is left")
-
-
-@pytest.mark.heavy
-def test_what_a_discovery_script_may_do_wrong(tmp_path):
-    script = tmp_path / "hosts.sh"
-    flags = ["-np", "2", "--elastic-timeout", "2", "--host-discovery-script", str(script)]
-
-    def run(text):
-        script.write_text(text)
-        script.chmod(0o755)
-        done = run_job([*flags, "sleep", "100"])
-        return done.code, [line.removeprefix("horovodrun: ") for line in done.err.splitlines()]
-
-    code, said = run("#!/bin/sh\necho a:1; echo a:2\n")
-    assert (code, said[-1]) == (
-        1,
-        f"line 2 of the output of {script} must name another host, got 'a:2': line 1 names 'a' already",
-    )
-    code, said = run("#!/bin/sh\necho localhost:1\n")
-    assert code == 1
-    assert said[-2:] == [
-        "waiting for slots: 1 of 2, on 1 host",
-        "2 s have passed without enough workers (--elastic-timeout): 0 are there, 2 are needed",
-    ]
 
 
 def test_a_function_whose_hosts_a_script_finds(tmp_path):

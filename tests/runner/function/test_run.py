@@ -8,7 +8,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 
 import pytest
 
@@ -17,7 +16,7 @@ from horovod.runner import WorkerError
 from horovod.runner.base.errors import OutcomeError
 from horovod.runner.base.job_result import JobResult
 from horovod.runner.function import outcome, worker_error
-from tests.runner.launching import eventually, marked_environment, processes_with
+from tests.runner.launching import marked_environment
 
 
 def place(factor, offset=0):
@@ -197,38 +196,6 @@ def test_np_is_deprecated():
 def test_bad_parameters_are_named(options, named):
     with pytest.raises(ValueError, match=re.compile(named)):
         horovod.run(place, (1,), **options)
-
-
-@pytest.mark.parametrize("stubborn", [False, pytest.param(True, marks=pytest.mark.heavy)])
-def test_an_interrupt_ends_the_workers(tmp_path, stubborn):
-    script = tmp_path / "script.py"
-    script.write_text(
-        "import horovod, signal, time, os\n"
-        "def work():\n"
-        f"    {'signal.signal(15, signal.SIG_IGN); signal.signal(2, signal.SIG_IGN)' if stubborn else 'pass'}\n"
-        "    print('ready')\n"
-        "    try: time.sleep(60)\n"
-        "    finally: time.sleep(1); print('finally')\n"
-        "try: horovod.run(work, num_proc=2)\n"
-        "except KeyboardInterrupt: print('interrupted', flush=True); os._exit(3)\n"
-    )
-    environment = marked_environment()
-    process = subprocess.Popen([sys.executable, str(script)], env=environment, stdout=subprocess.PIPE)
-    try:
-        for _ in range(2):
-            assert process.stdout.readline().endswith(b"ready\n")
-        start = time.monotonic()
-        process.send_signal(2)
-        assert process.wait(60) == 3
-        assert time.monotonic() - start < 40
-        words = [] if stubborn else [b"[0]<stdout>:finally", b"[1]<stdout>:finally"]
-        *ranks, last = process.stdout.read().splitlines()
-        assert (sorted(ranks), last) == (words, b"interrupted")
-        eventually(lambda: processes_with(environment["HVD_TEST_MARK"]) == [], 60, "workers end")
-    finally:
-        process.kill()
-        process.wait(60)
-        process.stdout.close()
 
 
 def test_it_runs_in_any_thread_several_at_once_and_leaves_nothing_open():

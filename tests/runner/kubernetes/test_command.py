@@ -224,21 +224,3 @@ def test_dry_run_asks_no_cluster(capfd, monkeypatch):
         *[("Secret", "train"), ("Service", "train"), ("Job", "train"), ("Job", "train-workers")]
     ]
     assert not any("suspend" in each["spec"] for each in found if each["kind"] == "Job")
-
-
-@pytest.mark.heavy
-def test_what_is_left_of_a_job_that_was_applied(cluster, capfd):
-    """Its objects have no owner, and stay when the launcher's Job is removed after its time to live."""
-    assert run(cluster, "-np", "1", "--dry-run", "--", sys.executable, "-c", SUM) == 0
-    for part in yaml.safe_load_all(capfd.readouterr().out):
-        code, told = cluster.create(f"{part['kind'].lower()}s", part)
-        assert code == 201, told
-    jobs = cluster.objects["jobs"]
-    until(lambda: all(job["status"].get("conditions") for job in jobs.values()))
-    cluster.gone("jobs", jobs["train"])
-    assert run(cluster, "-np", "1", "--", "true") == 1
-    err = capfd.readouterr().err
-    assert "error: there is a Secret train, perhaps left by another job train, in namespace default already" in err
-    assert list(jobs) == ["train-workers"]  # nothing of the other job, and nothing more
-    assert ask(cluster, "delete", "train") == 0
-    assert nothing_left(cluster)

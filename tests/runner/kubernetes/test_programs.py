@@ -5,7 +5,6 @@ import re
 import socket
 import subprocess
 import sys
-import threading
 
 import pytest
 
@@ -70,16 +69,6 @@ def test_a_launcher_that_does_not_come():
             worker.find(["127.0.0.1"], port, 0.2)
     with pytest.raises(TimeoutError, match=r"the name 'nobody\.invalid' cannot be resolved"):
         worker.find(["nobody.invalid"], 41000, 0.0)
-
-
-def test_a_launcher_that_comes_later():
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        timer = threading.Timer(0.3, sock.listen)
-        timer.start()
-        found = worker.find(["127.0.0.1"], sock.getsockname()[1], 30)
-        timer.join()
-    assert [each.address for each in found] == ["127.0.0.1"]
 
 
 def test_a_pod_with_the_token_of_another_job():

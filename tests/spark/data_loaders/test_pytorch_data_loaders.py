@@ -73,17 +73,3 @@ def test_those_that_read_ahead_give_the_same(kind, arguments):
     made = kind(async_loader_queue_size=2, reader=Reader(), batch_size=10, **arguments)
     assert ids(made) == [list(range(10)), list(range(10, 20)), list(range(20, 30))]
     made.close_async_loader()
-
-
-def test_rows_in_memory_are_read_once(capsys):
-    reader = Reader()
-    made = loaders.PytorchInmemDataLoader(reader, 10, 2, name="digits", shuffle=True, verbose=True)
-    first, second = ids(made), ids(made)
-    assert reader.passes == 1
-    assert first != second
-    assert sorted(itertools.chain(*first)) == sorted(itertools.chain(*second)) == list(range(30))
-    assert capsys.readouterr().out == "digits: 3 batches\n" * 2
-    with pytest.raises(RuntimeError, match=r"all 2 epochs \(num_epochs\) have been iterated"):
-        list(made)
-    with pytest.raises(ValueError, match="reader has no rows"):
-        loaders.PytorchInmemDataLoader([], 10, 2)
