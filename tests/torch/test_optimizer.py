@@ -100,3 +100,17 @@ def test_overlap():
     train(twins.net, twins.optimizer, range(2))
     # The first pass cannot know yet which gradients are computed more than once.
     assert busy == [False, True]
+
+
+@pytest.mark.parametrize("view", [None, False])
+@on_ranks(2)
+def test_gradients_that_are_parts_of_one_tensor(view):
+    def joined(net, x):
+        return sum((torch.cat([p.flatten() for p in net.parameters()]) * row.sum()).square().sum() for row in x)
+
+    twins = Twins(backward_passes_per_step=2, gradient_as_bucket_view=view)
+    for number in range(0, 6, 2):
+        twins.zero_grad()
+        for micro in range(2):
+            twins.backward(number + micro, lambda net, x: joined(net, x) / 1000)
+        twins.step()

@@ -145,6 +145,14 @@ class Slot:
         return None if self.bucket is None else self.bucket.views[self.place]
 
 
+def is_part(grad: torch.Tensor) -> bool:
+    """Return True if ``grad`` is a part of a larger tensor, as autograd's gradients of ``torch.cat`` are.
+
+    All parts share one version number, so it changes too if another part is modified.
+    """
+    return not grad.is_sparse and grad.untyped_storage().nbytes() > grad.numel() * grad.element_size()
+
+
 class Bucket:
     """Memory for the gradients of the slots ``members``, which have the same dtype and device."""
 
@@ -300,8 +308,11 @@ class Bucket:
             and list(map(_version_of, came)) == versions
         ):
             return
-        for slot, grad, version in zip(self.members, came, versions, strict=True):
-            if grad is not None and (slot.parameter.grad is not grad or grad._version != version):
+        for slot, grad, version, view in zip(self.members, came, versions, self.views, strict=True):
+            if grad is None:
+                continue
+            modified = grad._version != version and (grad is view or not is_part(grad))
+            if modified or slot.parameter.grad is not grad:
                 self.changed = self.changed or slot
 
     def _take_all(self) -> bool:

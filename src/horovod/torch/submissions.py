@@ -14,7 +14,7 @@ from horovod.common.ops import Average, Max
 from horovod.common.process_sets import ProcessSet
 from horovod.common.training import training
 from horovod.torch import monitoring
-from horovod.torch.buckets import Bucket, Slot
+from horovod.torch.buckets import Bucket, Slot, is_part
 from horovod.torch.compression import Compression
 from horovod.torch.ops import handles, repeats, tracing
 from horovod.torch.ops.allreduce import submit
@@ -93,7 +93,9 @@ def check_unchanged(slot: Slot) -> None:
         RuntimeError: The gradient was changed or replaced; the message names the parameter.
     """
     watched = slot.watched
-    if watched is not None and (slot.parameter.grad is not watched or watched._version != slot.version):
+    if watched is None or (slot.parameter.grad is watched and watched._version == slot.version):
+        return
+    if slot.parameter.grad is not watched or not is_part(watched):
         _refuse_change(slot)
 
 
