@@ -4,7 +4,15 @@ import subprocess
 import sys
 
 import torch
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset, Sampler, SequentialSampler, TensorDataset
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    DistributedSampler,
+    IterableDataset,
+    Sampler,
+    SequentialSampler,
+    TensorDataset,
+)
 
 from horovod.auto.session import AutoError
 
@@ -62,6 +70,8 @@ def length_of_evaluation():
 CASES = {
     "sampler": lambda: train(DataLoader(data, sampler=Backwards(data))),
     "batch sampler": lambda: train(DataLoader(data, batch_sampler=BatchSampler(Backwards(data), 2, False))),
+    "replicas": lambda: train(DataLoader(data, sampler=DistributedSampler(data, num_replicas=5, rank=3))),
+    "noise": lambda: train(DataLoader(data, batch_size=4), lambda: torch.randn(4, 2)),
     "iterable": lambda: train(DataLoader(Stream(), batch_size=2)),
     "gradients": lambda: train(DataLoader(data, batch_size=2), assigned),
     "no loader": without_loader,

@@ -33,6 +33,23 @@ RUNS = {
 }
 
 
+# Scripts that take these flags, and the default dtype of the framework: samples in a batch, epochs.
+PLAIN = {
+    "vae": (60, 3),
+    "diffusion": (60, 3),
+    "batch_norm_cnn": (60, 3),
+    "translation": (48, 3),
+    "imbalanced": (30, 4),
+    "wgan_gp": (60, 3),
+    "regression_sampler": (30, 3),
+    "stream": (40, 3),
+    "keras_functional": (20, 8),
+}
+for _name, (_batch, _epochs) in PLAIN.items():
+    _one = ["--epochs", "1", "--limit", str(_batch)]
+    RUNS[_name] = (_batch, ["--epochs", str(_epochs)], _one, "--batch-size", "--save")
+
+
 def main(folder: str, workers: int, names: list[str]) -> None:
     """Run the scripts in float64 for at least 50 steps, and in float32 for one step."""
     os.makedirs(folder, exist_ok=True)
@@ -42,9 +59,14 @@ def main(folder: str, workers: int, names: list[str]) -> None:
 
         batch, many, one, batch_flag, save_flag = RUNS[name]
         for dtype, more in (("float64", many), ("float32", one)):
-            torch.set_default_dtype(torch.float32)
-            save = f"{name}.{dtype}" + (".keras" if name == "keras_fit" else "")
-            sys.argv = [name, batch_flag, str(batch // workers), "--dtype", dtype, save_flag, save, *more]
+            torch.set_default_dtype(getattr(torch, dtype) if name in PLAIN else torch.float32)
+            save = f"{name}.{dtype}" + (".keras" if name.startswith("keras") else "")
+            if name == "keras_functional":
+                import keras
+
+                keras.backend.set_floatx(dtype)
+            sys.argv = [name, batch_flag, str(batch // workers), save_flag, save, *more]
+            sys.argv += [] if name in PLAIN else ["--dtype", dtype]
             print("==", *sys.argv)
             runpy.run_path(str(SCRIPTS / f"{name}.py"), run_name="__main__")
 

@@ -1,40 +1,16 @@
 """Reduction of gradients before they are used, and the broadcast of models and optimizers before the first batch."""
 
 import gc
-import weakref
 from typing import Any
 
 import torch
-from torch.nn.modules.module import (
-    register_module_buffer_registration_hook,
-    register_module_parameter_registration_hook,
-)
+from torch.nn.modules import module
 from torch.optim.optimizer import register_optimizer_step_pre_hook
-from torch.utils.weak import WeakIdKeyDictionary
 
 import horovod.torch as hvd
-from horovod.auto import batches
-from horovod.auto.batches import progress
-from horovod.auto.session import refuse, script_line, session, wrap
-
-
-class Training:
-    """Models and optimizers of the script, in the order in which it created them."""
-
-    def __init__(self) -> None:
-        self.modules: weakref.WeakKeyDictionary[torch.nn.Module, None] = weakref.WeakKeyDictionary()
-        self.optimizers: weakref.WeakKeyDictionary[torch.optim.Optimizer, bool] = weakref.WeakKeyDictionary()
-        """True for those whose state was broadcast."""
-        self.roots: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()  # modules whose mode the script has set
-        self.sent = WeakIdKeyDictionary()  # tensors that were broadcast
-        self.position = WeakIdKeyDictionary()  # number of each parameter of an optimizer
-        self.reduced: set[torch.Tensor] = set()  # parameters whose gradient is equal on all ranks
-        self.versions: dict[torch.Tensor, tuple[int, int]] = {}  # of gradients, after the last backward pass
-        self.stray = ""  # line of a backward pass outside a loop over a sharded loader
-        self.in_train = 0
-
-
-training = Training()
+from horovod.auto.losses import correct
+from horovod.auto.progress import training
+from horovod.auto.session import calling_frame, is_script, refuse, script_line, session, wrap
 
 
 def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
@@ -43,14 +19,6 @@ def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
 
 def _version(gradient: torch.Tensor | None) -> tuple[int, int]:
     return (id(gradient), 0 if gradient is None else gradient._version)
-
-
-def evaluating() -> bool:
-    """Return True if gradients are disabled, or all models that are trained are in evaluation mode."""
-    if not torch.is_grad_enabled():
-        return True
-    known = [m for m in training.roots if any(p in training.position for p in m.parameters())]
-    return bool(known) and not any(m.training for m in known)
 
 
 def synchronize() -> None:
@@ -85,10 +53,7 @@ def reduce(parameters: list[torch.Tensor]) -> None:
         if p.grad is not None and p.grad.layout is not torch.strided:
             refuse("it has sparse gradients", "use sparse=False")
         if training.versions.get(p, _version(p.grad)) != _version(p.grad):
-            refuse(
-                "gradients were changed between backward() and their reduction",
-                "use torch.nn.utils.clip_grad_norm_ or clip_grad_value_, or hvd.DistributedOptimizer",
-            )
+            refuse("it changes gradients before they are reduced", "use clip_grad_norm_ or clip_grad_value_")
     gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in pending]
     present = torch.tensor([float(p.grad is not None) for p in pending], device=pending[0].device)
     name = f"auto.{training.position.get(pending[0], -1)}.{len(pending)}"
@@ -101,31 +66,30 @@ def reduce(parameters: list[torch.Tensor]) -> None:
     session.touched["reductions"] += 1
 
 
-def _backward(plain: Any) -> Any:
-    def backward(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> Any:
-        if session.suspended:
-            return plain(tensors, grad_tensors, *args, **kwargs)
-        batch = progress.batch()
-        if batch is None:
-            training.stray = script_line()
-            return plain(tensors, grad_tensors, *args, **kwargs)
-        if training.stray and not any(p.grad is not None and bool(p.grad.any()) for p in training.position):
-            training.stray = ""  # the program has discarded those gradients
-        roots = (tensors,) if isinstance(tensors, torch.Tensor) else tuple(tensors)
-        given = (grad_tensors,) if grad_tensors is None or isinstance(grad_tensors, torch.Tensor) else grad_tensors
-        given = [*given, *[None] * (len(roots) - len(given))]
-        factors = zip(roots, given, strict=True)
-        scaled = [torch.full_like(t, batch.weight) if g is None else g * batch.weight for t, g in factors]
-        with torch.no_grad():
-            for p in training.reduced:  # this pass adds a part of a sum to a whole one: make that a part as well
-                if p.grad is not None:
-                    p.grad.div_(session.size)
-        training.reduced.clear()
+def _backward(plain: Any, tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> None:
+    batch = training.batch()
+    if batch is None:
+        training.stray = training.stray if session.suspended else script_line()
+        return plain(tensors, grad_tensors, *args, **kwargs)
+    if training.stray and not any(p.grad is not None and bool(p.grad.any()) for p in training.position):
+        training.stray = ""  # the program has discarded those gradients
+    roots = (tensors,) if isinstance(tensors, torch.Tensor) else tuple(tensors)
+    given = (grad_tensors,) if grad_tensors is None or isinstance(grad_tensors, torch.Tensor) else grad_tensors
+    factors = zip(roots, [*given, *[None] * (len(roots) - len(given))], strict=True)
+    scaled = [torch.full_like(t, batch.weight) if g is None else g * batch.weight for t, g in factors]
+    with torch.no_grad():
+        for p in training.reduced:  # this pass adds a part of a sum to a whole one: make that a part as well
+            if p.grad is not None:
+                p.grad.div_(session.size)
+    training.reduced.clear()
+    hooks = correct(roots, batch)
+    try:
         plain(roots, scaled, *args, **kwargs)
-        progress.backwards += 1
-        training.versions = {p: _version(p.grad) for p in training.position}
-
-    return backward
+    finally:
+        for hook in hooks:
+            hook.remove()
+    training.backwards += 1
+    training.versions = {p: _version(p.grad) for p in training.position}
 
 
 def _before_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
@@ -140,7 +104,7 @@ def _before_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> An
     def reducing() -> Any:
         loss = closure()
         reduce(_parameters(optimizer))
-        batch = progress.batch()
+        batch = training.batch()
         if not isinstance(loss, torch.Tensor) or batch is None:
             return loss
         return hvd.allreduce(loss.detach() * batch.weight, name="auto.loss", op=hvd.Sum)
@@ -148,108 +112,75 @@ def _before_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> An
     return ((args[0], reducing, *args[2:]), kwargs) if len(args) > 1 else (args, {**kwargs, "closure": reducing})
 
 
-def _after_init(plain: Any) -> Any:
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-        plain(self, *args, **kwargs)
-        if session.suspended:
-            return
-        training.optimizers[self] = False
-        for options in (self.defaults, *self.param_groups):
-            if "lr" in options and session.lr_factor != 1:
-                options["lr"] = options["lr"] * session.lr_factor  # a tensor belongs to the script, so it stays
-        rate = self.param_groups[-1].get("lr")
-        session.change("optimizers", f"{type(self).__name__}: gradients are reduced before they are used, lr {rate}")
-
-    return __init__
+def _init_optimizer(plain: Any, self: Any, *args: Any, **kwargs: Any) -> None:
+    plain(self, *args, **kwargs)
+    if session.suspended:
+        return
+    training.optimizers[self] = False
+    for options in (self.defaults, *self.param_groups):
+        if "lr" in options and session.lr_factor != 1:
+            options["lr"] = options["lr"] * session.lr_factor  # a tensor belongs to the script, so it stays
+    rate = self.param_groups[-1].get("lr")
+    session.change("optimizers", f"{type(self).__name__}: gradients are reduced before they are used, lr {rate}")
 
 
-def _after_group(plain: Any) -> Any:
-    def add_param_group(self: Any, *args: Any, **kwargs: Any) -> None:
-        plain(self, *args, **kwargs)
-        for p in self.param_groups[-1]["params"]:
-            training.position.setdefault(p, len(training.position))
-        if self in training.optimizers:
-            training.optimizers[self] = False  # its new parameters are broadcast before the next batch
-
-    return add_param_group
+def _add_group(plain: Any, self: Any, *args: Any, **kwargs: Any) -> None:
+    plain(self, *args, **kwargs)
+    for p in self.param_groups[-1]["params"]:
+        training.position.setdefault(p, len(training.position))
+    if self in training.optimizers:
+        training.optimizers[self] = False  # its new parameters are broadcast before the next batch
 
 
-def _reducing_first(plain: Any) -> Any:
-    """Reduce the gradients of the parameters that a clipping function gets."""
-
-    def clip(parameters: Any, *args: Any, **kwargs: Any) -> Any:
-        parameters = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
-        reduce(parameters)
-        return plain(parameters, *args, **kwargs)
-
-    return clip
+def _clip(plain: Any, parameters: Any, *args: Any, **kwargs: Any) -> Any:
+    reduce(parameters := [parameters] if isinstance(parameters, torch.Tensor) else list(parameters))
+    return plain(parameters, *args, **kwargs)
 
 
-def _scaler(plain: Any) -> Any:
+def _scaler(plain: Any, self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
     """Reduce before a GradScaler looks for infinities, so that all ranks skip the same steps."""
-
-    def call(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        if self.is_enabled():
-            reduce(_parameters(optimizer))
-        return plain(self, optimizer, *args, **kwargs)
-
-    return call
+    if self.is_enabled():
+        reduce(_parameters(optimizer))
+    return plain(self, optimizer, *args, **kwargs)
 
 
-def _batch_norm(plain: Any) -> Any:
+def _batch_norm(plain: Any, self: Any, input: torch.Tensor) -> torch.Tensor:
     """Normalize with the statistics of the batch of all ranks."""
-
-    def forward(self: Any, input: torch.Tensor) -> torch.Tensor:
-        batch = progress.batch() if self.training and not session.suspended else None
-        if batch is None:
-            return plain(self, input)
-        if batch.own == 0:  # the sample of weight 0 is not in the statistics
-            return torch.cat([hvd.SyncBatchNorm.forward(self, input[:0]), input])
-        return hvd.SyncBatchNorm.forward(self, input)
-
-    return forward
+    batch = training.batch() if self.training else None
+    if batch is None:
+        return plain(self, input)
+    normalized = hvd.SyncBatchNorm.forward(self, input if batch.own else input[:0])
+    return normalized if batch.own else torch.cat([normalized, input])  # a sample of weight 0 is not in the statistics
 
 
-def _mode(plain: Any) -> Any:
-    def train(self: Any, mode: bool = True) -> Any:
-        if not training.in_train:
-            training.roots.add(self)
-        training.in_train += 1
-        try:
-            return plain(self, mode)
-        finally:
-            training.in_train -= 1
-
-    return train
+def _item(plain: Any, self: Any) -> Any:
+    """Return the mean over the samples of all ranks for a loss that the script reads, so that its decisions agree."""
+    batch = training.batch() if self.grad_fn is not None and is_script(calling_frame()) else None
+    if batch is None:
+        return plain(self)
+    return float(hvd.allreduce(self.detach().double() * batch.weight, name="auto.item", op=hvd.Sum))
 
 
-def _plateau(plain: Any) -> Any:
-    def step(self: Any, metrics: Any, *args: Any, **kwargs: Any) -> Any:
-        values = hvd.allgather(torch.tensor([float(metrics)], dtype=torch.float64), name="auto.plateau").tolist()
-        equal = all(value == values[0] for value in values)
-        return plain(self, metrics if equal else sum(values) / len(values), *args, **kwargs)
-
-    return step
-
-
-def _remember(module: torch.nn.Module, name: str, value: Any) -> None:
-    training.modules[module] = None
+def _plateau(plain: Any, self: Any, metrics: Any, *args: Any, **kwargs: Any) -> Any:
+    values = hvd.allgather(torch.tensor([float(metrics)], dtype=torch.float64), name="auto.plateau").tolist()
+    return plain(self, metrics if len(set(values)) == 1 else sum(values) / len(values), *args, **kwargs)
 
 
 def install() -> None:
     """Reduce gradients before clipping, unscaling and steps."""
-    register_module_parameter_registration_hook(_remember)
-    register_module_buffer_registration_hook(_remember)
+    for register in (
+        module.register_module_parameter_registration_hook,
+        module.register_module_buffer_registration_hook,
+    ):
+        register(lambda owner, name, value: training.modules.__setitem__(owner, None))  # type: ignore[operator]
     register_optimizer_step_pre_hook(_before_step)
-    batches.evaluating = evaluating
-    batches.before_batch.append(synchronize)
-    wrap(torch.optim.Optimizer, "__init__", _after_init)
-    wrap(torch.optim.Optimizer, "add_param_group", _after_group)
+    wrap(torch.optim.Optimizer, "__init__", _init_optimizer)
+    wrap(torch.optim.Optimizer, "add_param_group", _add_group)
     wrap(torch.autograd, "backward", _backward)
+    wrap(torch.Tensor, "item", _item)
     wrap(torch.nn.modules.batchnorm._BatchNorm, "forward", _batch_norm)
-    wrap(torch.nn.Module, "train", _mode)
     for name in ("clip_grad_norm_", "clip_grad_value_"):
-        wrap(torch.nn.utils, name, _reducing_first)
+        wrap(torch.nn.utils, name, _clip)
         setattr(torch.nn.utils.clip_grad, name, getattr(torch.nn.utils, name))
     for name in ("unscale_", "step"):
         wrap(getattr(torch.amp, "GradScaler", torch.cuda.amp.GradScaler), name, _scaler)

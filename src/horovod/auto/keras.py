@@ -15,48 +15,46 @@ _WRITERS = (keras.callbacks.TensorBoard, keras.callbacks.CSVLogger, keras.callba
 
 def install() -> None:
     """Change Keras for this process."""
+    if keras.__version__ < "3":
+        refuse(f"it uses Keras {keras.__version__}", "install Keras 3")
     hvd.init()
     wrap(keras.Model, "compile", _compile)
     wrap(keras.Model, "fit", _fit)
     for name in ("save", "save_weights", "export"):
         wrap(keras.Model, name, on_rank_0)
-    wrap(keras.Model, "train_on_batch", lambda plain: _refused)
-    for name in ("evaluate", "predict"):
-        wrap(keras.Model, name, _quiet)
+    wrap(keras.Model, "train_on_batch", _apply)
+    for name in ("apply", "stateless_apply"):
+        wrap(keras.optimizers.Optimizer, name, _apply)
+    for name in ("fit", "evaluate", "predict"):
+        wrap(keras.Model, name, _suspended)
 
 
-def _refused(*_: Any, **__: Any) -> None:
-    refuse("it trains Keras models without fit()", "call model.fit()")
+def _apply(plain: Any, *args: Any, **kwargs: Any) -> Any:
+    if not session.suspended:
+        refuse("it trains Keras models without fit()", "call model.fit()")
+    return plain(*args, **kwargs)
 
 
-def _quiet(plain: Any) -> Any:
-    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if session.rank:
-            kwargs["verbose"] = 0
-        session.suspended += 1
-        try:
-            return plain(self, *args, **kwargs)
-        finally:
-            session.suspended -= 1
-
-    return call
+def _suspended(plain: Any, *args: Any, **kwargs: Any) -> Any:
+    session.suspended += 1
+    try:
+        return plain(*args, **kwargs)
+    finally:
+        session.suspended -= 1
 
 
-def _compile(plain: Any) -> Any:
-    def compile(self: Any, optimizer: Any = "rmsprop", loss: Any = None, *args: Any, **kwargs: Any) -> Any:
-        losses = loss.values() if isinstance(loss, dict) else loss if isinstance(loss, list) else [loss]
-        for one in losses:
-            if getattr(one, "reduction", "sum_over_batch_size") != "sum_over_batch_size":
-                refuse("its loss is not a mean over the samples", 'use reduction="sum_over_batch_size"')
-        optimizer = keras.optimizers.get(optimizer)
-        if session.lr_factor != 1:
-            if isinstance(getattr(optimizer, "_learning_rate", None), keras.optimizers.schedules.LearningRateSchedule):
-                refuse("--lr-scale cannot change a schedule of learning rates", "scale the schedule in the script")
-            optimizer.learning_rate = float(optimizer.learning_rate) * session.lr_factor
-        session.change("optimizers", f"{type(optimizer).__name__}: wrapped in hvd.DistributedOptimizer")
-        return plain(self, hvd.DistributedOptimizer(optimizer), loss, *args, **kwargs)
-
-    return compile
+def _compile(plain: Any, self: Any, optimizer: Any = "rmsprop", loss: Any = None, *args: Any, **kwargs: Any) -> None:
+    losses = loss.values() if isinstance(loss, dict) else loss if isinstance(loss, list) else [loss]
+    for one in losses:
+        if getattr(one, "reduction", "sum_over_batch_size") != "sum_over_batch_size":
+            refuse("its loss is not a mean over the samples", 'use reduction="sum_over_batch_size"')
+    optimizer = keras.optimizers.get(optimizer)
+    if session.lr_factor != 1:
+        if isinstance(getattr(optimizer, "_learning_rate", None), keras.optimizers.schedules.LearningRateSchedule):
+            refuse("--lr-scale cannot change a schedule of learning rates", "scale the schedule in the script")
+        optimizer.learning_rate = float(optimizer.learning_rate) * session.lr_factor
+    session.change("optimizers", f"{type(optimizer).__name__}: wrapped in hvd.DistributedOptimizer")
+    plain(self, hvd.DistributedOptimizer(optimizer), loss, *args, **kwargs)
 
 
 class Rows(keras.utils.PyDataset):  # type: ignore[misc]
@@ -66,16 +64,11 @@ class Rows(keras.utils.PyDataset):  # type: ignore[misc]
         super().__init__()
         self._arrays = arrays
         self._count = len(keras.tree.flatten(arrays[0])[0])
-        self._most, self._shuffle, self._epoch = batch_size * session.size, shuffle, 0
-        self._arrange()
-
-    def _arrange(self) -> None:
-        order = np.arange(self._count)
-        self._order = np.random.RandomState(session.seed + self._epoch).permutation(order) if self._shuffle else order
+        self._most, self._random = batch_size * session.size, np.random.RandomState(session.seed) if shuffle else None
+        self.on_epoch_end()
 
     def on_epoch_end(self) -> None:
-        self._epoch += 1
-        self._arrange()
+        self._order = self._random.permutation(self._count) if self._random else np.arange(self._count)
 
     def __len__(self) -> int:
         return -(-self._count // self._most)
@@ -86,48 +79,35 @@ class Rows(keras.utils.PyDataset):  # type: ignore[misc]
         weight = len(own) * session.size / len(chunk)
         own = own if len(own) else chunk[:1]  # weight 0
         x, y, given = keras.tree.map_structure(lambda a: None if a is None else a[own], self._arrays)
-        return x, y, np.full(len(own), weight, keras.config.floatx()) * (1 if given is None else given)
+        return x, y, weight * (np.ones(len(own), keras.config.floatx()) if given is None else given)
 
 
-def _fit(plain: Any) -> Any:
-    signature = inspect.signature(plain)
-
-    def fit(self: Any, *args: Any, **kwargs: Any) -> Any:
-        given = signature.bind(self, *args, **kwargs)
-        given.apply_defaults()
-        a = given.arguments
-        if a["y"] is None:
-            refuse("fit() does not get arrays x and y", "pass arrays, or use horovod.keras")
-        arrays = [keras.tree.map_structure(np.asarray, a[k]) if a[k] is not None else None for k in ("x", "y")]
-        if any(one.dtype == object for one in keras.tree.flatten(arrays)):
-            refuse("fit() gets x or y that is no array", "pass arrays, or use horovod.keras")
-        for name in ("class_weight", "steps_per_epoch"):
-            if a[name] is not None:
-                refuse(f"fit() with {name} is not supported", "use sample_weight, or horovod.keras")
-        weights = None if a["sample_weight"] is None else np.asarray(a["sample_weight"])
-        if weights is not None and weights.ndim > 1:
-            refuse("sample_weight has several dimensions", "use horovod.keras")
-        parts = (*arrays, weights)
-        if a["validation_split"]:
-            split = int(len(keras.tree.flatten(parts[0])[0]) * (1 - a["validation_split"]))
-            held = keras.tree.map_structure(lambda v: None if v is None else v[split:], parts)
-            parts = keras.tree.map_structure(lambda v: None if v is None else v[:split], parts)
-            a["validation_data"] = held if weights is not None else held[:2]
-        rows = Rows(parts, a["batch_size"] or 32, bool(a["shuffle"]))
-        callbacks = list(a["callbacks"] or [])
-        if session.rank:
-            callbacks = [one for one in callbacks if not isinstance(one, _WRITERS)]
-        average = [hvd.callbacks.BroadcastGlobalVariablesCallback(0), hvd.callbacks.MetricAverageCallback()]
-        validation_batch = a["validation_batch_size"] or a["batch_size"]
-        a.update(x=rows, y=None, sample_weight=None, batch_size=None, validation_split=0.0, shuffle=False)
-        a.update(callbacks=[*average, *callbacks], validation_batch_size=validation_batch)
-        if session.rank:
-            a["verbose"] = 0
-        session.change("calls of fit", f"fit: {len(rows)} steps of {rows._most // session.size} samples on each rank")
-        session.suspended += 1
-        try:
-            return plain(*given.args, **given.kwargs)
-        finally:
-            session.suspended -= 1
-
-    return fit
+def _fit(plain: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+    given = inspect.signature(plain).bind(self, *args, **kwargs)
+    given.apply_defaults()
+    a = given.arguments
+    if a["y"] is None:
+        refuse("fit() does not get arrays x and y", "pass arrays, or use horovod.keras")
+    arrays = [keras.tree.map_structure(np.asarray, a[k]) if a[k] is not None else None for k in ("x", "y")]
+    if any(one.dtype == object for one in keras.tree.flatten(arrays)):
+        refuse("fit() gets x or y that is no array", "pass arrays, or use horovod.keras")
+    for name in ("class_weight", "steps_per_epoch"):
+        if a[name] is not None:
+            refuse(f"fit() with {name} is not supported", "use sample_weight, or horovod.keras")
+    weights = None if a["sample_weight"] is None else np.asarray(a["sample_weight"])
+    parts = (*arrays, weights)
+    if a["validation_split"]:
+        split = int(len(keras.tree.flatten(parts[0])[0]) * (1 - a["validation_split"]))
+        held = keras.tree.map_structure(lambda v: None if v is None else v[split:], parts)
+        parts = keras.tree.map_structure(lambda v: None if v is None else v[:split], parts)
+        a["validation_data"] = held if weights is not None else held[:2]
+    rows = Rows(parts, a["batch_size"] or 32, bool(a["shuffle"]))
+    callbacks = list(a["callbacks"] or [])
+    if session.rank:
+        callbacks = [one for one in callbacks if not isinstance(one, _WRITERS)]
+    average = [hvd.callbacks.BroadcastGlobalVariablesCallback(0), hvd.callbacks.MetricAverageCallback()]
+    validation_batch = a["validation_batch_size"] or a["batch_size"]
+    a.update(x=rows, y=None, sample_weight=None, batch_size=None, validation_split=0.0, shuffle=False)
+    a.update(callbacks=[*average, *callbacks], validation_batch_size=validation_batch)
+    session.change("calls of fit", f"fit: {len(rows)} steps of {rows._most // session.size} samples on each rank")
+    return plain(*given.args, **given.kwargs)

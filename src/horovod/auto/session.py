@@ -1,10 +1,11 @@
-"""This process's rank and script, and the report of what was changed."""
+"""This process's rank and script, the report of what was changed, and how functions are changed."""
 
 import atexit
 import collections
 import os
 import sys
 import sysconfig
+import time
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -24,9 +25,9 @@ class Session:
         self.lr_scale = "none"
         self.script = ""
         self.seed = 0
+        self.started = time.time()
         self.touched: collections.Counter[str] = collections.Counter()
-        self.suspended = 0
-        """Greater than 0 while Keras trains, whose own use of PyTorch must not be changed."""
+        self.suspended = 0  # greater than 0 while Keras trains, whose own use of PyTorch must not be changed
 
     @property
     def lr_factor(self) -> float:
@@ -38,30 +39,40 @@ class Session:
         if self.rank == 0:
             print(f"horovod.auto: {text}", file=sys.stderr, flush=True)
 
-    def change(self, kind: str, text: str, line: str = "") -> None:
+    def change(self, kind: str, text: str) -> None:
         """Count a changed object of this kind and report it."""
         self.touched[kind] += 1
-        self.say(f"{line or script_line()}: {text}")
-
-    def summarize(self) -> None:
-        """Print how many objects of each kind were changed, at the end of the process."""
-        counts = ", ".join(f"{n} {kind}" for kind, n in self.touched.items())
-        self.say(f"ends; touched: {counts}" if counts else "ends; touched nothing: each rank has run the whole script")
+        self.say(f"{script_line()}: {text}")
 
 
 session = Session()
-atexit.register(lambda: session.script and session.summarize())
 
 
-def is_script(filename: str) -> bool:
-    """Return True if a file belongs to the user, not to Python, an installed package or Horovod."""
-    return not filename.startswith((*_LIBRARIES, _OURS, "<")) and f"{os.sep}site-packages{os.sep}" not in filename
+@atexit.register
+def _summarize() -> None:
+    counts = ", ".join(f"{n} {kind}" for kind, n in session.touched.items())
+    if session.script:
+        session.say(f"ends; touched: {counts or 'nothing, each rank has run the whole script'}")
+
+
+def calling_frame(*through: str) -> Any:
+    """Return the frame that called a changed function, or called these modules, which called it."""
+    frame: Any = sys._getframe(1)
+    while frame.f_code.co_filename.startswith(_OURS) or frame.f_globals.get("__name__", "").split(".")[0] in through:
+        frame = frame.f_back
+    return frame
+
+
+def is_script(frame: Any) -> bool:
+    """Return True if a frame belongs to the user's program, not to Python, an installed package or Horovod."""
+    name = frame.f_code.co_filename
+    return not name.startswith((*_LIBRARIES, _OURS, "<")) and "-packages" + os.sep not in name
 
 
 def script_line() -> str:
     """Return "file:line" of the innermost frame that belongs to the user's program."""
     frame: Any = sys._getframe(1)
-    while frame is not None and not is_script(frame.f_code.co_filename):
+    while frame is not None and not is_script(frame):
         frame = frame.f_back
     if frame is None:
         return session.script
@@ -69,21 +80,18 @@ def script_line() -> str:
     return f"{name if short.startswith(os.pardir) else short}:{frame.f_lineno}"
 
 
-def called_by_script(depth: int) -> bool:
-    """Return True if the frame ``depth`` levels above the caller belongs to the user's program."""
-    return is_script(sys._getframe(depth + 1).f_code.co_filename)
-
-
 def refuse(why: str, instead: str, line: str = "") -> NoReturn:
     """Raise AutoError with the line of the script."""
-    raise AutoError(
-        f"horovod.auto: {line or script_line()}: --auto cannot train this script correctly: {why}; {instead}"
-    )
+    line = line or script_line()
+    raise AutoError(f"horovod.auto: {line}: --auto cannot train this script correctly: {why}; {instead}")
 
 
-def wrap(owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-    """Replace a function by what ``make`` builds from it."""
+def wrap(owner: Any, name: str, around: Callable[..., Any]) -> None:
+    """Replace a function by ``around``, whose first argument is the function that it replaces."""
     plain = getattr(owner, name)
-    made = make(plain)
-    made.__name__, made.__doc__ = name, plain.__doc__
-    setattr(owner, name, made)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return around(plain, *args, **kwargs)
+
+    call.__name__, call.__doc__ = name, plain.__doc__
+    setattr(owner, name, call)

@@ -17,22 +17,13 @@ def install() -> None:
     batches.install()
     gradients.install()
     wrap(torch, "save", _save)
-    wrap(torch.nn.DataParallel, "__init__", lambda plain: _refused("it uses several devices in one process"))
-    wrap(torch.distributed, "init_process_group", lambda plain: _refused("it is a distributed program already"))
+    instead = "run it without --auto, or remove that line"
+    wrap(torch.nn.DataParallel, "__init__", lambda *_, **__: refuse("it uses several devices in one process", instead))
+    wrap(torch.distributed, "init_process_group", lambda *_, **__: refuse("it is a distributed program", instead))
 
 
-def _save(plain: Any) -> Any:
-    limited = on_rank_0(plain)
-
-    def save(obj: Any, f: Any, *args: Any, **kwargs: Any) -> None:
-        in_memory = not isinstance(f, str) and not hasattr(f, "__fspath__") and not hasattr(f, "name")
-        (plain if in_memory else limited)(obj, f, *args, **kwargs)
-
-    return save
-
-
-def _refused(why: str) -> Any:
-    def call(*_: Any, **__: Any) -> None:
-        refuse(why, "run it without --auto, or remove that line")
-
-    return call
+def _save(plain: Any, obj: Any, f: Any, *args: Any, **kwargs: Any) -> None:
+    if isinstance(f, str) or hasattr(f, "__fspath__") or hasattr(f, "name"):
+        on_rank_0(plain, obj, f, *args, **kwargs)
+    else:  # in memory
+        plain(obj, f, *args, **kwargs)

@@ -119,13 +119,16 @@ def settings(namespace: argparse.Namespace, command: list[str], environ: Mapping
         for text in misspelt_sentences(command_line.assigned(command)):
             warn_user(text)
         command = command_line.through_env(command)
-    if namespace.auto and command:
-        command = command_line.with_auto(command, namespace.lr_scale or "none")
-    elif namespace.lr_scale is not None:
-        raise LaunchError("--lr-scale has no effect without --auto: add --auto, or scale the rate in the program")
     if not command:
         raise LaunchError("the command is missing: it comes after the flags, as in `horovodrun -np 2 python train.py`")
     variables = flag_variables(namespace, environ, config)
+    if namespace.auto:
+        command = command_line.with_auto(command, namespace.lr_scale or "none")
+        variables.setdefault(
+            "PYTHONHASHSEED", environ.get("PYTHONHASHSEED", "0")
+        )  # sets have the same order on all ranks
+    elif namespace.lr_scale is not None:
+        raise LaunchError("--lr-scale has no effect without --auto: add --auto, or scale the rate in the program")
     given = chosen_hosts(namespace, environ)
     elastic = elastic_flags.of_flags(namespace, given, environ)
     if namespace.auto and elastic is not None:

@@ -235,14 +235,7 @@ def through_env(command: Sequence[str]) -> list[str]:
 
 
 def with_auto(command: Sequence[str], lr_scale: str) -> list[str]:
-    """Return the command `python train.py` as `python -m horovod.auto train.py`, so that it trains on all ranks.
-
-    `-m` changes only this process. A sitecustomize module would also change processes that the script starts, and
-    would hide one that the user has.
-
-    Raises:
-        LaunchError: The command does not start a Python script or module.
-    """
+    """Return the command `python train.py` as `python -m horovod.auto train.py`, so that it trains on all ranks."""
     words = list(command)
     at = len(words) - len(without_assignments(words[1:])) if words[0] == "env" else 0
     if at < len(words) and _PYTHON.fullmatch(os.path.basename(words[at])):
