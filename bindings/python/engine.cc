@@ -78,8 +78,12 @@ struct Work {
     check(engine->submit_again(&op, reinterpret_cast<const std::byte*>(in), reinterpret_cast<std::byte*>(out), kBlocking));
     if constexpr (kBlocking) {
       const OperationPtr mine = op;
-      nb::gil_scoped_release nogil;
-      engine->wait(*mine, Deadline::after(kSignalSlice));
+      {
+        nb::gil_scoped_release nogil;
+        engine->drive(*mine);
+      }
+      if (!mine->done()) wait_for(mine, -1.0);
+      check(mine->status());
     }
   }
 };

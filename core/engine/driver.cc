@@ -53,7 +53,7 @@ uint64_t cpu_ns() {
 
 bool Driver::step(bool flush) {
   // Reading the clock would be noticeable next to an operation of 300 ns, so only one turn in kTimed is measured.
-  constexpr uint64_t kTimed = 16;
+  constexpr uint64_t kTimed = 64;
   timing_ = ++turns_ % kTimed == 0;
   if (!timing_) return turn(flush);
   in_collectives_ = 0;

@@ -144,15 +144,21 @@ void Engine::ask_who_waits() {
 }
 
 // ---- Waiting for operations -----------------------------------------------------------------------------------------
-bool Engine::wait(Operation& op, Deadline deadline) {
-  // A forked child must neither drive its parent's engine nor take a lock that another thread may have held at the
-  // fork.
-  if (abandoned_) return op.sleep_until(deadline);
+bool Engine::drive(Operation& op, Deadline deadline) {
   submissions_.fence();
   if (op.done()) return true;
   const Waits::Blocked blocked(*waits_, !op.awaited.exchange(true));
   if (progress_lock_->drive(op, deadline)) return true;
   waker_.wake();
+  return false;
+}
+
+bool Engine::wait(Operation& op, Deadline deadline) {
+  // A forked child must neither drive its parent's engine nor take a lock that another thread may have held at the
+  // fork.
+  if (abandoned_) return op.sleep_until(deadline);
+  if (drive(op, deadline)) return true;
+  const Waits::Blocked blocked(*waits_, false);
   if (op.sleep_until(std::min(deadline, Deadline::after(kNudgeAfter), [](auto& a, auto& b) { return a.when() < b.when(); }))) return true;
   while (!op.done()) {
     if (submissions_.nudge(op, asked_for(op) > kImpatientAfter)) waker_.notify();

@@ -47,6 +47,9 @@ class Engine {
   // operation; the object is reused if the caller holds the only reference. `blocking` means that the caller waits
   // right away, as in submit_blocking().
   Status submit_again(OperationPtr* op, const std::byte* in, std::byte* out, bool blocking);
+  // Run the progress loop for a caller that waits for the operation. Return true if the operation is done. Return false
+  // when sleeping has become better than driving; the engine's thread then goes on.
+  bool drive(Operation& op, Deadline deadline = Deadline::at(Clock::time_point::max()));
   // Wait until the operation is done or `deadline` passes. Return true if it is done.
   bool wait(Operation& op, Deadline deadline);
   // Return true if the operation is done. Repeated calls count as waiting; see Submissions::nudge().

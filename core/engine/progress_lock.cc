@@ -14,6 +14,8 @@ namespace {
 // Time that a caller drives the engine without progress before it leaves that to the thread and sleeps.
 constexpr auto kDriveSpin = std::chrono::microseconds(100);
 constexpr int kDriveYields = 20;
+// Number of turns without progress before the first clock reading. Most waits are shorter.
+constexpr int kUntimedTurns = 16;
 // A resting time below this number of seconds means that some check is due soon. The thread must learn of it when a
 // caller stops driving.
 constexpr double kLongRest = 60;
@@ -40,33 +42,30 @@ void ProgressLock::stop() {
 }
 
 bool ProgressLock::drive(Operation& op, Deadline deadline) {
-  auto idle_since = Clock::now();
-  const Deadline stay = Deadline::at(
-      std::min(deadline.when(), idle_since + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(kNudgeAfter))));
-  // The thread may hold the lock for a moment because a peer's message woke it. Waiting for that is cheaper than
-  // sleeping.
-  while (!mutex_.try_lock()) {
-    if (op.done()) return true;
-    if (!spin_ || Clock::now() - idle_since > kDriveSpin) return false;
-    ::sched_yield();  // yield, because the thread may need this core
-  }
-  // The sleeping thread has set its sleep state. Peers need not wake it while this caller drives, so change the state.
-  if (driver_) waker_->set_sleep_state(SleepState::awake);
+  if (!mutex_.try_lock() && !lock_soon(op)) return op.done();
+  // The sleeping thread has set its sleep state. Peers' progress need not wake it while this caller drives. Change the
+  // state only if that is necessary, because peers read it several times per operation.
+  if (driver_ && waker_->sleep_state() == SleepState::waiting) waker_->set_sleep_state(SleepState::awake);
   waker_->cancel_notify();
-  int yields = 0;
+  int idle_turns = 0;
+  Clock::time_point idle_since{}, stay{};
   const DefaultFloatMode floats;  // set it, because the caller's thread may use another mode
   while (driver_ && !op.done()) {
     const bool moved = driver_->step(true);
     watchdog_->start_if_needed();
     if (moved) {
-      idle_since = Clock::now();
-      yields = 0;
+      idle_turns = 0;
+      idle_since = {};
       continue;
     }
+    if (++idle_turns < kUntimedTurns && spin_) continue;
+    const auto now = Clock::now();
+    if (idle_since == Clock::time_point{}) idle_since = now;
+    if (stay == Clock::time_point{}) stay = now + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(kNudgeAfter));
     const bool peers = driver_->awaits_peers();
-    const auto idle = Clock::now() - idle_since;
-    if (spin_ ? idle > (peers ? spin_window_ : kDriveSpin) : ++yields > kDriveYields || (peers && spin_window_ < kDriveSpin)) {
-      if (!peers || !doze(op, stay)) break;
+    if (spin_ ? now - idle_since > (peers ? spin_window_ : kDriveSpin)
+              : idle_turns > kDriveYields || (peers && spin_window_ < kDriveSpin)) {
+      if (!peers || !doze(op, Deadline::at(std::min(deadline.when(), stay)))) break;
       // Spinning pays only for messages that arrive soon, so recent waiting times determine how long to spin.
       const bool soon = Clock::now() - idle_since <= kDriveSpin;
       spin_window_ = soon ? kDriveSpin : spin_window_ / 2;
@@ -76,6 +75,17 @@ bool ProgressLock::drive(Operation& op, Deadline deadline) {
   }
   release();
   return op.done();
+}
+
+// Take the lock if it becomes free within a moment. The thread may hold it because a peer's message woke it. Waiting
+// for that is cheaper than sleeping.
+bool ProgressLock::lock_soon(const Operation& op) {
+  const auto begin = Clock::now();
+  do {
+    if (op.done() || !spin_ || Clock::now() - begin > kDriveSpin) return false;
+    ::sched_yield();  // yield, because the thread may need this core
+  } while (!mutex_.try_lock());
+  return true;
 }
 
 // Sleep with the lock until a peer's message or the wakeup event arrives. Return false if the rest of the wait should
@@ -108,7 +118,7 @@ void ProgressLock::release() {
   const bool ring = driver_ && parked_;
   bool work = false;
   if (ring) {
-    waker_->set_sleep_state(driver_->resting_sleep_state());
+    if (const SleepState resting = driver_->resting_sleep_state(); waker_->sleep_state() != resting) waker_->set_sleep_state(resting);
     work = driver_->work_waiting() || driver_->resting_seconds() < std::min(kLongRest, rest_) || stopping() || driver_->unsent() ||
            driver_->awaits_peers();
   }

@@ -69,6 +69,7 @@ class ProgressLock {
   }
 
  private:
+  bool lock_soon(const Operation& op);
   bool doze(Operation& op, Deadline deadline);
   void park();
   void release();

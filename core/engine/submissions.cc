@@ -152,6 +152,7 @@ Status Submissions::submit_again(const OperationPtr& op, bool* wake) {
       op->sequence = next_sequence_++;
       cursor_->offer_again(op->entry, op.get(), wake);
       keep(op, op->entry);
+      ready_.store(cursor_->ready(), std::memory_order_seq_cst);
       return {};
     }
   }
@@ -159,8 +160,9 @@ Status Submissions::submit_again(const OperationPtr& op, bool* wake) {
 }
 
 void Submissions::fence() {
-  std::lock_guard lock(mutex_);
-  fence_ = ((fence_ >> kWeakFenceBits) + 1) << kWeakFenceBits;
+  uint64_t fence = fence_.load(std::memory_order_relaxed);
+  while (!fence_.compare_exchange_weak(fence, ((fence >> kWeakFenceBits) + 1) << kWeakFenceBits, std::memory_order_relaxed)) {
+  }
 }
 
 std::vector<OperationPtr> Submissions::take() {

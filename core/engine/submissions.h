@@ -94,6 +94,7 @@ class Submissions {
     uint64_t ready = 0, executed = 0;
     bool deviated = false, stuck = false;
   };
+  // Reads without the lock, because the driver asks several times per operation.
   Progress progress() const;
   // Take the operations of the next bucket, with null where this rank takes no part. `keep` owns them from now on.
   size_t buckets() const;  // Returns the number of buckets in the running schedule.
@@ -149,11 +150,12 @@ class Submissions {
   std::map<uint32_t, std::vector<int>> sets_;
   std::map<uint64_t, uint64_t> unnamed_, groups_;  // next number of each stream, keyed by stream_of()
   uint64_t next_sequence_ = 0;
-  uint64_t fence_ = 0;
+  std::atomic<uint64_t> fence_{0};
   Clock::time_point last_{};
-  std::unique_ptr<ScheduleCursor> cursor_;
+  std::unique_ptr<ScheduleCursor> cursor_;  // the pointer is changed only by the driver
   std::vector<void*> tokens_;  // tokens of the bucket that is being taken
-  bool deviated_ = false, stuck_ = false;
+  std::atomic<uint64_t> ready_{0};  // cursor_->ready(), for progress()
+  std::atomic<bool> deviated_{false}, stuck_{false};
   std::atomic<bool> must_watch_{false};
   Status ended_;
   // Shared, because this counter outlives the engine.

@@ -9,6 +9,7 @@ namespace hvd {
 bool Submissions::offer(const OperationPtr& op, uint32_t entry, bool* completed) {
   if (!cursor_->offer(entry, op->request, op.get(), completed)) return false;
   keep(op, entry);
+  ready_.store(cursor_->ready(), std::memory_order_seq_cst);
   return true;
 }
 
@@ -25,7 +26,9 @@ OperationPtr Submissions::let_go(void* token) { return std::move(static_cast<Ope
 void Submissions::begin_schedule(std::unique_ptr<ScheduleCursor> cursor, const std::vector<OperationPtr>& unanswered) {
   std::lock_guard lock(mutex_);
   cursor_ = std::move(cursor);
-  deviated_ = stuck_ = false;
+  ready_.store(cursor_->ready(), std::memory_order_seq_cst);
+  deviated_ = false;
+  stuck_ = false;
   std::vector<OperationPtr> all = unanswered;
   all.insert(all.end(), queue_.begin(), queue_.end());
   queue_.clear();
@@ -61,7 +64,8 @@ std::vector<OperationPtr> Submissions::end_schedule() {
   for (const OperationPtr& op : out) {
     if (!op->request.unnamed) in_flight_.insert(key_of(op->request));
   }
-  deviated_ = stuck_ = false;
+  deviated_ = false;
+  stuck_ = false;
   out.insert(out.end(), queue_.begin(), queue_.end());
   queue_.clear();
   queued_.store(0, std::memory_order_seq_cst);
@@ -70,9 +74,8 @@ std::vector<OperationPtr> Submissions::end_schedule() {
 }
 
 Submissions::Progress Submissions::progress() const {
-  std::lock_guard lock(mutex_);
   if (!cursor_) return {};
-  return {cursor_->ready(), cursor_->executed(), deviated_, stuck_};
+  return {ready_.load(std::memory_order_seq_cst), cursor_->executed(), deviated_, stuck_};
 }
 
 size_t Submissions::buckets() const {
@@ -83,6 +86,7 @@ size_t Submissions::buckets() const {
 const Schedule::Bucket* Submissions::take_bucket(std::vector<Operation*>* operations, std::vector<OperationPtr>* keep) {
   std::lock_guard lock(mutex_);
   const Schedule::Bucket& bucket = cursor_->take(&tokens_);
+  ready_.store(cursor_->ready(), std::memory_order_seq_cst);
   operations->clear();
   operations->reserve(tokens_.size());
   keep->reserve(tokens_.size());
@@ -118,7 +122,7 @@ bool Submissions::nudge(const Operation& op, bool impatient) {
       vain = vain || impatient || in_vain(*other);
     }
   }
-  if (vain) deviated_ = stuck_ = true;
+  if (vain) deviated_ = stuck_ = true;  // `deviated` is read first, so store it last
   return vain;
 }
 

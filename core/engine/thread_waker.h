@@ -33,6 +33,8 @@ class ThreadWaker {
   void set_sleep_state(SleepState sleep_state) {
     wakeup_.word()->sleep_state.store(static_cast<uint32_t>(sleep_state), std::memory_order_seq_cst);
   }
+  // Only the thread that holds the progress lock changes the state, apart from notify_now(), which wakes the thread.
+  SleepState sleep_state() const { return static_cast<SleepState>(wakeup_.word()->sleep_state.load(std::memory_order_seq_cst)); }
   // Cancel a pending delayed wakeup, because the calling thread drives and checks for new work when it is done.
   void cancel_notify();
   // Append the descriptors that become readable on a wakeup.

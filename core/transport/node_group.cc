@@ -6,23 +6,25 @@ NodeGroup::NodeGroup(std::shared_ptr<Segment> segment, int set_slot, uint32_t ge
                      std::vector<WakeupEvent> wakeups, StagingLedger* ledger, Waiter* waiter, double timeout_seconds)
     : segment_(std::move(segment)), locals_(std::move(locals)), me_(me), wakeups_(std::move(wakeups)), ledger_(ledger), waiter_(waiter),
       timeout_(timeout_seconds), staging_(locals_.size()) {
-  ProgressCounters counters;
-  for (int local : locals_) counters.push_back(&segment_->set_line(set_slot, local).progress);
-  counters_ = std::make_shared<const ProgressCounters>(std::move(counters));
+  SetLines lines;
+  for (int local : locals_) lines.push_back(&segment_->set_line(set_slot, local));
+  lines_ = std::make_shared<const SetLines>(std::move(lines));
   mine_ = base_ = static_cast<uint64_t>(generation) << 40;
-  progress(me_).store(mine_, std::memory_order_seq_cst);
+  SetLine& line = *(*lines_)[me_];
+  line.finished.store(mine_, std::memory_order_seq_cst);
+  line.progress.store(mine_, std::memory_order_seq_cst);
 }
 
 Status NodeGroup::begin(Stage* stage) {
   half_ = static_cast<int>(operations_++ & 1);
   auto& use = ledger_->half[half_];
-  if (use.counters) {
-    for (std::atomic<uint64_t>* counter : *use.counters) {
-      if (counter->load(std::memory_order_seq_cst) >= use.done) continue;
+  if (use.done) {
+    for (const SetLine* line : *use.lines) {
+      if (line->finished.load(std::memory_order_seq_cst) >= use.done) continue;
       Wait wait(*waiter_, timeout_, "local ranks to leave the staging buffer");
-      while (counter->load(std::memory_order_seq_cst) < use.done) HVD_RETURN_IF_ERROR(wait.pause());
+      while (line->finished.load(std::memory_order_seq_cst) < use.done) HVD_RETURN_IF_ERROR(wait.pause());
     }
-    use = {};
+    use.done = 0;
   }
   base_ = mine_;
   const size_t bytes = segment_->spec().staging_bytes / 2;
@@ -32,7 +34,11 @@ Status NodeGroup::begin(Stage* stage) {
 }
 
 void NodeGroup::publish() {
-  progress(me_).store(++mine_, std::memory_order_seq_cst);
+  (*lines_)[me_]->progress.store(++mine_, std::memory_order_seq_cst);
+  wake_members();
+}
+
+void NodeGroup::wake_members() const {
   for (int m = 0; m < size(); ++m) {
     if (m != me_) wakeups_[m].wake(SleepState::waiting);
   }
@@ -49,6 +55,8 @@ Status NodeGroup::await_all(uint64_t stage) {
   for (int m = 0; m < size(); ++m) {
     if (m != me_) HVD_RETURN_IF_ERROR(await(m, stage));
   }
+  // Every member has begun this operation, so it has finished the earlier ones.
+  if (auto& other = ledger_->half[half_ ^ 1]; other.lines == lines_) other.done = 0;
   return {};
 }
 
@@ -58,8 +66,11 @@ void NodeGroup::finish_at(uint64_t stages) {
 }
 
 void NodeGroup::finish() {
-  publish();
-  ledger_->half[half_] = {counters_, mine_};
+  (*lines_)[me_]->finished.store(++mine_, std::memory_order_seq_cst);
+  wake_members();
+  auto& use = ledger_->half[half_];
+  if (use.lines != lines_) use.lines = lines_;
+  use.done = mine_;
 }
 
 }  // namespace hvd

@@ -9,8 +9,8 @@
 //
 // Staging: every rank has an area that the others read. It is split into two halves, which successive operations of a
 // group use in turn. begin() waits until all members have finished the operation that used the half before. That was
-// two operations ago or in another process set, so normally begin() does not wait. finish() publishes the last stage,
-// which means that this rank no longer accesses other ranks' memory for this operation.
+// two operations ago or in another process set, so normally begin() does not wait. finish() publishes that this rank no
+// longer accesses other ranks' memory for this operation. No collective waits for that as for a stage.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -24,15 +24,16 @@
 namespace hvd {
 
 // The members' counters, in set order. They are in the segment, so they outlive the group.
-using ProgressCounters = std::vector<std::atomic<uint64_t>*>;
+using SetLines = std::vector<SetLine*>;
 
 // State shared by all groups of one rank and engine: the last use of each half of this rank's staging area, and the
 // number of bytes reduced without staging.
 struct StagingLedger {
   std::atomic<uint64_t> unstaged{0};  // number of bytes that were reduced in place in the arenas
   struct Use {
-    std::shared_ptr<const ProgressCounters> counters;  // Counters of the group that used the half; null if it is unused.
-    uint64_t done = 0;                                 // Value of these counters once all members have finished that use.
+    std::shared_ptr<const SetLines> lines;  // Lines of the group that used the half; null if it is unused.
+    // Value of SetLine::finished once a member has finished that use. 0 if all members are known to have finished.
+    uint64_t done = 0;
   };
   Use half[2];
 };
@@ -60,8 +61,8 @@ class NodeGroup {
   Status await(int member, uint64_t stage);
   Status await_all(uint64_t stage);
   // True if the member has published that stage. Does not wait.
-  bool reached(int member, uint64_t stage) const { return progress(member).load(std::memory_order_seq_cst) >= base_ + stage; }
-  // End the collective, which publishes one more stage.
+  bool reached(int member, uint64_t stage) const { return (*lines_)[member]->progress.load(std::memory_order_seq_cst) >= base_ + stage; }
+  // End the collective, which counts as one more stage.
   void finish();
   // End the collective as if this rank had published `stages` stages, which must be at least as many as it has. For
   // collectives that members abandon after different numbers of stages.
@@ -75,18 +76,18 @@ class NodeGroup {
   Waiter& waiter() const { return *waiter_; }
 
  private:
-  std::atomic<uint64_t>& progress(int member) const { return *(*counters_)[member]; }
+  void wake_members() const;
 
   std::shared_ptr<Segment> segment_;
   std::vector<int> locals_;
-  std::shared_ptr<const ProgressCounters> counters_;
+  std::shared_ptr<const SetLines> lines_;
   int me_;
   std::vector<WakeupEvent> wakeups_;
   StagingLedger* ledger_;
   Waiter* waiter_;
   double timeout_;
   uint64_t base_ = 0;   // Value of this member's counter at the start of the collective.
-  uint64_t mine_ = 0;   // Current value of this member's counter.
+  uint64_t mine_ = 0;   // Number of stages of this member, including the ends of collectives.
   uint64_t operations_ = 0;
   int half_ = 0;
   std::vector<std::byte*> staging_;

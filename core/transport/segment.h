@@ -5,7 +5,8 @@
 //   - header: the abort flag
 //   - wakeups: one WakeupWord per local rank
 //   - words: one page per local rank, with words that GPUs write and wait for (engine/device/ipc_memory.h)
-//   - set blocks: per process set and local rank, a cache line with a progress counter and one with a schedule word
+//   - set blocks: per process set and local rank, a cache line with the words that peers wait for, and one
+//     with the progress at the end of the last collective
 //   - rings: per ordered pair of local ranks, a byte ring for data and one for control messages (shm links)
 //   - staging: per local rank, the fusion buffer that the others read
 //   - arenas: per local rank, memory for its tensors that the others can read and write (arena.h)
@@ -39,10 +40,13 @@ struct SegmentHeader {
   std::atomic<uint64_t> let_go;
 };
 
-struct SetLine {  // There is one line per process set and local rank.
-  alignas(64) std::atomic<uint64_t> progress{0};  // Number of collective stages that this rank has finished (NodeGroup).
+struct SetLine {  // There is one per process set and local rank.
+  // Number of collective stages that this rank has finished (NodeGroup). Peers wait for it in every operation.
+  alignas(64) std::atomic<uint64_t> progress{0};
   // Position in the running schedule for which this rank is ready (used by the engine).
-  alignas(64) std::atomic<uint64_t> schedule{0};
+  std::atomic<uint64_t> schedule{0};
+  // Value of `progress` at the end of the last collective. Peers rarely read it, so it has its own cache line.
+  alignas(64) std::atomic<uint64_t> finished{0};
 };
 
 enum class RingChannel : uint8_t { data = 0, control = 1 };
