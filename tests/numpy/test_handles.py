@@ -3,7 +3,6 @@
 import asyncio
 import concurrent.futures
 import gc
-import os
 import threading
 import time
 
@@ -197,22 +196,3 @@ def test_shutdown():
     hvd.init()
     assert hvd.allreduce(ones(), op=hvd.Sum).tolist() == [2.0] * 3
     hvd.shutdown()
-
-
-@on_ranks(2)
-def test_a_forked_child_does_not_wait_for_ever():
-    handle = hvd.allreduce_async(ones(), name="of the parent") if hvd.rank() == 0 else None
-    if handle is not None:
-        child = os.fork()
-        if child == 0:
-            code = 1
-            try:
-                handle.result(PATIENCE)
-            except hvd.HorovodInternalError as error:
-                code = 0 if "forked" in str(error) else 2
-            finally:
-                os._exit(code)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    hvd.barrier()
-    handle = handle or hvd.allreduce_async(ones(), name="of the parent")
-    assert handle.result(PATIENCE).tolist() == [1.0] * 3

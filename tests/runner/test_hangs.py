@@ -125,19 +125,6 @@ def test_a_rank_that_sleeps_and_the_end_after_the_shutdown_time(tmp_path):
 
 
 @pytest.mark.heavy
-def test_a_rank_in_code_that_holds_the_lock(tmp_path):
-    with job(tmp_path, "holding the lock") as (_, line):
-        assert reason(tmp_path) == (f"rank 1 is at train.py:{line}, in code that holds Python's interpreter lock")
-        text = report(tmp_path)
-        assert "its Python did not run" in text
-        os.kill(int(re.search(r"rank 1 \(host localhost, pid (\d+)\)", text)[1]), signal.SIGUSR2)
-        folder = next((tmp_path / "reports").iterdir())
-        eventually((folder / "stacks.rank1.txt").exists, 20, "stacks without the lock")
-        assert f'train.py", line {line} in <module>' in (folder / "stacks.rank1.txt").read_text()
-        assert (folder / "recorder.rank1.jsonl").exists()
-
-
-@pytest.mark.heavy
 def test_rank_0_is_stopped_and_another_rank_says_so(tmp_path):
     with job(tmp_path, "rank 0 is stopped") as (_, _):
         eventually(lambda: "rank 0 does not go on: its process is stopped" in said(tmp_path), LIMIT, "a word of rank 1")

@@ -198,27 +198,6 @@ def test_before_init_it_says_so():
         gradient(hvd.DistributedGradientTape, v, lambda: v * 1.0)
 
 
-@pytest.mark.heavy
-@on_tensorflow(1, 2, HOROVOD_ELASTIC="1")
-def test_in_an_elastic_job_functions_survive_a_resize():
-    mine, shared = tf.Variable(1.0), tf.Variable(1.0)
-    factor = tf.constant(hvd.rank() + 1.0)
-
-    def wrap(tape):
-        tape = hvd.DistributedGradientTape(tape)
-        tape.register_local_source(mine)
-        return tape
-
-    @tf.function
-    def step():
-        return gradient(wrap, [mine, shared], lambda: factor * (mine + shared))
-
-    size = hvd.size()
-    assert_close(step(), [float(factor) / size, sum(range(1, size + 1)) / size])
-    kinds = {operation.type for operation in step.get_concrete_function().graph.get_operations()}
-    assert {"HorovodAllreduce", "HorovodSize"} <= kinds
-
-
 def rows_of(step, rank):
     """Return a number of rows that differs between ranks and steps; rank 0 has none in step 1."""
     return 0 if (step, rank) == (1, 0) else 1 + 2 * rank + step

@@ -124,19 +124,6 @@ def test_fragments_and_overlap_exchange_everything(fragments, overlap):
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("wire", ["fp16", "bf16", "int8"])
-@on_ranks(2)
-def test_changes_are_compressed(wire):
-    net = network(dtype=torch.float32)
-    optimizer = hvd.DiLoCo(torch.optim.SGD(net.parameters(), lr=0.1), every=2, wire=wire)
-    for number in range(4):
-        optimizer.zero_grad()
-        loss_of(net, batch(number).float()).backward()
-        optimizer.step()
-    assert_all_equal(net)
-
-
-@pytest.mark.heavy
 @on_ranks(2)
 def test_a_checkpoint_within_a_round_resumes_exactly(tmp_path):
     def make(net):
