@@ -263,3 +263,38 @@ def test_embeddings():
 @on_keras3(2)
 def test_weighted_averages():
     weighted.check(hvd, keras.ops.cast)
+
+
+@pytest.mark.heavy
+@on_keras3(2)
+def test_fit_with_short_batches_equals_one_process():
+    """Batches of 4 and 1 samples on rank 0, 4 and 3 on rank 1, with sample weights."""
+    x, y = models.data(12)
+    importance = np.linspace(0.5, 2, 12)
+    parts = [slice(0, 5), slice(5, 12)]
+
+    def make():
+        return keras.optimizers.SGD(0.1, momentum=0.9)
+
+    for options in ({"weight": "batch"}, {"weight": "batch", "compression": hvd.Compression.fp16}):
+        tolerance = {} if "compression" not in options else {"rtol": 1e-2, "atol": 1e-2}
+        ours, alone = models.model(), models.model()
+        ours.compile(optimizer=hvd.DistributedOptimizer(make(), **options), loss="mse")
+        alone.compile(optimizer=make(), loss="mse")
+        mine = parts[hvd.rank()]
+        data = {"x": x[mine], "y": y[mine], "sample_weight": importance[mine]}
+        ours.fit(**data, batch_size=4, shuffle=False, verbose=0, epochs=2)
+        for _ in range(2):
+            for begin, ends in ((0, (4, 4)), (4, (5, 7))):
+                rows = [p.start + i for p, end in zip(parts, ends, strict=True) for i in range(begin, end)]
+                alone.train_on_batch(x[rows], y[rows], importance[rows])
+        for one, other in zip(ours.get_weights(), alone.get_weights(), strict=True):
+            np.testing.assert_allclose(one, other, **(tolerance or {"rtol": 1e-5, "atol": 1e-6}))
+        models.assert_same_everywhere(ours)
+    for wrong, message in (
+        ({"weight": "rows"}, 'weight must be a number, a tensor, a function or "batch"'),
+        ({"weight": 1, "op": hvd.Sum}, "weight requires op=Average"),
+        ({"weight": 1, "backward_passes_per_step": 2}, "backward_passes_per_step must be 1 with weight"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            hvd.DistributedOptimizer(make(), **wrong)

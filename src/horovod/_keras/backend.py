@@ -65,6 +65,9 @@ class Adapter(Protocol):
             process_set: Ranks that take part.
         """
 
+    def weighing(self) -> Any:
+        """Return (module, cast, dense): the first two as for ``weights.weighted_means``, and dense(gradient)."""
+
     def scale(self, grad: Any, factor: float) -> Any:
         """Return ``grad * factor``, also for sparse gradients."""
 

@@ -209,6 +209,15 @@ def key(variable: Any) -> Any:
     return id(variable)
 
 
+def weighing() -> Any:
+    """Return the functions of ``backend.Adapter.weighing``."""
+    return (
+        jnp,
+        lambda one, dtype: one.astype(dtype),
+        lambda grad: grad.todense() if hasattr(grad, "todense") else grad,
+    )
+
+
 def convert(value: Any) -> Any:
     """Convert ``value`` to a JAX array; for a Keras variable, use its value."""
     return jnp.asarray(getattr(value, "value", value))

@@ -88,6 +88,11 @@ def divided_by_size(grad: Any, process_set: ProcessSet) -> Any:
     return grad / tf.cast(set_size(process_set, "scale_local_gradients"), grad.dtype)
 
 
+def weighing() -> Any:
+    """Return the functions of ``backend.Adapter.weighing``."""
+    return (tf, tf.cast, tf.convert_to_tensor)
+
+
 def convert(value: Any) -> Any:
     return value if isinstance(value, tf.IndexedSlices) else tf.convert_to_tensor(value)
 

@@ -151,6 +151,11 @@ def key(variable: Any) -> Any:
     return id(_parameter(variable))
 
 
+def weighing() -> Any:
+    """Return the functions of ``backend.Adapter.weighing``."""
+    return (torch, torch.Tensor.to, lambda grad: grad.detach().to_dense() if grad.is_sparse else grad.detach())
+
+
 def convert(value: Any) -> torch.Tensor:
     """Return a contiguous tensor on the CPU, detached from the graph."""
     if not isinstance(value, torch.Tensor):

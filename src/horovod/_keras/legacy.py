@@ -363,6 +363,8 @@ def distribute(keras: Any, optimizer: Any, reduction: GradientReduction, rebuild
     For a loss scaling optimizer, the inner optimizer becomes distributed, and the given object is returned.
     """
     checks.watch(keras)
+    if reduction.weight is not None:
+        raise ValueError(f"weight must be None with Keras 2, got {reduction.weight!r}; use a DistributedGradientTape")
     inner = getattr(optimizer, "inner_optimizer", None)
     if inner is not None:
         _finish(inner, inner, reduction)

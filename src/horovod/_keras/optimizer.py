@@ -239,6 +239,9 @@ def distribute(keras: Any, optimizer: Any, reduction: GradientReduction, rebuild
             f"backward_passes_per_step must be 1 with the JAX backend, got {reduction.passes}; use the optimizer's "
             "gradient_accumulation_steps instead"
         )
+    accumulates = getattr(optimizer, "gradient_accumulation_steps", None)
+    if reduction.weight is not None and accumulates:
+        raise ValueError(f"gradient_accumulation_steps must be None with weight, got {accumulates}")
     if isinstance(optimizer, DistributedMixin):
         made = optimizer
     else:
@@ -298,6 +301,7 @@ def _prepare(keras: Any, adapter: Any) -> None:
         return
     _prepared.add(keras.__name__)
     _move_reduction_to_loss_scaling(keras)
+    _count_samples(keras)
     if keras.config.backend() == "torch":
         adapter.watch_data()
     if keras.config.backend() == "tensorflow":
@@ -320,6 +324,25 @@ def _move_reduction_to_loss_scaling(keras: Any) -> None:
             distribute(keras, self, inner_optimizer._hvd.reduction, rebuild=False)
 
     kind.__init__ = __init__
+
+
+def _count_samples(keras: Any) -> None:
+    """Give distributed optimizers with weight="batch" the number of samples of each batch of ``fit``."""
+    trainer = next(kind for kind in keras.Model.__mro__ if "compute_loss" in vars(kind))
+    name = "_compute_loss" if "_compute_loss" in vars(trainer) else "compute_loss"
+    plain = getattr(trainer, name)
+
+    @functools.wraps(plain)
+    def compute_loss(self: Any, x: Any = None, y: Any = None, y_pred: Any = None, *args: Any, **kwargs: Any) -> Any:
+        control = getattr(getattr(self, "optimizer", None), "_hvd", None)
+        if control is not None and control.reduction.weight == "batch" and kwargs.get("training", True):
+            outputs = keras.tree.flatten(y_pred)
+            if any(getattr(output, "_keras_mask", None) is not None for output in outputs):
+                raise ValueError('weight must not be "batch" for masked outputs; pass a function that counts samples')
+            control.reduction.batch = keras.ops.shape(outputs[0])[0]
+        return plain(self, x, y, y_pred, *args, **kwargs)
+
+    setattr(trainer, name, compute_loss)
 
 
 def _keep_xla_off(keras: Any) -> None:

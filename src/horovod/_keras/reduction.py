@@ -21,6 +21,7 @@ from horovod.common.ops import Average, Max, Sum, op_name
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.state import state
 from horovod.common.steps import marks
+from horovod.common.weights import check_weight, check_weighted_op, weighted_means
 
 
 @dataclass
@@ -43,12 +44,20 @@ class GradientReduction:
     average_passes: bool = False
     scale_local: bool = True
     local: set[Any] = field(default_factory=set)
+    weight: Any = None
+    batch: Any = field(default=None, compare=False)
+    """Number of samples of the batch of ``fit`` whose gradients are reduced next; with weight="batch"."""
 
     def __post_init__(self) -> None:
         if isinstance(self.op, bool) or self.op not in (Average, Sum):
             raise ValueError(f"op must be Average or Sum, got {op_name(self.op)}")
         self.op = int(self.op)  # Accept NumPy integers too, but pass on Python integers.
         self.predivide = check_predivide(self.predivide, self.op)
+        check_weighted_op(self.op, self.weight)
+        if self.weight is not None and self.passes != 1:
+            raise ValueError(f"backward_passes_per_step must be 1 with weight, got {self.passes!r}")
+        if isinstance(self.weight, str) and self.weight != "batch":
+            raise ValueError(f'weight must be a number, a tensor, a function or "batch", got {self.weight!r}')
         self.passes = check_passes(self.passes)
         if not isinstance(self.process_set, ProcessSet):
             raise ValueError(f"process_set must be a ProcessSet, got {self.process_set!r}")
@@ -73,7 +82,7 @@ class GradientReduction:
                 "a distributed optimizer with local variables, groups of variables or a process set other than "
                 "global_process_set cannot be pickled; pickle the plain optimizer and make it distributed after loading"
             )
-        left_out = ("adapter", "process_set", "local")
+        left_out = ("adapter", "process_set", "local", "batch")
         options = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in left_out}
         return _unpickled, (self.adapter.__name__, options)
 
@@ -111,7 +120,7 @@ class GradientReduction:
                 shared.append(i)
         if shared:
             prescale, postscale = scales(self.predivide)
-            reduced = self._reduced(
+            reduced = (self._reduced if self.weight is None else self._weighted)(
                 [grads[i] for i in shared],
                 [f"{self.name}.{i}" for i in shared],
                 [variables[i] for i in shared],
@@ -144,6 +153,39 @@ class GradientReduction:
         more = {"variables": variables} if getattr(self.adapter, "WANTS_VARIABLES", False) else {}
         reduced: list[Any] = self.adapter.reduce_gradients(grads, names, process_set=self.process_set, **how, **more)
         return reduced
+
+    def _weighted(self, grads: list[Any], names: list[str], variables: list[Any], **how: Any) -> list[Any]:
+        """Return the weighted means of gradients, which become dense."""
+        xp, cast, dense = self.adapter.weighing()
+        dtypes = [grad.dtype for grad in grads]
+        wide = [cast(dense(g), xp.float64 if "float64" in str(g.dtype) else xp.float32) for g in grads]
+        count = xp.reshape(cast(self.adapter.convert(self._number()), wide[0].dtype), ())
+        last = int(names[-1].rpartition(".")[2])
+        exact = {**how, "op": Sum, "prescale": 1.0, "postscale": 1.0, "compression": self.adapter.Compression.none}
+
+        def sum_all(values: Sequence[Any]) -> list[Any]:
+            own = names if len(values) > 1 else []
+            given = [*variables[: len(own)], values[-1]]
+            groups = how["groups"] if own else None
+            return self._reduced(list(values), [*own, f"{self.name}.{last + 1}"], given, **{**exact, "groups": groups})
+
+        def sum_shares(shares: Sequence[Any]) -> list[Any]:
+            sent = [cast(share, dtype) for share, dtype in zip(shares, dtypes, strict=True)]
+            return self._reduced(sent, names, variables, **{**exact, "compression": how["compression"]})
+
+        late = self.compression is not self.adapter.Compression.none or any("16" in str(dtype) for dtype in dtypes)
+        means = weighted_means(xp, cast, wide, count, sum_all, sum_shares if late else None)
+        return [cast(mean, dtype) for mean, dtype in zip(means, dtypes, strict=True)]
+
+    def _number(self) -> Any:
+        """Return this rank's weight, as a number or a tensor."""
+        if self.weight != "batch":
+            number = self.weight() if callable(self.weight) else self.weight
+            return check_weight(number) if isinstance(number, int | float) else number
+        number, self.batch = self.batch, None
+        if number is None:
+            raise ValueError('weight must be a number, a tensor or a function outside of fit, got "batch"')
+        return number
 
     def _positions(self, variables: Sequence[Any]) -> list[list[int]] | None:
         """Return ``groups`` as positions in ``variables``."""

@@ -64,7 +64,7 @@ def DistributedOptimizer(
             ranks' samples, and zeros if all ranks have 0. A rank with 0 takes part; its gradients can be NaN. In a
             tf.function, pass a tensor such as ``tf.shape(x)[0]``, because a number is a constant there. With
             accumulation, it is the number of samples of all passes. All ranks must pass it, or none. It requires
-            ``Average``, has no effect in a job with one rank, and is not supported for Keras optimizers.
+            ``Average``, and has no effect in a job with one rank. Keras optimizers also accept "batch".
 
     Returns:
         Optimizer: Distributed optimizer.
@@ -80,10 +80,6 @@ def DistributedOptimizer(
         raise ValueError("average_aggregated_gradients must be False with op=Adasum, got True")
     groups = groups_of(num_groups, groups)
     if _is_keras(optimizer):
-        if weight is not None:
-            raise ValueError(
-                "weight must be None for a Keras optimizer; use hvd.DistributedGradientTape(tape, weight=n)"
-            )
         from horovod.tensorflow import keras
 
         return keras.DistributedOptimizer(
@@ -100,6 +96,7 @@ def DistributedOptimizer(
             groups=groups,
             process_set=process_set,
             scale_local_gradients=scale_local_gradients,
+            weight=weight,
         )
     if not isinstance(optimizer, tf.compat.v1.train.Optimizer):
         raise ValueError(

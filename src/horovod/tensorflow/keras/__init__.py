@@ -82,6 +82,7 @@ def DistributedOptimizer(
     groups: Any = None,
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
+    weight: Any = None,
 ) -> Any:
     """Return an optimizer equivalent to ``optimizer`` that reduces gradients over the ranks.
 
@@ -110,6 +111,12 @@ def DistributedOptimizer(
             Default: all ranks.
         scale_local_gradients (bool): Divide the gradients of variables passed to ``register_local_var``, which are not
             reduced, by the number of ranks. Default: True.
+        weight (float, Callable or "batch", optional): Number of samples over which this rank's gradients are the mean,
+            or a function that returns it, as a number or a tensor, and is called in each update. Gradients are then the
+            mean over all ranks' samples. "batch" stands for the number of samples of each batch in ``fit``, also of a
+            short last one; it requires a loss that is a mean over the batch, as losses of Keras are by default, also
+            with sample weights. All ranks must pass it, or none. Sparse gradients become dense. It requires Keras 3,
+            ``Average``, and one backward pass per step.
 
     Returns:
         Optimizer: Distributed optimizer. Errors of TensorFlow's operations, when ranks disagree or a rank is lost, are
@@ -130,6 +137,7 @@ def DistributedOptimizer(
         passes=backward_passes_per_step,
         average_passes=average_aggregated_gradients,
         scale_local=scale_local_gradients,
+        weight=weight,
     )
 
 
