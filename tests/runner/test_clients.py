@@ -33,7 +33,7 @@ def prefixes():
                 break  # longer prefixes mean the same
 
 
-SAMPLES = {"N": "1", "N[,N...]": "1", "F": "0.5", "LEVEL": "info", "SHELL": "bash", "FIRST:END": "1:2"}
+SAMPLES = {"N": "1", "N[,N...]": "1", "F": "0.5", "LEVEL": "info", "HOW": "sqrt", "SHELL": "bash", "FIRST:END": "1:2"}
 
 
 def test_the_shortest_beginnings_of_all_flags():

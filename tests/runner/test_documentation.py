@@ -114,17 +114,3 @@ def test_no_page_installs_the_original_project():
     told = {name: re.findall(r"pip install '?horovod\b(?!==V)[^`\n]*", text) for name, text in pages().items()}
     assert told.pop("README.md") == ["pip install horovod"], "which says so"
     assert {name: found for name, found in told.items() if found} == {}
-
-
-def test_what_pages_say_is_not_there_is_missing_in_the_table_too():
-    table = re.search(r"^\| \| Works \| Not yet \|\n.*?\n\n", pages()["docs/status.md"], re.MULTILINE | re.DOTALL)
-    assert table is not None
-    missing = " ".join(row.split("|")[3] for row in table[0].splitlines()[2:] if row)
-    told = [
-        (name, what)
-        for name, text in pages().items()
-        for sentence in re.findall(r"\bNot there yet: ([^.]+)\.", text)
-        for what in re.split(r", | and ", sentence)
-    ]
-    assert told, "or the pages say it in other words"
-    assert [one for one in told if one[1] not in missing] == []
