@@ -28,6 +28,13 @@ class Buffer:
     def address(self) -> int: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
+def address_of(buffer: object) -> int:
+    """Return the address of the memory of an object with the buffer protocol.
+
+    Raises:
+        BufferError: The object has no contiguous buffer.
+    """
+
 class Work:
     """Submitted operation."""
 
@@ -86,7 +93,13 @@ class Work:
         """
 
     def run_again(self, in_ptr: int, out_ptr: int) -> None:
-        """Submit the operation again like submit_again(), for a caller that waits at once; see Engine.run()."""
+        """Submit the operation again like submit_again(), and wait until it is done.
+
+        Raises:
+            ValueError, HorovodInternalError: As submit_again() and wait(). The memory is no longer in use then.
+            BaseException: An exception of a signal handler, such as KeyboardInterrupt. The engine may still use the
+                memory then.
+        """
 
     @property
     def sizes(self) -> list[int]:

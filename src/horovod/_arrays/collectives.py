@@ -252,8 +252,13 @@ def _first(names: Sequence[str]) -> str:
 
 
 def _at(array: Array) -> int:
-    address: int = array.__array_interface__["data"][0]  # faster than array.ctypes.data, by a factor of three
-    return address
+    from horovod._core import address_of
+
+    try:
+        return address_of(array)  # ten times as fast as the array's own attributes
+    except ValueError:  # a dtype of ml_dtypes, which buffers do not support
+        address: int = array.__array_interface__["data"][0]
+        return address
 
 
 def allreduce_all(

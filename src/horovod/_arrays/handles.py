@@ -42,6 +42,11 @@ class Pending:
         self._finish = finish
         self._keep = keep
 
+    @property
+    def works(self) -> Works:
+        """Engine operations, which belong to this object until they are done."""
+        return self._works
+
     def done(self) -> bool:
         """Return True if all operations have completed or failed. Never blocks."""
         return all(work.done() for work in self._works)
@@ -119,11 +124,16 @@ def start(
         if refusal is not None and blocking:
             pending.wait()
     except BaseException:  # an interrupt (Ctrl-C) may have lost a Work that the engine has already accepted
-        _held.append(keep)
+        hold(keep)
         raise
     if refusal is not None:
         raise refusal
     return pending
+
+
+def hold(keep: Any) -> None:
+    """Keep memory alive until the job ends, because an interrupted operation may still use it."""
+    _held.append(keep)
 
 
 def forget() -> None:

@@ -12,6 +12,7 @@ from horovod.common.dtypes import class_name
 from horovod.common.frontends import NUMPY as face
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.uneven import make_sync
+from horovod.numpy import repeats
 from horovod.numpy.arguments import take
 
 
@@ -127,6 +128,7 @@ def shutdown() -> None:
     """
     basics.shutdown()
     handles.forget()
+    repeats.forget()
 
 
 sync = make_sync(face)

@@ -17,6 +17,7 @@ from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.weights import check_weight, check_weighted_op, weighted_allreduce
 from horovod.numpy.arguments import Array, Given, take, take_all
 from horovod.numpy.compression import Compression
+from horovod.numpy.repeats import remember, run_again
 
 
 def _op_label(operation: str, name: str | None) -> str:
@@ -99,6 +100,11 @@ def allreduce(
         NotImplementedError: ``Adasum`` on a number of ranks that is not a power of two.
         HorovodInternalError: Ranks disagree, or a rank was lost.
     """
+    how = (op, prescale_factor, postscale_factor, process_set)
+    if average is None and compression is Compression.none:
+        again = run_again(name, tensor, *how, in_place=False)
+        if again is not None:
+            return again
     what = _op_label("allreduce", name)
     op = resolve_op(op, average, what)
     given = take(tensor, what)
@@ -111,7 +117,10 @@ def allreduce(
     wire = check_wire(compression, given.array, op, what)
     packed, context = compression.compress(given.array)
     reduction = Reduction(op, process_set, prescale_factor, postscale_factor, wire)
-    result = _one(take(packed, what), name, reduction, in_place=False, blocking=True).result()
+    pending = _one(take(packed, what), name, reduction, in_place=False, blocking=True)
+    result = pending.result()
+    if average is None and compression is Compression.none:
+        remember(pending.works[0], name, tensor, *how)
     return compression.decompress(result, context)
 
 
@@ -138,9 +147,15 @@ def allreduce_(
     Returns:
         array: ``tensor``. Raises the same errors as ``allreduce``.
     """
+    how = (op, prescale_factor, postscale_factor, process_set)
+    if average is None and run_again(name, tensor, *how, in_place=True) is not None:
+        return tensor
     reduction = _reduction(op, average, _op_label("allreduce", name), process_set, prescale_factor, postscale_factor)
-    given = take(tensor, _op_label("allreduce", name), in_place=True)
-    return _one(given, name, reduction, in_place=True, blocking=True).result()
+    pending = _one(take(tensor, _op_label("allreduce", name), in_place=True), name, reduction, True, blocking=True)
+    result = pending.result()
+    if average is None:
+        remember(pending.works[0], name, tensor, *how)
+    return result
 
 
 def allreduce_async(

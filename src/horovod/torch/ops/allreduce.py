@@ -222,20 +222,19 @@ def _run(
     process_set: ProcessSet,
 ) -> None:
     """Run a blocking allreduce from ``source`` into ``target``."""
-    given = op
     repeat = take(name, source, op, prescale, postscale, process_set) if average is None else None
-    tensors = (source, target)
-    if repeat is None:
-        op = resolve_op(op, average, _op_label)
-        arguments = (_wire_name(name), op, prescale, postscale, process_set)
-        work = handles.start(lambda: submit(source, target, *arguments, blocking=True), tensors)
-        repeat = Repeat(work, name, source, given, prescale, postscale, process_set)
-    else:
+    if repeat is not None:
         pointer = source.data_ptr()
-        out = pointer if target is source else target.data_ptr()
-        handles.start(repeat.work.run_again, tensors, pointer, out)
-    handles.wait(repeat.work, tensors)
-    put_back(repeat)
+        handles.run_again(repeat.work, pointer, pointer if target is source else target.data_ptr(), source, target)
+        put_back(repeat)
+        return
+    given = op
+    op = resolve_op(op, average, _op_label)
+    arguments = (_wire_name(name), op, prescale, postscale, process_set)
+    tensors = (source, target)
+    work = handles.start(lambda: submit(source, target, *arguments, blocking=True), tensors)
+    handles.wait(work, tensors)
+    put_back(Repeat(work, name, source, given, prescale, postscale, process_set))
 
 
 def allreduce(

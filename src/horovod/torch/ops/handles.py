@@ -195,14 +195,35 @@ def wait_all(works: Sequence[Any], keep: Any) -> None:
         raise failure
 
 
-def start(submit: Callable[..., Any], keep: Any, *arguments: Any) -> Any:
-    """Call ``submit`` with ``arguments``, which passes the tensors ``keep`` to the engine, and return its Work.
+def run_again(work: Any, pointer: int, out: int, *tensors: Any) -> None:
+    """Run the operation of ``work`` again from ``pointer`` to ``out``, the memory of ``tensors``, and wait for it.
+
+    Raises:
+        HorovodInternalError: The operation failed.
+    """
+    if _before_next_wait:
+        _run_before_wait()
+    try:
+        if _profiler._is_profiler_enabled:
+            with tracing.record_wait(work):
+                work.run_again(pointer, out)
+        else:
+            work.run_again(pointer, out)
+    except (ValueError, HorovodInternalError):
+        raise  # the engine no longer uses the tensors
+    except BaseException:  # an interrupted wait (Ctrl-C)
+        _held.append(tensors)
+        raise
+
+
+def start(submit: Callable[[], Any], keep: Any) -> Any:
+    """Call ``submit``, which passes the tensors ``keep`` to the engine, and return its Work.
 
     The call can block briefly. If it is interrupted (Ctrl-C), the Work is lost while the engine may still write to the
     tensors, so they are kept until the job ends.
     """
     try:
-        return submit(*arguments)
+        return submit()
     except (ValueError, HorovodInternalError):
         raise  # the engine did not accept the operation
     except BaseException:
