@@ -99,3 +99,24 @@ print("started", dist.is_initialized(), trainer.world_size)
 """
     )
     assert out.count("started False 1") == 2, out
+
+
+@pytest.mark.heavy
+def test_accelerate_and_the_trainer_in_a_horovod_script_do_not_start_torch_distributed():
+    needs("transformers")
+    out = run(
+        """
+import torch, torch.distributed as dist
+import horovod.torch as hvd
+from accelerate import Accelerator
+from transformers import TrainingArguments
+
+hvd.init()
+accelerator = Accelerator(cpu=True)
+model = accelerator.prepare(torch.nn.Linear(1, 1))
+processes = accelerator.num_processes  # TrainingArguments resets the state of Accelerate
+arguments = TrainingArguments("output", use_cpu=True, report_to="none")
+print("started", dist.is_initialized(), processes, arguments.world_size, type(model).__name__)
+"""
+    )
+    assert out.count("started False 1 1 Linear") == 2, out
