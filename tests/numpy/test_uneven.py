@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 import horovod.numpy as hvd
-from horovod.common import weights
 from tests.ranks import on_ranks
 
 COUNTS = (3, 1, 0)
@@ -20,21 +19,18 @@ def loop(policy):
 @on_ranks(3)
 def test_policies():
     rank = hvd.rank()
-    try:
-        seen, batches = loop("pad")
-        # Rank 2 has no batch, so it gets one of rank 0.
-        assert seen == [[(1, False)] * 3, [(2, False), (0, True), (0, True)], [(0, True)] * 3][rank]
-        assert batches.last_rank is None
-        seen, batches = loop("join")
-        assert seen == [(1 + rank, False)] * COUNTS[rank]
-        assert batches.last_rank == 0
-        if rank == 2:
+    seen, batches = loop("pad")
+    # Rank 2 has no batch, so it gets one of rank 0.
+    assert seen == [[(1, False)] * 3, [(2, False), (0, True), (0, True)], [(0, True)] * 3][rank]
+    assert batches.last_rank is None
+    seen, batches = loop("join")
+    assert seen == [(1 + rank, False)] * COUNTS[rank]
+    assert batches.last_rank == 0
+    if rank == 2:
+        seen, batches = loop("stop")
+    else:
+        with pytest.warns(UserWarning, match=f"after 0 batches: rank 2 has no more, batches of rank {rank}"):
             seen, batches = loop("stop")
-        else:
-            with pytest.warns(UserWarning, match=f"after 0 batches: rank 2 has no more, batches of rank {rank}"):
-                seen, batches = loop("stop")
-        assert seen == []
-        assert batches.remaining == (0 if rank == 2 else None)
-        assert [len(list(hvd.sync([], policy))) for policy in ("pad", "join", "stop")] == [0, 0, 0]
-    finally:
-        weights.current.used = False
+    assert seen == []
+    assert batches.remaining == (0 if rank == 2 else None)
+    assert [len(list(hvd.sync([], policy))) for policy in ("pad", "join", "stop")] == [0, 0, 0]

@@ -4,7 +4,6 @@ import pytest
 import torch
 
 import horovod.torch as hvd
-from horovod.common import weights
 from tests.ranks import on_ranks
 from tests.torch.programs import OPTIMIZERS, assert_all_equal, batch, loss_of, network, wrap
 
@@ -38,23 +37,20 @@ def test_training_equals_one_process(policy):
     visits = counts[me] if policy == "join" else steps
     batches = hvd.sync(batches_of(me), policy=policy)
     of_all = [batches_of(rank) for rank in range(hvd.size())]
-    try:
-        for _ in range(2):
-            if visits < counts[me]:
-                with pytest.warns(UserWarning, match=f"{counts[me] - visits} batches of rank {me} are unused"):
-                    assert train(net, optimizer, batches) == visits
-            else:
+    for _ in range(2):
+        if visits < counts[me]:
+            with pytest.warns(UserWarning, match=f"{counts[me] - visits} batches of rank {me} are unused"):
                 assert train(net, optimizer, batches) == visits
-            train(twin, plain, [torch.cat([b[k] for b in of_all if k < len(b)]) for k in range(steps)])
-            for p, q in zip(net.parameters(), twin.parameters(), strict=True):
-                torch.testing.assert_close(p, q, rtol=1e-9, atol=1e-12)
-                momentum, expected = optimizer.state[p].get("momentum_buffer"), plain.state[q].get("momentum_buffer")
-                assert expected is None or torch.allclose(momentum, expected, rtol=1e-9, atol=1e-12)
-            assert_all_equal(net)
-            assert batches.remaining == (counts[me] - steps if policy == "stop" else 0)
-            assert batches.last_rank == (counts.index(max(counts)) if policy == "join" else None)
-    finally:
-        weights.current.used = False
+        else:
+            assert train(net, optimizer, batches) == visits
+        train(twin, plain, [torch.cat([b[k] for b in of_all if k < len(b)]) for k in range(steps)])
+        for p, q in zip(net.parameters(), twin.parameters(), strict=True):
+            torch.testing.assert_close(p, q, rtol=1e-9, atol=1e-12)
+            momentum, expected = optimizer.state[p].get("momentum_buffer"), plain.state[q].get("momentum_buffer")
+            assert expected is None or torch.allclose(momentum, expected, rtol=1e-9, atol=1e-12)
+        assert_all_equal(net)
+        assert batches.remaining == (counts[me] - steps if policy == "stop" else 0)
+        assert batches.last_rank == (counts.index(max(counts)) if policy == "join" else None)
 
 
 def refuse(*_):
@@ -65,15 +61,12 @@ def refuse(*_):
 def test_even_data_adds_no_messages():
     net = network()
     optimizer = wrap(net)
-    try:
-        even = hvd.sync([batch(0), batch(1)], policy="join")
-        even._exchange = even._catch_up = refuse
-        assert train(net, optimizer, even) == 2
-        plain = hvd.sync([torch.ones(2 + hvd.rank(), 1)] * (1 + 2 * hvd.rank()), policy="pad")
-        seen = [(plain.padding, plain.weight) for _ in plain]  # no optimizer, so extra messages
-        assert seen == ([(False, 2), (True, 0), (True, 0)] if hvd.rank() == 0 else [(False, 3)] * 3)
-    finally:
-        weights.current.used = False
+    even = hvd.sync([batch(0), batch(1)], policy="join")
+    even._exchange = even._catch_up = refuse
+    assert train(net, optimizer, even) == 2
+    plain = hvd.sync([torch.ones(2 + hvd.rank(), 1)] * (1 + 2 * hvd.rank()), policy="pad")
+    seen = [(plain.padding, plain.weight) for _ in plain]  # no optimizer, so extra messages
+    assert seen == ([(False, 2), (True, 0), (True, 0)] if hvd.rank() == 0 else [(False, 3)] * 3)
 
 
 @on_ranks(2)
@@ -81,17 +74,14 @@ def test_weights_come_from_the_program():
     net = torch.nn.Linear(1, 1, bias=False)
     optimizer = wrap(net, backward_passes_per_step=2)
     rank = hvd.rank()
-    try:
-        item = {"parts": [torch.full((2, 1), rank + 1.0), torch.full((1, 1), 7.0 * (rank + 1))]}
-        for given in hvd.sync([item], weight=lambda item: sum(map(len, item["parts"])) * (1 + rank)):
-            optimizer.zero_grad()
-            for part in given["parts"]:
-                (net(part).sum() / 3).backward()
-            optimizer.synchronize()
-        assert net.weight.grad.item() == pytest.approx((3 * 3 + 6 * 6) / 9)
-        assert hvd.sync([], weight=1.0).weight == 0
-    finally:
-        weights.current.used = False
+    item = {"parts": [torch.full((2, 1), rank + 1.0), torch.full((1, 1), 7.0 * (rank + 1))]}
+    for given in hvd.sync([item], weight=lambda item: sum(map(len, item["parts"])) * (1 + rank)):
+        optimizer.zero_grad()
+        for part in given["parts"]:
+            (net(part).sum() / 3).backward()
+        optimizer.synchronize()
+    assert net.weight.grad.item() == pytest.approx((3 * 3 + 6 * 6) / 9)
+    assert hvd.sync([], weight=1.0).weight == 0
 
 
 @on_ranks(2)
@@ -103,11 +93,8 @@ def test_refusals():
     ):
         with pytest.raises(ValueError, match=message):
             hvd.sync(*arguments)
-    try:
-        with pytest.raises(ValueError, match="batch must contain an array with at least one dimension, got str"):
-            list(hvd.sync(["text"]))
-        for _ in hvd.sync([torch.ones(1)], policy="join"):
-            with pytest.raises(RuntimeError, match="must not be nested"):
-                list(hvd.sync([torch.ones(1)]))
-    finally:
-        weights.current.used = False
+    with pytest.raises(ValueError, match="batch must contain an array with at least one dimension, got str"):
+        list(hvd.sync(["text"]))
+    for _ in hvd.sync([torch.ones(1)], policy="join"):
+        with pytest.raises(RuntimeError, match="must not be nested"):
+            list(hvd.sync([torch.ones(1)]))

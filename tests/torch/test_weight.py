@@ -132,7 +132,6 @@ def failures_reach_all_ranks():
     optimizer.step()
     assert_all_equal(net)
     optimizer = wrap(net)
-    weights.current.used = False
     block = hvd.weight(1) if hvd.rank() else contextlib.nullcontext()
     with pytest.raises(hvd.HorovodInternalError, match=r"all must use hvd.weight\(\) or weight=, or none"), block:
         net(batch(0)).square().mean().backward()
@@ -206,9 +205,13 @@ def refusals():
             other(batch(0)).square().mean().backward()
         with contextlib.suppress(hvd.HorovodInternalError):
             optimizer.zero_grad()
-    sharded = hvd.ShardedOptimizer(torch.optim.SGD(network().parameters(), lr=0.1))
-    with pytest.raises(ValueError, match=r"hvd.weight\(\) must not be used with hvd.ShardedOptimizer"):
-        sharded.step()
+    net = network()
+    optimizer = hvd.ShardedOptimizer(torch.optim.SGD(net.parameters(), lr=0.1))
+    with (
+        pytest.raises(ValueError, match=r"hvd.weight\(\) and hvd.sync\(\) must not be used with hvd.Sh"),
+        hvd.weight(1),
+    ):
+        net(batch(0)).square().mean().backward()
 
 
 def scaled_losses():
@@ -254,36 +257,28 @@ def in_a_process_set():
 
 @on_ranks(3, HOROVOD_DYNAMIC_PROCESS_SETS="1")
 def test_weighted_gradients_in_a_process_set():
-    weights.current.used = False
-    try:
-        in_a_process_set()
-    finally:
-        weights.current.used = False
+    in_a_process_set()
 
 
 @on_ranks(2)
 def test_weighted_gradients_match_one_process():
+    train_language_model(torch.float64, 1e-9, STEPS)
+    train_language_model(torch.float32, 1e-5, 1)
+    train("block")
     weights.current.used = False
-    try:
-        train_language_model(torch.float64, 1e-9, STEPS)
-        train_language_model(torch.float32, 1e-5, 1)
-        train("block")
-        weights.current.used = False
-        train("callable")
-        train("callable", gradient_as_bucket_view=True, dtype=torch.float32, tolerance=1e-5)
-        train("block", compression="fp16", tolerance=5e-3)
-        train("block", compression="wire_bf16", dtype=torch.float32, tolerance=5e-2)
-        train("block", compression="wire_int8", dtype=torch.float32, tolerance=5e-2)
-        scaled_losses()
-        skip_without_samples()
-        left_over_gradients_do_not_count()
-        failures_reach_all_ranks()
-        large_counts_in_half_precision()
-        sparse_gradients()
-        joined_ranks_do_not_count()
-        refusals()
-    finally:
-        weights.current.used = False
+    train("callable")
+    train("callable", gradient_as_bucket_view=True, dtype=torch.float32, tolerance=1e-5)
+    train("block", compression="fp16", tolerance=5e-3)
+    train("block", compression="wire_bf16", dtype=torch.float32, tolerance=5e-2)
+    train("block", compression="wire_int8", dtype=torch.float32, tolerance=5e-2)
+    scaled_losses()
+    skip_without_samples()
+    left_over_gradients_do_not_count()
+    failures_reach_all_ranks()
+    large_counts_in_half_precision()
+    sparse_gradients()
+    joined_ranks_do_not_count()
+    refusals()
 
 
 @on_ranks(2, HOROVOD_DYNAMIC_PROCESS_SETS="1")

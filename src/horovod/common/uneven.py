@@ -59,7 +59,6 @@ class Sync(Generic[_T]):
     def __iter__(self) -> Iterator[_T]:
         if current.batch is not None:
             raise RuntimeError("hvd.sync() loops must not be nested")
-        current.used = True
         self.padding, self.remaining, self.last_rank = False, 0, None
         try:
             yield from self._loop(iter(self._batches))

@@ -46,8 +46,6 @@ class Current:
     """
 
     def __init__(self) -> None:
-        self.used = False
-        """True after the first use of ``hvd.weight`` or ``hvd.sync``."""
         self.block: weight | None = None
         """Innermost ``hvd.weight`` block."""
         self.batch: float | None = None
@@ -63,6 +61,11 @@ class Current:
         self.stepped: set[str] = set()
         """Names of the optimizers that have made a step in the current ``hvd.sync`` loop."""
 
+    @property
+    def active(self) -> bool:
+        """True in an ``hvd.weight`` block and in an ``hvd.sync`` loop."""
+        return self.block is not None or self.batch is not None
+
     def number(self, default: float | Callable[[], Any] | None) -> float:
         """Return this rank's weight. ``default`` applies outside of ``hvd.weight`` blocks, before that of a batch."""
         if self.padding:
@@ -77,13 +80,21 @@ class Current:
 current = Current()
 
 
+def refuse_weights() -> None:
+    """Raise ValueError in an ``hvd.weight`` block or ``hvd.sync`` loop, for optimizers that do not support weights."""
+    if current.active:
+        raise ValueError(
+            "hvd.weight() and hvd.sync() must not be used with hvd.ShardedOptimizer; use hvd.DistributedOptimizer"
+        )
+
+
 class weight:
     """Context manager that sets this rank's weight in the averages of gradients.
 
     Run all backward passes of a step within one block. The gradients that they accumulate must be the mean over the
     ``n`` samples of this rank in this step. The reduced gradients are then the mean over the samples of all ranks. A
     rank with 0 samples takes part; its gradients are ignored and can be NaN. If all ranks have 0 samples, the step is
-    skipped. All ranks must use weights, or none.
+    skipped. All ranks must use weights from the same step of an optimizer on, or never.
 
     Args:
         n (float): Number of samples, tokens or other units, at least 0.
@@ -104,7 +115,6 @@ class weight:
         self._outer: list[weight | None] = []
 
     def __enter__(self) -> "weight":
-        current.used = True
         self._outer.append(current.block)
         current.block = self
         return self

@@ -264,7 +264,7 @@ class Weighing:
         Raises:
             ValueError: In an ``hvd.weight`` block or ``hvd.sync`` loop, and the reduction is not Average.
         """
-        if self.on or not (self._given is not None or current.used):
+        if self.on or not (self._given is not None or current.active):
             return False
         check_weighted_op(self._op, current.batch if current.block is None else current.block)
         self.on = self._op == Average

@@ -14,7 +14,7 @@ from horovod.common.gradients import check_passes
 from horovod.common.ops import Average, Sum
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.steps import marks
-from horovod.common.weights import current
+from horovod.common.weights import refuse_weights
 from horovod.torch.compression import Compression
 from horovod.torch.functions import allgather_object
 from horovod.torch.ops.alltoall import alltoall
@@ -127,12 +127,11 @@ class _Sharded:
             The closure's loss of this rank, or None.
 
         Raises:
-            ValueError: The program has used ``hvd.weight``.
+            ValueError: The step runs in an ``hvd.weight`` block or ``hvd.sync`` loop.
             RuntimeError: A parameter's memory was replaced.
             HorovodInternalError: A rank was lost.
         """
-        if current.used:
-            raise ValueError("hvd.weight() must not be used with hvd.ShardedOptimizer; use hvd.DistributedOptimizer")
+        refuse_weights()
         shards, loss = self._hvd_shards, None
         if closure is not None:
             with torch.enable_grad():

@@ -12,6 +12,7 @@ from horovod.common.exceptions import HorovodInternalError
 from horovod.common.frontends import TORCH as face
 from horovod.common.ops import Max, Sum
 from horovod.common.process_sets import ProcessSet
+from horovod.common.weights import refuse_weights
 from horovod.torch import backward
 from horovod.torch.ops import handles
 from horovod.torch.ops.allgather import allgather_async
@@ -271,6 +272,7 @@ class Shards:
                 self._start(bucket)
 
     def _start(self, bucket: Bucket) -> None:
+        refuse_weights()
         self._in_flight.append(bucket)
         bucket.start(self.compression, self.op, self.process_set)
 
