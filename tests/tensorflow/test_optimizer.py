@@ -186,6 +186,7 @@ def test_hands_keras_optimizers_on():
         "groups": [[v]],
         "process_set": hvd.ProcessSet([0]),
         "scale_local_gradients": False,
+        "weight": 2.0,
     }
     before = keras.DistributedOptimizer
     keras.DistributedOptimizer = lambda optimizer, **options: given.update(options) or optimizer
