@@ -98,3 +98,75 @@ def test_refusals():
     for _ in hvd.sync([torch.ones(1)], policy="join"):
         with pytest.raises(RuntimeError, match="must not be nested"):
             list(hvd.sync([torch.ones(1)]))
+
+
+@pytest.mark.parametrize("make", [OPTIMIZERS["sgd"], lambda p: torch.optim.LBFGS(p, lr=0.1, max_iter=3)])
+@on_ranks(2)
+def test_closures(make):
+    net, twin = network(), network()
+    optimizer, plain = wrap(net, make), make(twin.parameters())
+    of_all = [batches_of(rank) for rank in range(2)]
+
+    def step(model, which, rows):
+        def closure():
+            which.zero_grad()
+            loss = loss_of(model, rows)
+            loss.backward()
+            return loss
+
+        which.step(closure)
+
+    for rows in hvd.sync(of_all[hvd.rank()]):
+        step(net, optimizer, rows)
+    for k in range(3):
+        step(twin, plain, torch.cat([b[k] for b in of_all if k < len(b)]))
+    for p, q in zip(net.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(p, q, rtol=1e-9, atol=1e-12)
+
+
+class Fails(torch.autograd.Function):
+    @staticmethod
+    def forward(context, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(context, gradient):
+        raise ValueError("wrong")
+
+
+@on_ranks(2)
+def test_a_loop_after_a_failed_backward_pass():
+    net = network()
+    optimizer = wrap(net)
+    for fails in (True, False):
+        try:
+            for number, rows in enumerate(hvd.sync([batch(0), batch(1)])):
+                optimizer.zero_grad()
+                hidden = net[0](rows)
+                if fails and number == 1 and hvd.rank() == 0:
+                    hidden = Fails.apply(hidden)
+                net[1:](hidden).square().mean().backward()
+                optimizer.step()
+            assert not fails
+        except (ValueError, hvd.HorovodInternalError):
+            assert fails
+    assert_all_equal(net)
+
+
+@on_ranks(3)
+def test_steps_after_join_and_ranks_without_a_pass():
+    net, twin = network(), network()
+    optimizer, plain = wrap(net), OPTIMIZERS["sgd"](twin.parameters())
+    of_all = [batches_of(rank) for rank in range(3)]
+    train(net, optimizer, hvd.sync(of_all[hvd.rank()], policy="join"))  # rank 1 has no batch
+    train(twin, plain, [torch.cat([b[k] for b in of_all if k < len(b)]) for k in range(4)])
+    for rank in range(3):  # outside of the loop all ranks count alike
+        optimizer.zero_grad(set_to_none=False)
+        if hvd.rank() != rank:
+            loss_of(net, batch(9)).backward()
+        optimizer.step()
+        plain.zero_grad()
+        (sum(loss_of(twin, batch(9, r)) for r in range(3) if r != rank) / 2).backward()
+        plain.step()
+    for p, q in zip(net.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(p, q, rtol=1e-9, atol=1e-12)

@@ -35,6 +35,7 @@ class Sync(Generic[_T]):
         face: Frontend,
         join: Callable[[], int] | None = None,
         copy: Callable[[Any, int], None] | None = None,
+        wait: Callable[[Any, Any], None] | None = None,
         policies: Sequence[str] = POLICIES,
     ) -> None:
         """Check the arguments, which are those of ``make_sync`` and of the function that it returns."""
@@ -47,6 +48,7 @@ class Sync(Generic[_T]):
             check_weight(weight)
         self._batches, self._policy, self._given = batches, policy, weight
         self._face, self._join, self._copy = face, join or self._engine_join, copy
+        self._wait = wait or (lambda work, memory: work.wait())
         self.weight = 0.0
         """Weight of the current batch; 0 for a copy."""
         self.padding = False
@@ -114,7 +116,9 @@ class Sync(Generic[_T]):
         memory = (ctypes.c_char * len(message)).from_buffer(message)
         address, shape = ctypes.addressof(memory), (len(message),)
         kind, form = _core.KIND_ALLREDUCE, dtypes.UINT8
-        self._face.run(kind, "sync.batches", address, address, shape, form, Max, 0, 1.0, 1.0, 0, None, "", 0).wait()
+        name = "sync.batches"
+        work = self._face.run(kind, name, address, address, shape, form, Max, 0, 1.0, 1.0, 0, None, "", 0)
+        self._wait(work, message)
         return decode(message)[1]
 
     def _share(self, item: Any, root: int) -> Any:
@@ -129,6 +133,8 @@ class Sync(Generic[_T]):
         """Wait until no rank has a batch, and take over the optimizers of the last rank, which has made all steps."""
         used = sorted(name for name in current.stepped if name in optimizers)
         self.last_rank = self._join()
+        if current.batch is None:  # this rank had no batch, but its optimizers are weighted from now on, too
+            current.batch = 0.0
         if self._copy is not None:
             for name in self._share(used, self.last_rank):
                 if name not in optimizers:
@@ -157,6 +163,7 @@ def make_sync(
     face: Frontend,
     join: Callable[[], int] | None = None,
     copy: Callable[[Any, int], None] | None = None,
+    wait: Callable[[Any, Any], None] | None = None,
     policies: Sequence[str] = POLICIES,
 ) -> "Callable[..., Sync[Any]]":
     """Return the function ``sync`` of a frontend.
@@ -165,6 +172,7 @@ def make_sync(
         face: The frontend.
         join: Its ``join``, if that does more than the engine's.
         copy: Function that copies parameters and state of an optimizer in ``optimizers`` from the given rank to all.
+        wait: Function that waits for an operation with this memory, if that does more than the engine's.
         policies: Supported policies.
     """
 
@@ -213,7 +221,7 @@ def make_sync(
                 loss_fn(model(images), labels).backward()
                 optimizer.step()
         """
-        return Sync(batches, policy, weight, face, join, copy, policies)
+        return Sync(batches, policy, weight, face, join, copy, wait, policies)
 
     return sync
 

@@ -179,9 +179,12 @@ class DeltaReducer:
                 name = f"grouped_allreduce.{members[0].name}"
                 yield slot, f"{name}_{i + 1}of{len(members)}", name, len(members)
 
+    def weigh_from_now(self) -> None:
+        """Do nothing, because Adasum refuses weights."""
+
     def on_gradient(self, slot: _Slot) -> None:
         """Increment the slot's count of backward passes. Called when its gradient has been accumulated."""
-        check_weighted_op(Adasum, current.block)
+        check_weighted_op(Adasum, current.batch if current.block is None else current.block)
         slot.left -= 1
         if slot.left < 0:
             passes = self.options.passes

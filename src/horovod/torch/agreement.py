@@ -275,10 +275,13 @@ class Weighing:
 
         It does in an ``hvd.weight`` block, or if the program has set the gradients of some ``slots``. If the passes of
         this optimizer run in blocks, gradients outside of a block are left over, or zeros, on a rank without a batch.
+        Gradients that are all zero count as not set.
         """
         if current.block is not None:
             return True
-        return self._block is None and any(slot.parameter.grad is not None for slot in slots)
+        grads = (slot.parameter.grad for slot in slots if slot.parameter.grad is not None)
+        values = (grad._values() if grad.is_sparse else grad for grad in grads)
+        return self._block is None and any(bool((value != 0).any()) for value in values)
 
     def take(self, counts: bool, again: bool, half: bool) -> float:
         """Determine this rank's weight, and return the factor by which gradients are multiplied at first.

@@ -10,6 +10,7 @@ from horovod.common import objects
 from horovod.common.frontends import TORCH as face
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.uneven import make_sync
+from horovod.torch.ops import handles
 from horovod.torch.ops.control import join
 from horovod.torch.ops.state_tensors import Form, broadcast_all, check_forms, empty_like, form_of
 from horovod.torch.ops.tensors import set_id
@@ -350,8 +351,9 @@ def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet 
 
 
 def _copy(optimizer: Any, root_rank: int) -> None:
+    optimizer._hvd.reducer.weigh_from_now()
     broadcast_parameters([(name, p) for p, name in optimizer._parameter_names.items()], root_rank)
     broadcast_optimizer_state(optimizer, root_rank)
 
 
-sync = make_sync(face, join, _copy)
+sync = make_sync(face, join, _copy, handles.wait)

@@ -17,24 +17,21 @@ The states of a ``GradientReducer``:
   failure to the other ranks in a round, and leads to *idle*.
 
 ``begin``, ``answer`` and ``finish`` are the steps of a round. ``step()`` also runs a round (``synchronize``) if this
-rank has run no backward pass since the last step, or if it finds gradients that no round has seen (coverage.py). An
-exception in a round leads to ``reset``, which waits for everything in flight.
+rank has run no backward pass since the last step, or if no round has seen some gradients (coverage.py). An exception in
+a round leads to ``reset``, which waits for everything in flight.
 
-Ranks can have gradients for different parameters, for example if only some ranks' data passed through a branch of the
-model. So each rank contributes flags, one byte per parameter, to a small reduction with Max: 0 for no gradient, 1 for a
-dense one, 1 + k for a sparse one with k sparse dimensions. A rank without a gradient waits for the combined flags, and
-contributes zeros if some rank has the gradient. If no rank has it, the gradient stays None, as in a single process, and
-the optimizer skips the parameter. Ranks that have all gradients submit them without waiting for the flags.
+Ranks can have gradients for different parameters, for example if some ranks' data passed through a branch of the model.
+So each rank contributes flags, one byte per parameter, to a small reduction with Max: 0 for no gradient, 1 for a dense
+one, 1 + k for a sparse one with k sparse dimensions. A rank without a gradient waits for the combined flags and sends
+zeros if another rank has the gradient. If no rank has it, it stays None, as in a single process.
 
 A rank can also call ``step`` without a backward pass while other ranks have run one. It then takes part in their rounds
 from ``step``. It expects the largest number of rounds that earlier steps had, usually one. If the other ranks run fewer
-rounds this time, they know from the message that a rank is waiting, and run another round from their own ``step``.
-Otherwise ``step`` needs no message. Other fields of the message (agreement.py) make a round fail on all ranks if ranks
+rounds, they know from the message that a rank is waiting, and run another one from their own ``step``. Other fields of the message (agreement.py) make a round fail on all ranks if ranks
 have run different numbers of backward passes, or if a backward pass raised an exception.
 
 Gradients are first reduced one by one, and later in shared buckets (rounds.py, buckets.py). A bucket is submitted when
-all its gradients have arrived. If some gradients of a bucket are missing on all ranks, the rest are reduced one by one
-in this round, in place in the bucket. submissions.py keeps track of the operations in flight.
+all its gradients have arrived. If some are missing on all ranks, the rest are reduced one by one.
 """
 
 import contextlib
@@ -259,15 +256,18 @@ class GradientReducer:
                 if joined is None:  # the end of this pass is not detected, so other threads must not wait for it
                     self._turn.end()
 
-    def _weigh(self, counts: bool = True) -> None:
-        """Determine the weight of this rank's gradients in this round, if gradients are weighted."""
-        weighing = self._weighing
-        if weighing.starts():
+    def weigh_from_now(self) -> None:
+        """Weight all gradients from now on, if the program weights those of this round."""
+        if self._weighing.starts():
             self.in_flight.op = Sum
             self._hooks.also_before(self._slots)
-        if weighing.on:
+
+    def _weigh(self, counts: bool = True) -> None:
+        """Determine the weight of this rank's gradients in this round, if gradients are weighted."""
+        self.weigh_from_now()
+        if self._weighing.on:
             dtypes = (slot.parameter.dtype for slot in self._slots)
-            self.in_flight.factor = weighing.take(counts, self._ended > 0, torch.float16 in dtypes)
+            self.in_flight.factor = self._weighing.take(counts, self._ended > 0, torch.float16 in dtypes)
 
     def _enter_job(self) -> None:
         """Discard the state of a previous job, because the current job may have other ranks."""

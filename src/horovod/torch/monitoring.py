@@ -32,6 +32,7 @@ from horovod.common.frontends import TORCH as face
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.steps import marks
 from horovod.common.training import check_launch, training
+from horovod.common.weights import current
 from horovod.torch import agreement
 from horovod.torch.ops import control
 from horovod.torch.ops.tensors import plain
@@ -101,7 +102,8 @@ class Progress:
         except Exception:
             self.steps.restart()
             raise
-        if readiness.max_epoch != readiness.min_epoch and training.watched and not training.told_epochs:
+        differ = readiness.max_epoch != readiness.min_epoch and current.batch is None  # hvd.sync handles uneven data
+        if differ and training.watched and not training.told_epochs:
             training.told_epochs = True
             training.tell("epochs", "", ranks or (), epochs=training.epochs, batches=training.epoch_batches)
 
@@ -189,7 +191,7 @@ def is_capturing() -> bool:
 
 def first_gradients(named: Iterable[tuple[str, torch.Tensor | None]], of: str, process_set: ProcessSet) -> None:
     """Record this rank's gradients before their first reduction."""
-    if not training.watched:
+    if not training.watched or current.padding:
         return
     values = _sample({name: grad for name, grad in named if grad is not None})
     if any(any(row) for row in values.values()):  # a sample of zeros tells nothing

@@ -186,7 +186,7 @@ def DistributedOptimizer(
         reducer = reduce(members, unique_on_the_wire(optimizer, names, process_set), options)
     else:
         unwrap(optimizer)
-    if reducer is not None and process_set.process_set_id == 0:
+    if reducer is not None and names and process_set.process_set_id == 0:
         uneven.optimizers[reducer.name] = optimizer
     monitoring.watch_data_loaders()
     return _wrap(optimizer, _Control(reducer, passes, members))
@@ -231,13 +231,13 @@ class _Control:
         reducer = self.reducer
         if isinstance(reducer, DeltaReducer):
             return reducer.step(lambda: self._plain(step, args, kwargs))
+        closure = args[0] if args else kwargs.get("closure")
         if self.should_synchronize:
             if self.synchronized:
                 warn_user(
                     "optimizer.step() called without optimizer.skip_synchronize() after optimizer.synchronize(); "
                     "gradients are reduced when backward() returns, so neither call is needed",
                 )
-            closure = args[0] if args else kwargs.get("closure")
             # With a closure, existing gradients that no backward pass has produced are ignored: the closure computes
             # new ones.
             self.synchronize(only_new=closure is not None)
@@ -248,7 +248,7 @@ class _Control:
             self._warn_of_left_out(
                 reducer, " in optimizer.skip_synchronize()", "call optimizer.synchronize() before it, unless"
             )
-        if reducer is not None and reducer.nothing_counted:
+        if reducer is not None and closure is None and reducer.nothing_counted:
             step = _no_step
         return self._plain(step, args, kwargs)
 
