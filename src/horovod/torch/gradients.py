@@ -7,8 +7,7 @@ The states of a ``GradientReducer``:
 
 - *idle*: nothing is in flight. Initial state; entered by ``finish`` and ``reset``.
 - *in a pass*: entered by ``on_gradient`` with the first gradient of a pass. In the last pass of a round, a gradient is
-  submitted when it arrives, or when all gradients of its bucket or group have arrived. In earlier passes autograd only
-  accumulates gradients.
+  submitted when it, or all of its bucket or group, has arrived. In earlier passes autograd only accumulates gradients.
 - *between passes*: entered by ``pass_ended`` after a pass that is not the last one of its round.
 - *requested*: entered by ``begin``. All gradients of this rank and its readiness message are in flight.
 - *answered*: entered by ``answer`` when the messages of all ranks have arrived. Zeros for gradients that only other
@@ -25,10 +24,11 @@ So each rank contributes flags, one byte per parameter, to a small reduction wit
 one, 1 + k for a sparse one with k sparse dimensions. A rank without a gradient waits for the combined flags and sends
 zeros if another rank has the gradient. If no rank has it, it stays None, as in a single process.
 
-A rank can also call ``step`` without a backward pass while other ranks have run one. It then takes part in their rounds
-from ``step``. It expects the largest number of rounds that earlier steps had, usually one. If the other ranks run fewer
-rounds, they know from the message that a rank is waiting, and run another one from their own ``step``. Other fields of the message (agreement.py) make a round fail on all ranks if ranks
-have run different numbers of backward passes, or if a backward pass raised an exception.
+A rank can also call ``step`` without a backward pass while other ranks have run one. It then takes part in their
+rounds. It expects the largest number of rounds that earlier steps had. If the other ranks run fewer rounds, they know
+from the message that a rank is waiting, and run another one from their own ``step``. Other fields of the message
+(agreement.py) make a round fail on all ranks if ranks have run different numbers of backward passes, or if a backward
+pass raised an exception.
 
 Gradients are first reduced one by one, and later in shared buckets (rounds.py, buckets.py). A bucket is submitted when
 all its gradients have arrived. If some are missing on all ranks, the rest are reduced one by one.
