@@ -19,7 +19,6 @@ from horovod._arrays import collectives as arrays
 from horovod._arrays.collectives import Reduction
 from horovod._core import (
     KIND_ALLGATHER,
-    KIND_ALLREDUCE,
     KIND_ALLTOALL,
     KIND_BARRIER,
     KIND_BROADCAST,
@@ -28,13 +27,14 @@ from horovod._core import (
 from horovod._jax import calls
 from horovod._jax.compression import Compression
 from horovod.common import dtypes
-from horovod.common.compression import check_wire, refuse_wire
+from horovod.common.compression import refuse_wire
 from horovod.common.frontends import JAX as face
 from horovod.common.ops import Average, Sum, check_parts, check_scale, check_scatter, resolve_op, scattered_rows
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.refusals import refusing
-from horovod.common.weights import check_weight, check_weighted_op, weighted_means
+from horovod.common.weights import check_weighted_op
 from horovod.jax.arrays import flat, full_names, to_copy, to_reduce
+from horovod.jax.reductions import call_of, count_of, groups_of, reduce_leaves, reduce_weighted
 
 __all__ = [
     "allgather",
@@ -154,116 +154,6 @@ def _allreduce(
     return structure.unflatten(reduce_leaves(leaves, names, op, compression, prescale, postscale, process_set, grouped))
 
 
-def reduce_leaves(
-    leaves: Sequence[Any],
-    names: Sequence[str],
-    op: int,
-    compression: Any,
-    prescale: Any,
-    postscale: Any,
-    process_set: ProcessSet,
-    grouped: bool = False,
-    beside: Sequence[Any] = (),
-    steps: str = "",
-) -> list[Any]:
-    """Allreduce arrays with given operation names, as one group or individually.
-
-    ``beside`` has other arrays of the caller: if one of them is traced, the call becomes part of the compiled program
-    even if its own arrays are constants. If ``steps`` is not "" and the call is in a branch, ranks compare under this
-    name how many times each of them has reached the branch.
-    """
-    if not leaves:
-        return []
-    check_scale(names[0] or "allreduce", prescale, postscale)
-    wires = [check_wire(compression, leaf, op, name or "allreduce") for leaf, name in zip(leaves, names, strict=True)]
-    compressed = [compression.compress(leaf) for leaf in leaves]
-    scaled = (float(prescale), float(postscale)) != (1.0, 1.0)
-    pairs = zip(compressed, names, strict=True)
-    sent = [to_reduce(tensor, op, scaled, name or "allreduce") for (tensor, _), name in pairs]
-    tensors = [tensor for tensor, _ in sent]
-    reduction = Reduction(op, process_set, float(prescale), float(postscale), wires[0])
-    groups = _groups(names, grouped)
-    if calls.is_traced([*tensors, *beside]):
-        for tensor, name in zip(tensors, names, strict=True):
-            arrays.check_reduction(tensor.dtype, reduction, name or "allreduce")
-        number = arrays.set_id(face, process_set, names[0] or "allreduce")
-        scales = {"prescale": reduction.prescale, "postscale": reduction.postscale}
-        options = {"groups": tuple(groups), "op": op, "wire": reduction.wire, "steps": steps, **scales}
-        call = _call(KIND_ALLREDUCE, names, number, **options)
-        reduced = calls.run(call, tensors)
-    else:
-        reduced = [jnp.asarray(one) for one in arrays.allreduce_all(face, tensors, names, reduction, groups)]
-    results = zip(reduced, sent, compressed, strict=True)
-    return [compression.decompress(restore(one), context) for one, (_, restore), (_, context) in results]
-
-
-def count_of(weight: Any) -> Any:
-    """Return ``weight``, traced or not, as a float32 scalar.
-
-    Raises:
-        ValueError: ``weight`` is not a number, or it is not traced and negative or not finite.
-    """
-    try:
-        count = jnp.asarray(weight, jnp.float32)
-    except (TypeError, ValueError):
-        raise ValueError(f"weight must be a number, got a {type(weight).__name__}") from None
-    if count.ndim:
-        raise ValueError(f"weight must be a number, got shape {count.shape}")
-    if not calls.is_traced([count]):
-        check_weight(weight)
-    return count
-
-
-def reduce_weighted(
-    leaves: Sequence[Any],
-    names: Sequence[str],
-    weight_name: str,
-    count: Any,
-    compression: Any,
-    process_set: ProcessSet,
-    beside: Sequence[Any] = (),
-    steps: str = "",
-) -> list[Any]:
-    """Return the weighted means of arrays over the ranks, in their dtypes; see ``reduce_leaves``.
-
-    The weights travel in the same call, unless the arrays are sent in less than 32 bits. Then they are reduced first,
-    and each rank sends its arrays times weight / total, which cannot overflow.
-
-    Args:
-        leaves: This rank's arrays.
-        names: Their names on the wire.
-        weight_name: Name of the weight on the wire.
-        count: Weight of this rank, as a scalar array.
-        compression: Compressor.
-        process_set: Ranks that take part.
-        beside: As for ``reduce_leaves``.
-        steps: As for ``reduce_leaves``.
-    """
-    wide = [leaf.astype(wide_of(leaf.dtype)) for leaf in leaves]
-    count = count.astype(jnp.result_type(count, *wide))
-    how = (Sum, Compression.none, 1.0, 1.0, process_set)
-
-    def sum_all(values: Sequence[Any]) -> list[Any]:
-        if len(values) == 1:
-            return reduce_leaves(values, [weight_name], *how, beside=[*leaves, *beside])
-        return reduce_leaves(values, [*names, weight_name], *how, beside=beside, steps=steps)
-
-    def sum_shares(shares: Sequence[Any]) -> list[Any]:
-        sent = [s if leaf.dtype.itemsize == 1 else s.astype(leaf.dtype) for s, leaf in zip(shares, leaves, strict=True)]
-        return reduce_leaves(sent, names, Sum, compression, 1.0, 1.0, process_set, beside=beside, steps=steps)
-
-    exact = compression is Compression.none and all(leaf.dtype.itemsize >= 4 for leaf in leaves)
-    means = weighted_means(
-        jnp, lambda one, dtype: one.astype(dtype), wide, count, sum_all, None if exact else sum_shares
-    )
-    return [mean.astype(leaf.dtype) for mean, leaf in zip(means, leaves, strict=True)]
-
-
-def wide_of(dtype: Any) -> Any:
-    """Return ``dtype`` if it is a floating-point type of 32 bits or more, and float32 otherwise."""
-    return dtype if jnp.issubdtype(dtype, jnp.inexact) and dtype.itemsize >= 4 else jnp.dtype(jnp.float32)
-
-
 @refusing(face)
 def broadcast(tree: Any, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set) -> Any:
     """Return the root's arrays on every rank.
@@ -297,7 +187,7 @@ def broadcast_leaves(leaves: Sequence[Any], names: Sequence[str], root_rank: int
     if calls.is_traced(tensors):
         number = _checked(tensors, names, process_set, what)
         root = arrays.root_of(root_rank, process_set, what)
-        received = calls.run(_call(KIND_BROADCAST, names, number, root=root), tensors)
+        received = calls.run(call_of(KIND_BROADCAST, names, number, root=root), tensors)
     else:
         values = arrays.broadcast_all(face, tensors, root_rank, names, process_set)
         received = [jnp.asarray(one) for one in values]
@@ -352,10 +242,10 @@ def _gather(leaves: list[Any], names: list[str], process_set: ProcessSet, groupe
     if calls.is_traced(tensors):
         number = _checked(tensors, names, process_set, what)
         rows = tuple(tensor.shape[0] * _size(process_set) for tensor in tensors)
-        groups = tuple(_groups(names, grouped))
-        gathered = calls.run(_call(KIND_ALLGATHER, names, number, rows=rows, groups=groups), tensors)
+        groups = tuple(groups_of(names, grouped))
+        gathered = calls.run(call_of(KIND_ALLGATHER, names, number, rows=rows, groups=groups), tensors)
     else:
-        values = arrays.allgather_all(face, tensors, names, process_set, _groups(names, grouped))
+        values = arrays.allgather_all(face, tensors, names, process_set, groups_of(names, grouped))
         gathered = [jnp.asarray(one) for one in values]
     return [restore(one) for one, (_, restore) in zip(gathered, sent, strict=True)]
 
@@ -411,7 +301,7 @@ def _exchanged_in_program(tensors: list[Any], splits: Any, names: list[str], pro
     for tensor, name in zip(tensors, names, strict=True):
         check_parts(f"{name or 'alltoall'} on rank {rank}", tensor.shape[0], _size(process_set))
     rows = tuple(tensor.shape[0] for tensor in tensors)
-    return calls.run(_call(KIND_ALLTOALL, names, number, rows=rows), tensors)
+    return calls.run(call_of(KIND_ALLTOALL, names, number, rows=rows), tensors)
 
 
 @refusing(face)
@@ -507,10 +397,10 @@ def _scatter(
         place = process_set.rank() or 0, _size(process_set)
         rows = tuple(scattered_rows(tensor.shape[0], *place) for tensor in tensors)
         scales = {"prescale": reduction.prescale, "postscale": reduction.postscale}
-        options = {"op": int(op), "rows": rows, "groups": tuple(_groups(names, grouped)), **scales}
-        parts = calls.run(_call(KIND_REDUCESCATTER, names, number, **options), tensors)
+        options = {"op": int(op), "rows": rows, "groups": tuple(groups_of(names, grouped)), **scales}
+        parts = calls.run(call_of(KIND_REDUCESCATTER, names, number, **options), tensors)
     else:
-        values = arrays.reducescatter_all(face, tensors, names, reduction, _groups(names, grouped))
+        values = arrays.reducescatter_all(face, tensors, names, reduction, groups_of(names, grouped))
         parts = [jnp.asarray(one) for one in values]
     results = zip(parts, sent, compressed, strict=True)
     return [compression.decompress(restore(one), context) for one, (_, restore), (_, context) in results]
@@ -534,18 +424,13 @@ def barrier(tree: Any = None, process_set: ProcessSet = global_process_set) -> A
     if calls.is_traced(leaves):
         names = ["barrier.noname"] + [""] * (len(leaves) - 1)
         return structure.unflatten(
-            calls.run(_call(KIND_BARRIER, names, number), [jnp.asarray(leaf) for leaf in leaves])
+            calls.run(call_of(KIND_BARRIER, names, number), [jnp.asarray(leaf) for leaf in leaves])
         )
     for leaf in leaves:
         getattr(leaf, "block_until_ready", lambda: None)()
     request = (KIND_BARRIER, "barrier.noname", 0, 0, (), dtypes.UINT8, Sum, 0, 1.0, 1.0, number, None, "", 0)
     face.run(*request).wait()
     return tree
-
-
-def _call(kind: int, names: Sequence[str], number: int, **more: Any) -> calls.Call:
-    options = {"groups": ("",) * len(names), "op": Sum, **more}
-    return calls.Call(kind, tuple(names), process_set=number, face=face.number, **options)
 
 
 def _checked(tensors: Sequence[Any], names: Sequence[str], process_set: ProcessSet, what: str) -> int:
@@ -557,11 +442,6 @@ def _checked(tensors: Sequence[Any], names: Sequence[str], process_set: ProcessS
     for tensor, name in zip(tensors, names, strict=True):
         arrays.code_of(tensor.dtype, name or what)
     return arrays.set_id(face, process_set, what)
-
-
-def _groups(names: Sequence[str], grouped: bool) -> list[str]:
-    """Return the group name of each array: the name of the first array if ``grouped`` is True, else ""."""
-    return [names[0] if grouped else ""] * len(names)
 
 
 def _with_rows(tensor: Any, what: str) -> Any:

@@ -17,7 +17,7 @@ from horovod.common.refusals import refusing
 from horovod.common.steps import marks
 from horovod.common.weights import check_weighted_op
 from horovod.jax.arrays import flat, full_names
-from horovod.jax.collectives import count_of, reduce_leaves, reduce_weighted, wide_of
+from horovod.jax.reductions import count_of, reduce_leaves, reduce_weighted, wide_of
 
 
 @dataclass

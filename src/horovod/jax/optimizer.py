@@ -18,8 +18,8 @@ from horovod.common.gradients import check_passes
 from horovod.common.ops import Adasum, Average, Sum, op_name
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.refusals import refusing
-from horovod.jax.collectives import count_of
 from horovod.jax.gradients import GradientReduction, weighted
+from horovod.jax.reductions import count_of
 
 _VALUES = ("value", "grad")
 _FUNCTIONS = ("value_fn", "obj_fn", "grad_fn")
