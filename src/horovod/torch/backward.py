@@ -22,6 +22,8 @@ from typing import Any, Protocol
 
 import torch
 
+from horovod.common.frontends import TORCH as face
+
 _queue = torch.autograd.Variable._execution_engine.queue_callback
 # Returns the autograd node that this thread is running, or None outside of a backward pass.
 _node: Callable[[], Any] = getattr(torch._C, "_current_autograd_node", lambda: None)
@@ -66,6 +68,52 @@ class Reducer(Protocol):
 
     def reset(self) -> None:
         """Discard all state after a failure."""
+
+
+class PassState:
+    """The backward pass under way of a reducer, and the report of a failed pass; base class of the reducers."""
+
+    _job: Any
+    """Job in which the reducer's state was created."""
+    _pass: Any = None
+    """Reference to the backward pass under way, or None."""
+    _failed = False
+    """True if a pass since the last step raised an exception."""
+    _recovers = False
+    """True while such a failure is reported."""
+
+    def _is_due(self) -> bool:
+        """Return True if enough passes have ended for a round."""
+        raise NotImplementedError
+
+    def _round(self) -> Any:
+        raise NotImplementedError
+
+    def reset(self) -> None:
+        raise NotImplementedError
+
+    def recover(self) -> None:
+        """Report a failed backward pass of this rank to the other ranks."""
+        if not self._failed or not self._is_due() or self._recovers:
+            return
+        self._recovers = True  # guards against recursion, because the round below waits too
+        try:
+            if self._job is face.job:
+                with contextlib.suppress(Exception):
+                    self._round()
+            self.reset()
+        finally:
+            self._recovers = False
+
+    def _leave_pass(self) -> None:
+        """Leave the pass under way, so that its end does not complete a round."""
+        current = self._pass() if self._pass is not None else None
+        if current is not None and self in current.reducers:
+            current.reducers.remove(self)
+        self._end_pass()
+
+    def _end_pass(self, with_round: bool = False) -> None:
+        raise NotImplementedError
 
 
 class Pass:

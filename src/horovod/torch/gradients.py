@@ -34,7 +34,6 @@ Gradients are first reduced one by one, and later in shared buckets (rounds.py, 
 all its gradients have arrived. If some are missing on all ranks, the rest are reduced one by one.
 """
 
-import contextlib
 from collections.abc import Iterable
 from threading import get_ident
 from typing import Any
@@ -55,7 +54,7 @@ from horovod.torch.rounds import Bucketing, Contribution, add_accumulated, set_a
 from horovod.torch.submissions import Group, Options, Submissions
 
 
-class GradientReducer:
+class GradientReducer(backward.PassState):
     """Reducer for the gradients of one optimizer. Implements ``backward.Reducer``."""
 
     def __init__(self, members: Members, names: dict[torch.Tensor, str], options: Options) -> None:
@@ -81,8 +80,6 @@ class GradientReducer:
         self._rounds = 0
         # True if some ranks had called hvd.join() in the last round.
         self._some_joined = False
-        # Reference to the backward pass under way.
-        self._pass: Any = None
         self._turn = backward.Turn()
         # Number of the first backward pass of this round.
         self._first_pass = 1
@@ -92,9 +89,6 @@ class GradientReducer:
         self._frozen: list[Slot] = []
         # Number of backward passes of this round that have ended.
         self._ended = 0
-        # True if a backward pass of this round raised an exception.
-        self._failed = False
-        self._recovers = False
         # Maximum number of rounds in a step so far.
         self._max_rounds = 1
         # True if another rank is waiting in step() for more rounds.
@@ -293,28 +287,11 @@ class GradientReducer:
         self._end_pass()
         self._ended += 1
         self._failed = True
-        if self._ended >= self.options.passes:
+        if self._is_due():
             handles.before_next_wait(self.recover)
 
-    def recover(self) -> None:
-        """Report a failed backward pass of this rank to the other ranks."""
-        if not self._failed or self._ended < self.options.passes or self._recovers:
-            return
-        self._recovers = True  # guards against recursion, because the round below waits too
-        try:
-            if self._job is face.job:
-                with contextlib.suppress(Exception):
-                    self._round()
-            self.reset()
-        finally:
-            self._recovers = False
-
-    def _leave_pass(self) -> None:
-        """Leave the pass under way, so that its end does not complete a round."""
-        current = self._pass() if self._pass is not None else None
-        if current is not None and self in current.reducers:
-            current.reducers.remove(self)
-        self._end_pass()
+    def _is_due(self) -> bool:
+        return self._ended >= self.options.passes
 
     def _end_pass(self, with_round: bool = False) -> None:
         self._pass = None

@@ -88,7 +88,7 @@ class Slot:
         self.hook: Any = None
 
 
-class Shards:
+class Shards(backward.PassState):
     """All buckets of an optimizer. Implements ``backward.Reducer``: the last pass before a step reduces the gradients.
 
     A bucket is submitted when all its gradients have arrived, or at the end of the pass. When all buckets are reduced,
@@ -131,9 +131,7 @@ class Shards:
         self._in_flight: deque[Bucket] = deque()
         self._message: tuple[int, torch.Tensor] | None = None  # handle and tensor
         self._turn = backward.Turn()
-        self._pass: Any = None  # reference to the backward pass under way
         self._done = 0  # backward passes since the last step
-        self._failed = self._recovers = False  # True if one of them raised an exception, and while that is reported
         self._job = face.job
         self._hooks = backward.Hooks(self)
         # A frozen parameter gets its hook too, because it may be unfrozen; registration requires requires_grad.
@@ -218,26 +216,11 @@ class Shards:
             return
         self._done += 1
         self._failed = True
-        if self._done >= self.passes:
+        if self._is_due():
             handles.before_next_wait(self.recover)
 
-    def recover(self) -> None:
-        """Report a failed backward pass of this rank to the other ranks."""
-        if self._failed and self._done >= self.passes and not self._recovers:
-            self._recovers = True  # guards against recursion, because the reduction below waits too
-            try:
-                if self._job is face.job:
-                    with contextlib.suppress(Exception):
-                        self._reduce()
-                self.reset()
-            finally:
-                self._recovers = False
-
-    def _leave_pass(self) -> None:
-        current = self._pass() if self._pass is not None else None
-        if current is not None and self in current.reducers:
-            current.reducers.remove(self)
-        self._end_pass()
+    def _is_due(self) -> bool:
+        return self._done >= self.passes
 
     def _end_pass(self, with_round: bool = False) -> None:
         self._pass = None
@@ -254,9 +237,9 @@ class Shards:
         self.recover()
         if self.guard.grad is None:
             self._leave_pass()
-            self._reduce()
+            self._round()
 
-    def _reduce(self) -> None:
+    def _round(self) -> None:
         try:
             self.begin()
             self.answer()
