@@ -19,6 +19,7 @@ from horovod.runner.output.output import standard_output
 from horovod.runner.plan import allocations
 from horovod.runner.plan import hosts as host_lists
 from horovod.runner.plan.settings import ElasticSettings, LaunchSettings, mpi_options
+from horovod.runner.plan.worker_options import WorkerOptions
 
 
 def run(
@@ -126,7 +127,7 @@ def run(
     variables = _variables(interfaces, start_timeout, names)
     settings = LaunchSettings(
         command=[*filter(None, [executable]), *boot.arguments("horovod.runner.function.worker")],
-        own_python=not executable,
+        options=WorkerOptions(own_python=not executable),
         slots=assigned,
         variables=variables,
         output_filename=output_filename,

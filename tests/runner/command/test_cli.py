@@ -136,7 +136,7 @@ def test_hostfile(tmp_path):
 
 def test_lists_of_variables():
     settings = read("-np", "1", "--env-deny", "AWS_*, TOKEN", environ={"HOROVOD_ENV_ALLOW": "A,B*"})
-    assert (settings.env_allow, settings.env_deny) == (("A", "B*"), ("AWS_*", "TOKEN"))
+    assert (settings.env_allow, settings.options.env_deny) == (("A", "B*"), ["AWS_*", "TOKEN"])
     assert read("-np", "1", "--env-allow=C", environ={"HOROVOD_ENV_ALLOW": "A"}).env_allow == ("C",)
     for bad in ("A,,B", "A=1", ","):
         with pytest.raises(ValueError, match=f"HOROVOD_ENV_DENY must be .*, got '{bad}'"):

@@ -28,7 +28,7 @@ def test_flags_of_the_job_reach_its_settings():
     assert settings.command == ["python", "train.py", "--", "x"]
     assert [slot.local_size for slot in settings.slots] == [2] * 4
     assert settings.variables["HOROVOD_FUSION_THRESHOLD"] == str(2 << 20)
-    assert (settings.at_home, settings.elastic, wishes.start_timeout) == (True, None, 600.0)
+    assert (settings.options.whole_environment, settings.elastic, wishes.start_timeout) == (True, None, 600.0)
 
 
 def test_elastic_jobs_have_no_hosts_but_the_pods_that_come():

@@ -41,7 +41,7 @@ def test_messages_survive_any_cutting():
     assert FrameReader(Request).feed(written(plain)) == [plain]
     assert plain.stdin_rank == -1
     assert StreamData(1, b"").error is False
-    assert (plain.results, plain.relay, plain.own_environment, plain.own_python, plain.deny) == (False,) * 4 + ([],)
+    assert (plain.results, plain.relay, plain.own_environment, plain.own_python, plain.env_deny) == (False,) * 4 + ([],)
 
 
 @pytest.mark.parametrize(

@@ -150,8 +150,8 @@ class WorkerTable:
         return [(worker.rank, process.popen.pid)]
 
     def _spawn(self, job: StartJob, worker: Worker, inherited: list[tuple[bytes, int]]) -> _Process:
-        own = of_agent(os.environ, job.deny) if job.whole_environment else {}
-        own |= of_host(os.environ, job.deny) if job.own_environment else {}
+        own = of_agent(os.environ, job.env_deny) if job.whole_environment else {}
+        own |= of_host(os.environ, job.env_deny) if job.own_environment else {}
         environment = {os.fsencode(name): os.fsencode(value) for name, value in own.items()}
         environment.update(job.environment)
         environment.update(worker.environment)

@@ -23,6 +23,7 @@ from horovod.runner.output.output import OutputSink, StreamOutput, standard_outp
 from horovod.runner.plan import hosts
 from horovod.runner.plan.hosts import Slot
 from horovod.runner.plan.settings import ElasticSettings, LaunchSettings
+from horovod.runner.plan.worker_options import WorkerOptions
 from horovod.runner.remote import arrived, ssh
 from horovod.runner.remote.connections import Agent
 from horovod.runner.remote.fleet import Fleet
@@ -267,12 +268,11 @@ def _settings(
     environ = {name: value for name, value in os.environ.items() if name.startswith("HOROVOD_")}
     settings = LaunchSettings(
         command=[*filter(None, [wishes.executable]), *boot.arguments("horovod.runner.function.worker")],
-        own_python=not wishes.executable,
+        options=WorkerOptions(own_python=not wishes.executable, whole_environment=True),
         slots=slots,
         variables={**wishes.environ, **cli.interface_variables(wishes.nics, [])},
         timestamp=wishes.timestamp,
         verbose=wishes.verbose,
-        at_home=True,
         elastic=elastic,
         names=wishes.names,
     )

@@ -24,6 +24,7 @@ from horovod.runner.job import terminal
 from horovod.runner.plan import allocations, environment, hosts
 from horovod.runner.plan.hosts import Slot
 from horovod.runner.plan.settings import LaunchSettings, MpiOptions, mpi_options
+from horovod.runner.plan.worker_options import WorkerOptions, patterns
 
 
 class _Parser(argparse.ArgumentParser):
@@ -151,7 +152,7 @@ def settings(namespace: argparse.Namespace, command: list[str], environ: Mapping
         ssh_identity_file=namespace.ssh_identity_file,
         mpi=_mpi_options(namespace) if namespace.mpi or namespace.jsrun else None,
         jsrun=bool(namespace.jsrun),
-        own_python=bool(namespace.benchmark),
+        options=WorkerOptions(own_python=bool(namespace.benchmark)),
         elastic=elastic,
     )
     checked = with_variables(made, environ)
@@ -202,17 +203,11 @@ def with_variables(settings: LaunchSettings, environ: Mapping[str, str]) -> Laun
         dashboard=checked.integer("HOROVOD_DASHBOARD_PORT") if checked.flag("HOROVOD_DASHBOARD") else None,
         heartbeat_timeout=checked.number("HOROVOD_HEARTBEAT_TIMEOUT"),
         grace=checked.number("HOROVOD_GRACE_SECONDS"),
-        gpus_per_worker=gpus,
-        gpu_affinity=near,
         torch_env=checked.flag("HOROVOD_TORCH_DISTRIBUTED_ENV"),
         torch_port=checked.integer("HOROVOD_TORCH_DISTRIBUTED_PORT"),
-        env_allow=_patterns(checked.text("HOROVOD_ENV_ALLOW")),
-        env_deny=_patterns(checked.text("HOROVOD_ENV_DENY")),
+        env_allow=tuple(patterns(checked.text("HOROVOD_ENV_ALLOW"))),
+        options=settings.options.with_settings(checked),
     )
-
-
-def _patterns(text: str) -> tuple[str, ...]:
-    return tuple(filter(None, text.split(",")))
 
 
 def flag_variables(namespace: argparse.Namespace, environ: Mapping[str, str], config: Config) -> dict[str, str]:

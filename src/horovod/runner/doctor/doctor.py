@@ -149,7 +149,7 @@ def reach(settings: LaunchSettings, environ: Mapping[str, str], signals: SignalQ
             remote=agent.remote,
             connect_seconds=seconds.get(agent.host, 0.0),
             clock_offset=agent.clock_offset if agent.remote else 0.0,
-            gpus_each=settings.gpus_per_worker,
+            gpus_each=settings.options.gpus_per_worker,
             visible_devices=agent.facts.visible_devices if agent.facts is not None else None,
             failure=failures.get(agent.host, ""),
         )
@@ -187,12 +187,11 @@ def _examine(
     probing = dataclasses.replace(
         settings,
         command=boot.arguments("horovod.runner.doctor.probe"),
-        own_python=True,
+        options=msgspec.structs.replace(settings.options, own_python=True, gpus_per_worker=0),
         slots=slots,
         output_filename=None,
         verbose=False,
         collapse=False,
-        gpus_per_worker=0,
     )
     result = Job(probing, environ, signals=signals, results=True, output=_Nowhere()).run()
     if result.stopped_by is not None:

@@ -218,7 +218,9 @@ def job_variables(settings: LaunchSettings, environ: Mapping[str, str]) -> dict[
         LaunchError: A key that the user gave cannot be passed on.
     """
     outside = {name: value for name, value in environ.items() if not (_OURS.fullmatch(name) or _OUTER.match(name))}
-    shared = environment.job_environment(outside, settings.variables, allow=settings.env_allow, deny=settings.env_deny)
+    shared = environment.job_environment(
+        outside, settings.variables, allow=settings.env_allow, deny=settings.options.env_deny
+    )
     return {**shared, "HOROVOD_CONTROLLER": "mpi", **_given_key(settings, environ)}
 
 
@@ -226,7 +228,7 @@ def names_to_export(settings: LaunchSettings, variables: Mapping[str, str], far:
     """Return the names of the variables to pass to the processes. `far` is True if any run on other hosts."""
     passing = variables
     if far:
-        passing = environment.passed_on(variables, settings.env_allow, settings.env_deny, remote=True)
+        passing = environment.passed_on(variables, settings.env_allow, settings.options.env_deny, remote=True)
     names = {*passing, _KEY_FILE} & set(variables)
     return exported(names if far else {*names, PIPE})  # PIPE is set when the job starts
 

@@ -82,7 +82,7 @@ class Job:
             AgentError: An agent cannot be started.
             OSError: The store, a socket or a file cannot be opened.
         """
-        if not self._settings.at_home:
+        if not self._settings.options.whole_environment:
             linux.working_directory()
         elastic = self._settings.elastic
         if elastic is not None:

@@ -10,6 +10,8 @@ import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 
+import msgspec
+
 from horovod.common.contract.descriptors import make_room
 from horovod.common.contract.worker_env import TORCH_PLACE, WorkerEnv
 from horovod.runner.base import linux
@@ -120,14 +122,14 @@ class Orders:
         assert agent.facts is not None
         slots = agent.slots
         threads = environment.omp_threads(agent.facts.cores, slots[0].local_size)
-        local = {} if self._settings.at_home else {"OMP_NUM_THREADS": str(threads)}
+        local = {} if self._settings.options.whole_environment else {"OMP_NUM_THREADS": str(threads)}
         shared = self.shared_environment(agent.remote)
         # Only NCCL needs this; Horovod's own links try every network that two hosts share
         if agent.host in self._interfaces:
             shared.setdefault("NCCL_SOCKET_IFNAME", self._interfaces[agent.host])
         yield StartJob(
             command=[os.fsencode(word) for word in self._settings.command],
-            directory=b"" if self._settings.at_home else linux.working_directory(),
+            directory=b"" if self._settings.options.whole_environment else linux.working_directory(),
             environment=encode({**local, **shared}),
             workers=[Worker(slot.rank, encode(self._own_environment(slot))) for slot in slots],
             key=bytes(self._key),
@@ -135,13 +137,9 @@ class Orders:
             results=results,
             relay=agent.remote,
             own_environment=agent.remote,
-            whole_environment=self._settings.at_home,
-            deny=list(self._settings.env_deny),
             terminal_rank=self._debugged.rank if self._debugged is not None and self.gives_terminal else -1,
             terminal=os.fsencode(self._debugged.terminal) if self._debugged is not None else b"",
-            own_python=self._settings.own_python,
-            gpus_per_worker=self._settings.gpus_per_worker,
-            gpu_affinity=self._settings.gpu_affinity,
+            **msgspec.structs.asdict(self._settings.options),
         )
 
     @property
@@ -171,7 +169,7 @@ class Orders:
             self._settings.variables,
             loopback() if self._on_one_machine else None,
             allow=self._settings.env_allow,
-            deny=self._settings.env_deny,
+            deny=self._settings.options.env_deny,
             remote=remote,
         )
 
@@ -253,20 +251,18 @@ class ElasticOrders:
             yield Payload(self._payload[offset : offset + CHUNK])
         assert agent.facts is not None
         threads = str(environment.omp_threads(agent.facts.cores, max(1, slots)))
-        local = {} if self._settings.at_home else {"OMP_NUM_THREADS": threads}
+        local = {} if self._settings.options.whole_environment else {"OMP_NUM_THREADS": threads}
         yield StartJob(
             command=[os.fsencode(word) for word in self._settings.command],
-            directory=b"" if self._settings.at_home else linux.working_directory(),
+            directory=b"" if self._settings.options.whole_environment else linux.working_directory(),
             environment=encode({**local, **self.shared_environment(agent.remote)}),
             workers=[],
             key=bytes(self._key),
             results=self._results,
             relay=agent.remote,
             own_environment=agent.remote,
-            whole_environment=self._settings.at_home,
-            deny=list(self._settings.env_deny),
-            own_python=self._settings.own_python,
             lasting=True,
+            **msgspec.structs.asdict(self._settings.options),
         )
 
     def worker(self, number: int, host: str) -> StartWorker:
@@ -290,7 +286,7 @@ class ElasticOrders:
             self._settings.variables,
             self._interface,
             allow=self._settings.env_allow,
-            deny=self._settings.env_deny,
+            deny=self._settings.options.env_deny,
             remote=remote,
         )
         told = {"HOROVOD_ELASTIC": "1", "HOROVOD_ELASTIC_TIMEOUT": f"{self._elastic.timeout:g}"}

@@ -209,7 +209,7 @@ def _shell_runs_python(words: Sequence[str]) -> bool:
 
 def users_command(settings: LaunchSettings, payload: bytes | None) -> list[str]:
     """Return the command to check. It is empty for Horovod's own programs and for jobs with a debugged rank."""
-    return [] if payload or settings.own_python or settings.debug_rank is not None else settings.command
+    return [] if payload or settings.options.own_python or settings.debug_rank is not None else settings.command
 
 
 class UninitializedJobCheck:

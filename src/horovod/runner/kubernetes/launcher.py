@@ -16,6 +16,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import FrameType
 
+import msgspec
+
 from horovod._version import __version__
 from horovod.runner.base.errors import AgentError, LaunchError
 from horovod.runner.base.job_result import JobResult
@@ -88,7 +90,8 @@ def settings(given: Orders, environ: Mapping[str, str]) -> tuple[LaunchSettings,
     namespace.hosts = ",".join(f"pod-{number}:{given.slots}" for number in range(pods))
     checked = cli.settings(namespace, given.command, environ)
     elastic = checked.elastic and replace(checked.elastic, hosts=())
-    return replace(checked, at_home=True, elastic=elastic), Wishes(start_timeout=patience(namespace), advice=_ADVICE)
+    options = msgspec.structs.replace(checked.options, whole_environment=True)
+    return replace(checked, options=options, elastic=elastic), Wishes(start_timeout=patience(namespace), advice=_ADVICE)
 
 
 def run(given: Orders, environ: dict[str, str]) -> JobResult:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from horovod.runner.base.arguments import FLAGS, Names
 from horovod.runner.base.errors import LaunchError
 from horovod.runner.plan.hosts import Host, Slot, is_local
+from horovod.runner.plan.worker_options import WorkerOptions
 
 if TYPE_CHECKING:
     from horovod.chaos import Event
@@ -96,20 +97,14 @@ class LaunchSettings:
     heartbeat_timeout: float = 10.0
     grace: float = 30.0  # Seconds for ranks to end by themselves when the user stops the job.
     env_allow: tuple[str, ...] = ()  # Patterns as in `environment.passed_on`.
-    env_deny: tuple[str, ...] = ()
     mpi: MpiOptions | None = None  # options for mpirun, which then starts the workers; None: not used
     jsrun: bool = False
     debug_rank: int | None = None
     dashboard: int | None = None  # Port of the dashboard (0: any); None for no dashboard.
     names: Names = FLAGS  # Names of the settings in messages.
-    gpus_per_worker: int = 0  # Number of GPUs that each worker has alone; 0: every worker sees all GPUs.
-    gpu_affinity: bool = False  # True to run workers on the CPUs near their GPUs.
     torch_env: bool = True  # True to set the variables of torch.distributed in the workers.
     torch_port: int = 0  # Value for MASTER_PORT; 0 selects a free port.
-    # True if the command consists of arguments for the interpreter that runs the host's agent.
-    own_python: bool = False
-    # True if workers get environment and directory of their agent's parent instead of the launcher's.
-    at_home: bool = False
+    options: WorkerOptions = field(default_factory=WorkerOptions)  # options on which the agents act
     elastic: ElasticSettings | None = None  # None for a job that has the same ranks from start to end.
 
     @property
@@ -129,4 +124,4 @@ class LaunchSettings:
     @property
     def whole_command(self) -> list[str]:
         """Command for other launchers and for messages. It includes the interpreter that an agent would add."""
-        return [self.remote_python or sys.executable, *self.command] if self.own_python else self.command
+        return [self.remote_python or sys.executable, *self.command] if self.options.own_python else self.command

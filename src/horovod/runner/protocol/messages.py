@@ -24,6 +24,7 @@ from horovod.common.contract.private_files import Secret
 from horovod.common.network.connecting import free_port
 from horovod.common.network.interfaces import Interface, scan
 from horovod.runner.base.errors import AgentError
+from horovod.runner.plan.worker_options import WorkerOptions
 
 # Facts about a host that its agent reports before it starts any process.
 
@@ -102,7 +103,7 @@ class Payload(msgspec.Struct, frozen=True, tag="payload"):
     data: bytes
 
 
-class StartJob(msgspec.Struct, frozen=True, tag="start"):
+class StartJob(WorkerOptions, frozen=True, tag="start"):
     """Request to start the workers. `environment` replaces the agent's variables; `key` is the job's key."""
 
     command: list[bytes]
@@ -115,14 +116,8 @@ class StartJob(msgspec.Struct, frozen=True, tag="start"):
     relay: bool = False  # True to relay workers' connections to the store as streams, each beginning with StreamOpen.
     # True to take host-specific variables (HOME and others) from the agent's environment.
     own_environment: bool = False
-    whole_environment: bool = False  # True to take all variables that `environment` lacks from the agent's environment.
-    deny: list[str] = []  # Patterns of variables that are not taken from there.
     terminal_rank: int = -1  # Rank whose stdin and stdout are `terminal`; -1 for none.
     terminal: bytes = b""
-    own_python: bool = False  # True if `command` consists of arguments for the agent's own interpreter.
-    # GPUs for each worker alone, from those visible to the agent; 0: every worker sees all GPUs.
-    gpus_per_worker: int = 0
-    gpu_affinity: bool = False  # True to run each worker on the CPUs near its GPUs.
     lasting: bool = False  # True if workers come and go by StartWorker and KillWorker until Stop ends the job.
 
     def __rich_repr__(self) -> _Shown:
