@@ -1,4 +1,6 @@
-"""Simulated hosts, as network namespaces with addresses on one bridge, and optionally limited rates.
+"""Simulated hosts: network namespaces on one bridge, with optional limits of rates and delays of packets.
+
+With a delay, peers/switch.c takes the place of the bridge, because not every kernel has netem. It needs a C compiler.
 
 This leaves no named namespaces on the machine. This process enters a new network namespace, which contains the bridge.
 Another process holds each host's namespace, and always ends when this process ends. Needs root, iproute2 and
@@ -11,7 +13,11 @@ import ctypes
 import os
 import shutil
 import subprocess
+import tempfile
+from pathlib import Path
 from types import TracebackType
+
+from peers.limit import compiler
 
 PROGRAMS = ("ip", "tc", "unshare", "nsenter", "cat")
 GATEWAY = "10.0.0.254"
@@ -52,12 +58,16 @@ class Hosts:
     Attributes:
         count: Number of hosts.
         rate_mbit: Maximum outgoing rate of a host's interface in Mbit/s, or None for no limit.
-        incoming: True if the limit also applies to incoming data.
+        incoming: True if the limit also applies to incoming data, as it always does with a delay.
+        delay_ms: Milliseconds that a packet takes from one host to another.
     """
 
-    def __init__(self, count: int, rate_mbit: float | None = None, incoming: bool = False) -> None:
-        self._count, self._rate, self._incoming = count, rate_mbit, incoming
+    def __init__(
+        self, count: int, rate_mbit: float | None = None, incoming: bool = False, delay_ms: float = 0.0
+    ) -> None:
+        self._count, self._rate, self._incoming, self._delay = count, rate_mbit, incoming, delay_ms
         self._holders: list[subprocess.Popen[bytes]] = []
+        self._hosts: list[int] = []  # pid of the process in each host's namespace
 
     def __enter__(self) -> Hosts:
         libc = ctypes.CDLL(None, use_errno=True)
@@ -65,7 +75,10 @@ class Hosts:
             raise RuntimeError(f"cannot make a network namespace: {os.strerror(ctypes.get_errno())}")
         try:
             run("ip", "link", "set", "lo", "up")
-            run("ip", "link", "add", "bridge0", "type", "bridge")
+            if self._delay:
+                self._start_switch()
+            else:
+                run("ip", "link", "add", "bridge0", "type", "bridge")
             run("ip", "addr", "add", f"{GATEWAY}/24", "dev", "bridge0")
             run("ip", "link", "set", "bridge0", "up")
             for host in range(self._count):
@@ -75,34 +88,49 @@ class Hosts:
             raise
         return self
 
-    def _add(self, host: int) -> None:
-        # This process ends when its stdin is closed, at the latest when its parent ends.
-        holder = subprocess.Popen(
-            ["unshare", "--net", "sh", "-c", "echo; exec cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        )
+    def _hold(self, *command: str) -> subprocess.Popen[bytes]:
+        """Start a process that ends when its stdin is closed, at the latest when this process ends."""
+        holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self._holders.append(holder)
         assert holder.stdout is not None
-        if holder.stdout.read(1) != b"\n":  # the process prints this when its namespace exists
-            raise RuntimeError("unshare --net failed")
+        if not holder.stdout.readline():  # the process prints a line when it is ready
+            raise RuntimeError(f"{' '.join(command)} failed")
+        return holder
+
+    def _start_switch(self) -> None:
+        source = Path(__file__).with_name("peers") / "switch.c"
+        with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+            program = os.path.join(folder, "switch")
+            run(compiler() or "cc", "-O2", "-o", program, str(source))
+            devices = ["bridge0", *(f"port{host}" for host in range(self._count))]
+            self._hold(program, f"{self._rate or 0:g}", f"{self._delay * 1e3:g}", *devices)
+
+    def _add(self, host: int) -> None:
+        holder = self._hold("unshare", "--net", "sh", "-c", "echo; exec cat")
+        self._hosts.append(holder.pid)
         port = f"port{host}"
-        run("ip", "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", str(holder.pid))
-        run("ip", "link", "set", port, "master", "bridge0", "up")
+        if self._delay:
+            run("ip", "link", "set", port, "netns", str(holder.pid), "name", "eth0")
+        else:
+            run("ip", "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", str(holder.pid))
+            run("ip", "link", "set", port, "master", "bridge0", "up")
         for words in (["addr", "add", f"{address(host)}/24", "dev", "eth0"], ["link", "set", "eth0", "up"]):
             run(*self.inside(host, ["ip", *words]))
         run(*self.inside(host, ["ip", "link", "set", "lo", "up"]))
-        if self._rate is not None:
+        if self._rate is not None and not self._delay:
             run(*self.inside(host, ["tc", "qdisc", "add", "dev", "eth0", *shaping(self._rate)]))
             if self._incoming:
                 run("tc", "qdisc", "add", "dev", port, *shaping(self._rate))
 
     def inside(self, host: int, command: list[str]) -> list[str]:
         """Return the command line that runs `command` in the host's network namespace."""
-        return ["nsenter", f"--net=/proc/{self._holders[host].pid}/ns/net", "--", *command]
+        return ["nsenter", f"--net=/proc/{self._hosts[host]}/ns/net", "--", *command]
 
     def close(self) -> None:
         for holder in self._holders:
             holder.communicate(timeout=10)  # close the stdin of the process, which ends it
         self._holders.clear()
+        self._hosts.clear()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
