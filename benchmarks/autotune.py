@@ -1,7 +1,8 @@
 """Compare step times with the default settings and with those that autotune finds.
 
     python benchmarks/autotune.py small                                # 200 small tensors, on this host
-    python benchmarks/autotune.py layers --hosts 4 --rate 1000         # on simulated hosts
+    python benchmarks/autotune.py resnet50 --hosts 4 --rate 1000       # on simulated hosts
+    python benchmarks/autotune.py layers --hosts 4 --rate 100 --delay 5
 
 Runs one job that searches and stores its result. Then it alternates jobs with the defaults and jobs that use the
 result, and prints the median step of each with its range over the jobs. Simulated hosts are network namespaces
@@ -34,6 +35,7 @@ def program(workload: str, steps: int, seconds: float, out: str) -> None:
     import time
 
     import torch
+    from cases import resnet50
     from planner_program import Layer
 
     import horovod.torch as hvd
@@ -45,6 +47,9 @@ def program(workload: str, steps: int, seconds: float, out: str) -> None:
     if workload == "small":
         model = torch.nn.ParameterList(torch.nn.Parameter(torch.randn(width)) for _ in range(200))
         loss = lambda: sum((p * p).sum() for p in model)  # noqa: E731
+    elif workload == "resnet50":
+        model = torch.nn.ParameterList(torch.nn.Parameter(torch.full(shape, 0.01)) for shape in resnet50())
+        loss = lambda: sum(p.sum() for p in model)  # noqa: E731
     elif workload == "gpt":
         layers = [torch.nn.TransformerEncoderLayer(width, 4, 4 * width, 0.0, batch_first=True) for _ in range(4)]
         model = torch.nn.Sequential(torch.nn.Embedding(96, width), *layers, torch.nn.Linear(width, 96))
@@ -105,7 +110,8 @@ def compare(args: argparse.Namespace, folder: Path, run: Callable[[list[str], En
     for _ in range(args.repeats):
         default.append(job(args.short)[0])
         tuned.append(job(args.short, HOROVOD_AUTOTUNE_REUSE="1")[0])
-    where = f"{args.hosts} hosts, {args.rate:g} Mbit/s" if args.hosts else f"{args.ranks} ranks, 1 host"
+    delay = f", {args.delay:g} ms" if args.delay else ""
+    where = f"{args.hosts} hosts, {args.rate:g} Mbit/s{delay}" if args.hosts else f"{args.ranks} ranks, 1 host"
 
     def cell(times: list[float]) -> str:
         return f"{median(times) * 1e3:.1f} ({min(times) * 1e3:.1f}-{max(times) * 1e3:.1f})"
@@ -116,10 +122,11 @@ def compare(args: argparse.Namespace, folder: Path, run: Callable[[list[str], En
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("workload", choices=["small", "gpt", "layers"])
+    parser.add_argument("workload", choices=["small", "resnet50", "gpt", "layers"])
     parser.add_argument("--ranks", type=int, default=2, help="ranks on this host (default 2)")
     parser.add_argument("--hosts", type=int, default=0, help="simulated hosts with one rank each (default: none)")
     parser.add_argument("--rate", type=float, default=1000, help="Mbit/s of each simulated host's link (default 1000)")
+    parser.add_argument("--delay", type=float, default=0.0, help="ms of a packet between hosts (default: none)")
     parser.add_argument("--steps", type=int, default=800, help="steps of the job that searches (default 800)")
     parser.add_argument("--short", type=int, default=90, help="steps of the other jobs (default 90)")
     parser.add_argument("--sample", type=int, default=10, help="steps per sample (default 10)")
@@ -142,7 +149,7 @@ def main() -> None:
             return
         if why := namespaces.missing():
             sys.exit(f"benchmarks/autotune.py: {why}")
-        with namespaces.Hosts(args.hosts, args.rate, incoming=True) as hosts:
+        with namespaces.Hosts(args.hosts, args.rate, incoming=True, delay_ms=args.delay) as hosts:
             compare(
                 args, folder, lambda words, more: run_on_hosts(hosts, args.hosts, words, folder, args.timeout, more)
             )

@@ -1,17 +1,19 @@
 """Compare training strategies with equal sample budgets: loss, bytes, staleness, and time on slow links.
 
-    python benchmarks/strategies.py [--task digits] [--np 4] [--seeds 3] [--samples 60000] [--plot strategies]
+    python benchmarks/strategies.py [--task digits] [--np 4] [--seeds 3] [--samples 60000] [--links] [--plot strategies]
 
 Runs examples/strategies/compare.py for each seed with all ranks at full speed, and once with rank 1 at half speed, and
-prints Markdown tables. Losses and staleness are measured. **Bytes and times on links are calculated**
-(`cost`): all ranks share this machine's memory, so the tables add to the measured compute time of a step the time that
-its bytes and messages would take on each link (`LINKS`). Nothing is overlapped in this calculation.
+prints Markdown tables. Losses and staleness are measured, the bytes of a step are calculated (`cost`). With ``--links``
+the job of the first seed also runs on simulated hosts (namespaces.py) with one rank each, joined by each of `LINKS`,
+and all its times are measured. Without it, the times on links are calculated: the compute time of a step, plus what its
+bytes and messages take without any overlap.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
 import statistics
 import subprocess
 import sys
@@ -20,9 +22,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import namespaces
+from planner import run as run_on_hosts
+
 EXAMPLE = Path(__file__).resolve().parents[1] / "examples/strategies/compare.py"
 LINKS = {"10 Gbit/s": (1.25e9, 50e-6), "1 Gbit/s": (1.25e8, 100e-6), "100 Mbit/s, 20 ms": (1.25e7, 20e-3)}
-"""Bytes per second in each direction, and seconds per message."""
+"""Bytes per second in each direction, and seconds per message. Those below 1 ms are not simulated."""
 
 
 @dataclass(frozen=True)
@@ -56,19 +61,28 @@ def seconds(one: Cost, link: tuple[float, float], compute: float) -> float:
     return compute + one.sent / rate + one.messages * latency
 
 
-def run(seed: int, slow: int, args: argparse.Namespace) -> dict[str, dict[str, Any]]:
-    """Run one job and return its results by strategy, or read them from the folder ``--results``.
+def run(seed: int, slow: int, args: argparse.Namespace, link: str = "") -> dict[str, dict[str, Any]]:
+    """Run one job on this host or on simulated hosts, and return its results by strategy.
 
-    Raises subprocess errors if the job fails or takes longer than ``--timeout`` seconds.
+    Read them instead if the folder ``--results`` has them. Raises an error if the job fails or takes longer than
+    ``--timeout`` seconds.
     """
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(args.results or folder) / f"{args.task}-{seed}-{slow}.json"
+        name = "-".join([args.task, str(seed), str(slow), *re.findall(r"\w+", link)])
+        path = Path(args.results or folder) / f"{name}.json"
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
             flags = ["--task", args.task, "--seed", seed, "--slow", slow, "--json", path]
             flags += ["--samples", args.samples, "--every", args.every, "--batch", args.batch]
-            command = [sys.executable, "-m", "horovod.runner", "-np", args.np, sys.executable, EXAMPLE, *flags]
-            subprocess.run([str(part) for part in command], check=True, timeout=args.timeout, stdout=subprocess.DEVNULL)
+            program = [sys.executable, *map(str, [EXAMPLE, *flags])]
+            if link:
+                rate, latency = LINKS[link]
+                delay_ms = latency * 1e3 if latency >= 1e-3 else 0.0
+                with namespaces.Hosts(args.np, rate * 8e-6, incoming=True, delay_ms=delay_ms) as hosts:
+                    run_on_hosts(hosts, args.np, program, Path(folder), args.timeout, {})
+            else:
+                command = [sys.executable, "-m", "horovod.runner", "-np", str(args.np), *program]
+                subprocess.run(command, check=True, timeout=args.timeout, stdout=subprocess.DEVNULL)
         return {one["strategy"]: one for one in json.loads(path.read_text())}
 
 
@@ -78,9 +92,12 @@ def table(rows: list[list[str]]) -> str:
 
 
 def report(
-    results: dict[str, list[dict[str, Any]]], slowed: dict[str, dict[str, Any]], args: argparse.Namespace
+    results: dict[str, list[dict[str, Any]]],
+    slowed: dict[str, dict[str, Any]],
+    on_links: dict[str, dict[str, dict[str, Any]]],
+    args: argparse.Namespace,
 ) -> str:
-    """Return all tables as Markdown text."""
+    """Return all tables as Markdown text. ``on_links`` holds the measured results of each link, if any."""
     # Synchronous training communicates during the backward pass. So take the computation time from a strategy that
     # communicates separately.
     compute = statistics.median(one["busy"] / one["steps"] for one in results["local"])
@@ -90,11 +107,13 @@ def report(
         losses = [one["loss"] for one in runs]
         each = cost(strategy, 4 * runs[0]["parameters"], args.np, args.every)
         steps = runs[0]["steps"]
-        times = [f"{steps * seconds(each, link, compute):.1f}" for link in LINKS.values()]
+        calculated = {name: steps * seconds(each, link, compute) for name, link in LINKS.items()}
+        times = [f"{on_links[name][strategy]['seconds'] if on_links else calculated[name]:.1f}" for name in LINKS]
         spread = f"{min(losses):.4f} to {max(losses):.4f}"
         rows.append([strategy, str(steps), f"{statistics.mean(losses):.4f}", spread, f"{each.sent / 1e3:.1f}", *times])
     text = f"{args.task}, {args.np} ranks, {args.samples} samples, {compute * 1e3:.2f} ms of compute a step\n\n"
-    text += table(rows) + "\n\nRank 1 at half speed (measured on this machine):\n\n"
+    text += table(rows) + f"\n\nTimes on links are {'measured' if on_links else 'calculated'}.\n\n"
+    text += "Rank 1 at half speed (measured on this machine):\n\n"
     rows = [["strategy", "held-out loss", "seconds", "seconds at full speed", "updates by staleness"]]
     for strategy, one in slowed.items():
         staleness = ", ".join(f"{k}: {v}" for k, v in one["staleness"].items())
@@ -103,22 +122,33 @@ def report(
     return text + table(rows)
 
 
-def plot(results: dict[str, list[dict[str, Any]]], args: argparse.Namespace) -> None:
-    """Draw the held-out loss of rank 0 over samples, and over bytes sent by the busiest rank."""
+def plot(
+    results: dict[str, list[dict[str, Any]]],
+    slowed: dict[str, dict[str, Any]],
+    on_links: dict[str, dict[str, dict[str, Any]]],
+    args: argparse.Namespace,
+) -> None:
+    """Draw the held-out loss of rank 0 over samples, bytes of the busiest rank, and seconds, for the first seed."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(1, 2, figsize=(10, 4), sharey=True)
+    link = list(LINKS)[-1]
+    figure, axes = pyplot.subplots(1, 4 if on_links else 3, figsize=(16 if on_links else 12, 4), sharey=True)
     for strategy, runs in results.items():
-        samples, losses = zip(*runs[0]["curve"], strict=True)
-        each = cost(strategy, 4 * runs[0]["parameters"], args.np, args.every).sent
-        share = runs[0]["steps"] / runs[0]["curve"][-1][0]
+        first = runs[0]
+        samples, losses, _ = zip(*first["curve"], strict=True)
+        sent = cost(strategy, 4 * first["parameters"], args.np, args.every).sent * first["steps"] / samples[-1]
         axes[0].plot(samples, losses, label=strategy)
-        axes[1].plot([each * share * n / 1e6 for n in samples], losses, label=strategy)
+        axes[1].plot([sent * n / 1e6 for n in samples], losses)
+        for axis, one in zip(axes[2:], [slowed, *([on_links[link]] if on_links else [])], strict=True):
+            axis.plot(*list(zip(*one[strategy]["curve"], strict=True))[:0:-1])
     axes[0].set(xlabel="samples", ylabel="held-out loss", yscale="log")
     axes[1].set(xlabel="MB sent by the busiest rank", xscale="log")
+    axes[2].set(xlabel="seconds, rank 1 at half speed")
+    if on_links:
+        axes[3].set(xlabel=f"seconds, {link}", xscale="log")
     axes[0].legend()
     figure.tight_layout()
     figure.savefig(f"{args.plot}.svg")
@@ -134,13 +164,18 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=20)
     parser.add_argument("--timeout", type=float, default=300, help="seconds for one job (default %(default)s)")
     parser.add_argument("--results", help="folder that keeps the results of jobs; those that it has are not run again")
+    parser.add_argument("--links", action="store_true", help="measure the times on links; needs root, iproute2 and cc")
     parser.add_argument("--plot", help="draw the curves to PLOT.svg; needs matplotlib")
     args = parser.parse_args()
+    if args.links and (why := namespaces.missing()):
+        sys.exit(f"benchmarks/strategies.py: {why}")
     runs = [run(seed, -1, args) for seed in range(1, args.seeds + 1)]
     results = {strategy: [one[strategy] for one in runs] for strategy in runs[0]}
-    print(report(results, run(1, 1, args), args))
+    slowed = run(1, 1, args)
+    on_links = {link: run(1, -1, args, link) for link in LINKS} if args.links else {}
+    print(report(results, slowed, on_links, args))
     if args.plot:
-        plot(results, args)
+        plot(results, slowed, on_links, args)
 
 
 if __name__ == "__main__":

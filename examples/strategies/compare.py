@@ -140,7 +140,7 @@ def train(args: argparse.Namespace, task: Any, model: nn.Module, optimizer: Any,
         busy += seconds
         optimizer.step()
         if step % max(1, steps // 8) == 0:
-            curve.append((step * args.batch * workers, held_out_loss(task, model)))
+            curve.append((step * args.batch * workers, held_out_loss(task, model), time.perf_counter() - began))
     total = time.perf_counter() - began
     return {"steps": steps, "curve": curve, "seconds": total, "busy": busy}
 
