@@ -1,1 +1,1 @@
-"""Output of the workers: lines, progress bars, files, and the launcher's own terminal."""
+"""Output of a job: lines of the workers, progress bars, output files, and the launcher's terminal."""

@@ -1,4 +1,7 @@
-"""Progress bars at the bottom of a terminal. Functions return bytes, and callers pass the size of the terminal."""
+"""Progress bars at the bottom of a terminal.
+
+Functions return the bytes to write. The caller passes the size of the terminal.
+"""
 
 from __future__ import annotations
 
@@ -8,20 +11,26 @@ from dataclasses import dataclass
 
 from horovod.runner.output.row import Row, cells_of, cut
 
-ERASE = b"\r\x1b[K"  # Erases the line of the cursor.
-MARGIN = 3  # Columns left free for the ^C or ^Z that a terminal shows at the cursor.
-LINES_LIMIT = 1000  # Upper bound for the height of a terminal.
-FRAME = 0.05  # Seconds between two redraws.
+ERASE = b"\r\x1b[K"
+MARGIN = 3  # The rightmost MARGIN columns stay empty, because a terminal shows ^C or ^Z at the cursor.
+LINES_LIMIT = 1000  # The code assumes that a terminal has at most LINES_LIMIT lines.
+FRAME = 0.05  # The bars are redrawn at most every FRAME seconds.
 _SGR = re.compile("\x1b\\[[0-9;:]*m")
 _TO_THE_END = "\x1b[K"
 _BELOW = "\x1b[J"
 
-Source = tuple[int, int]  # rank, stream
+Source = tuple[int, int]  # (rank, stream), where stream is 1 for stdout and 2 for stderr
 
 
 @dataclass(frozen=True)
 class Bars:
-    """Progress bars of one stream: one or more rows, and the prefix to print before each."""
+    """Progress bars that one rank draws on one stream.
+
+    Attributes:
+        stream: 1 for stdout, 2 for stderr.
+        prefix: Text to print before each bar, such as the rank.
+        rows: Lines of the terminal that contain the bars.
+    """
 
     stream: int
     prefix: str
@@ -29,25 +38,26 @@ class Bars:
 
 
 class Area:
-    r"""Rows below the last output line: one per progress bar, in rank order, and the launcher's status line.
+    r"""Area below the last output line, with the progress bars in rank order and the launcher's status line.
 
-    The cursor stays behind the last character. To print lines above the area: erase it, write the lines, draw it.
+    The cursor stays behind the last character of the area. To print lines above it, erase the area, write the lines,
+    and draw it again.
 
-    `full` is True if the terminal can erase and move up. Otherwise, a single row is rewritten with \r. It shows the
-    first bar and the number of other bars.
+    If `full` is True, the terminal can erase lines and move the cursor up. If it is False, the area is a single row
+    that is rewritten with \r. This row shows the first bar and the number of other bars.
     """
 
     def __init__(self, full: bool) -> None:
         self.full = full
-        self.stream = 2  # stream on which the area is drawn
+        self.stream = 2  # The area is drawn on stdout (1) or stderr (2).
         self.changed = False
-        self.next = 0.0  # earliest time of the next redraw
+        self.next = 0.0  # monotonic time before which the area is not redrawn
         self._bars: dict[Source, Bars] = {}
         self._status = ""
         self._drawn: list[str] = []
 
     def draw(self, source: Source, bars: Bars) -> None:
-        """Set the bars of a source. If `bars` has no rows, remove them."""
+        """Set the progress bars of one stream. Remove the bars if `bars` has no rows."""
         if bars.rows:
             self._bars[source] = bars
         elif self._bars.pop(source, None) is None:
@@ -55,7 +65,7 @@ class Area:
         self.changed = True
 
     def say(self, status: str) -> None:
-        """Set the launcher's status line; an empty string removes it."""
+        """Set the launcher's status line. An empty string removes the line."""
         if status != self._status:
             self._status, self.changed = status, True
 
@@ -66,11 +76,11 @@ class Area:
 
     @property
     def stands(self) -> bool:
-        """True if any row is drawn."""
+        """True if the area currently occupies any row of the terminal."""
         return bool(self._drawn)
 
     def move_down(self, lines: int) -> None:
-        """Record that the cursor has moved down because the user pressed Enter."""
+        """Record that the user pressed Enter, which moved the cursor down by `lines` lines."""
         if self._drawn and self.full:
             self._drawn += [""] * min(lines, LINES_LIMIT - len(self._drawn))
 
@@ -85,7 +95,7 @@ class Area:
         return (_up(len(drawn)) + (_BELOW if len(drawn) > 1 else _TO_THE_END)).encode()
 
     def frame(self, columns: int, lines: int, now: float) -> bytes:
-        """Return the bytes that update the area on a terminal of this size."""
+        """Return the bytes that redraw the area on a terminal of `columns` by `lines` characters."""
         self.changed, self.next = False, now + FRAME
         columns = max(1, columns - MARGIN)
         rows = self._fitting(columns, max(1, lines - 1)) if self.full else self._one(columns)
@@ -129,7 +139,7 @@ class Area:
         return [row.shown(bar.prefix, columns) for bar, row in bars[:room]] + more + status
 
     def _choose_stream(self, bars: list[tuple[Bars, Row]]) -> None:
-        if not self._drawn:  # otherwise, rows drawn on the other stream could not be erased
+        if not self._drawn:  # Keep the stream while rows are drawn, because they can only be erased on the same stream.
             self.stream = bars[0][0].stream if bars else 2
 
     def _one(self, columns: int) -> list[str]:
@@ -147,7 +157,7 @@ def _others(count: int) -> str:
 
 
 def _up(lines: int) -> str:
-    """Return the escape sequence that moves the cursor up to column 1 of the first of the last `lines` lines."""
+    """Return the escape sequence that moves the cursor to column 1, `lines` - 1 lines up."""
     if not lines:
         return ""
     return f"\r\x1b[{lines - 1}A" if lines > 1 else "\r"

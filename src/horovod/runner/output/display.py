@@ -1,4 +1,4 @@
-"""Classes that show and record the workers' output and the launcher's messages, with prefixes and bars."""
+"""Display and record of the workers' output and the launcher's messages, with prefixes and progress bars."""
 
 from __future__ import annotations
 
@@ -20,21 +20,24 @@ from horovod.runner.plan.settings import LaunchSettings
 from horovod.runner.protocol.messages import Output
 
 _NEVER = float("inf")
-LOG_INTERVAL = 10.0  # seconds between two log lines of a progress bar, if the output is a file or pipe
+LOG_INTERVAL = 10.0  # A progress bar is logged every LOG_INTERVAL seconds if the output is a file or pipe.
 
 
 class BarBoard:
-    """Streams that currently draw progress bars. `prefix` returns the prefix for the bars of a stream."""
+    """Collection of the output streams that currently draw progress bars.
+
+    `prefix` is a function that returns the text to print before the bars of a stream.
+    """
 
     def __init__(self, queue: OutputSink, prefix: Callable[[Source], str]) -> None:
         self._queue = queue
         self._prefix = prefix
         self._texts: dict[Source, StreamText] = {}
-        self._dues: dict[Source, float] = {}  # Time at which each stream must be handled even without new output.
-        self._soonest = _NEVER  # Lower bound of all times in `_dues`.
+        self._dues: dict[Source, float] = {}  # Time at which each stream needs attention even if it writes nothing.
+        self._soonest = _NEVER  # Lower bound of the times in `_dues`.
 
     def follow(self, source: Source, text: StreamText) -> None:
-        """Update the bars of a stream after it has written, or after its lines have been taken."""
+        """Redraw the bars of a stream, because it has written something or some of its lines became final."""
         self._dues.pop(source, None)
         if text.drawing:
             self._texts[source] = text
@@ -52,7 +55,7 @@ class BarBoard:
             self._soonest = min(self._soonest, due)
 
     def due(self, now: float) -> list[tuple[Source, StreamText]]:
-        """Return the streams that may have final lines, or bars to be logged, at time `now`."""
+        """Return the streams whose time has come: their lines can be final, or their bars must be logged."""
         if now < self._soonest:
             return []
         due = [source for source, at in self._dues.items() if at <= now]
@@ -60,19 +63,19 @@ class BarBoard:
         return [(source, self._texts[source]) for source in due]
 
     def logged(self, source: Source, now: float) -> list[bytes]:
-        """Return the log lines of the stream's bars that are due."""
+        """Return log lines for those progress bars of the stream that must be logged now."""
         if self._queue.shows_bars(source[1]) or source not in self._texts:
             return []
         rows = [(row, _due(row)) for row in self._texts[source].seen()]
         return [row.logged(now) for row, due in rows if due is not None and due <= now]
 
     def next_due(self) -> float | None:
-        """Return the time at which `due` must be called next, or None."""
+        """Return the time at which the caller must call `due` again, or None if no stream draws bars."""
         return self._soonest if self._dues else None
 
 
 def _due(row: Row) -> float | None:
-    """Return the time at which the bar must be logged, or None."""
+    """Return the time at which this progress bar must be logged next, or None if it has not changed."""
     if row.left is not None or not row.changed or row.since is None:
         return None
     return row.since + LOG_INTERVAL
@@ -81,12 +84,12 @@ def _due(row: Row) -> float | None:
 class Display:
     """Display of the workers' output on the launcher's stdout and stderr.
 
-    Only whole lines are shown, so lines of different ranks never mix. Text that still changes, such as a progress bar,
-    is drawn below them on a terminal. In a file or pipe, it is logged at intervals. The caller must call `tick` at
-    `next_due`.
+    The display shows only whole lines, so lines of different ranks never mix. On a terminal, it draws progress bars
+    below these lines. In a file or pipe, it logs progress bars at intervals. The caller must call `tick` at the time
+    that `next_due` returns.
 
-    In elastic jobs, all ranks here are worker numbers. `rank_of` returns the current rank of a worker; None means a new
-    worker, which is shown as `[new 4]`. `join` adds a worker.
+    In elastic jobs, all methods take worker numbers instead of ranks. `rank_of` returns the current rank of a worker,
+    or None if the worker is new and is shown as `[new 4]`. `join` adds a worker.
 
     Args:
         queue: Sink to which the lines are written.
@@ -96,7 +99,7 @@ class Display:
         with_host: True to show the host as well.
         collapse: True to show a line only once if several ranks write it within half a second. Tracebacks that end
             several ranks are always shown once.
-        cut: Function that returns how many lines to omit at the start of such a traceback.
+        cut: Function that returns how many lines to omit at the start of a traceback that ended several ranks.
         rank_of: Function that returns the current rank of a worker.
     """
 
@@ -124,13 +127,13 @@ class Display:
         self._board = BarBoard(queue, lambda source: self._label((source[0],), source[1]))
 
     def join(self, worker: int) -> None:
-        """Add a worker. Its host must already be in `hosts`."""
+        """Add a worker. The caller must have stored the worker's host in `hosts`."""
         self._farewells.join(worker)
         if self._collapser is not None:
             self._collapser.join(worker)
 
     def show(self, rank: int, stream: int, data: bytes, now: float) -> None:
-        """Show what the rank has written to its stdout (1) or stderr (2)."""
+        """Show data that the rank has written to stdout (1) or stderr (2)."""
         text = self._texts.get((rank, stream))
         if text is None:
             text = self._texts[rank, stream] = StreamText(contain=self._queue.is_terminal(stream))
@@ -141,14 +144,14 @@ class Display:
         self._board.follow((rank, stream), text)
 
     def _go_on(self, rank: int, stream: int, now: float) -> None:
-        """Show the final lines of this stream, because the rank wrote them before it wrote to its other stream."""
+        """Show the final lines of the rank's other stream, which the rank wrote before the new output."""
         text = self._texts.get((rank, stream))
         if text is not None and text.drawing and (lines := text.settle(now, at_once=True)):
             self._take_lines(rank, stream, now, lines)
             self._board.follow((rank, stream), text)
 
     def finish(self, rank: int, now: float) -> None:
-        """Show the remaining output of a rank that has ended, even without a newline."""
+        """Show the remaining output of a rank that has ended. The last line can lack a newline."""
         for stream in STREAMS:
             text = self._texts.get((rank, stream))
             if text is not None:
@@ -160,12 +163,12 @@ class Display:
         self.tick(now)
 
     def forget(self, worker: int) -> None:
-        """Drop the state of a worker whose output is complete."""
+        """Forget a worker that will write no more output."""
         for stream in STREAMS:
             self._texts.pop((worker, stream), None)
 
     def next_due(self) -> float | None:
-        """Return the time at which `tick` must be called next if no output arrives, or None."""
+        """Return the time at which the caller must call `tick` if no output arrives, or None."""
         dues = (
             self._farewells.next_due(),
             self._collapser.next_due() if self._collapser is not None else None,
@@ -175,7 +178,7 @@ class Display:
         return min((due for due in dues if due is not None), default=None)
 
     def tick(self, now: float) -> None:
-        """Show all lines that are due."""
+        """Show the lines and progress bars whose delay has passed."""
         for source, text in self._board.due(now):
             lines = text.settle(now) + self._board.logged(source, now)
             self._take_lines(*source, now, lines)
@@ -195,11 +198,11 @@ class Display:
         self.tick(float("inf"))
 
     def _put(self, ranks: Collection[int], stream: int, line: bytes) -> None:
-        """Write a line that these ranks have written."""
+        """Write one line, with a prefix that names the ranks that wrote it."""
         self._queue.put(stream, self._prefix_of(ranks, stream) + line)
 
     def _take_lines(self, rank: int, stream: int, now: float, lines: list[bytes]) -> None:
-        if stream == 2 and self._collapser is None:  # the collapser merges all lines, including tracebacks
+        if stream == 2 and self._collapser is None:  # The collapser, if there is one, already merges tracebacks.
             lines = self._farewells.add(rank, lines, now)
         if not lines:
             return
@@ -233,23 +236,18 @@ class Display:
         return ",".join(filter(None, [known, *new]))
 
 
-# Everything that the launcher shows or records: the workers' lines, its own messages, one file per rank, and the last
-# stderr output of each worker.
-#
-# The last stderr output explains why a worker ended.
-
-
 class FirstException:
-    """Value of `cut` for `Farewells` if the caller of `horovod.run` gets the exception of the first failed rank.
+    """Function for `cut` of `Farewells` that shortens the first exception to its message.
 
-    Of the first exception that a rank raised itself, only the message is shown.
+    It is used when `horovod.run` raises this exception in its caller, with the traceback. Later exceptions are shown in
+    full.
     """
 
     def __init__(self) -> None:
         self._met = False
 
     def __call__(self, lines: Sequence[bytes]) -> int:
-        """Return the number of lines to omit at the start of a rank's last lines."""
+        """Return the number of lines to omit from the output with which a rank ended."""
         texts = [line.decode(errors="replace").rstrip("\r\n") for line in lines]
         exception, victim = first_failure.find_exception("\n".join(texts))
         if self._met or victim or not exception:
@@ -260,7 +258,11 @@ class FirstException:
 
 
 class Screen:
-    """Everything that the launcher shows. The launcher's loop must call the `write` method of `queue`."""
+    """All output of the launcher: the workers' lines, its own messages, and one file per rank.
+
+    It keeps the last stderr output of each worker, which explains why a worker ended. The launcher's loop must call
+    `queue.write`.
+    """
 
     def __init__(
         self,
@@ -273,18 +275,19 @@ class Screen:
     ) -> None:
         """Create the display and the output files.
 
-        In elastic jobs, all ranks here are worker numbers, and `join` adds a worker.
+        In elastic jobs, all methods take worker numbers instead of ranks, and `join` adds a worker.
 
         Args:
             settings: Settings of the job.
-            output: Destination of the output; by default this process's stdout and stderr.
-            told: True if the caller gets the exception of the rank that fails first. Only its message is then shown.
-            sink: Dashboard that also gets everything that is shown.
-            hosts: Host of each worker by number; only in elastic jobs.
+            output: Destination of the output. The default is this process's stdout and stderr.
+            told: True if `horovod.run` raises the exception of the first failed rank. Only the exception's message is
+                shown then.
+            sink: Dashboard that receives a copy of all output.
+            hosts: Host of each worker by worker number. Only for elastic jobs.
             rank_of: Function that returns the current rank of a worker.
 
         Raises:
-            OSError: The files cannot be created.
+            OSError: The output files cannot be created.
         """
         self.sink = sink or DashboardSink()
         self.queue = output or OutputQueue()
@@ -305,16 +308,16 @@ class Screen:
             self._files = RankFiles(settings.output_filename, settings.size)
 
     def join(self, worker: int) -> None:
-        """Add a worker of an elastic job. Raises RankFileError if its files cannot be created."""
+        """Add a worker of an elastic job. Raises RankFileError if the worker's output files cannot be created."""
         self._tails[worker] = bytearray()
         self.display.join(worker)
         self._with_files(lambda files: files.join(worker))
 
     def show(self, report: Output) -> None:
-        """Show the output of a worker. It may have ended already, because its children can still write.
+        """Show output of a worker, which can arrive after the worker's end because its children can still write.
 
         Raises:
-            RankFileError: A file cannot be written. No files are written after that.
+            RankFileError: An output file cannot be written. No output files are written after this error.
         """
         rank, stream = report.rank, report.stream
         if stream == 2 and (tail := self._tails.get(rank)) is not None:
@@ -337,18 +340,18 @@ class Screen:
                 raise
 
     def finish(self, rank: int) -> None:
-        """Record that the rank has ended. Raises RankFileError if its files cannot be written."""
+        """Record that the rank has ended. Raises RankFileError if its output files cannot be written."""
         self.display.finish(rank, time.monotonic())
         if self._leave:
             self._with_files(lambda files: files.finish(rank))
 
     def forget(self, worker: int) -> None:
-        """Drop the records of a worker that has ended and is not needed any more."""
+        """Forget a worker that has ended and whose output is not needed any more."""
         self._tails.pop(worker, None)
         self.display.forget(worker)
 
     def tail(self, rank: int) -> str:
-        """Return the last stderr output of the rank; empty if the worker was forgotten."""
+        """Return the last stderr output of the rank, or an empty string if the worker was forgotten."""
         return self._tails.get(rank, b"").decode(errors="replace")
 
     def tails(self) -> dict[int, str]:
@@ -356,7 +359,7 @@ class Screen:
         return {rank: self.tail(rank) for rank in self._tails}
 
     def say(self, text: str) -> None:
-        """Show a message of the launcher."""
+        """Show one of the launcher's own messages."""
         self.sink.launcher_message(text)
         self._write(text)
 
@@ -370,7 +373,7 @@ class Screen:
             self._write(f"live page: {self.sink.address}")
 
     def close(self) -> None:
-        """Close files and output. Raises RankFileError if a delayed write fails."""
+        """Close the output files and the terminal. Raises RankFileError if a delayed write fails."""
         files, self._files = self._files, None
         try:
             if files is not None:

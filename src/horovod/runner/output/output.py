@@ -1,4 +1,4 @@
-"""Destinations of the workers' output: a non-blocking queue to the launcher's stdout and stderr, or Python streams."""
+"""Destinations of the workers' output: a non-blocking queue for stdout and stderr, or Python streams."""
 
 from __future__ import annotations
 
@@ -15,24 +15,31 @@ from typing import Any
 
 from horovod.runner.output.bars import Area, Bars, Source
 
-PIPE_PIECE = 4096  # Bytes that a pipe or terminal takes without blocking if poll() reports it as writable (PIPE_BUF).
+PIPE_PIECE = 4096  # a pipe takes PIPE_BUF bytes without blocking if poll() reports it as writable
 FILE_PIECE = 1 << 20
-DRAW_LIMIT = 1 << 16  # Queued bytes above which no progress bars are drawn.
-WRITE_SECONDS = 0.05  # Seconds after which one call of `write` returns.
-FULL_SECONDS = 0.01  # Seconds until the next attempt if a terminal is full although poll() reports it as writable.
-LEAVE_SECONDS = 1.0  # Seconds for writing the queue before the launcher is suspended.
+DRAW_LIMIT = 1 << 16  # No progress bars are drawn while more than DRAW_LIMIT bytes are queued.
+WRITE_SECONDS = 0.05  # One call of `write` lasts at most about WRITE_SECONDS.
+FULL_SECONDS = 0.01  # Writing pauses for FULL_SECONDS if a terminal is full although poll() reports it as writable.
+LEAVE_SECONDS = 1.0  # The launcher writes queued bytes for at most LEAVE_SECONDS before it is suspended.
 
 
 class OutputSink:
-    """Destination of the launcher's output: whole lines in one order, and text below them that still changes."""
+    """Destination of the launcher's output: whole lines, and below them the progress bars and status line.
+
+    Attributes:
+        pending: Number of queued bytes.
+        broken: True if output was lost, because a reader such as `head` has ended or a disk is full.
+        trouble: Reason for the lost output, for messages. Empty if no output was lost.
+        reader_gone: True if output was lost because its reader has ended.
+    """
 
     def __init__(self, terminals: Collection[int], together: bool, full: bool = False) -> None:
-        r"""Create the areas for progress bars on those streams that are terminals.
+        r"""Create an area for progress bars on each stream that is a terminal.
 
         Args:
-            terminals: Streams that go to a terminal, or to something else that handles \r in the same way.
-            together: True if both streams go to the same place.
-            full: True if the terminals can erase and move the cursor up.
+            terminals: Streams that go to a terminal, or to another viewer that handles \r like a terminal.
+            together: True if stdout and stderr go to the same place.
+            full: True if the terminals can erase lines and move the cursor up.
         """
         self._terminals = frozenset(terminals)
         areas = {stream: Area(full) for stream in self._terminals}
@@ -41,26 +48,26 @@ class OutputSink:
         self._areas = areas
         self._each_area = tuple({id(area): area for area in areas.values()}.values())
         self._lent = False
-        self.pending = 0  # Number of queued bytes.
-        self.broken = False  # True if output is lost, because a reader such as `head` has ended or a disk is full.
-        self.trouble = ""  # Reason for `broken`, for messages.
-        self.reader_gone = False  # True if the reason is that a reader has ended.
+        self.pending = 0
+        self.broken = False
+        self.trouble = ""
+        self.reader_gone = False
 
     def is_terminal(self, stream: int) -> bool:
         """Return True if the stream goes to a terminal."""
         return stream in self._terminals
 
     def shows_bars(self, stream: int) -> bool:
-        """Return True if `draw` has an effect on this stream."""
+        """Return True if progress bars can be drawn on this stream."""
         return stream in self._areas and not self._lent
 
     @property
     def rewrites(self) -> bool:
-        """True if `status` has any effect."""
+        """True if the sink can show a status line."""
         return self.shows_bars(2) and self._areas[2].full
 
     def lend(self) -> None:
-        """Stop drawing, because a rank uses the terminal from now on."""
+        """Stop drawing progress bars, because a rank uses the terminal from now on."""
         self.end_bars()
         self._lent = True
 
@@ -74,28 +81,29 @@ class OutputSink:
         self._emit(stream, data)
 
     def draw(self, source: Source, bars: Bars) -> None:
-        """Set the bars of a rank's stream. If `bars` has no rows, remove them."""
+        """Set the progress bars of one rank on one stream. Remove the bars if `bars` has no rows."""
         self._areas[bars.stream].draw(source, bars)
 
     def status(self, text: str) -> None:
-        """Set the launcher's status line below all output; an empty string removes it."""
+        """Set the launcher's status line below all output. An empty string removes the line."""
         if self.rewrites:
             self._areas[2].say(text)
 
     def next_due(self) -> float | None:
-        """Return the time at which `write` has something to draw, or None."""
-        if self.pending > DRAW_LIMIT:  # draw only after the queue has been written
+        """Return the time at which `write` must be called to redraw the progress bars, or None."""
+        # A long queue means that the terminal is slow, so draw progress bars only after the queue is written.
+        if self.pending > DRAW_LIMIT:
             return None
         return min((area.next for area in self._each_area if area.changed), default=None)
 
     def refresh(self, now: float) -> None:
-        """Draw the areas that have changed and are due."""
+        """Redraw the progress bars that have changed, if enough time has passed since the last redraw."""
         for area in self._each_area:
             if area.changed and area.next <= now and self.pending <= DRAW_LIMIT:
                 self._emit_some(area, area.frame(*self._size(area.stream), now))
 
     def end_bars(self) -> None:
-        """Remove all bars, so that further output, even of other programs, begins on a new line."""
+        """Remove all progress bars, so that further output begins on a new line."""
         for area in self._each_area:
             area.clear()
         self._erase()
@@ -109,12 +117,12 @@ class OutputSink:
             self._emit(area.stream, data)
 
     def typed(self, data: bytes) -> None:
-        """Record what the user typed, because the terminal has echoed it behind the area."""
+        """Record the keys that the user typed, because the terminal has echoed them below the progress bars."""
         if 2 in self._areas:
             self._areas[2].move_down(data.count(b"\n"))
 
     def _size(self, stream: int) -> tuple[int, int]:
-        """Return the size of the terminal in columns and lines."""
+        """Return the size of the terminal as (columns, lines)."""
         return 80, 24
 
     def _emit(self, stream: int, data: bytes) -> None:
@@ -125,7 +133,7 @@ class OutputSink:
         return None
 
     def write(self) -> None:
-        """Write as much as possible without blocking."""
+        """Write as many queued bytes as possible without blocking."""
         self.refresh(time.monotonic())
 
     def leave(self) -> None:
@@ -136,21 +144,21 @@ class OutputSink:
 
 
 def _is_same(one: int, other: int) -> bool:
-    """Return True if both descriptors refer to the same terminal, file or pipe."""
+    """Return True if both file descriptors refer to the same terminal, file or pipe."""
     if os.isatty(one) and os.isatty(other):
-        return True  # the same, even if their names differ
+        return True  # Two terminals always count as the same, because a terminal can have several names.
     return os.path.samestat(os.fstat(one), os.fstat(other))
 
 
 def _takes(fd: int) -> bool:
-    """Return True if the descriptor is writable now."""
+    """Return True if a write to the file descriptor would not block now."""
     poll = select.poll()
     poll.register(fd, select.POLLOUT)
     return bool(poll.poll(0))
 
 
 def _opened_anew(terminal: int) -> int:
-    """Open the terminal again as non-blocking. Returns the given descriptor if that is not allowed, as after `su`."""
+    """Reopen the terminal in non-blocking mode. Return the same descriptor if reopening is forbidden, as after `su`."""
     try:
         return os.open(f"/proc/self/fd/{terminal}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     except OSError:
@@ -158,10 +166,11 @@ def _opened_anew(terminal: int) -> int:
 
 
 class OutputQueue(OutputSink):
-    """Queue for the launcher's own stdout and stderr. It keeps the order of both and writes without blocking.
+    """Queue that writes the launcher's stdout and stderr in order, without blocking.
 
-    Other programs share the descriptors, so they are not made non-blocking. Instead, each piece is small enough for a
-    pipe that poll() reports as writable. For a terminal, a small piece can still block, so a terminal is opened again.
+    Other programs share the file descriptors, so the queue does not make them non-blocking. Instead, it writes pieces
+    that are small enough for a pipe that poll() reports as writable. Even a small piece can block on a terminal, so the
+    queue reopens a terminal in non-blocking mode.
     """
 
     def __init__(self, stdout: int = 1, stderr: int = 2) -> None:
@@ -171,11 +180,12 @@ class OutputQueue(OutputSink):
         self._queue: deque[tuple[int, bytearray]] = deque()
         self._pieces = {fd: self._piece(fd) for fd in self._fds.values()}
         self._broken_fds: set[int] = set()
-        self._own: dict[int, int] = {}  # For each descriptor, the one that is written to instead until `close`.
-        self._inside: int | None = None  # Descriptor to which an incomplete line was written.
+        # Maps each shared descriptor to the descriptor that is written to instead, until `close`.
+        self._own: dict[int, int] = {}
+        self._inside: int | None = None  # Descriptor whose last written line is incomplete.
 
     def _size(self, stream: int) -> tuple[int, int]:
-        """Return the current size of the window, or 80 by 24 if it is unknown."""
+        """Return the current size of the terminal as (columns, lines). The default is (80, 24)."""
         try:
             size = os.get_terminal_size(self._fds[stream])
         except OSError:
@@ -201,7 +211,7 @@ class OutputQueue(OutputSink):
         return self._queue[0][0] if self._queue else None
 
     def write(self, budget: float = WRITE_SECONDS) -> None:
-        """Write as much as possible without blocking, for at most about `budget` seconds."""
+        """Write as many queued bytes as possible without blocking, for at most about `budget` seconds."""
         super().write()
         self._write_some(time.monotonic() + budget)
 
@@ -212,7 +222,8 @@ class OutputQueue(OutputSink):
                 return
             try:
                 written = os.write(self._own_of(fd), memoryview(data)[: self._pieces[fd]])
-            except BlockingIOError:  # too little room for a character, or another program made it non-blocking
+            # The free space was too small, or another program made the descriptor non-blocking.
+            except BlockingIOError:
                 time.sleep(FULL_SECONDS)
                 return
             except OSError as error:
@@ -239,7 +250,7 @@ class OutputQueue(OutputSink):
             time.sleep(0.01)
 
     def close(self) -> None:
-        """End an incomplete line and erase the bars. Queued bytes are dropped."""
+        """Erase the progress bars, end an incomplete line, and drop the queued bytes."""
         if self._queue and self._inside in self._own and not any(area.stands for area in self._each_area):
             self._write_last(self._inside, b"\r\n")
         for area in self._each_area:
@@ -275,21 +286,20 @@ class OutputQueue(OutputSink):
         self.pending = sum(len(data) for _, data in self._queue)
 
 
-# Output of a job of `horovod.run`, written to the current `sys.stdout` and `sys.stderr`.
-#
-# In a notebook, under pytest or inside `contextlib.redirect_stdout`, these are Python objects that are not connected to
-# the process's descriptors. What is written to descriptor 1 would then appear elsewhere or be lost.
-
-
 class StreamOutput(OutputSink):
-    """Output to text streams. The calling thread writes as `print` does, so a slow stream blocks the job."""
+    """Output to the current `sys.stdout` and `sys.stderr`, for `horovod.run`.
+
+    In notebooks, under pytest and in `contextlib.redirect_stdout`, these streams are not connected to descriptors 1 and
+    2. Text written to the descriptors would appear elsewhere or be lost. Writing to a slow stream blocks the job, as
+    `print` does.
+    """
 
     def __init__(self, stdout: Any, stderr: Any) -> None:
-        """Store the text streams. The output for a stream that is None is dropped."""
+        """Store the text streams. Output for a stream that is None is dropped."""
         self._streams = {1: stdout, 2: stderr}
         terminals = {n for n, stream in self._streams.items() if stream is None or _moves_back(stream)}
         super().__init__(terminals, stdout is stderr or terminals == set(self._streams))
-        # A long line may have been split in the middle of a character.
+        # A multi-byte character can be split between two writes.
         self._decoders = {number: codecs.getincrementaldecoder("utf-8")("replace") for number in self._streams}
         self._last = 0
 
@@ -302,11 +312,12 @@ class StreamOutput(OutputSink):
         if isinstance(encoding, str):
             text = text.encode(encoding, "backslashreplace").decode(encoding)
         try:
-            if self._last not in (0, stream):  # flush the other stream first, because buffering would change the order
+            # Flush the other stream first, because buffering would change the order of lines.
+            if self._last not in (0, stream):
                 self._flush(self._last)
             self._last = stream
             target.write(text)
-        except (OSError, ValueError):  # ValueError: the stream is closed
+        except (OSError, ValueError):  # ValueError means that the stream is closed.
             self._streams[stream] = None
             self.broken = True
 
@@ -324,7 +335,7 @@ class StreamOutput(OutputSink):
 
 
 def _moves_back(stream: Any) -> bool:
-    """Return True if the stream can update progress bars in place, as terminals and notebooks can."""
+    """Return True if the stream can redraw progress bars in place, as terminals and notebooks can."""
     if type(stream).__module__.startswith(("ipykernel.", "google.colab.")):
         return True
     try:
@@ -334,7 +345,7 @@ def _moves_back(stream: Any) -> bool:
 
 
 def standard_output() -> OutputSink:
-    """Return a sink for the current `sys.stdout` and `sys.stderr`. Flushes both first."""
+    """Flush `sys.stdout` and `sys.stderr`, and return a sink that writes to them."""
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             stream.flush()
@@ -344,9 +355,9 @@ def standard_output() -> OutputSink:
 
 
 def _is_descriptor(stream: Any, original: Any, fd: int) -> bool:
-    """Return True if the stream is Python's original one for this descriptor.
+    """Return True if the stream is Python's original stream for this file descriptor.
 
-    A replacement can have a `fileno` too, but that can be of a file that no user sees.
+    A replacement can have a `fileno` too, which can belong to a file that no user sees.
     """
     if stream is None or stream is not original:
         return False

@@ -1,4 +1,4 @@
-"""Files that contain the output of each rank."""
+"""Output files of the ranks, one file per rank and stream."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _TOP = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 class RankFileError(OSError):
-    """Error that reports that a rank's output file cannot be written. The message contains the path and the reason."""
+    """Error if an output file of a rank cannot be written. The message contains the path and the reason."""
 
     def __init__(self, path: Path, error: OSError) -> None:
         super().__init__(error.errno, error.strerror, str(path))
@@ -25,12 +25,13 @@ class RankFileError(OSError):
 
 
 class RankFiles:
-    """Output files DIR/rank.<zero-padded rank>/stdout and stderr. They contain each worker's output unchanged.
+    """Output files of all ranks: DIR/rank.<zero-padded rank>/stdout and DIR/rank.<zero-padded rank>/stderr.
 
-    In an elastic job, the ranks are the initial workers. A later worker (`join`) has DIR/worker.<number>.
+    In an elastic job, DIR/rank.N is for the initial workers. Later workers, added by `join`, write to
+    DIR/worker.<number>.
 
-    DIR can be a symbolic link. But other users could have created its contents, so links inside are not followed, and
-    only regular files are written. Methods raise RankFileError, an OSError, if a folder or file cannot be created or
+    DIR can be a symbolic link. Links inside DIR are not followed, because other users could have created them. Only
+    regular files are written. Methods raise RankFileError, an OSError, if a folder or file cannot be created or
     written.
     """
 
@@ -42,7 +43,7 @@ class RankFiles:
         self._make({rank: f"rank.{rank:0{width}}" for rank in range(size)})
 
     def join(self, worker: int) -> None:
-        """Create the files of a worker, unless they exist already."""
+        """Create the output files of a worker if they do not exist yet."""
         if (worker, 1) not in self._files:
             self._make({worker: f"worker.{worker}"})
 
@@ -63,7 +64,7 @@ class RankFiles:
             raise RankFileError(path, error) from None
 
     def finish(self, worker: int) -> None:
-        """Close the files of a worker that has ended. A later write opens them again."""
+        """Close the output files of a worker that has ended. A later `write` reopens them."""
         for stream in STREAMS:
             if (fd := self._files.pop((worker, stream), None)) is not None:
                 try:
@@ -72,7 +73,7 @@ class RankFiles:
                     raise RankFileError(self._paths[worker, stream], error) from None
 
     def write(self, rank: int, stream: int, data: bytes) -> None:
-        """Append to a file. After an error, the file contains the bytes that could be written."""
+        """Append data to an output file. If an error occurs, a part of the data can already be in the file."""
         fd = self._files.get((rank, stream))
         path = self._paths[rank, stream]
         try:
@@ -89,7 +90,7 @@ class RankFiles:
             raise RankFileError(path, error) from None
 
     def close(self) -> None:
-        """Close all files. Some file systems report only then that they are full."""
+        """Close all output files. Some file systems report a full disk only on close."""
         files, self._files = self._files, {}
         failed: RankFileError | None = None
         for key, fd in files.items():
@@ -108,7 +109,7 @@ def _write(fd: int, data: bytes) -> None:
 
 
 def _create(at: int, name: str) -> int:
-    """Create or truncate the file with this name in the folder."""
+    """Create or truncate the file `name` in the open folder `at`, and return its descriptor."""
     fd = private_files.open_file(name, os.O_WRONLY, at)
     try:
         os.ftruncate(fd, 0)

@@ -1,4 +1,4 @@
-"""Merging of equal lines that many ranks write, and of equal tracebacks if a job fails."""
+"""Merging of equal lines and tracebacks that several ranks write, so that they are shown once."""
 
 from __future__ import annotations
 
@@ -9,18 +9,16 @@ from dataclasses import dataclass, field
 from horovod.runner.attribution.first_failure import find_exception
 from horovod.runner.attribution.tracebacks import HEADER, shortened
 
-# Merging of equal lines that many ranks write.
-
-DELAY = 0.5  # Seconds for which a line is held to merge it with the same line of other ranks.
-HELD_LIMIT = 1 << 20  # Maximum total bytes of held lines.
-GROUP_LIMIT = 512  # Maximum number of held lines.
+DELAY = 0.5  # A line is held for DELAY seconds, to merge it with equal lines of other ranks.
+HELD_LIMIT = 1 << 20  # The held lines have at most HELD_LIMIT bytes in total.
+GROUP_LIMIT = 512  # At most GROUP_LIMIT different lines are held.
 
 _Key = tuple[int, bytes]
 
 
 @dataclass(eq=False)
 class Group:
-    """Line of output, and the ranks that have written it."""
+    """Output line, with the ranks that have written it and the time at which it is shown."""
 
     stream: int
     line: bytes
@@ -31,19 +29,19 @@ class Group:
 class Collapser:
     """Buffer that holds lines for a short time and merges equal lines of different ranks.
 
-    The lines of each rank stay in order, across both streams. A line is held for at most DELAY seconds. It is released
-    earlier if all ranks have written it, or if the limits are exceeded.
+    The lines of each rank stay in order, even across stdout and stderr. The collapser holds a line for at most DELAY
+    seconds. It releases the line earlier if all ranks have written it or if too many lines are held.
     """
 
     def __init__(self, ranks: Iterable[int]) -> None:
         self._living = set(ranks)
-        self._groups: list[Group] = []  # In the order in which they will be shown.
+        self._groups: list[Group] = []  # held lines, in the order in which they will be shown
         self._by_line: dict[_Key, list[Group]] = {}
-        self._last: dict[int, Group] = {}  # Last held line of each rank.
+        self._last: dict[int, Group] = {}  # last held line of each rank
         self._held = 0
 
     def add(self, rank: int, stream: int, line: bytes, now: float) -> None:
-        """Hold a line of a rank. Merges it with the same line of other ranks if the order of lines allows it."""
+        """Hold a line of a rank, and merge it with an equal line of other ranks if the order of lines allows that."""
         same = self._by_line.setdefault((stream, line), [])
         group = next((group for group in same if rank not in group.ranks and self._place(group, rank)), None)
         if group is None:
@@ -55,7 +53,10 @@ class Collapser:
         self._last[rank] = group
 
     def _place(self, group: Group, rank: int) -> bool:
-        """Return True if the rank can join the group without reordering its lines. Moves the group if needed."""
+        """Return True if the rank can join the group without reordering its own lines.
+
+        The group can move to a later place to make that possible.
+        """
         last = self._last.get(rank)
         if last is None:
             return True
@@ -68,21 +69,21 @@ class Collapser:
         return True
 
     def join(self, rank: int) -> None:
-        """Add a rank. From now on, lines of other ranks are held until it writes them too."""
+        """Add a rank. From now on, lines of other ranks are held until this rank has written them too."""
         self._living.add(rank)
 
     def leave(self, rank: int) -> None:
-        """Remove a rank that has ended, so that lines are no longer held for it."""
+        """Remove a rank that has ended, because it will write no more equal lines."""
         self._living.discard(rank)
 
     def next_due(self) -> float | None:
-        """Return the time at which `take` must be called next, or None if no line is held."""
+        """Return the time at which the caller must call `take`, or None if no line is held."""
         return min((group.due for group in self._groups), default=None)
 
     def take(self, now: float) -> list[Group]:
-        """Return the lines to show now, in order: those that are due or complete, and all lines before them.
+        """Return the lines to show now, in order.
 
-        A line is complete once all ranks have written it. No rank can join a line before such a line.
+        These are the lines whose delay has passed or that all ranks have written, and all lines before them.
         """
         ready = (i for i, group in enumerate(self._groups, 1) if group.due <= now or self._living <= group.ranks)
         count = max(max(ready, default=0), len(self._groups) - GROUP_LIMIT)
@@ -107,23 +108,20 @@ class Collapser:
                 del self._last[rank]
 
     def take_all(self) -> list[Group]:
-        """Return all held lines, in order."""
+        """Return all held lines in order, and hold none any more."""
         return self.take(float("inf"))
 
 
-# Tracebacks on stderr. If a job fails, several ranks often write the same traceback; it is shown once.
-#
-# A traceback, and what the rank writes after it, is held for a short time.
-
-TRACEBACK_DELAY = 1.0  # Seconds for which a traceback is held to merge it with equal ones of other ranks.
-LONG_DELAY = 5.0  # Seconds to wait for the end of the process, if that decides what is shown.
-TRACEBACK_LIMIT = 1 << 16  # Maximum bytes held of one rank. More output is shown at once.
+# A traceback is held for TRACEBACK_DELAY seconds, to merge it with equal tracebacks of other ranks.
+TRACEBACK_DELAY = 1.0
+LONG_DELAY = 5.0  # If the end of the process decides what is shown, a traceback is held for LONG_DELAY seconds.
+TRACEBACK_LIMIT = 1 << 16  # At most TRACEBACK_LIMIT bytes of each rank are held.
 
 _HEADER = HEADER.encode()
-_NUMBERS = re.compile(rb"\d+")  # numbers in messages: ranks, processes, addresses
+_NUMBERS = re.compile(rb"\d+")  # numbers that differ between ranks, such as process ids and addresses
 
 Cut = Callable[[Sequence[bytes]], int]
-Shown = tuple[list[int], bytes]  # ranks that have written a line, and the line
+Shown = tuple[list[int], bytes]  # (ranks that have written a line, the line)
 
 
 @dataclass
@@ -131,16 +129,19 @@ class _Held:
     due: float
     lines: list[bytes] = field(default_factory=list)
     size: int = 0
-    last: bool = False  # True once the rank has ended
+    last: bool = False
 
 
 class Farewells:
-    """Buffer that holds the tracebacks of all ranks.
+    """Buffer that holds the tracebacks of all ranks for a short time, and shows equal tracebacks only once.
+
+    If a job fails, several ranks often write the same traceback. The buffer holds a traceback and everything that the
+    rank writes to stderr after it.
 
     Args:
         ranks: All ranks.
-        cut: Function that returns how many of the first lines to omit when a rank has ended, because they are shown
-            elsewhere. None omits no lines.
+        cut: Function that returns how many lines to omit at the start of a traceback that ended its rank. None omits no
+            lines.
     """
 
     def __init__(self, ranks: Iterable[int], cut: Cut | None = None) -> None:
@@ -154,7 +155,7 @@ class Farewells:
         self._living.add(rank)
 
     def add(self, rank: int, lines: Sequence[bytes], now: float) -> list[bytes]:
-        """Add lines of the rank's stderr, in order. Returns the lines to show at once."""
+        """Add lines of the rank's stderr, in order. Return the lines that are not held."""
         held = self._held.get(rank)
         if held is not None:
             return self._hold(rank, held, lines)
@@ -172,19 +173,22 @@ class Farewells:
         return self._held.pop(rank).lines
 
     def end(self, rank: int) -> None:
-        """Record that the rank has ended."""
+        """Record that the rank has ended. A held traceback then counts as the rank's last output."""
         self._living.discard(rank)
         if rank in self._held:
             self._held[rank].last = True
 
     def next_due(self) -> float | None:
-        """Return the time at which `take` must be called next, or None. An ended rank can make lines due earlier."""
+        """Return the time at which the caller must call `take`, or None.
+
+        If all ranks have ended, `take` returns the held tracebacks earlier.
+        """
         return min((held.due for held in self._held.values()), default=None)
 
     def take(self, now: float) -> list[Shown]:
-        """Return the lines to show now: tracebacks that are due, and equal ones.
+        """Return the lines to show now: tracebacks whose delay has passed, with equal tracebacks of other ranks.
 
-        Once all ranks have ended, return all.
+        Once all ranks have ended, return all tracebacks.
         """
         shown: list[Shown] = []
         for rank, held in list(self._held.items()):
@@ -195,7 +199,7 @@ class Farewells:
         return shown
 
     def _show(self, same: dict[int, _Held]) -> list[Shown]:
-        """Return the lines with all their ranks. If a line contains different numbers, each version is shown."""
+        """Return each line with all ranks that wrote it. Lines whose numbers differ are returned separately."""
         first = next(iter(same.values())).lines
         ended = any(held.last for held in same.values())
         cut = self._cut(first) if self._cut is not None and ended else 0
@@ -210,7 +214,7 @@ class Farewells:
 
 
 def _without_frames(lines: list[bytes]) -> list[bytes]:
-    """Return the lines without library frames if the traceback is a victim's, because it does not show the cause."""
+    """Remove library frames from a traceback that only reports another rank's failure."""
     text = b"".join(lines).decode("utf-8", "surrogateescape")
     if not find_exception(text)[1]:
         return lines
@@ -221,5 +225,5 @@ def _without_frames(lines: list[bytes]) -> list[bytes]:
 
 
 def _alike(lines: Sequence[bytes]) -> tuple[bytes, ...]:
-    """Return a key that is equal for tracebacks whose messages differ only in numbers."""
+    """Return a key under which tracebacks are equal if their messages differ only in numbers."""
     return tuple(line if line.startswith(b" ") else _NUMBERS.sub(b"#", line) for line in lines)

@@ -1,4 +1,4 @@
-"""Lines of an emulated terminal: contents, colors, and the columns that characters occupy."""
+"""Lines of an emulated terminal, with their characters, colors and column widths."""
 
 from __future__ import annotations
 
@@ -8,17 +8,15 @@ import unicodedata
 from collections.abc import Iterator
 from functools import lru_cache
 
-# Number of columns that characters occupy on a terminal.
-
-# Latin letters and the characters of progress bars occupy one column each.
+# Latin letters and the characters of progress bars occupy one column each, so text of only these needs no lookup.
 _NARROW = re.compile("[ -~\u00a1-\u00ac\u00ae-\u02ff\u2500-\u259f]*")
-_NOTHING = {"Mn", "Me", "Cf", "Cc"}  # combining and invisible characters
+_NOTHING = {"Mn", "Me", "Cf", "Cc"}  # Unicode categories of combining and invisible characters
 
 
 @lru_cache(maxsize=4096)
 def columns_of(character: str) -> int:
-    """Return the number of columns: 0, 1 or 2."""
-    if character == "\u00ad":  # the soft hyphen, which terminals display
+    """Return the number of columns that the character occupies on a terminal: 0, 1 or 2."""
+    if character == "\u00ad":  # Terminals display the soft hyphen, although its category is invisible.
         return 1
     if unicodedata.category(character) in _NOTHING:
         return 0
@@ -26,8 +24,9 @@ def columns_of(character: str) -> int:
 
 
 def cells_of(text: str) -> list[str]:
-    """Return one entry per column: a character with its combining ones, or "" for the right half of a wide character.
+    """Split text into cells, one per terminal column.
 
+    A cell contains a character with its combining characters. The right half of a wide character is an empty cell.
     Combining characters at the beginning of the text are dropped.
     """
     if _NARROW.fullmatch(text):
@@ -41,13 +40,13 @@ def cells_of(text: str) -> list[str]:
         at = len(cells) - 1
         if at > 0 and not cells[at]:
             at -= 1
-        if at >= 0 and len(cells[at]) < 16:  # limits the size of a cell
+        if at >= 0 and len(cells[at]) < 16:  # Limit the number of combining characters in a cell.
             cells[at] += character
     return cells
 
 
 def cut(cells: list[str], columns: int) -> list[str]:
-    """Return the cells that fit into `columns`. Half of a wide character becomes a space."""
+    """Return the first `columns` cells. Replace a wide character that is cut in half with a space."""
     if len(cells) <= columns:
         return cells
     kept = cells[:columns]
@@ -56,12 +55,11 @@ def cut(cells: list[str], columns: int) -> list[str]:
     return kept
 
 
-# Colors are contained: no line leaves a color switched on for the next one.
-
-# Select Graphic Rendition (ECMA-48, 8.3.117): ESC [ numbers m.
+# Matches Select Graphic Rendition sequences, which set colors: ESC [ numbers m (ECMA-48, 8.3.117).
 _SGR = re.compile(rb"\x1b\[([0-9;:]{0,256})m")
 RESET = b"\x1b[0m"
-# Numbers that switch something on, as (from, to, aspect). Numbers of the same aspect replace each other.
+# Numbers that switch an attribute on: first number, last number, attribute. A number replaces an earlier number of the
+# same attribute.
 _ON = (
     (1, 1, "bold"),
     (2, 2, "faint"),
@@ -90,20 +88,21 @@ _RESET = {
     49: ("background",),
     59: ("underline colour",),
 }
-_EXTENDED = {38, 48, 58}  # followed by 5;index or 2;red;green;blue
+_EXTENDED = {38, 48, 58}  # codes that are followed by 5;index or 2;red;green;blue
 
 
 class Colours:
-    """Colors that a rank has left on in one stream: off at each line's end, and on again in its next line.
+    """Colors that are switched on in one stream of a rank.
 
-    So the colors of one rank never affect the prefixes or lines of another rank.
+    They are switched off at the end of each line and on again in the next line. So colors never affect the prefixes or
+    lines of other ranks.
     """
 
     def __init__(self) -> None:
         self._on: dict[str, bytes] = {}
 
     def contain(self, line: bytes) -> bytes:
-        """Return the line with the colors of earlier lines switched on at its start, and all colors off at its end."""
+        """Return the line with the current colors switched on at its start, and all colors switched off at its end."""
         if not self._on and b"\x1b[" not in line:
             return line
         text = line.rstrip(b"\r\n")
@@ -121,7 +120,7 @@ class Colours:
         return b"\x1b[" + b";".join(self._on.values()) + b"m" if self._on else b""
 
     def take(self, parameters: bytes) -> None:
-        """Apply the parameters of an escape sequence, that is, the text between ESC [ and m."""
+        """Apply a color sequence. `parameters` is the text between ESC [ and m."""
         for number, text in _codes(parameters):
             if number == 0:
                 self._on.clear()
@@ -133,7 +132,7 @@ class Colours:
 
 
 def _codes(parameters: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield (number, complete code) for each code of a sequence. An empty number means 0."""
+    """Yield (number, code) for each code in a color sequence. An empty number means 0."""
     parts = parameters.split(b";")
     while parts:
         part = parts.pop(0)
@@ -142,35 +141,37 @@ def _codes(parameters: bytes) -> Iterator[tuple[int, bytes]]:
             count = {b"5": 2, b"2": 4}.get(parts[0], 1)
             part = b";".join([part, *parts[:count]])
             del parts[:count]
-        elif part == b"4:0":  # underline style none, which means off
+        elif part == b"4:0":  # underline style 0 means no underline
             number = 24
         yield number, part
 
 
-ROW_LIMIT = 4096  # maximum columns kept of a line that is overwritten
+ROW_LIMIT = 4096  # an overwritten line keeps at most ROW_LIMIT columns
 _OFF = RESET.decode()
 
 
 class Row:
-    """Line as cells with colors. Until cells are overwritten, the original text is kept as well, with any length.
+    """Terminal line, stored as cells with colors.
+
+    The original text is stored too, with unlimited length, until the program overwrites a part of the line.
 
     Attributes:
         live: True if the program moves the cursor within the line, as progress bars do.
-        left: Time at which the cursor moved to the next line (s); None before.
+        left: Time (s) at which the cursor moved to the next line, or None if it is still on this line.
         width: Number of columns in use.
         size: Number of characters of the original text.
-        since: Time at which the bar appeared or was last logged (s).
-        changed: True if the bar has changed since then.
+        since: Time (s) at which the progress bar appeared or was last logged.
+        changed: True if the progress bar has changed since `since`.
     """
 
     def __init__(self, style: str = "", live: bool = False) -> None:
-        """Create an empty line. `style` is the escape sequence of the colors that are on at the start of the line."""
+        """Create an empty line. `style` is the escape sequence for the colors that are on at its start."""
         self.live = live
         self.left: float | None = None
         self.width = 0
         self.size = 0
         self._cells: list[str] = []
-        self._styles: list[str] | None = None  # colors of each cell; None if no cell has any
+        self._styles: list[str] | None = None  # color sequence of each cell, or None if the line has no colors
         self._begin = style
         self._end = style
         self._text: list[str] | None = [] if not live else None
@@ -183,26 +184,26 @@ class Row:
 
     @property
     def blank(self) -> bool:
-        """True if nothing is visible on the line."""
+        """True if the line shows no visible characters."""
         return not self._cells or not "".join(self._cells).strip()
 
     @property
     def plain(self) -> bool:
-        """True for a normal line, that is, one that was not overwritten since it was last empty."""
+        """True if the line still has its original text, because nothing was overwritten."""
         return self._text is not None and not (self._erased and self.blank)
 
     @property
     def empty(self) -> bool:
-        """True if nothing has ever been written to the line or erased."""
+        """True if the program has never written to the line or erased it."""
         return not (self._text is None or self._text or self._returned or self._erased)
 
     @property
     def spent(self) -> bool:
-        """True if nothing is visible and the program is not expected to write to the line."""
+        """True if the line is blank and the program will probably not write to it again."""
         return self.blank and self.left is None and not self._returned and not self._text
 
     def write(self, x: int, text: str, cells: list[str], style: str) -> None:
-        """Write text that occupies `cells` at column `x`."""
+        """Write `text` at column `x`. `cells` are its cells, and `style` is the color sequence."""
         if self._text is not None and x == self.width and not self._returned:
             self._text.append(text)
             self.size += len(text)
@@ -224,7 +225,7 @@ class Row:
         if self._styles is not None:
             self._styles += [""] * (max(len(mine), end) - len(self._styles))
             self._styles[x:end] = [style] * len(cells)
-        # If this overwrites the right half of a wide character, its left half becomes a space
+        # Overwriting the right half of a wide character turns its left half into a space.
         if 0 < x < len(mine) and not mine[x]:
             mine[x - 1] = " "
         mine[x:end] = cells
@@ -232,14 +233,14 @@ class Row:
             mine[end] = " "
 
     def keep(self, sequence: str, style: str) -> None:
-        """Store an invisible sequence, such as a change of colors."""
+        """Store an escape sequence that shows no characters, such as a change of colors."""
         self._end = style
         if self._text is not None and not self._returned:
             self._text.append(sequence)
             self.size += len(sequence)
 
     def go_back(self, style: str) -> None:
-        """Move the cursor to the first column. A line that was overwritten with spaces counts as new."""
+        """Move the cursor to the first column. Treat a line that contains only spaces as a new line."""
         self.live = True
         if self._text is None and self.blank:
             self.renew(style)
@@ -257,23 +258,23 @@ class Row:
             self.renew(style)
 
     def renew(self, style: str) -> None:
-        """Reset the line. If nothing is written to it again, it is not shown."""
+        """Reset the line. It is not shown if the program writes nothing more to it."""
         self._cells, self._styles, self.width = [], None, 0
         self._text, self.size, self._begin, self._end = [], 0, style, style
         self._returned, self._erased = False, True
 
     def end(self, returned: bool, now: float) -> None:
-        r"""Move the cursor to the next line. `returned` is True if the line ended with \r\n."""
+        r"""Record that the cursor moved to the next line. `returned` is True if the line ended with \r\n."""
         self.left = now
         self._ending = "\r\n" if returned or self._returned else "\n"
 
     def logged(self, now: float) -> bytes:
-        """Return the current state of the bar as a log line."""
+        """Return the current state of the progress bar as a line for a log."""
         self._logged, self.since, self.changed = self.shown(), now, False
         return (self._logged + "\n").encode(errors="surrogateescape")
 
     def line(self) -> bytes | None:
-        """Return the final line. None if nothing is visible, or if this state has already been logged."""
+        """Return the final line, or None if the line is blank or its state has already been logged."""
         if self._logged is not None and self._logged == self.shown():
             return None
         if self._text is not None:
@@ -287,7 +288,7 @@ class Row:
         return text.encode(errors="surrogateescape")
 
     def shown(self, prefix: str = "", columns: int | None = None) -> str:
-        """Return the prefix and the visible text, cut to fit `columns`. No color is left on."""
+        """Return the prefix and the visible text, cut to `columns` columns. All colors are switched off at the end."""
         cells = self._cells
         if columns is not None:
             label = cut(cells_of(prefix), max(1, columns // 2))

@@ -1,4 +1,4 @@
-"""Text that one rank writes to one stream: lines, colors, and what a program draws by moving the cursor."""
+"""Output of one rank on one stream, as lines and as text that a program draws by moving the cursor."""
 
 from __future__ import annotations
 
@@ -7,13 +7,11 @@ import re
 
 from horovod.runner.output.row import Colours, Row, cells_of
 
-# Splitting of data from a pipe into lines.
-
-LINE_LIMIT = 16 << 20  # maximum bytes held of an incomplete line; a longer line is split there
+LINE_LIMIT = 16 << 20  # incomplete lines longer than LINE_LIMIT bytes are split
 
 
 class LineCutter:
-    r"""Splitter of one stream of one rank into lines that end with \n. Bytes are not changed."""
+    r"""Splitter that cuts the bytes of one stream into lines that end with \n. It changes no bytes."""
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []
@@ -21,11 +19,11 @@ class LineCutter:
 
     @property
     def inside(self) -> bool:
-        """True if an incomplete line is held."""
+        """True if the last line is incomplete."""
         return bool(self._parts)
 
     def feed(self, data: bytes) -> list[bytes]:
-        r"""Return the lines that `data` completes. In `data`, \r may only occur before \n."""
+        r"""Return the lines that `data` completes. `data` must not contain \r except before \n."""
         lines = data.splitlines(keepends=True)
         rest = lines.pop() if lines and not lines[-1].endswith(b"\n") else b""
         if lines and self._parts:
@@ -38,44 +36,44 @@ class LineCutter:
         return lines
 
     def take(self) -> bytes:
-        """Remove and return the incomplete line."""
+        """Remove and return the incomplete last line."""
         rest = b"".join(self._parts)
         self._parts = []
         self._length = 0
         return rest
 
 
-# Emulation of a terminal for one stream of one rank, limited to the lines that can still change.
-#
-# Programs that draw progress bars return to the beginning of a line (\r, \b), erase (ESC [ K) and move up (ESC [ A).
-# The canvas follows these movements and returns each line once it is final. Callers pass the time.
-
-HOLD = 0.5  # Seconds after which a program that has left a line of bars is not expected to return to it.
-ROWS_LIMIT = 64  # Maximum number of lines kept; further lines are returned as final.
+HOLD = 0.5  # A program is expected to redraw a progress bar within HOLD seconds.
+ROWS_LIMIT = 64  # The canvas keeps at most ROWS_LIMIT lines. It returns older lines as final.
 TRACEBACK = "Traceback (most recent call last):"
 
 _TOKEN = re.compile(
     "([^\x00-\x1f\x7f]+)"  # plain text
     "|(\n)|(\r+\n)|(\r+)|(\b+)|(\t)"
-    "|\x1b\\[([0-?]*)[ -/]*([@-~])"  # Control sequence (ECMA-48, 5.4): parameters, final byte.
-    "|(\x1b][^\x07\x1b]*(?:\x07|\x1b\\\\))"  # Titles and links.
+    "|\x1b\\[([0-?]*)[ -/]*([@-~])"  # Control sequence with parameters and final byte (ECMA-48, 5.4).
+    "|(\x1b][^\x07\x1b]*(?:\x07|\x1b\\\\))"  # Window titles and hyperlinks.
     "|\x1b[ -/]*[0-~]|[\x00-\x1f\x7f]"  # Other escape sequences and control characters.
 )
-_TORN = re.compile("\x1b(?:\\[[0-?]*[ -/]*|][^\x07\x1b]*\x1b?|[ -/]*)\\Z")  # an incomplete sequence
+# incomplete escape sequence at the end of the text
+_TORN = re.compile("\x1b(?:\\[[0-?]*[ -/]*|][^\x07\x1b]*\x1b?|[ -/]*)\\Z")
 _TORN_LIMIT = 4096
 _COLOURS = re.compile("[0-9;:]{0,256}")
 _NUMBER = re.compile("[0-9]{1,4}")
 
 
 class Canvas:
-    """Lines that are not final yet. The cursor is on one of them."""
+    r"""Emulated terminal for one stream, limited to the lines that a program can still change.
+
+    Programs that draw progress bars return to the beginning of a line (\r, \b), erase (ESC [ K) and move up (ESC [ A).
+    The canvas follows these movements and returns each line once it is final. Callers pass the time.
+    """
 
     def __init__(self, colours: Colours) -> None:
-        self._colours = colours  # color state of the stream, shared with the caller
+        self._colours = colours  # The caller uses the same object.
         self._style = colours.sequence().decode()
         self._rows = [Row(self._style)]
         self._x = self._y = 0
-        self._climbs = False  # True while the program is moving up
+        self._climbs = False  # True while the program moves the cursor up, as for several progress bars
         self.has_climbed = False
         self._torn = ""
         self._now = 0.0
@@ -87,7 +85,7 @@ class Canvas:
         return len(self._rows) == 1 and self._rows[0].empty and self._x == 0 and not self._torn
 
     def feed(self, text: str, now: float) -> list[bytes]:
-        """Process text and return the lines that it makes final."""
+        """Process text, and return the lines that cannot change any more."""
         self._now = now
         text, self._torn = self._torn + text, ""
         if "\x1b" in text[-_TORN_LIMIT:] and (torn := _TORN.search(text, max(0, len(text) - _TORN_LIMIT))):
@@ -97,7 +95,10 @@ class Canvas:
         return self._taken()
 
     def settle(self, now: float, at_once: bool = False) -> list[bytes]:
-        """Return the lines to which the cursor has not returned in time. With `at_once`, do not wait for that time."""
+        """Return the lines to which the program has not returned within HOLD seconds.
+
+        If `at_once` is True, do not wait for this time.
+        """
         count = 0
         for row in self._rows[: self._y]:
             if row.left is None or (now < row.left + HOLD and not at_once):
@@ -107,7 +108,7 @@ class Canvas:
         return self._taken()
 
     def finish(self) -> list[bytes]:
-        """Return all remaining lines at the end of the stream."""
+        """Return all remaining lines, because the stream has ended."""
         if self._rows[-1].blank and self._rows[-1].left is None:
             self._rows.pop()
         self._give(len(self._rows))
@@ -115,7 +116,7 @@ class Canvas:
         return self._taken()
 
     def next_due(self) -> float | None:
-        """Return the time at which `settle` may return lines without further input, or None."""
+        """Return the time at which `settle` can return lines without further input, or None."""
         left = self._rows[0].left if self._y else None
         return None if left is None else left + HOLD
 
@@ -132,15 +133,13 @@ class Canvas:
         return over
 
     def _give(self, count: int) -> None:
-        """Take the first `count` lines off the canvas, because they are final."""
+        """Move the first `count` lines from the canvas to the final lines."""
         for row in self._rows[:count]:
             line = row.line()
             if line is not None:
                 self._over.append(line)
         del self._rows[:count]
         self._y = max(0, self._y - count)
-
-    # Output of the program
 
     def _take(self, match: re.Match[str]) -> None:
         kind = match.lastindex
@@ -163,7 +162,8 @@ class Canvas:
 
     def _write(self, text: str) -> None:
         row = self._rows[self._y]
-        if row.live and TRACEBACK in text:  # the program did not end its progress bar with a newline
+        # The program printed a traceback without ending its progress bar with a newline.
+        if row.live and TRACEBACK in text:
             bar, _, rest = text.partition(TRACEBACK)
             self._put(bar, cells_of(bar))
             if not row.blank:
@@ -174,7 +174,7 @@ class Canvas:
     def _go_to_tab(self, columns: int) -> None:
         if self._x >= self._rows[self._y].width:
             self._put("\t", [" "] * columns)
-        else:  # a tab overwrites nothing
+        else:  # A tab does not overwrite characters.
             self._x += columns
 
     def _put(self, text: str, cells: list[str]) -> None:
@@ -187,10 +187,10 @@ class Canvas:
             self._end_row(returned=False)
 
     def _end_row(self, returned: bool) -> None:
-        """End the current line and move the cursor to the next one.
+        """End the current line and move the cursor to the next line.
 
-        A normal line, and all lines above it, are final at once. A line of bars is not, because a program that moves
-        the cursor can return to it. An empty line is not final either, because it may only skip another program's bar.
+        A normal line and all lines above it become final. A progress bar does not, because the program can return to
+        it. An empty line does not either, because the program can print it to skip another program's progress bar.
         """
         row = self._rows[self._y]
         row.end(returned, self._now)
@@ -212,7 +212,7 @@ class Canvas:
     def _go_up(self, count: int) -> None:
         self._climbs = self.has_climbed = True
         missing = count - self._y
-        if missing > 0:  # those lines are already final, so drawing there creates new lines
+        if missing > 0:  # Lines above the canvas are already final, so drawing there creates new lines.
             self._rows[:0] = [Row(live=True) for _ in range(missing)]
             self._y += missing
             del self._rows[ROWS_LIMIT:]
@@ -253,35 +253,33 @@ class Canvas:
             del self._rows[self._y + 1 :]
 
 
-# Text of one stream of one rank: plain lines, and what the program draws by moving the cursor.
-
-# Sequences that move the cursor or erase, and incomplete sequences that can become such ones.
+# Matches sequences that move the cursor or erase, and incomplete sequences that can become such sequences.
 _MOVES = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*(?:[A-HJKf]|\Z)|\Z)")
 
 
 class StreamText:
-    """Lines of one stream, which are returned as they become final.
+    """Splitter of one stream into lines, which it returns as soon as they are final.
 
-    Most output consists of plain lines, which are only split. From the first cursor movement until all drawn lines are
-    final, a canvas processes the output.
+    Most output consists of plain lines, which are only split. While a program moves the cursor to draw, a canvas
+    emulates the terminal, until all drawn lines are final.
     """
 
     def __init__(self, contain: bool) -> None:
-        """Create an empty stream. If `contain` is True, colors do not extend to the next line."""
+        """Create an empty stream. If `contain` is True, colors end with their line."""
         self._contain = contain
         self._cutter = LineCutter()
         self._colours = Colours()
         self._canvas: Canvas | None = None
-        self._climbs = False  # True if the program has ever moved up, as for several progress bars
+        self._climbs = False
         self._decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
 
     @property
     def drawing(self) -> bool:
-        """True if any line can still change."""
+        """True if the stream has lines that can still change."""
         return self._canvas is not None
 
     def feed(self, data: bytes, now: float) -> list[bytes]:
-        """Return the lines that `data` makes final, with their line ends."""
+        """Process data, and return the lines that are final now, with their line ends."""
         if self._canvas is None:
             if self._is_plain(data):
                 coloured = self._cutter.inside or b"\x1b" in data
@@ -298,19 +296,19 @@ class StreamText:
             return False
         if b"\x08" in data or (b"\x1b" in data and _MOVES.search(data)):
             return False
-        # Data of line ends alone may only skip another program's progress bar.
+        # A program can print only line ends to skip another program's progress bar.
         return data[:1] != b"\n" or self._cutter.inside or bool(data.strip(b"\n"))
 
     def _contained(self, lines: list[bytes], coloured: bool = True) -> list[bytes]:
-        """Contain the colors of lines. If `coloured` is False, the lines do not change the colors."""
+        """Limit colors to their lines. `coloured` is False if the lines contain no color sequences."""
         if self._contain and (coloured or self._colours):
             return [self._colours.contain(line) for line in lines]
         return lines
 
     def settle(self, now: float, at_once: bool = False) -> list[bytes]:
-        """Return the lines that are final because the program has not returned to them; see `Canvas.settle`.
+        """Return the lines to which the program has not returned within HOLD seconds.
 
-        With `at_once`, do not wait, unless the program has moved up before.
+        If `at_once` is True, do not wait for this time, unless the program has ever moved the cursor up.
         """
         if self._canvas is None:
             return []
@@ -319,12 +317,11 @@ class StreamText:
         return lines
 
     def _put_away(self) -> None:
-        """Drop the canvas if it is empty."""
         if self._canvas is not None and self._canvas.idle and not self._decoder.getstate()[0]:
             self._canvas = None
 
     def finish(self) -> list[bytes]:
-        """Return the remaining output, with a line end if it has none."""
+        """Return the remaining output, because the stream has ended. Add a line end if it is missing."""
         if self._canvas is not None:
             left = self._canvas.feed(self._decoder.decode(b"", final=True), 0.0) + self._canvas.finish()
             self._canvas = None
@@ -334,9 +331,9 @@ class StreamText:
         return self._contained([rest + b"\n"]) if rest else []
 
     def next_due(self) -> float | None:
-        """Return the time at which `settle` may return lines without further input, or None."""
+        """Return the time at which `settle` can return lines without further input, or None."""
         return None if self._canvas is None else self._canvas.next_due()
 
     def seen(self) -> list[Row]:
-        """Return the visible lines that can still change."""
+        """Return the visible lines that can still change, such as progress bars."""
         return [] if self._canvas is None else self._canvas.seen()
