@@ -1,4 +1,7 @@
-"""Client of a cluster's API. The `kubernetes` package finds the credentials. Objects are plain dicts."""
+"""Client of a Kubernetes API server.
+
+The `kubernetes` package finds the credentials. API objects are plain dicts.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,12 @@ _VERBS = {"POST": "create", "DELETE": "delete", "PATCH": "patch", "GET": "get"}
 
 
 class ApiError(RuntimeError):
-    """Error response of the API. `status` is the HTTP status, `reason` is Kubernetes' name for the error."""
+    """Error response of the API server.
+
+    Attributes:
+        status: HTTP status.
+        reason: Kubernetes' name for the error, such as AlreadyExists.
+    """
 
     def __init__(self, text: str, status: int = 0, reason: str = "") -> None:
         super().__init__(text)
@@ -37,11 +45,11 @@ class ApiError(RuntimeError):
 
 
 class Unreachable(ApiError):
-    """Error if the API server did not answer."""
+    """Error if the API server did not answer a request."""
 
 
 def refusal(status: int, body: bytes, verb: str, resource: str, namespace: str) -> ApiError:
-    """Return the exception that describes an error response."""
+    """Return an exception that describes an error response of the API server."""
     try:
         told = json.loads(body)
         message, reason = str(told.get("message", "")), str(told.get("reason", ""))
@@ -63,7 +71,7 @@ def refusal(status: int, body: bytes, verb: str, resource: str, namespace: str) 
 
 
 def _object(text: bytes, trouble: str) -> Any:
-    """Parse a JSON object. Raises Unreachable if a proxy has truncated or invented the text."""
+    """Parse a JSON object. Raises Unreachable if the text is not JSON, for example because a proxy truncated it."""
     try:
         return json.loads(text)
     except ValueError:
@@ -71,19 +79,19 @@ def _object(text: bytes, trouble: str) -> Any:
 
 
 class Api:
-    """Client for one cluster and namespace. Thread-safe."""
+    """Client for one cluster and one namespace. It is thread-safe."""
 
     def __init__(self, kubeconfig: str = "", context: str = "", namespace: str = "") -> None:
         """Find the credentials of the cluster.
 
         Args:
-            kubeconfig: Path of the kubeconfig. By default, it is chosen as by kubectl; in a pod, the pod's cluster is
-                used.
-            context: Context of the kubeconfig; by default the current one.
-            namespace: Namespace of the objects; by default the one of the context.
+            kubeconfig: Path of the kubeconfig file. By default, the client searches for it as kubectl does. In a pod,
+                it uses the pod's cluster.
+            context: Context of the kubeconfig file. The default is its current context.
+            namespace: Namespace of the objects. The default is the namespace of the context.
 
         Raises:
-            LaunchError: The package or the credentials are missing.
+            LaunchError: The `kubernetes` package or the credentials are missing.
         """
         try:
             config, client = importlib.import_module("kubernetes.config"), importlib.import_module("kubernetes.client")
@@ -95,42 +103,49 @@ class Api:
         self._configuration, default = _credentials(config, client, kubeconfig, context)
         self.namespace = namespace or default
         self._pool = client.ApiClient(self._configuration).rest_client.pool_manager
-        if not self._configuration.verify_ssl:  # the kubeconfig requests this, and kubectl does not warn either
+        # The kubeconfig disables verification. Do not warn, because kubectl does not warn either.
+        if not self._configuration.verify_ssl:
             urllib3 = importlib.import_module("urllib3")
             urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
 
-    # Requests
-
     def create(self, manifest: Mapping[str, Any], dry: bool = False) -> dict[str, Any]:
-        """Create an object and return it.
+        """Create an object and return it. If `dry` is True, the server only checks it.
 
-        With `dry`, only return it as it would be created. Raises ApiError if refused.
+        Raises:
+            ApiError: The server refused the request.
         """
         query = {"dryRun": "All", "fieldValidation": "Strict"} if dry else {}
         answer: dict[str, Any] = self._json("POST", manifest["kind"], query=query, body=manifest)
         return answer
 
     def get(self, kind: str, name: str) -> dict[str, Any]:
-        """Return an object. Raises ApiError, whose status is 404 if the object does not exist."""
+        """Return an object. Raises ApiError with status 404 if the object does not exist."""
         answer: dict[str, Any] = self._json("GET", kind, name)
         return answer
 
     def list(self, kind: str, **query: str) -> dict[str, Any]:
-        """Return a list of objects with `items`, and `metadata.resourceVersion` to continue from.
+        """Return all objects of this kind that match the query.
 
-        Raises ApiError if refused.
+        The result has the keys `items` and `metadata`. A watch can continue from `metadata.resourceVersion`.
+
+        Raises:
+            ApiError: The server refused the request.
         """
         answer: dict[str, Any] = self._json("GET", kind, query=query, verb="list")
         return answer
 
     def patch(self, kind: str, name: str, change: Mapping[str, Any]) -> None:
-        """Change an object with a merge patch. Raises ApiError if refused."""
+        """Change an object with a merge patch. Raises ApiError if the server refused the request."""
         self._json("PATCH", kind, name, body=change)
 
     def delete(self, kind: str, name: str) -> bool:
-        """Delete an object; the cluster then deletes what it owns.
+        """Delete an object. The cluster then also deletes the objects that it owns.
 
-        Returns False if it did not exist. Raises ApiError.
+        Returns:
+            False if the object did not exist.
+
+        Raises:
+            ApiError: The server refused the request.
         """
         try:
             self._json("DELETE", kind, name, query={"propagationPolicy": "Background"})
@@ -141,32 +156,33 @@ class Api:
         return True
 
     def watch(self, kind: str, version: str, **query: str) -> Iterator[dict[str, Any]]:
-        """Yield events (`type`, `object`) since this version until the server ends the watch.
+        """Yield change events since `version`, until the server ends the connection.
 
-        Raises ApiError if refused.
+        Each event is a dict with the keys `type` and `object`.
+
+        Raises:
+            ApiError: The server refused the request.
         """
         query = {**query, "watch": "true", "resourceVersion": version, "timeoutSeconds": str(WATCH_SECONDS)}
         for line in self._lines(kind, "", query, "watch", WATCH_SECONDS + SECONDS):
             yield _object(line, "a watch has ended within an event")
 
     def log(self, pod: str, container: str, since: str = "") -> Iterator[bytes]:
-        """Yield a container's log lines, each prefixed with its time, until the container or the connection ends.
+        """Yield the container's log lines, until the container or the connection ends. Each line begins with its time.
 
         Args:
             pod: Name of the pod.
             container: Name of the container.
-            since: Time of the first line (RFC 3339); by default all lines are read.
+            since: Time of the first line (RFC 3339). By default, all lines are read.
 
         Raises:
             Unreachable: No line has arrived for LOG_SECONDS.
-            ApiError: The request was refused.
+            ApiError: The server refused the request.
         """
         query = {"follow": "true", "timestamps": "true", "container": container}
         if since:
             query["sinceTime"] = since
         return self._lines("Pod", f"{pod}/log", query, "get", LOG_SECONDS)
-
-    # Transport
 
     def _url(self, kind: str, name: str, query: Mapping[str, str]) -> str:
         path = PATHS[kind].format(namespace=self.namespace) + (f"/{name}" if name else "")
@@ -176,7 +192,7 @@ class Api:
         found = {"Accept": "application/json, */*"}
         if content:
             found["Content-Type"] = content
-        for each in self._configuration.auth_settings().values():  # renews expired credentials
+        for each in self._configuration.auth_settings().values():  # The call renews expired credentials.
             if each and each["in"] == "header" and each["value"]:
                 found[each["key"]] = each["value"]
         return found
@@ -233,7 +249,7 @@ class Api:
             raise self._unreachable(error) from None
         finally:
             with contextlib.suppress(Exception):
-                answer.close()  # the connection must not be reused with unread data in it
+                answer.close()  # The connection cannot be reused while it contains unread data.
                 answer.release_conn()
 
     def _refusal(self, status: int, body: bytes, verb: str, kind: str, name: str) -> ApiError:
@@ -242,7 +258,7 @@ class Api:
 
 
 def _credentials(config: Any, client: Any, kubeconfig: str, context: str) -> tuple[Any, str]:
-    """Return configuration and namespace. Raises LaunchError if there are no credentials."""
+    """Return (configuration, namespace). Raises LaunchError if no credentials are found."""
     found = client.Configuration()
     try:
         contexts, current = config.list_kube_config_contexts(config_file=kubeconfig or None)

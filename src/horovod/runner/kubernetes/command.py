@@ -1,4 +1,4 @@
-"""Command `horovodrun kubernetes`: creates a job on a cluster and follows it; attaches to, lists and deletes jobs."""
+"""Command `horovodrun kubernetes`, which creates, follows, lists and deletes jobs on a cluster."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from horovod.runner.kubernetes.values import make_token
 USAGE_ERROR = 2
 GONE_SECONDS = 15.0
 """Seconds for pods to end, in addition to their own grace period."""
-EVERY = 0.5  # seconds between checks whether the pods have ended
+EVERY = 0.5  # pause between two checks whether the pods have ended (s)
 ARRIVES_SECONDS = 3.0
 """Seconds in which an unanswered request to create a job can still reach the API server."""
-_TEMPORARY = 8  # number of random characters in a generated name
+_TEMPORARY = 8  # A generated job name ends with _TEMPORARY random characters.
 
 
 class Interrupted(BaseException):
-    """Exception raised when a signal has arrived. `number` is the signal's number."""
+    """Exception that a signal handler raises to end the command. `number` is the signal's number."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -40,9 +40,10 @@ class Interrupted(BaseException):
 
 
 def main(words: Sequence[str]) -> int:
-    """Run `horovodrun kubernetes` with these arguments and return the exit code.
+    """Run `horovodrun kubernetes` with these arguments and return its exit code.
 
-    Raises LaunchError if they are wrong.
+    Raises:
+        LaunchError: An argument is invalid.
     """
     actions = {"attach": _attach, "status": _status, "delete": _delete}
     action = words[0] if words and words[0] in actions else ""
@@ -63,9 +64,6 @@ def say(text: str) -> None:
     """Print a message on stderr, each line prefixed with the command's name."""
     for line in text.splitlines():
         print(f"horovodrun: {line}", file=sys.stderr, flush=True)
-
-
-# Creating a job and following it
 
 
 def _run(line: flags.CommandLine) -> int:
@@ -95,7 +93,7 @@ def _run(line: flags.CommandLine) -> int:
             say(f"the job goes on: `horovodrun kubernetes attach {asked.name}`")
             return 1
         except BaseException:
-            with contextlib.suppress(ApiError):  # report the first error instead
+            with contextlib.suppress(ApiError):  # report the error that ended the job instead
                 _delete_parts(api, asked.name)
             raise
     if "keep" not in line.given or code >= 128:
@@ -104,7 +102,7 @@ def _run(line: flags.CommandLine) -> int:
         except KeyboardInterrupt:
             say(f"not waited for the pods of job {asked.name}, which is deleted, to be gone")
             return 128 + signal.SIGINT
-        except ApiError as error:  # keep the job's exit code
+        except ApiError as error:  # return the job's exit code even if the job cannot be deleted
             say(f"error: job {asked.name} has ended and could not be deleted: {error}")
     return code
 
@@ -114,10 +112,11 @@ def _api(given: Mapping[str, Any]) -> Api:
 
 
 def _create(api: Api, parts: Sequence[manifests.Manifest]) -> None:
-    """Create all objects. If that fails, delete the ones that were created and raise ApiError."""
+    """Create all objects of the job. If an object cannot be created, delete the others and raise ApiError."""
     launcher, *needed, workers = parts
     name, mark = launcher["metadata"]["name"], secrets.token_hex(16)
-    made: list[tuple[str, str]] = []  # only objects that we created; others with these names are not ours
+    # Objects that this command created. Existing objects with the same names belong to other jobs.
+    made: list[tuple[str, str]] = []
 
     def create(part: manifests.Manifest) -> dict[str, Any]:
         try:
@@ -133,11 +132,11 @@ def _create(api: Api, parts: Sequence[manifests.Manifest]) -> None:
         owner = create(manifests.marked(manifests.suspended(launcher), mark))
         for part in needed:
             create(manifests.owned(part, owner))
-        # Must precede the workers, which look for the launcher's pod
+        # Start the launcher's pod before creating the workers, because they connect to it.
         api.patch("Job", name, {"spec": {"suspend": False}})
         create(manifests.owned(workers, owner))
     except BaseException as error:
-        with contextlib.suppress(ApiError):  # report the first error instead
+        with contextlib.suppress(ApiError):  # report the error that prevented the creation instead
             if made or _made_after_all(api, name, mark, error):
                 _delete_all(api, made or [("Job", name)])
         raise
@@ -156,9 +155,13 @@ def _is_there(api: Api, part: manifests.Manifest, name: str) -> ApiError:
 
 
 def _made_after_all(api: Api, name: str, mark: str, error: BaseException) -> bool:
-    """Return True if the launcher's Job exists and we created it, although no answer came. Raises ApiError."""
+    """Return True if this command created the launcher's Job although no answer arrived.
+
+    Raises:
+        ApiError: The Job does not exist, or the API server did not answer.
+    """
     if isinstance(error, ApiError) and 400 <= error.status < 500:
-        return False  # the API has answered and refused the request
+        return False  # The API server answered that it refused the request.
     until = time.monotonic() + ARRIVES_SECONDS
     while True:
         try:
@@ -178,7 +181,7 @@ def _follow(api: Api, name: str) -> int:
 
 @contextlib.contextmanager
 def _signals() -> Iterator[None]:
-    """Raise Interrupted at the first signal that should end this process. A second signal has its usual effect."""
+    """Raise Interrupted in the main thread at the first signal. A second signal has its default effect."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -200,11 +203,12 @@ def _signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-# Commands for existing jobs
-
-
 def _named(action: str, words: Sequence[str]) -> tuple[dict[str, Any], str]:
-    """Return the flags that select the cluster, and the name of the job (empty if not given). Raises LaunchError."""
+    """Return the flags that select the cluster, and the name of the job. The name is empty if the user gave none.
+
+    Raises:
+        LaunchError: A flag or the name is invalid.
+    """
     table = {name: flag for flag in flags.FLAGS if flag.names[0] in flags.OF_ALL for name in flag.names}
     given: dict[str, Any] = {}
     names: list[str] = []
@@ -244,7 +248,7 @@ def _status(given: Mapping[str, Any], name: str) -> int:
         found = pods.views(api.list("Pod", labelSelector=selector(name))["items"])
         print(f"job {name} in namespace {api.namespace}: {pods.job_state(job)}")
         print(pods.table(found))
-        with contextlib.suppress(ApiError):  # users can lack permission for events
+        with contextlib.suppress(ApiError):  # Some users have no permission to read events.
             of_job = f"involvedObject.kind=Job,involvedObject.name={workers_name(name)}"
             for line in pods.not_created(api.list("Event", fieldSelector=of_job)["items"]):
                 print(line)
@@ -264,7 +268,7 @@ def _delete(given: Mapping[str, Any], name: str) -> int:
 
 
 def _found(api: Api, name: str) -> dict[str, Any]:
-    """Return the launcher's Job. Raises LaunchError if horovodrun did not create it."""
+    """Return the launcher's Job. Raises LaunchError if it does not exist or if horovodrun did not create it."""
     job = _launcher(api, name)
     if job is None:
         raise _no_job(api, name)
@@ -278,7 +282,7 @@ def _no_job(api: Api, name: str) -> LaunchError:
 
 
 def _launcher(api: Api, name: str) -> dict[str, Any] | None:
-    """Return the launcher's Job, or None. Raises LaunchError if another program's Job has that name."""
+    """Return the launcher's Job, or None. Raises LaunchError if another program created a Job with this name."""
     try:
         job = api.get("Job", name)
     except ApiError as error:
@@ -291,12 +295,15 @@ def _launcher(api: Api, name: str) -> dict[str, Any] | None:
 
 
 def _has_left(api: Api, name: str) -> bool:
-    """Return True if parts of a job remain without the launcher's Job. Parts made by `kubectl apply` have no owner."""
+    """Return True if parts of the job still exist after its launcher's Job was deleted.
+
+    This happens for jobs created by `kubectl apply`, because their parts have no owner.
+    """
     return any(_is_of(api, kind, part, name) for kind, part in (("Job", workers_name(name)), ("Service", name)))
 
 
 def _is_of(api: Api, kind: str, part: str, name: str) -> bool | None:
-    """Return True if the object belongs to the job; None if it does not exist or reading it is forbidden."""
+    """Return True if the object belongs to the job, or None if the object cannot be read."""
     try:
         return manifests.is_part(api.get(kind, part), name)
     except ApiError:
@@ -304,16 +311,18 @@ def _is_of(api: Api, kind: str, part: str, name: str) -> bool | None:
 
 
 def _delete_parts(api: Api, name: str) -> None:
-    """Delete all parts of a job, but no objects of others. Tries all of them, then raises the first ApiError.
+    """Delete all parts of the job, but no objects of other programs.
 
-    A Secret is deleted without a check, because reading it would disclose its contents.
+    If some parts cannot be deleted, raise the first ApiError after the other parts have been deleted. The Secret is
+    deleted without checking its owner, because reading it would disclose its contents.
     """
     parts = [("Job", name), ("Job", workers_name(name)), ("Service", name)]
     _delete_all(api, [*(part for part in parts if _is_of(api, *part, name) is not False), ("Secret", name)])
 
 
 def _delete_all(api: Api, parts: Sequence[tuple[str, str]]) -> None:
-    # Delete the owner first: the cluster then deletes the others too, even if the next requests are not made.
+    # Delete the launcher's Job first. The cluster then deletes all objects that it owns, even if this command is
+    # interrupted.
     refusals = []
     for kind, part in parts:
         try:
@@ -325,7 +334,7 @@ def _delete_all(api: Api, parts: Sequence[tuple[str, str]]) -> None:
 
 
 def _remove(api: Api, name: str, grace: int) -> bool:
-    """Delete all parts of a job and wait until its pods have ended. Returns False if some remain."""
+    """Delete all parts of the job and wait until its pods have ended. Return False if some pods remain."""
     _delete_parts(api, name)
     until = time.monotonic() + grace + GONE_SECONDS
     while True:

@@ -1,4 +1,4 @@
-"""Flags of `horovodrun kubernetes`, and their help. They can be mixed with the flags of horovodrun."""
+"""Flags of `horovodrun kubernetes` with their help texts. Users can also give flags of horovodrun."""
 
 from __future__ import annotations
 
@@ -149,8 +149,8 @@ class CommandLine:
     """Parsed command line of `horovodrun kubernetes`.
 
     Attributes:
-        given: Values of `FLAGS` by `Flag.dest`. Flags that can be repeated have lists.
-        job: Flags for horovodrun, as the user wrote them.
+        given: Values of the Kubernetes flags by `Flag.dest`. The value of a repeatable flag is a list.
+        job: Flags for horovodrun, unchanged.
         command: Command that each rank runs.
     """
 
@@ -160,7 +160,9 @@ class CommandLine:
 
 
 def split(arguments: Sequence[str]) -> CommandLine:
-    """Parse the flags of Kubernetes and of horovodrun. The command begins at the first other word, or after `--`.
+    """Split the command line into flags of Kubernetes, flags of horovodrun, and the command of the ranks.
+
+    The command begins at the first argument that is not a flag, or after `--`.
 
     Raises:
         LaunchError: A flag is unknown or its value is invalid.
@@ -200,12 +202,12 @@ def split(arguments: Sequence[str]) -> CommandLine:
 
 
 def offered() -> list[str]:
-    """Return the words that can follow `horovodrun kubernetes`, without horovodrun's flags. Used for completion."""
+    """Return the completions of `horovodrun kubernetes`: its actions and flags, without horovodrun's own flags."""
     return [*ACTIONS, *(name for flag in FLAGS for name in flag.names)]
 
 
 def take(given: dict[str, Any], flag: Flag, text: str) -> None:
-    """Store the value of a flag. Raises LaunchError if the value is not accepted."""
+    """Store the value of a flag in `given`. Raises LaunchError if the value is invalid."""
     assert flag.value is not None
     try:
         value = flag.value.parse(text)
@@ -221,15 +223,13 @@ def _known(word: str) -> str:
     try:
         return command_line.in_full(word)
     except LaunchError as error:
-        import difflib  # imported only after a mistake
+        import difflib  # difflib is only needed for error messages.
 
         near = difflib.get_close_matches(word.partition("=")[0], [flag.names[-1] for flag in FLAGS], 1, 0.7)
         if near and "did you mean" not in str(error):
             raise LaunchError(f"{error}; did you mean {near[0]}?") from None
         raise
 
-
-# Help text of `horovodrun kubernetes --help`, generated from the table of flags.
 
 USAGE = (
     "horovodrun kubernetes -np N --image IMAGE [flags, horovodrun's too] -- command [arguments]",
@@ -244,7 +244,7 @@ _WIDTH = 100
 
 
 def text() -> str:
-    """Return the usage and a description of all flags that horovodrun itself does not have."""
+    """Return the help text, with all flags that horovodrun itself does not have."""
     parts = ["usage: " + "\n       ".join(USAGE), textwrap.fill(_ABOUT, _WIDTH)]
     for group in GROUPS:
         rows = [_row(flag_names(flag), flag.help) for flag in FLAGS if flag.group == group]

@@ -1,7 +1,7 @@
-"""Follower of a job on the cluster: shows why its pods wait, prints the launcher's output, and detects its end.
+"""Follower of a job on a cluster: prints the launcher's output, explains waiting pods, and detects the job's end.
 
-Threads watch pods and Jobs and read the log. They pass what they find to the caller's thread, which makes all
-decisions.
+Threads watch the pods and Jobs, and read the log. They put their results into a queue. The caller's thread reads the
+queue and makes all decisions.
 """
 
 from __future__ import annotations
@@ -22,22 +22,23 @@ from horovod.runner.kubernetes.request import CONTAINER
 
 AWAY_SECONDS = 120.0
 """Seconds for which an API server may fail to answer."""
-AGAIN = 1.0  # Seconds until the next attempt.
+AGAIN = 1.0  # Pause before a failed request is repeated (s).
 PASSING = (410, 429, 500, 502, 503, 504)
 """HTTP statuses that can be temporary: an outdated version, or a server that is busy or restarts."""
-LAST_TRIES = 3  # Attempts to read the log of a pod that has ended. If all fail, the reason is shown.
-SETTLES = 1.0  # Seconds for which a line about waiting pods must stay the same before it is shown.
-EVENTS_EVERY = 5.0  # Seconds between queries for events while pods are missing.
+LAST_TRIES = 3  # Number of attempts to read the log of a pod that has ended.
+SETTLES = 1.0  # A line about waiting pods is shown if it has not changed for SETTLES seconds.
+EVENTS_EVERY = 5.0  # Interval of queries for events while pods are missing (s).
 
 
 class Lost(RuntimeError):
-    """Error if the API server cannot be reached any more. The job continues."""
+    """Error if the API server cannot be reached any more. The job continues on the cluster."""
 
 
 class Watcher(threading.Thread):
-    """Thread that watches all objects of one kind that belong to the job.
+    """Thread that watches the job's objects of one kind, such as its pods.
 
-    It puts ``(kind, objects by name)`` into `inbox` after each change, or ``(kind, ApiError)`` when it gives up.
+    After each change, it puts ``(kind, objects by name)`` into `inbox`. If it gives up, it puts ``(kind, ApiError)``
+    there.
     """
 
     def __init__(self, api: Api, kind: str, name: str, inbox: queue.Queue[tuple[str, Any]]) -> None:
@@ -58,7 +59,7 @@ class Watcher(threading.Thread):
                 while version:
                     version = self._watch(version)
                     ended = time.monotonic()
-                    if ended - since < AGAIN:  # some servers end each watch at once, so pause before the next one
+                    if ended - since < AGAIN:  # Some servers end each watch immediately, so limit the rate of requests.
                         time.sleep(AGAIN)
                     since = time.monotonic()
             except ApiError as error:
@@ -68,7 +69,7 @@ class Watcher(threading.Thread):
                     continue
                 self._inbox.put((self._kind, Unreachable(str(error)) if passing else error))
                 return
-            except Exception as error:  # report every failure, because the caller waits for this thread
+            except Exception as error:  # Report all errors, because the caller waits for results of this thread.
                 text = f"cannot follow what the API says of {self._kind}s: {type(error).__name__}: {error}"
                 self._inbox.put((self._kind, ApiError(text)))
                 return
@@ -80,17 +81,21 @@ class Watcher(threading.Thread):
         return str(found["metadata"]["resourceVersion"])
 
     def _watch(self, version: str) -> str:
-        """Watch from this version. Returns the version to continue from, or an empty string if a new list is needed."""
+        """Watch for changes since `version`.
+
+        Returns:
+            Version to continue from, or an empty string if all objects must be listed again.
+        """
         for event in self._api.watch(self._kind, version, labelSelector=self._selector):
             each = event["object"]
-            if event["type"] == "ERROR":  # the version is too old
+            if event["type"] == "ERROR":  # The server does not store changes since this version any more.
                 return ""
             version = str(each["metadata"]["resourceVersion"])
             if event["type"] == "DELETED":
                 self._objects.pop(each["metadata"]["name"], None)
             elif event["type"] in ("ADDED", "MODIFIED"):
                 self._objects[each["metadata"]["name"]] = each
-            else:  # BOOKMARK
+            else:  # A BOOKMARK event only reports a new version.
                 continue
             self._tell()
         return version
@@ -102,8 +107,8 @@ class Watcher(threading.Thread):
 class LogReader(threading.Thread):
     """Thread that prints the output of the launcher's pod, each line once.
 
-    It puts ``("log", None)`` into `inbox` at the end of the output. If reading the log is forbidden,
-    `say` reports that first.
+    At the end of the output, it puts ``("log", None)`` into `inbox`. If reading the log is forbidden, it first reports
+    that by `say`.
     """
 
     def __init__(
@@ -120,12 +125,12 @@ class LogReader(threading.Thread):
         self._inbox = inbox
         self._write = write
         self._say = say
-        self._last = ""  # timestamp of the last line
+        self._last = ""  # timestamp of the last printed line
         self.ended = threading.Event()
         """Set once the pod has ended, so that its log is complete."""
 
     def run(self) -> None:
-        """Read the log. If a connection ends, continue after the last line."""
+        """Print the log. If a connection ends, reconnect and continue after the last printed line."""
         tries, failed = LAST_TRIES, 0
         try:
             while True:
@@ -138,7 +143,7 @@ class LogReader(threading.Thread):
                     if error.status in (401, 403):
                         self._say(f"the job's output cannot be shown: {error}")
                         return
-                    # For example, the launcher's node does not answer. Other messages cover a pod without a log.
+                    # The launcher's node might not answer. If the pod has no log at all, other messages explain that.
                     if failed == LAST_TRIES and (isinstance(error, Unreachable) or error.status >= 500):
                         self._say(f"the job's output cannot be shown, or not yet: {error}")
                     tries -= over
@@ -153,8 +158,8 @@ class LogReader(threading.Thread):
 
     def _read(self) -> None:
         done = self._last
-        # The API accepts only whole seconds, so some lines arrive again. They are recognized by their timestamps, which
-        # never decrease for one writer. After the seconds follows the UTC offset of the node.
+        # The API accepts only whole seconds, so some lines arrive twice. They are recognized by their timestamps, which
+        # never decrease. `done[19:]` contains the fraction of the second and the node's UTC offset.
         since = done[:19] + done[19:].lstrip(".0123456789")
         for line in self._api.log(self._pod, CONTAINER, since):
             at, text = pods.split_time(line)
@@ -164,7 +169,7 @@ class LogReader(threading.Thread):
 
 
 def write_line(line: bytes) -> None:
-    """Write a line to stdout, or to stderr if the launcher wrote it to stderr."""
+    """Write a log line to stdout, or to stderr if the launcher wrote the line to stderr."""
     stream = sys.stderr if line.startswith(b"horovodrun: ") or b"]<stderr>:" in line[:80] else sys.stdout
     with contextlib.suppress(BrokenPipeError):
         stream.buffer.write(line + b"\n")
@@ -180,7 +185,7 @@ def _launchers(found: Mapping[str, dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 class Follower:
-    """Follower of one job. `say` is called with messages for the user."""
+    """Follower of one job. It calls `say` with messages for the user."""
 
     def __init__(
         self, api: Api, name: str, say: Callable[[str], None], write: Callable[[bytes], None] = write_line
@@ -194,7 +199,8 @@ class Follower:
         self._jobs: dict[str, Any] | None = None
         self._events: list[Mapping[str, Any]] = []
         self._events_at = 0.0
-        self._pulled: dict[str, pods.View] = {}  # states of pods whose images could not be pulled, see `pods.steady`
+        # last states of the pods whose images could not be pulled; see `pods.steady`
+        self._pulled: dict[str, pods.View] = {}
         self._log: LogReader | None = None
         self._log_read = False
         self._line, self._line_at, self._said = "", 0.0, ""
@@ -231,9 +237,9 @@ class Follower:
         return None if soonest is None else max(0.05, soonest - time.monotonic())
 
     def _take(self, judge: Judge, seconds: float | None) -> None:
-        """Process all results of the threads.
+        """Process all results of the threads, and pass each intermediate state to the judge.
 
-        The judge also sees intermediate states, such as an end before a removal.
+        For example, the judge must see that a pod has ended before it sees that the pod was removed.
         """
         with contextlib.suppress(queue.Empty):
             kind, found = self._inbox.get(timeout=seconds)
@@ -261,7 +267,7 @@ class Follower:
             self._log.ended.set()
 
     def _look_at_events(self, views: list[pods.View], expected: int) -> None:
-        """Query events. No other source explains why pods could not be created."""
+        """Query the job's events, which explain why pods could not be created."""
         now = time.monotonic()
         missing = sum(each.component == WORKER for each in views) < expected
         if not missing or self._log_read:
@@ -270,7 +276,7 @@ class Follower:
             self._events_at = now + SETTLES
         elif now >= self._events_at:
             self._events_at = now + EVENTS_EVERY
-            with contextlib.suppress(ApiError):  # users can lack permission for events
+            with contextlib.suppress(ApiError):  # Some users have no permission to read events.
                 of_job = f"involvedObject.kind=Job,involvedObject.name={workers_name(self._name)}"
                 self._events = self._api.list("Event", fieldSelector=of_job)["items"]
 

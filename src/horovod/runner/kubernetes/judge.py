@@ -1,4 +1,4 @@
-"""Detection that a job on the cluster has ended or cannot start, and its exit code. Callers pass all times."""
+"""Decision whether a job on the cluster has ended or cannot start. Callers pass the current time."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ LAST_SECONDS = 20.0
 
 @dataclass(frozen=True)
 class Outcome:
-    """End of the job: its exit code and the lines to show."""
+    """Result of a job: its exit code and the lines to show to the user."""
 
     code: int
     lines: tuple[str, ...] = ()
 
 
 class Judge:
-    """Judge that decides whether a job has ended.
+    """Object that decides whether a job has ended, from the states of its pods and Jobs.
 
     Args:
         name: Name of the job.
         expected: Number of worker pods that must start.
-        patience: Seconds for these pods to start.
+        patience: Seconds within which these pods must start.
         now: Current time (monotonic, s).
-        age: Seconds since the job became active. If this exceeds `patience`, an elastic job can have fewer pods than at
-            the start.
+        age: Seconds since the job became active. An elastic job older than `patience` can have fewer pods than at its
+            start.
     """
 
     def __init__(self, name: str, expected: int, patience: float, now: float, age: float = 0.0) -> None:
@@ -41,15 +41,17 @@ class Judge:
         self._expected = expected
         self._patience = patience
         self._began = now
-        self._now = now  # Time of the last call.
-        self._since: dict[str, float] = {}  # Time since which each condition has been true.
+        self._now = now  # Time of the last call of `outcome`.
+        # Time since which each condition has been true. Conditions that are false are missing.
+        self._since: dict[str, float] = {}
         self._old = age > patience
-        self._complete = False  # True once the job has started. Later pods that wait do not end the job.
-        self._last: View | None = None  # State of the launcher's pod after it has ended.
-        self._over = ""  # State of the launcher's Job once it is "succeeded" or "failed", else empty.
+        # True once all expected pods have started. Pods that are added later can wait without limit.
+        self._complete = False
+        self._last: View | None = None  # Last state of the launcher's pod after it has ended.
+        self._over = ""  # "succeeded" or "failed" if the launcher's Job has ended, otherwise empty.
 
     def remember(self, launcher: View | None, job: Mapping[str, Any] | None) -> None:
-        """Record how the launcher ended, because its pod and Job can be deleted soon afterwards."""
+        """Store how the launcher's pod and Job ended, because the cluster can delete them soon afterwards."""
         if launcher is not None and launcher.ended:
             self._last = launcher
         if job is not None and pods.job_state(job) in ("succeeded", "failed"):
@@ -63,14 +65,14 @@ class Judge:
         now: float,
         log_read: bool,
     ) -> Outcome | None:
-        """Return the outcome of the job, or None while it continues.
+        """Return the outcome of the job, or None while the job continues.
 
         Args:
             views: Pods of the job.
             jobs: Kubernetes Jobs by component (launcher, worker).
             events: Events about pods that could not be created.
             now: Current time (monotonic, s).
-            log_read: True if all of the launcher's output has been read.
+            log_read: True if the launcher's output has been read completely.
         """
         self._now = now
         launcher = next((each for each in views if each.component == LAUNCHER), None)
@@ -79,7 +81,7 @@ class Judge:
         if launcher is not None and launcher.ended:
             return self._ended(launcher, views, now, log_read)
         if self._over and (launcher is None or LAUNCHER not in jobs):
-            # Pods and Jobs are watched separately, so the end of the pod may be reported after the Job's.
+            # The API can report the end of the Job before the end of its pod, because both are watched separately.
             if launcher is not None and not self._lasts("launcher", True, now, LAST_SECONDS):
                 return None
             if self._over == "succeeded":
@@ -96,7 +98,7 @@ class Judge:
         return None if self._complete else self._not_started(views, events, now)
 
     def next_time(self) -> float | None:
-        """Return the time at which the outcome can change without an event, or None."""
+        """Return the time at which the outcome can change without a change on the cluster, or None."""
         times = [since + LAST_SECONDS for what, since in self._since.items() if what in ("workers", "launcher")]
         times += [since + IMAGE_SECONDS for what, since in self._since.items() if what.startswith("image ")]
         if not self._complete:
@@ -115,7 +117,7 @@ class Judge:
         return Outcome(launcher.code or 1, tuple(lines))
 
     def _begun(self, views: Sequence[View]) -> bool:
-        """Return True once the expected pods have started. Additional pods can wait for free nodes without limit."""
+        """Return True if all expected pods have started. Additional pods can wait without limit."""
         return pods.runs(views) and (self._old or pods.started(views) >= self._expected)
 
     def _not_started(self, views: Sequence[View], events: Sequence[Mapping[str, Any]], now: float) -> Outcome | None:
@@ -125,7 +127,7 @@ class Judge:
             if each.component == LAUNCHER or able < self._expected:
                 return Outcome(1, (f"pod {each.name} cannot start: {each.trouble}",))
         waits = now >= self._began + self._patience
-        # A running launcher gives up by itself and can report more details.
+        # A running launcher has its own time limit and can report more details.
         if waits and self._lasts("late", True, now, LAST_SECONDS if pods.runs(views) else 0.0):
             causes = pods.not_created(events)
             text = f"waited {self._patience:g} s (--start-timeout): {pods.waiting_line(views, self._expected)}"
@@ -133,7 +135,7 @@ class Judge:
         return None
 
     def _without_image(self, views: Sequence[View], now: float) -> list[View]:
-        """Return the pods whose images could not be pulled within the time limit."""
+        """Return the pods whose images could not be pulled in time."""
         found = []
         for each in views:
             pulls = each.state == "waiting" and each.reason in pods.IMAGE
@@ -143,8 +145,8 @@ class Judge:
         return found
 
     def _lasts(self, what: str, holds: bool, now: float, seconds: float) -> bool:
-        """Return True if the condition `holds` and has been true for this many seconds."""
+        """Return True if the condition named `what` has been true for `seconds`. `holds` is its current value."""
         if not holds:
             self._since.pop(what, None)
             return False
-        return now >= self._since.setdefault(what, now) + seconds  # must be the same sum as in `next_time`
+        return now >= self._since.setdefault(what, now) + seconds  # The sum must equal the one in `next_time` exactly.

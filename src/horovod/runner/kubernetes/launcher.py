@@ -1,8 +1,8 @@
-"""Program of the launcher's pod. It waits for the agents of the other pods, then acts like horovodrun.
+"""Program of the launcher's pod, which waits for the agents of the worker pods and then acts like horovodrun.
 
     horovod.runner.kubernetes.launcher --of-version V --port P --slots-per-pod K -- FLAGS... -- COMMAND...
 
-The flags and the exit code are those of horovodrun.
+The flags and the exit code are the same as those of horovodrun.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _ADVICE = (
 
 
 class Stopped(RuntimeError):
-    """Exception raised if a signal arrived before the job began. `number` is the signal's number."""
+    """Exception if a signal arrived before the job began. `number` is the signal's number."""
 
     def __init__(self, number: int) -> None:
         super().__init__(f"stopped by {signal.Signals(number).name} while it waited for the pods")
@@ -46,7 +46,7 @@ class Stopped(RuntimeError):
 
 @dataclass(frozen=True)
 class Orders:
-    """Values of the launcher's command line."""
+    """Parsed command line of the launcher's pod."""
 
     port: int
     slots: int
@@ -56,7 +56,7 @@ class Orders:
 
 
 def orders(words: Sequence[str]) -> Orders:
-    """Parse the command line. Raises LaunchError if it does not have the form above."""
+    """Parse the launcher's command line. Raises LaunchError if it is invalid."""
     parser = argparse.ArgumentParser(prog="horovod.runner.kubernetes.launcher", exit_on_error=False)
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--slots-per-pod", type=int, default=1)
@@ -72,7 +72,10 @@ def orders(words: Sequence[str]) -> Orders:
 
 
 def settings(given: Orders, environ: Mapping[str, str]) -> tuple[LaunchSettings, Wishes]:
-    """Return the job's settings and options. The ranks are not assigned to hosts yet. Raises LaunchError."""
+    """Return the settings and options of the job. Raises LaunchError if a flag is invalid.
+
+    The ranks are assigned to hosts later, when the agents have connected.
+    """
     if given.version and given.version != __version__:
         raise LaunchError(
             f"the image has horovod {__version__}, the horovodrun that has created this job {given.version}; install "
@@ -85,7 +88,7 @@ def settings(given: Orders, environ: Mapping[str, str]) -> tuple[LaunchSettings,
     if namespace.num_proc % given.slots:
         raise LaunchError(f"-np must be a multiple of --slots-per-pod {given.slots}, got {namespace.num_proc}")
     check_elastic(namespace, given.slots)
-    # An elastic job can get more pods than it starts with.
+    # An elastic job can later have more pods than at its start.
     pods = (namespace.num_proc if namespace.min_num_proc is None else most(namespace)) // given.slots
     namespace.hosts = ",".join(f"pod-{number}:{given.slots}" for number in range(pods))
     checked = cli.settings(namespace, given.command, environ)
@@ -103,14 +106,15 @@ def run(given: Orders, environ: dict[str, str]) -> JobResult:
         checked, wishes = settings(given, environ)
     for warning in caught:
         _say(f"warning: {warning.message}")
-    # Workers get the variables of their own pods. From this pod, they get only Horovod's variables.
+    # Workers use the environment of their own pods. Only variables that begin with HOROVOD_ are copied from this pod.
     ours = {name: value for name, value in environ.items() if name.startswith("HOROVOD_")}
     with Gathering("rank", ports=f"{given.port}-{given.port}", token=key) as gathering:
 
         def stop(number: int, _frame: FrameType | None) -> None:
             gathering.fail(Stopped(number))
 
-        # Until SignalQueue installs its own, set handlers: a container's first process ignores signals without one.
+        # The first process in a container ignores a signal without a handler. SignalQueue installs its handlers only
+        # later.
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, stop)
         many = checked.size // given.slots
@@ -124,7 +128,7 @@ def _say(text: str) -> None:
 
 
 def main() -> int:
-    """Run the command line of this process and return the exit code, as `horovod.runner.launch.main` does."""
+    """Run the launcher with the arguments of this process and return the exit code of the job."""
     try:
         result = run(orders(sys.argv[1:]), dict(os.environ))
     except (LaunchError, argparse.ArgumentError) as error:
@@ -133,7 +137,7 @@ def main() -> int:
     except Stopped as error:
         _say(str(error))
         return 128 + error.number
-    except (AgentError, ArrivalError, OSError, ValueError) as error:  # TimeoutError is an OSError
+    except (AgentError, ArrivalError, OSError, ValueError) as error:  # This includes TimeoutError, which is an OSError.
         _say(f"error: {error}")
         return 1
     if result.message:

@@ -1,11 +1,11 @@
-"""Objects that are created on the cluster for a job, as dicts that the API accepts.
+"""Kubernetes objects of a job, as dicts that the API accepts.
 
-    Secret   NAME          the token with which pods authenticate to the launcher
+    Secret   NAME          token with which pods authenticate to the launcher
     Service  NAME          headless; its name and launcher.NAME.NAMESPACE.svc resolve to the launcher's pod
-    Job      NAME          the launcher's pod. Owns all other objects, so deleting it deletes them
-    Job      NAME-workers  Indexed: the pods of the ranks
+    Job      NAME          launcher's pod; owns all other objects, so deleting it deletes them
+    Job      NAME-workers  pods of the ranks, as an Indexed Job
 
-The owner is created first, and is suspended until the objects that its pod needs exist.
+The launcher's Job is created first and suspended. It is resumed once the objects that its pod needs exist.
 """
 
 from __future__ import annotations
@@ -50,23 +50,29 @@ _STAYS = {
 
 
 def workers_name(name: str) -> str:
-    """Return the name of the worker pods' Job."""
+    """Return the name of the Job that contains the worker pods."""
     return f"{name}-workers"
 
 
 def selector(name: str, component: str = "") -> str:
-    """Return the label selector for the pods of a job. It excludes other applications with the same name."""
+    """Return a label selector for the pods of a job. It excludes pods of other applications with the same name."""
     return f"{INSTANCE}={name},{MANAGER}={MANAGED}" + (f",{COMPONENT}={component}" if component else "")
 
 
 def is_part(thing: Mapping[str, Any], name: str) -> bool:
-    """Return True if the object belongs to horovodrun's job `name`. Other programs also use the first label."""
+    """Return True if horovodrun created the object for job `name`.
+
+    The application's name alone does not prove this, because other programs use the same label.
+    """
     labels = thing["metadata"].get("labels") or {}
     return labels.get(INSTANCE) == name and labels.get(MANAGER) == MANAGED
 
 
 def all_of(request: Request, token: str) -> list[Manifest]:
-    """Return all objects, the owner first. `token` must have at least 32 characters that cannot be guessed."""
+    """Return all objects of the job. The launcher's Job, which owns the others, is the first.
+
+    `token` must have at least 32 characters and must be random.
+    """
     once = {"backoffLimit": 0, "completions": 1, "parallelism": 1, "ttlSecondsAfterFinished": request.keep}
     launcher = _job(request, request.name, LAUNCHER, once)
     launcher["metadata"]["annotations"] = {
@@ -77,28 +83,31 @@ def all_of(request: Request, token: str) -> list[Manifest]:
 
 
 def applicable(parts: Sequence[Manifest]) -> list[Manifest]:
-    """Return the objects in an order for `kubectl apply`: what the pods need comes before them."""
+    """Return the objects in an order for `kubectl apply`. Objects that the pods need come before the pods."""
     return sorted(parts, key=lambda part: part["kind"] == "Job")
 
 
 def suspended(job: Manifest) -> Manifest:
-    """Return the Job in suspended state, so that it does not start yet."""
+    """Return a copy of the Job in suspended state, in which the cluster starts no pods."""
     return {**job, "spec": {**job["spec"], "suspend": True}}
 
 
 def marked(job: Manifest, mark: str) -> Manifest:
-    """Return the Job with a mark that `has_mark` recognizes."""
+    """Return a copy of the Job with an annotation that `has_mark` recognizes."""
     metadata = job["metadata"]
     return {**job, "metadata": {**metadata, "annotations": {**metadata.get("annotations", {}), MARK: mark}}}
 
 
 def has_mark(job: Mapping[str, Any], mark: str) -> bool:
-    """Return True if the Job has this mark."""
+    """Return True if `marked` has added this mark to the Job."""
     return (job["metadata"].get("annotations") or {}).get(MARK) == mark
 
 
 def owned(manifest: Manifest, owner: Mapping[str, Any]) -> Manifest:
-    """Return the object with `owner` (a Job as returned by the API) as its owner, so that both are deleted together."""
+    """Return a copy of the object that refers to its owner, so that the cluster deletes both together.
+
+    `owner` is a Job as returned by the API.
+    """
     reference = {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -139,7 +148,9 @@ def _service(request: Request) -> Manifest:
         "metadata": _metadata(request, request.name),
         "spec": {
             "clusterIP": "None",
-            "publishNotReadyAddresses": True,  # the launcher listens before it is reported as ready
+            # Pods must resolve the name as soon as the launcher listens, which is before Kubernetes reports it as
+            # ready.
+            "publishNotReadyAddresses": True,
             "selector": {INSTANCE: request.name, COMPONENT: LAUNCHER},
             "ports": [{"name": "launcher", "port": request.port, "targetPort": request.port, "protocol": "TCP"}],
         },
@@ -152,10 +163,10 @@ def _workers(request: Request) -> Manifest:
         "completions": request.pods,
         "parallelism": request.pods,
         "backoffLimit": RETRIES if request.elastic else 0,
-        # Jobs without an owner are deleted after this time. It is long enough to report the launcher's end.
+        # Kubernetes deletes the ended Job after this time. The minimum leaves enough time to report how the job ended.
         "ttlSecondsAfterFinished": max(request.keep, LEAST_KEEP),
     }
-    if request.elastic:  # an evicted pod must not count as a failure, because failures delay later retries
+    if request.elastic:  # An evicted pod must not count as a failure, because Kubernetes delays retries after failures.
         spec["podFailurePolicy"] = {
             "rules": [{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}]
         }
@@ -196,8 +207,8 @@ def _spec(request: Request, component: str, spec: Manifest) -> Manifest:
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": request.grace,
         "automountServiceAccountToken": spec.get("automountServiceAccountToken", False),
-        "enableServiceLinks": False,  # Do not create variables for all Services of the namespace.
-        # Other containers of the template, such as a proxy, would keep the launcher's Job from ending.
+        "enableServiceLinks": False,  # Do not add environment variables for all Services of the namespace.
+        # In the launcher's pod, other containers of the template, such as a proxy, would keep the Job from ending.
         "containers": [_container(request, component, ours, mounts), *(others if worker else [])],
     }
     lists = {
@@ -225,7 +236,7 @@ def _volumes(request: Request, worker: bool, taken: set[str]) -> tuple[list[Mani
         volumes.append(each.manifest(f"horovod-volume-{number}"))
         mounts.append(each.mount(f"horovod-volume-{number}"))
         taken = taken | {each.path}
-    if worker and SHM_PATH not in taken:  # the default is only 64 MiB
+    if worker and SHM_PATH not in taken:  # Container runtimes limit /dev/shm to 64 MiB by default.
         memory: Manifest = {"medium": "Memory"}
         volumes.append(
             {"name": "horovod-shm", "emptyDir": {**memory, "sizeLimit": request.shm} if request.shm else memory}
@@ -285,7 +296,7 @@ def _command(request: Request, component: str) -> list[str]:
 
 
 def _variables(request: Request, component: str) -> list[Manifest]:
-    """Return the variables of the container. The ranks inherit those of the worker pods."""
+    """Return the environment variables of the container. The ranks inherit the variables of the worker pods."""
     secret = {"secretKeyRef": {"name": request.name, "key": "token"}}
     found: list[Manifest] = [{"name": TOKEN_VARIABLE, "valueFrom": secret}]
     if component == WORKER:

@@ -1,4 +1,4 @@
-"""Descriptions of pods, Jobs and events, from what the API reports."""
+"""States of pods and Jobs from API responses, and their descriptions for users."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ADVICE = {
 
 @dataclass(frozen=True)
 class View:
-    """State of a pod, with its reasons.
+    """State of a pod, with the reason for this state.
 
     Attributes:
         name: Name of the pod.
@@ -34,7 +34,7 @@ class View:
         state: "waiting", "running", "succeeded" or "failed".
         reason: Why the pod waits or has failed; empty if unknown.
         message: Details of the reason.
-        code: Exit code of the pod's container; None if there is none.
+        code: Exit code of the pod's container, or None if it has not ended.
         going: True if the pod has been deleted and is in its grace period.
     """
 
@@ -50,20 +50,20 @@ class View:
 
     @property
     def ended(self) -> bool:
-        """True once no container of the pod runs any more."""
+        """True if all containers of the pod have ended."""
         return self.state in ("succeeded", "failed")
 
     @property
     def trouble(self) -> str:
-        """Clause that says why the pod waits or has failed; empty if the reason is unknown."""
+        """Explanation why the pod waits or has failed. Empty if the reason is unknown."""
         advice = _ADVICE.get(self.reason, "")
         if self.reason == "CreateContainerConfigError" and "not found" not in self.message:
-            advice = ""  # the kubelet may not know the Secret yet and asks again
+            advice = ""  # The kubelet retries, because it might not see a new Secret immediately.
         return ": ".join(filter(None, [self.reason, " ".join(self.message.split()), advice]))
 
 
 def view(pod: Mapping[str, Any]) -> View:
-    """Return the state of a pod from what the API reports."""
+    """Return the state of a pod from its API object."""
     metadata, status = pod.get("metadata", {}), pod.get("status", {})
     labels, annotations = metadata.get("labels", {}), metadata.get("annotations", {}) or {}
     phase = status.get("phase", "Pending")
@@ -85,15 +85,16 @@ def view(pod: Mapping[str, Any]) -> View:
 
 
 def views(found: Iterable[Mapping[str, Any]]) -> list[View]:
-    """Return the states of a job's pods: first the launcher's, then the workers' by number."""
+    """Return the states of a job's pods: the launcher's pod first, then the workers in index order."""
     made = [view(each) for each in found]
     return sorted(made, key=lambda one: (one.component != LAUNCHER, int(one.index or -1), one.name))
 
 
 def steady(found: Sequence[View], known: dict[str, View]) -> list[View]:
-    """Return the states. A pod that waits to pull its image again keeps its last error, which the API forgets.
+    """Return the states, with the last error of each pod whose image could not be pulled.
 
-    `known` stores these states by pod name. The caller must keep it between calls.
+    The API stops reporting this error while the pod waits for the next attempt. So `known` stores it by pod name. The
+    caller must pass the same dict in each call.
     """
     made = []
     for each in found:
@@ -118,7 +119,7 @@ def _why_waiting(status: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _why_failed(status: Mapping[str, Any]) -> tuple[str, str]:
-    if status.get("reason"):  # Evicted, NodeLost, DeadlineExceeded and others
+    if status.get("reason"):  # Reason of the whole pod, such as Evicted, NodeLost or DeadlineExceeded.
         return str(status["reason"]), str(status.get("message", ""))
     for each in status.get("conditions", []):
         if each.get("type") == "DisruptionTarget" and each.get("status") == "True":
@@ -140,7 +141,7 @@ def _terminated(status: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _not_prepared(status: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return how the first failed init container ended, together with its name."""
+    """Return the result and the name of the first init container that failed."""
     for each in status.get("initContainerStatuses", []):
         found = each.get("state", {}).get("terminated", {})
         if found.get("exitCode"):
@@ -154,7 +155,7 @@ def _exit_code(status: Mapping[str, Any]) -> int | None:
 
 
 def job_failure(job: Mapping[str, Any]) -> str:
-    """Return the reason why a Job has failed, or an empty string."""
+    """Return the reason for the failure of a Job, or an empty string if it has not failed."""
     for each in job.get("status", {}).get("conditions", []):
         if each.get("type") in ("Failed", "FailureTarget") and each.get("status") == "True":
             return ": ".join(filter(None, [each.get("reason", ""), each.get("message", "")])) or "failed"
@@ -162,7 +163,7 @@ def job_failure(job: Mapping[str, Any]) -> str:
 
 
 def job_state(job: Mapping[str, Any]) -> str:
-    """Return the state of a Job: suspended, waiting, running, succeeded or failed."""
+    """Return the state of a Job: "suspended", "waiting", "running", "succeeded" or "failed"."""
     status = job.get("status", {})
     for each in status.get("conditions", []):
         if each.get("status") == "True" and each.get("type") in ("Complete", "Failed"):
@@ -173,7 +174,7 @@ def job_state(job: Mapping[str, Any]) -> str:
 
 
 def not_created(events: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return the reasons why Jobs could not create their pods (a quota, a policy), without duplicates."""
+    """Return the distinct reasons why Jobs could not create pods, such as a quota or a policy."""
     found = {
         str(each.get("message", ""))
         for each in events
@@ -183,28 +184,28 @@ def not_created(events: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def active_seconds(job: Mapping[str, Any], now: float) -> float:
-    """Return the seconds since the Job started, by the cluster's clock. `now` is from `time.time()`."""
+    """Return the seconds since the Job started. `now` is the result of `time.time()`."""
     began = job.get("status", {}).get("startTime")
     return now - datetime.fromisoformat(began.replace("Z", "+00:00")).timestamp() if began else 0.0
 
 
 def runs(views: Iterable[View]) -> bool:
-    """Return True if the launcher's pod runs."""
+    """Return True if the launcher's pod is running."""
     return any(each.component == LAUNCHER and each.state == "running" for each in views)
 
 
 def started(views: Iterable[View]) -> int:
-    """Return the number of worker pods that run or have run. A failed pod and its replacement count once."""
+    """Return the number of worker pods that are running or have run. A failed pod and its replacement count as one."""
     return len(_numbers(views, "running", "succeeded", "failed"))
 
 
 def _numbers(views: Iterable[View], *states: str) -> set[str]:
-    """Return the indices of the worker pods that are in these states."""
+    """Return the completion indices of the worker pods that are in one of these states."""
     return {each.index for each in views if each.component == WORKER and not each.going and each.state in states}
 
 
 def waiting_line(views: Sequence[View], expected: int) -> str:
-    """Return a line about the worker pods that have not started, with reasons; empty if all `expected` pods have."""
+    """Return a line about worker pods that have not started, or an empty string if `expected` pods have."""
     workers = [each for each in views if each.component == WORKER and not each.going]
     if started(views) >= expected and not any(each.state == "waiting" for each in views):
         return ""
@@ -232,7 +233,7 @@ def _pods(found: Sequence[View]) -> str:
 
 
 def post_mortem(views: Iterable[View]) -> list[str]:
-    """Return one line for each failed worker pod, because the launcher cannot know the reasons."""
+    """Return one line for each failed worker pod. The launcher does not see why Kubernetes ended a pod."""
     return [
         f"pod {each.name}{f' on {each.node}' if each.node else ''} has failed: {each.trouble}"
         for each in views
@@ -241,7 +242,7 @@ def post_mortem(views: Iterable[View]) -> list[str]:
 
 
 def table(views: Sequence[View]) -> str:
-    """Return a table of all pods of a job as text."""
+    """Return a table of the job's pods as text for `horovodrun kubernetes status`."""
     rows = [("POD", "RANKS' POD", "NODE", "STATE", "WHY")]
     for each in views:
         state = "going" if each.going and not each.ended else each.state
@@ -253,7 +254,7 @@ def table(views: Sequence[View]) -> str:
 
 
 def split_time(line: bytes) -> tuple[str, bytes]:
-    """Split a log line into timestamp and text. The timestamp is empty if the line has none."""
+    """Split a log line into its timestamp and its text. The timestamp is empty if the line has none."""
     time, space, text = line.partition(b" ")
     if not space or b"T" not in time or not time[:4].isdigit():
         return "", line

@@ -1,4 +1,4 @@
-"""Request for a job on the cluster, made from the command line and the file of `--pod-template`."""
+"""Checked request for a job on a cluster, from the command line and the `--pod-template` file."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ CONTAINER = "horovod"
 
 @dataclass(frozen=True)
 class Request:
-    """Checked values for the manifests of a job.
+    """Checked values from which the Kubernetes objects of a job are created.
 
     Attributes:
         size: Initial number of ranks.
-        pods: Number of worker pods; in an elastic job, the maximum.
-        arguments: Flags of horovodrun that the launcher gets in its pod.
+        pods: Number of worker pods. In an elastic job, this is the maximum.
+        arguments: Flags of horovodrun to pass to the launcher's pod.
         elastic: True for an elastic job.
         patience: Seconds within which all pods must start.
         slots: Number of ranks in each pod.
-        template: Pod template that the user gave, or empty.
-        keep: Seconds for which the Jobs are kept after their end.
+        template: Pod template of the user. Empty if the user gave none.
+        keep: Seconds until Kubernetes deletes ended Jobs.
         grace: Seconds between a pod's termination signal and SIGKILL.
     """
 
@@ -70,7 +70,10 @@ class Request:
 
 
 def from_command_line(line: flags.CommandLine, name: str, environ: Mapping[str, str]) -> Request:
-    """Check the command line and return the request. `name` is used if no --name is given. Raises LaunchError."""
+    """Check the command line and return the request. Raises LaunchError if a value is invalid.
+
+    `name` is the name of the job if the user did not give --name.
+    """
     given = line.given
     namespace, _ = cli.parse([*line.job, "--", "true"])
     size, most = _sizes(namespace, given.get("slots_per_pod", 1))
@@ -122,20 +125,20 @@ def from_command_line(line: flags.CommandLine, name: str, environ: Mapping[str, 
 
 
 def patience(namespace: Any) -> float:
-    """Return the seconds within which all pods must start, from horovodrun's flags."""
+    """Return the seconds within which all pods must start, from the --start-timeout flag."""
     given = namespace.start_timeout
     return flags.PATIENCE if given is None else float(given)
 
 
 def check_job(namespace: Any) -> None:
-    """Raise LaunchError if a flag of horovodrun is given that has no meaning in pods."""
+    """Raise LaunchError if the user gave a flag of horovodrun that does not work in pods."""
     for dest, reason in flags.NOT_THERE.items():
         if getattr(namespace, dest) is not None:
             raise LaunchError(f"--{dest.replace('_', '-')} has no meaning on Kubernetes: {reason}")
 
 
 def check_elastic(namespace: Any, slots: int) -> None:
-    """Raise LaunchError for an elastic job with a single pod, because no rank would be left after its failure."""
+    """Raise LaunchError if an elastic job has only one pod, because no rank would survive that pod's failure."""
     if namespace.min_num_proc is not None and most(namespace) // slots < 2:
         raise LaunchError(
             f"--max-np must be at least {2 * slots} with --min-np, got {most(namespace)} with --slots-per-pod {slots}: "
@@ -144,7 +147,7 @@ def check_elastic(namespace: Any, slots: int) -> None:
 
 
 def most(namespace: Any) -> int:
-    """Return the maximum number of ranks that the flags allow."""
+    """Return the maximum number of ranks, from horovodrun's flags."""
     return int(namespace.max_num_proc or namespace.num_proc)
 
 
@@ -193,7 +196,10 @@ def _variables(given: Sequence[tuple[str, str | None]], environ: Mapping[str, st
 
 
 def _template(path: str) -> dict[str, Any]:
-    """Read a file that contains a pod, an object with a `template`, or a pod template. Raises LaunchError."""
+    """Read a pod template from a file. Raises LaunchError if the file is invalid.
+
+    The file contains a pod, an object with a `template`, or the template itself.
+    """
     try:
         found = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
@@ -211,7 +217,10 @@ def _template(path: str) -> dict[str, Any]:
 
 
 def container_of(template: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the template's container for the ranks: the one named CONTAINER, else the first one, else {}."""
+    """Return the template's container in which the ranks run.
+
+    This is the container named CONTAINER or else the first one. The result is {} if the template has no containers.
+    """
     containers: list[dict[str, Any]] = template.get("spec", {}).get("containers", [])
     named = [each for each in containers if each.get("name") == CONTAINER]
     return (named or containers or [{}])[0]

@@ -1,4 +1,4 @@
-"""Checks of Kubernetes names, quantities, labels, variables, volumes and tokens."""
+"""Validation of Kubernetes names, quantities, labels, variables, volumes and tokens in flags."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from horovod.common.contract.private_files import Secret
-
-# Checks of names, quantities, labels and environment variables.
 
 LONGEST = 50
 """Maximum length of a job's name. With the suffixes of its parts and pods, labels have up to 63 characters."""
@@ -37,27 +35,27 @@ PAIR = "NAME=VALUE as of a label: letters, digits, -, _ and ., with a letter or 
 
 
 def job_name(text: str) -> str:
-    """Return the name of a job. Raises ValueError if it is invalid."""
+    """Return `text` if it is a valid job name. Raises ValueError if it is not."""
     return _checked(text, len(text) <= LONGEST and bool(_LABEL.fullmatch(text)))
 
 
 def namespace(text: str) -> str:
-    """Return the name of a namespace. Raises ValueError if it is invalid."""
+    """Return `text` if it is a valid namespace. Raises ValueError if it is not."""
     return _checked(text, len(text) <= 63 and "." not in text and bool(_SUBDOMAIN.fullmatch(text)))
 
 
 def object_name(text: str) -> str:
-    """Return the name of an object, such as a service account, claim or secret. Raises ValueError if it is invalid."""
+    """Return `text` if it is a valid name of an object, such as a service account. Raises ValueError if it is not."""
     return _checked(text, len(text) <= 253 and bool(_SUBDOMAIN.fullmatch(text)))
 
 
 def quantity(text: str) -> str:
-    """Return a quantity above 0. Raises ValueError if it is invalid."""
+    """Return `text` if it is a valid quantity above 0, such as 500m or 2Gi. Raises ValueError if it is not."""
     return _checked(text, bool(_QUANTITY.fullmatch(text)) and amount(text) > 0)
 
 
 def amount(text: str) -> float:
-    """Return the value of a quantity in cores or bytes. Raises ValueError if it is invalid."""
+    """Convert a quantity such as 500m or 2Gi to cores or bytes. Raises ValueError if it is invalid."""
     if not _QUANTITY.fullmatch(text):
         raise ValueError(f"must be {QUANTITY}, got {text!r}")
     number = re.match(r"[0-9.]+", text)
@@ -66,35 +64,40 @@ def amount(text: str) -> float:
 
 
 def pair(text: str) -> tuple[str, str]:
-    """Return key and value of a label or node selector. Raises ValueError if it is invalid."""
+    """Parse a label or node selector into (key, value). Raises ValueError if it is invalid."""
     key, equals, value = text.partition("=")
     _checked(text, bool(equals) and bool(_KEY.fullmatch(key)) and bool(_VALUE.fullmatch(value)))
     return key, value
 
 
 def annotation(text: str) -> tuple[str, str]:
-    """Return key and value of an annotation. The value can be any text. Raises ValueError if the key is invalid."""
+    """Parse an annotation into (key, value). The value can be any text. Raises ValueError if the key is invalid."""
     key, equals, value = text.partition("=")
     _checked(text, bool(equals) and bool(_KEY.fullmatch(key)))
     return key, value
 
 
 def resource(text: str) -> str:
-    """Return the name of a device type, such as nvidia.com/gpu. Raises ValueError if it is invalid."""
+    """Return `text` if it is a valid device type, such as nvidia.com/gpu. Raises ValueError if it is not."""
     return _checked(text, "/" in text and bool(_KEY.fullmatch(text)))
 
 
 def variable(text: str) -> tuple[str, str | None]:
-    """Return (name, value or None). Raises ValueError if the name is invalid or reserved for Horovod's pods."""
+    """Parse NAME or NAME=VALUE into (name, value), where the value can be None.
+
+    Raises:
+        ValueError: The name is invalid or reserved for Horovod's pods.
+    """
     name, equals, value = text.partition("=")
     _checked(text, bool(_VARIABLE.fullmatch(name)) and not _RESERVED.fullmatch(name))
     return name, value if equals else None
 
 
 def toleration(text: str) -> dict[str, str]:
-    """Return the toleration for KEY[=VALUE][:EFFECT].
+    """Parse KEY[=VALUE][:EFFECT] into a toleration. The key `*` matches all keys.
 
-    The key `*` matches all keys. Raises ValueError if it is invalid.
+    Raises:
+        ValueError: The text is invalid.
     """
     rest, colon, effect = text.partition(":")
     key, equals, value = rest.partition("=")
@@ -106,10 +109,7 @@ def toleration(text: str) -> dict[str, str]:
 
 
 def literal(text: str) -> str:
-    """Return a word or a variable's value, escaped so that Kubernetes passes it on unchanged.
-
-    Kubernetes would replace $(NAME) by a variable of the container.
-    """
+    """Escape an argument or a variable's value, because Kubernetes replaces $(NAME) by the variable NAME."""
     return text.replace("$", "$$")
 
 
@@ -119,14 +119,12 @@ def _checked(text: str, good: bool) -> str:
     return text
 
 
-# Volumes of `--volume`: parser, and entries for the pod.
-
 ACCEPTED = "pvc:CLAIM:/PATH[:ro], host:/DIR:/PATH[:ro], config:NAME:/PATH, secret:NAME:/PATH or empty:/PATH"
 
 
 @dataclass(frozen=True)
 class Volume:
-    """Volume for a pod to mount.
+    """Volume that a pod mounts.
 
     Attributes:
         kind: "pvc", "host", "config", "secret" or "empty".
@@ -141,7 +139,7 @@ class Volume:
     read_only: bool = False
 
     def manifest(self, name: str) -> dict[str, Any]:
-        """Return the entry for the pod's volumes."""
+        """Return the volume's entry in the list of the pod's volumes."""
         what: dict[str, dict[str, Any]] = {
             "pvc": {"persistentVolumeClaim": {"claimName": self.source}},
             "host": {"hostPath": {"path": self.source}},
@@ -152,13 +150,13 @@ class Volume:
         return {"name": name, **what[self.kind]}
 
     def mount(self, name: str) -> dict[str, Any]:
-        """Return the entry for the container's mounts."""
+        """Return the volume's entry in the list of the container's mounts."""
         mounted: dict[str, Any] = {"name": name, "mountPath": self.path}
         return {**mounted, "readOnly": True} if self.read_only else mounted
 
 
 def parse(text: str) -> Volume:
-    """Parse one of the ACCEPTED forms. Raises ValueError for other text."""
+    """Parse a value of `--volume` into a Volume. Raises ValueError if the text is invalid."""
     kind, _, rest = text.partition(":")
     parts = rest.split(":")
     read_only = len(parts) > 1 and parts[-1] in ("ro", "rw")
@@ -176,19 +174,17 @@ def parse(text: str) -> Volume:
     return Volume(kind, source, path, read_only)
 
 
-# Token by which pods prove to the launcher that they belong to its job. It is stored in a Secret.
-
 LEAST = 32
 """Minimum number of characters."""
 
 
 def make_token() -> str:
-    """Return 256 random bits as text."""
+    """Return a random token of 256 bits, with which pods prove to the launcher that they belong to its job."""
     return secrets.token_hex(32)
 
 
 def token_key(text: str) -> Secret:
-    """Derive the 32-byte key from the token's text. Raises ValueError if it is too short."""
+    """Derive a 32-byte key from the token. Raises ValueError if the token is too short."""
     text = text.strip()
     if len(text) < LEAST:
         raise ValueError(

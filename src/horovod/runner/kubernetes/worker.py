@@ -1,8 +1,9 @@
-"""Program of the worker pods. It finds the launcher's pod, and starts an agent of its job for each rank.
+"""Program of the worker pods, which starts one agent for each rank of the pod and connects it to the launcher.
 
     horovod.runner.kubernetes.worker --launcher NAME --port P --slots-per-pod K --patience S [--elastic]
 
-It ends when the job ends. If the pod is about to be terminated (SIGTERM), it warns its ranks: `hvd.should_stop()`.
+The program ends when the job ends. If Kubernetes terminates the pod (SIGTERM), `hvd.should_stop()` becomes True in its
+ranks.
 """
 
 from __future__ import annotations
@@ -34,36 +35,37 @@ from horovod.runner.kubernetes.manifests import (
 )
 from horovod.runner.kubernetes.values import token_key
 
-INDEX_VARIABLE = "JOB_COMPLETION_INDEX"  # Kubernetes sets this variable in pods of an Indexed Job.
-EVERY = 0.5  # Seconds between attempts to resolve a launcher that does not exist yet.
+INDEX_VARIABLE = "JOB_COMPLETION_INDEX"  # Kubernetes sets this variable in the pods of an Indexed Job.
+EVERY = 0.5  # Interval of attempts to resolve the launcher's name while it does not exist (s).
 ANOTHER_NAME = 1.2
 """Seconds before the second name is tried.
 
 The cluster's name server can cache for 5 s that the first name does not exist. It knows the name of a pod about 1 s
 after the pod has started.
 """
-LISTENS = 0.1  # seconds between attempts to connect to a launcher whose name is resolved
+# Interval of connection attempts while the launcher's name is resolved but the launcher does not listen (s).
+LISTENS = 0.1
 PROBE_SECONDS = 5.0
 
 
 class Pod:
-    """Agents of the ranks in this pod."""
+    """Agents of the ranks that run in this pod."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._agents: list[int] = []  # process group leaders
+        self._agents: list[int] = []  # process ids of the agents, which are process group leaders
         self._warned = False
         self.troubles: list[str] = []
 
     def started(self, leader: int) -> None:
-        """Record that an agent runs."""
+        """Record the process id of an agent that has started."""
         with self._lock:
             self._agents.append(leader)
         if self._warned:
             self._warn(leader)
 
     def warn(self) -> bool:
-        """Tell the ranks that the pod will be terminated. Returns False if there are no ranks yet."""
+        """Warn the ranks that the pod will be terminated. Return False if no ranks are running yet."""
         self._warned = True
         for leader in self._agents:
             self._warn(leader)
@@ -75,7 +77,7 @@ class Pod:
             os.killpg(leader, WARNING)
 
     def serve(self, ticket: Ticket, number: int, label: str, environ: Mapping[str, str]) -> None:
-        """Run the agent of one rank until the job ends."""
+        """Run the agent of one rank until the job has ended."""
         try:
             become_agent(ticket, number, label=label, environ=environ, started=self.started)
         except (ArrivalError, OSError) as error:
@@ -83,13 +85,14 @@ class Pod:
 
 
 def names_of(launcher: str, namespace: str = "") -> list[str]:
-    """Return the names of the launcher's pod, in the order in which to try them.
+    """Return the possible names of the launcher's pod, in the order in which to try them.
 
-    A name without a namespace could resolve to another Service, or outside the cluster, before ours can be resolved.
+    The full name, which contains the namespace, comes first. While it does not exist yet, the short name could resolve
+    to another Service or to a host outside the cluster.
 
     Args:
-        launcher: Name of the Service, or an address.
-        namespace: Namespace of the job, or empty if unknown.
+        launcher: Name of the launcher's Service, or an address.
+        namespace: Namespace of the job, or an empty string if unknown.
     """
     try:
         ipaddress.ip_address(launcher)
@@ -99,7 +102,11 @@ def names_of(launcher: str, namespace: str = "") -> list[str]:
 
 
 def find(names: Sequence[str], port: int, seconds: float, now: Callable[[], float] = time.monotonic) -> list[Endpoint]:
-    """Wait until the launcher listens at any of its names, and return its addresses. Raises TimeoutError."""
+    """Wait until the launcher listens at one of these names, and return its addresses.
+
+    Raises:
+        TimeoutError: The launcher does not listen after `seconds`.
+    """
     until, tried = now() + seconds, 0
     while True:
         name, wait = names[tried % len(names)], ANOTHER_NAME if tried == 0 and len(names) > 1 else EVERY
@@ -136,7 +143,7 @@ def _answers(endpoint: Endpoint) -> bool:
 
 
 def shm_warning(total: int, path: str = SHM_PATH) -> str:
-    """Return a warning if `total`, the size of /dev/shm in bytes, is too small, or an empty string."""
+    """Return a warning if /dev/shm is too small, or an empty string. `total` is its size in bytes."""
     if total > SHM_DEFAULT:
         return ""
     return (
@@ -156,7 +163,7 @@ def _look_at_shm() -> None:
 
 
 def number_of(environ: Mapping[str, str]) -> int:
-    """Return the completion index of this pod. Raises ValueError if the pod is not of an Indexed Job."""
+    """Return the completion index of this pod. Raises ValueError if the pod does not belong to an Indexed Job."""
     text = environ.get(INDEX_VARIABLE, "")
     if not text.isdecimal():
         raise ValueError(f"{INDEX_VARIABLE} must be the number of a pod of an Indexed Job, got {text!r}")
@@ -164,12 +171,12 @@ def number_of(environ: Mapping[str, str]) -> int:
 
 
 def run(options: argparse.Namespace, environ: dict[str, str]) -> int:
-    """Run the agents and return the exit code. Raises ValueError or TimeoutError."""
+    """Run the agents of this pod and return the exit code. Raises ValueError or TimeoutError."""
     pod = Pod()
 
     def end(number: int, _frame: FrameType | None) -> None:
         if not pod.warn():
-            os._exit(128 + number)  # no rank runs yet
+            os._exit(128 + number)  # exit immediately, because no rank is running yet
 
     signal.signal(signal.SIGTERM, end)
     key = token_key(environ.pop(TOKEN_VARIABLE, ""))
@@ -177,11 +184,11 @@ def run(options: argparse.Namespace, environ: dict[str, str]) -> int:
     name, node, namespace = (environ.pop(each, "") for each in (POD_VARIABLE, NODE_VARIABLE, NAMESPACE_VARIABLE))
     _look_at_shm()
     endpoints = find(names_of(options.launcher, namespace), options.port, options.patience)
-    # All addresses belong to the launcher, so try each. On the host network, this includes the addresses of its node.
+    # The launcher's name can have several addresses, for example all addresses of its node. All of them are valid.
     ticket = Ticket(tuple(endpoints), network_identity(), key)
     threads = []
     for slot in range(options.slots_per_pod):
-        # If two pods choose the same number, the second one is refused and ends. Its replacement chooses another
+        # If two pods choose the same random number, the launcher refuses the second pod. Its replacement chooses a new
         # number.
         number = secrets.randbits(31) if options.elastic else index * options.slots_per_pod + slot
         parts = [f"pod {name}" if name else f"pod {index}", *([f"slot {slot}"] if options.slots_per_pod > 1 else [])]
@@ -193,7 +200,7 @@ def run(options: argparse.Namespace, environ: dict[str, str]) -> int:
         thread.join()
     for trouble in pod.troubles:
         _say(f"error: {trouble}")
-    # Exit code 1 makes Kubernetes replace this pod while the job continues without it.
+    # With exit code 1, Kubernetes replaces this pod while the elastic job continues.
     lost = options.elastic and any(map(_answers, endpoints))
     return 1 if pod.troubles or lost else 0
 
@@ -203,7 +210,7 @@ def _say(text: str) -> None:
 
 
 def main() -> int:
-    """Run the command line of this process and return the exit code."""
+    """Run the worker pod's program with the arguments of this process and return the exit code."""
     parser = argparse.ArgumentParser(prog="horovod.runner.kubernetes.worker")
     parser.add_argument("--launcher", required=True)
     parser.add_argument("--port", type=int, required=True)
