@@ -14,7 +14,7 @@ from horovod.runner.external_launchers import mpi_function
 from horovod.runner.function import package as function_package
 from horovod.runner.function import worker_error
 from horovod.runner.job import terminal
-from horovod.runner.job.job import Job
+from horovod.runner.job.job import make_job
 from horovod.runner.output.output import standard_output
 from horovod.runner.plan import allocations
 from horovod.runner.plan import hosts as host_lists
@@ -146,7 +146,9 @@ def run(
             result = mpi_function.run(settings, environ, payload, standard_output(), queue)
         else:
             with terminal.terminal_restored(settings.debug_rank):
-                job = Job(settings, environ, signals=queue, payload=payload, results=True, output=standard_output())
+                job = make_job(
+                    settings, environ, signals=queue, payload=payload, results=True, output=standard_output()
+                )
                 result = job.run()
     if elastic is None:
         return worker_error.by_rank(result, {slot.rank: slot.hostname for slot in assigned})

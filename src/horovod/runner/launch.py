@@ -18,7 +18,7 @@ from horovod.runner.base.job_result import JobResult
 from horovod.runner.base.signals import SignalQueue, given_back
 from horovod.runner.command import cli, command_line, help
 from horovod.runner.job import terminal
-from horovod.runner.job.job import Job
+from horovod.runner.job.job import make_job
 from horovod.runner.job.policy import LAST_WORDS
 from horovod.runner.job.terminal import StdinSource
 from horovod.runner.job.watch import wait_for
@@ -189,7 +189,7 @@ def _started(
         return mpi.run_job(settings, os.environ, signals)
     stdin = StdinSource() if has_stdin else None
     with terminal.terminal_restored(settings.debug_rank):
-        return Job(settings, os.environ, stdin=stdin, signals=signals).run()
+        return make_job(settings, os.environ, stdin=stdin, signals=signals).run()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -18,7 +18,7 @@ from horovod.runner.cluster.gathering import Arrived, Gathering
 from horovod.runner.command import cli
 from horovod.runner.elastic.finder import Found, NotFound
 from horovod.runner.function import package, worker_error
-from horovod.runner.job.job import Job
+from horovod.runner.job.job import ElasticJob, FixedJob, Job
 from horovod.runner.output.output import OutputSink, StreamOutput, standard_output
 from horovod.runner.plan import hosts
 from horovod.runner.plan.hosts import Slot
@@ -166,7 +166,7 @@ def run_fixed(gathering: Gathering, call: Call, num_proc: int, wishes: Wishes) -
         way = arrived.Arrived()
         agents = [_agent(by_number[number], slot, way) for number, slot in placed]
         fleet = _fleet(agents, settings, way)
-        result = _run(call, wishes, settings, environ, fleet)
+        result = _run(call, wishes, FixedJob(settings, environ, fleet=fleet))
         return worker_error.by_rank(result, {slot.rank: slot.hostname for _, slot in placed})
     finally:
         for each in here:
@@ -189,7 +189,7 @@ def run_elastic(gathering: Gathering, call: Call, elastic: ElasticSettings, wish
         settings, environ = _settings(wishes, [], elastic)
         assert settings.elastic is not None
         fleet = _fleet([], settings, way)
-        result = _run(call, wishes, settings, environ, fleet, source)
+        result = _run(call, wishes, ElasticJob(settings, environ, fleet=fleet, source=source))
     finally:
         source.close()
     return worker_error.of_elastic(result, elastic.least)
@@ -225,40 +225,23 @@ def run_command(
             source.add(each)
         with contextlib.closing(source):
             fleet = _fleet([], settings, way)
-            return Job(settings, environ, signals=take_signals(), fleet=fleet, source=source).run()
+            return ElasticJob(settings, environ, signals=take_signals(), fleet=fleet, source=source).run()
     try:
         gathering.close()
         by_number = {each.number: each for each in here[: settings.size]}
         placed = hosts.place({number: each.machine for number, each in by_number.items()})
         settings = replace(settings, slots=[slot for _, slot in placed])
         fleet = _fleet([_agent(by_number[number], slot, way) for number, slot in placed], settings, way)
-        return Job(settings, environ, signals=take_signals(), fleet=fleet).run()
+        return FixedJob(settings, environ, signals=take_signals(), fleet=fleet).run()
     finally:
         for each in here:
             each.connection.kill()
 
 
-def _run(
-    call: Call,
-    wishes: Wishes,
-    settings: LaunchSettings,
-    environ: Mapping[str, str],
-    fleet: Fleet,
-    source: ArrivalSource | None = None,
-) -> JobResult:
-    """Run a job with this fleet. Ctrl-C in the calling process is passed to the ranks first."""
+def _run(call: Call, wishes: Wishes, job: Job) -> JobResult:
+    """Run a job that calls the function. Ctrl-C in the calling process is passed to the ranks first."""
     with interrupts(wishes.handlers) as queue:
-        job = Job(
-            settings,
-            environ,
-            signals=queue,
-            payload=call.payload,
-            results=True,
-            output=wishes.sink(),
-            fleet=fleet,
-            source=source,
-        )
-        return job.run()
+        return replace(job, signals=queue, payload=call.payload, results=True, output=wishes.sink()).run()
 
 
 def _settings(

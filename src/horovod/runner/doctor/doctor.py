@@ -25,7 +25,7 @@ from horovod.runner.command import cli, elastic_flags
 from horovod.runner.doctor import findings, mpi, table
 from horovod.runner.doctor.report import FAIL, Diagnosis, Finding, HostAnswer, HostReport
 from horovod.runner.elastic.script import ScriptRun
-from horovod.runner.job.job import Job
+from horovod.runner.job.job import FixedJob
 from horovod.runner.job.orders import make_fleet
 from horovod.runner.job.watch import wait_for
 from horovod.runner.output.output import OutputSink
@@ -193,7 +193,7 @@ def _examine(
         verbose=False,
         collapse=False,
     )
-    result = Job(probing, environ, signals=signals, results=True, output=_Nowhere()).run()
+    result = FixedJob(probing, environ, signals=signals, results=True, output=_Nowhere()).run()
     if result.stopped_by is not None:
         raise _StoppedError(result.stopped_by)
     reports, unread = {}, ""
