@@ -61,7 +61,7 @@ def test_lr_factor() -> None:
 def test_shards_are_the_batches_of_one_process(samples: int, drop_last: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     from torch.utils.data import BatchSampler, SequentialSampler
 
-    from horovod.auto.batches import Shards
+    from horovod.auto.torch import Shards
 
     monkeypatch.setattr(session, "size", RANKS)
     expected = list(BatchSampler(SequentialSampler(range(samples)), 2 * RANKS, drop_last))
@@ -83,7 +83,7 @@ def test_reductions_with_their_own_divisors() -> None:
     import torch
     from torch.nn import functional
 
-    from horovod.auto.losses import _reductions
+    from horovod.auto.gradients import _reductions
 
     weight = torch.ones(3, 5, requires_grad=True)
     outputs, target = torch.ones(4, 3) @ weight, torch.tensor([0, 1, 1, -100])

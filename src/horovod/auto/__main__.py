@@ -1,16 +1,40 @@
 """Command line of ``python -m horovod.auto``, which ``horovodrun --auto`` runs instead of ``python``."""
 
 import argparse
+import importlib
+import importlib.abc
 import importlib.util
 import os
 import re
 import runpy
 import sys
 from pathlib import Path
+from typing import Any
 
 import horovod.numpy as hvd
-from horovod.auto import imports, output
-from horovod.auto.session import refuse, session
+from horovod.auto.session import limit_output, refuse, session
+
+# Import hook: change PyTorch and Keras right after the script has imported them.
+
+_CHANGES = {"torch": "horovod.auto.torch", "keras": "horovod.auto.keras"}
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> Any:
+        change = _CHANGES.pop(fullname, None)  # the search below finds the module's own loader
+        spec = importlib.util.find_spec(fullname) if change else None
+        loader: Any = spec and spec.loader
+        if loader is not None:
+            plain = loader.exec_module
+            loader.exec_module = lambda module: (plain(module), importlib.import_module(str(change)).install())
+        return spec
+
+
+def install_import_hook() -> None:
+    """Change the frameworks that are imported from now on, and those that are already imported."""
+    sys.meta_path.insert(0, _Finder())
+    for name in [name for name in _CHANGES if name in sys.modules]:
+        importlib.import_module(_CHANGES.pop(name)).install()
 
 
 def main(arguments: list[str]) -> None:
@@ -39,8 +63,8 @@ def main(arguments: list[str]) -> None:
     session.say(f"learning rates: --lr-scale {session.lr_scale}, multiplied by {session.lr_factor:g}")
     session.say("gradients: SUM/count over the samples of all ranks; evaluation: the whole set on each rank")
     session.say("rank 0 alone: print, tqdm, logging below ERROR, torch.save, model.save, TensorBoard, wandb, mlflow")
-    output.install()
-    imports.install()
+    limit_output()
+    install_import_hook()
     sys.argv = [given.script, *given.rest]
     if given.module:
         runpy.run_module(given.script, run_name="__main__", alter_sys=True)

@@ -1,16 +1,133 @@
-"""Reduction of gradients before they are used, and the broadcast of models and optimizers before the first batch."""
+"""Reduction of the script's gradients before they are used.
+
+Also the models, optimizers and batches of the script, their broadcast before the first batch, and the weights of losses
+that are no means over the samples.
+"""
 
 import gc
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 from torch.nn.modules import module
 from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.utils.weak import WeakIdKeyDictionary
 
 import horovod.torch as hvd
-from horovod.auto.losses import correct
-from horovod.auto.progress import training
 from horovod.auto.session import calling_frame, is_script, refuse, script_line, session, wrap
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Sizes of a batch: ``total`` samples on all ranks, ``own`` on this one, usually ``full`` on each."""
+
+    total: int
+    own: int
+    full: int = 0
+
+    @property
+    def weight(self) -> float:
+        """Fraction of the samples that this rank has."""
+        return self.own / self.total
+
+
+class Training:
+    """Models and optimizers of the script, in the order in which it created them, and its position in the data."""
+
+    def __init__(self) -> None:
+        self.modules: WeakKeyDictionary[torch.nn.Module, None] = WeakKeyDictionary()
+        self.optimizers: WeakKeyDictionary[torch.optim.Optimizer, bool] = WeakKeyDictionary()  # True: was broadcast
+        self.sent = WeakIdKeyDictionary()  # tensors that were broadcast
+        self.position = WeakIdKeyDictionary()  # number of each parameter of an optimizer
+        self.reduced: set[torch.Tensor] = set()  # parameters whose gradient is equal on all ranks
+        self.versions: dict[torch.Tensor, tuple[int, int]] = {}  # of gradients, after the last backward pass
+        self.stray = ""  # line of a backward pass outside a loop over a divided loader
+        self.passes: WeakSet[Any] = WeakSet()  # iterators of divided loaders
+        self.backwards = 0  # number of backward passes
+        self.streaming = False  # True while a divided IterableDataset is read
+
+    def batch(self) -> Batch | None:
+        """Return the current batch, or None outside a loop over a divided loader."""
+        if session.suspended or not self.passes:
+            return None
+        found = {one.batch for one in self.passes if one.batch is not None}
+        if len(found) > 1:
+            refuse("it reads two loaders at once, whose batches differ in size", "give both loaders drop_last=True")
+        return next(iter(found), None)
+
+    def evaluating(self) -> bool:
+        """Return True if gradients are disabled, or all modules that are trained are in evaluation mode."""
+        known = [m for m in self.modules if any(p in self.position for p in m._parameters.values() if p is not None)]
+        return not torch.is_grad_enabled() or (bool(known) and not any(m.training for m in known))
+
+
+training = Training()
+
+
+def rows(items: Any, rank: int, size: int) -> Any:
+    """Return every ``size``-th of the items from ``rank`` on, or the first one, with weight 0, if there is none."""
+    return items[rank::size] if len(items) > rank else items[:1]
+
+
+# Weights of losses that are no means over the samples: sums, and means over tokens or over weighted classes.
+#
+# A backward pass multiplies all gradients by the rank's fraction of the samples, which is wrong for such reductions.
+
+_SCALAR = {"AddBackward0", "SubBackward0", "MulBackward0", "NegBackward0", "ToCopyBackward0", "ViewBackward0"}
+_MEAN, _SUM = 1, 2  # values of the argument "reduction" of loss functions
+
+
+def _is_penalty(node: Any) -> bool:
+    """Return True for a sum over the elements of a single leaf, such as the squares of a parameter."""
+    leaves, pending, seen = set(), [node], set()
+    while pending and len(leaves) < 2:
+        one = pending.pop()
+        if hasattr(one, "variable"):
+            leaves.add(one.variable)
+        after = [inner for inner, _ in one.next_functions if inner is not None and inner not in seen]
+        seen.update(after)
+        pending += after
+    return len(leaves) == 1 and leaves.pop().shape == node._saved_self_sym_sizes
+
+
+def _reductions(roots: tuple[torch.Tensor, ...], rows: int) -> Iterator[tuple[Any, float | None, bool]]:
+    """Yield sums and weighted means as (node, what divides the sum or None, True if that may be a constant)."""
+    pending: list[tuple[Any, float | None]] = [(root.grad_fn, None) for root in roots]
+    while pending:
+        node, divisor = pending.pop()
+        kind = "" if node is None else node.name()
+        sizes, reduction = getattr(node, "_saved_self_sym_sizes", None), getattr(node, "_saved_reduction", None)
+        inner = [one for one, _ in node.next_functions] if node is not None else []
+        if kind in _SCALAR or (kind in ("SumBackward0", "MeanBackward0") and not sizes):
+            pending += [(one, divisor) for one in inner]
+        elif kind == "DivBackward0" and node._saved_other.numel() == 1:
+            pending.append((inner[0], float(node._saved_other) * (divisor or 1)))
+        elif reduction == _SUM or (kind == "SumBackward0" and sizes[0] % rows == 0 and not _is_penalty(node)):
+            yield node, divisor, True
+        elif (
+            kind.startswith("NllLoss")
+            and reduction == _MEAN
+            and (node._saved_weight is not None or node._saved_target.numel() != rows)
+        ):
+            yield node, float(node._saved_total_weight), False
+
+
+def correct(roots: tuple[torch.Tensor, ...], batch: Batch) -> list[Any]:
+    """Weight such reductions by their own divisors during the next backward pass. Return the hooks to remove."""
+    found = list(_reductions(roots, max(batch.own, 1)))
+    divisors = torch.tensor([0 if d is None or not batch.own else d for _, d, _ in found], dtype=torch.float64)
+    if any(d is not None for _, d, _ in found):
+        totals = hvd.allreduce(divisors, name=f"auto.divisors.{len(found)}", op=hvd.Sum).tolist()
+    hooks = []
+    for i, (node, divisor, unknown) in enumerate(found):
+        # A smaller divisor than the number of samples is a constant, such as the number of accumulated batches.
+        constant = divisor is None or (unknown and totals[i] < batch.total)
+        factor = 1.0 if constant else divisor / totals[i]  # type: ignore[operator]
+        ratio = factor * batch.total / max(batch.own, 1)
+        hooks.append(node.register_prehook(lambda grads, ratio=ratio: tuple(g * ratio for g in grads)))
+    return hooks
 
 
 def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:

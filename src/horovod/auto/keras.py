@@ -7,8 +7,7 @@ import keras
 import numpy as np
 
 import horovod.keras as hvd
-from horovod.auto.output import on_rank_0
-from horovod.auto.session import refuse, session, wrap
+from horovod.auto.session import on_rank_0, refuse, session, wrap
 
 _WRITERS = (keras.callbacks.TensorBoard, keras.callbacks.CSVLogger, keras.callbacks.BackupAndRestore)
 
