@@ -10,8 +10,7 @@ table that Horovod published in September 2017, and for ResNet-50 from TensorFlo
 import sys
 from pathlib import Path
 
-from horovod.planner.describe import Layer, Model, profile_of
-from horovod.planner.profile import save
+from horovod.planner.profile import Layer, Model, profile_of_model, save
 
 FOLDER = Path(__file__).resolve().parents[1] / "src/horovod/planner/profiles"
 CLASSES, IMAGENET, BATCH = 1001, 1_281_167, 64
@@ -155,7 +154,7 @@ def main(folder: Path = FOLDER) -> None:
     """Write the profiles of all networks to the folder."""
     for name, (title, net, throughput, source) in NETWORKS.items():
         model = Model(title, net.layers, dataset=IMAGENET)
-        save(profile_of(model, BATCH, throughput, source), folder / f"{name}.json")
+        save(profile_of_model(model, BATCH, throughput, source), folder / f"{name}.json")
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from horovod.planner import __main__ as program
-from horovod.planner import compare, network, profile
+from horovod.planner import network, profile, report
 from horovod.planner.network import Layout
 from horovod.planner.predict import Prediction, predict
 from horovod.planner.simulate import Settings
@@ -23,7 +23,9 @@ def planned() -> Prediction:
 
 def stats_of(planned: Prediction, **more: float) -> dict[str, object]:
     """Return statistics of a run as planned, except for some seconds."""
-    parts = {name: seconds + more.get(name.split()[0], 0.0) for name, seconds in compare.predicted(planned).items()}
+    parts = {
+        name: seconds + more.get(name.split()[0], 0.0) for name, seconds in report.predicted_parts(planned).items()
+    }
     step = parts["data"] + parts["computation"] + parts["exposed communication"]
     return {
         "size": 8,
@@ -36,13 +38,13 @@ def stats_of(planned: Prediction, **more: float) -> dict[str, object]:
 
 
 def test_a_run_as_planned(planned: Prediction) -> None:
-    assert "as planned" in compare.render(planned, stats_of(planned))
+    assert "as planned" in report.render_comparison(planned, stats_of(planned))
 
 
 @pytest.mark.parametrize("part", ["data", "computation", "exposed"])
 @pytest.mark.parametrize("seconds", [0.1, -0.1])
 def test_the_largest_difference_is_named(planned: Prediction, part: str, seconds: float) -> None:
-    text = compare.render(planned, stats_of(planned, **{part: seconds}))
+    text = report.render_comparison(planned, stats_of(planned, **{part: seconds}))
     sign = "+" if seconds > 0 else "-"
     assert f"The largest difference is {part}" in text
     assert f"{sign}100 ms per step" in text

@@ -10,7 +10,8 @@ import msgspec
 import pytest
 
 from horovod.planner import __main__ as program
-from horovod.planner import describe, network, profile, units
+from horovod.planner import network, profile, units
+from horovod.planner.profile import RecordedRank, RecordedStep, profile_of_recording
 from tests.documents import ROOT
 
 
@@ -68,9 +69,9 @@ def test_an_invalid_profile_is_refused(change: dict[str, object], message: str, 
 
 
 def test_describe_makes_a_profile_of_a_model(tmp_path: Path) -> None:
-    layers = [describe.Layer("a", {"w": 100, "b": 10}, 3e6), describe.Layer("b", {"w": 50}, 1e6)]
+    layers = [profile.Layer("a", {"w": 100, "b": 10}, 3e6), profile.Layer("b", {"w": 50}, 1e6)]
     path = tmp_path / "model.json"
-    path.write_bytes(msgspec.json.encode(describe.Model("two layers", layers)))
+    path.write_bytes(msgspec.json.encode(profile.Model("two layers", layers)))
     words = ["describe", str(path), "--throughput", "64", "--batch", "32", "-o", str(tmp_path / "profile.json")]
     assert program.main(words) == 0
     found = profile.load(tmp_path / "profile.json")
@@ -107,3 +108,42 @@ def test_a_network_survives_a_file(tmp_path: Path) -> None:
     (tmp_path / "net.json").write_bytes(msgspec.json.encode(msgspec.structs.replace(net, efficiency=0.0)))
     with pytest.raises(ValueError, match="`efficiency` must be above 0"):
         network.load(tmp_path / "net.json")
+
+
+# Profiles from recorded steps.
+
+NAMES = [("a", 10, "float32"), ("b", 20, "float32"), ("unused", 5, "float32")]
+
+
+def rank(*factors: float) -> RecordedRank:
+    steps = [RecordedStep(0.1 * f, 0.2 * f, 0.4 * f, 0.1 * f, {0: 0.4 * f, 1: 0.1 * f}) for f in factors]
+    return RecordedRank("model", "cpu", 8, NAMES, steps)
+
+
+def test_gradients_are_in_the_order_of_readiness_and_unused_ones_left_out() -> None:
+    found = profile_of_recording([rank(1.0, 1.0, 1.0)])
+    assert [(g.name, g.ready) for g in found.gradients] == [("b", 0.1), ("a", 0.4)]
+    assert (found.variation.steps, found.variation.ranks) == (0, 0)
+    assert found.seconds.step == pytest.approx(0.8)
+
+
+def test_a_disturbed_step_changes_the_variation_and_not_the_times() -> None:
+    found = profile_of_recording([rank(1.0, 1.0, 1.0, 1.0, 3.0)])
+    assert (found.seconds.forward, found.seconds.backward) == (0.2, 0.4)
+    assert found.seconds.data == pytest.approx(0.14)
+    assert found.variation.steps == pytest.approx(0.8 / 1.4)
+
+
+def test_lasting_differences_between_ranks_are_not_those_between_steps() -> None:
+    found = profile_of_recording([rank(1.0, 1.0), rank(3.0, 3.0)])
+    assert found.workers == 2
+    assert found.seconds.forward == pytest.approx(0.4)
+    assert (found.variation.steps, found.variation.ranks) == (0, pytest.approx(0.5))
+
+
+def test_something_must_have_been_recorded() -> None:
+    with pytest.raises(ValueError, match="at least one recorded step on every rank"):
+        profile_of_recording([rank(1.0), rank()])
+    nothing = RecordedRank("model", "cpu", 8, NAMES, [RecordedStep(0.1, 0.1, 0.1, 0.1, {})])
+    with pytest.raises(ValueError, match="no gradient was seen"):
+        profile_of_recording([nothing])

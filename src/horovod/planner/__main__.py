@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from horovod.planner import compare, describe, fit, network, options, plot, profile, report
+from horovod.planner import fit, network, options, profile, report
 from horovod.planner.network import power_of_two_nodes
 from horovod.planner.predict import Prediction, predict
 from horovod.planner.simulate import Settings
@@ -50,14 +50,14 @@ def _predict(words: Sequence[str]) -> int:
     if args.plot is not None:
         if args.plot.suffix not in (".png", ".svg"):
             raise ValueError(f"--plot must end with .png or .svg, got {str(args.plot)!r}")
-        print(plot.draw(_predictions(args, power_of_two_nodes(max(nodes)), False), args.plot), file=sys.stderr)
+        print(report.draw_plot(_predictions(args, power_of_two_nodes(max(nodes)), False), args.plot), file=sys.stderr)
     return 0
 
 
 def _describe(words: Sequence[str]) -> int:
     args = options.describe_parser().parse_args(words)
-    model = describe.load_model(args.model)
-    profile.save(describe.profile_of(model, args.batch, args.throughput, "model description"), args.output)
+    model = profile.load_model(args.model)
+    profile.save(profile.profile_of_model(model, args.batch, args.throughput, "model description"), args.output)
     print(f"profile: {args.output}")
     return 0
 
@@ -85,11 +85,11 @@ def _fit(words: Sequence[str]) -> int:
 def _compare(words: Sequence[str]) -> int:
     args = options.compare_parser().parse_args(words)
     shape = profile.load(args.profile)
-    stats = compare.read(args.stats)
+    stats = report.read_statistics(args.stats)
     nodes = args.nodes or [max(int(stats.get("size", 1)) // args.gpus_per_node, 1)]
     layout = options.layouts(nodes[:1], args.gpus_per_node)[0]
     found = predict(shape, layout, _one_network(args, shape.device), _settings(args), args.batch)
-    print(compare.render(found, stats), end="")
+    print(report.render_comparison(found, stats), end="")
     return 0
 
 

@@ -7,7 +7,9 @@ seconds. The file contains the version of its format. Unknown fields are rejecte
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import fmean, median, pstdev
 
 import msgspec
 
@@ -168,3 +170,167 @@ def save(profile: Profile, path: str | Path) -> None:
     text = msgspec.json.format(msgspec.json.encode(profile), indent=1).decode()
     text = re.sub(r"\{\s*(\"name\": [^{}]*?)\s*\}", lambda m: "{" + re.sub(r"\n\s*", " ", m[1]) + "}", text)
     Path(path).write_text(text + "\n")
+
+
+# Profiles of models that were not run. Backward is assumed to take twice as long as forward, and both times are
+# distributed over the layers in proportion to FLOPs. A layer's gradients become ready at the end of its part of
+# backward, which visits the layers in reverse order.
+
+FORWARD_SHARE = 1 / 3
+"""Fraction of the compute time that forward takes, if backward takes twice as long as forward."""
+
+
+class Layer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One layer of a model description.
+
+    Attributes:
+        name: Name of the layer, and prefix of the names of its gradients.
+        parameters: Number of elements of each parameter, by name; can be empty.
+        flops: Floating-point operations of forward for one sample.
+    """
+
+    name: str
+    parameters: Mapping[str, int]
+    flops: float
+
+
+class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Description of a model, with its layers in the order of the forward pass."""
+
+    name: str
+    layers: Sequence[Layer]
+    dtype: str = "float32"
+    device: str = "gpu"
+    dataset: int = 0
+    """Number of samples per epoch, or 0 if unknown."""
+
+
+def load_model(path: str | Path) -> Model:
+    """Read a model description from a JSON file. Raises ValueError if it is invalid."""
+    try:
+        return msgspec.json.decode(Path(path).read_bytes(), type=Model)
+    except msgspec.MsgspecError as error:
+        raise ValueError(f"{path} is not a model description: {error}") from None
+
+
+def profile_of_model(model: Model, batch: int, samples_per_second: float, source: str = "") -> Profile:
+    """Return the profile of a model on one device.
+
+    Args:
+        model: The model.
+        batch: Samples per step.
+        samples_per_second: Training throughput of one device at this batch size.
+        source: Text that says where the throughput comes from.
+
+    Raises:
+        ValueError: If the throughput is not positive or the layers have no FLOPs.
+    """
+    total = sum(layer.flops for layer in model.layers)
+    if samples_per_second <= 0 or total <= 0:
+        raise ValueError(
+            "throughput and the FLOPs of the layers must be above 0, "
+            f"got {samples_per_second} samples/s and {total} FLOPs"
+        )
+    step = batch / samples_per_second
+    backward = step * (1 - FORWARD_SHARE)
+    done = 0.0
+    gradients = []
+    for layer in reversed(model.layers):
+        done += layer.flops
+        ready = round(backward * min(done / total, 1.0), 9)
+        for name, elements in layer.parameters.items():
+            gradients.append(Gradient(f"{layer.name}.{name}", elements, model.dtype, ready))
+    return Profile(
+        format=FORMAT,
+        name=model.name,
+        source=source,
+        device=model.device,
+        batch=batch,
+        dataset=model.dataset,
+        seconds=Times(0.0, round(step * FORWARD_SHARE, 9), round(backward, 9), 0.0),
+        gradients=tuple(gradients),
+    )
+
+
+# Computation of profiles from the steps that a frontend (``horovod.torch.profiling``) has recorded.
+
+
+class RecordedStep(msgspec.Struct, frozen=True):
+    """Times of one step of one rank, in seconds, without the time in which it only waited for communication."""
+
+    data: float
+    forward: float
+    backward: float
+    optimizer: float
+    ready: dict[int, float]
+    """Seconds from the start of backward until each gradient is ready, by the index of its parameter."""
+
+    @property
+    def seconds(self) -> float:
+        """Total duration of all phases, in seconds."""
+        return self.data + self.forward + self.backward + self.optimizer
+
+
+class RecordedRank(msgspec.Struct, frozen=True):
+    """All recorded steps of one rank.
+
+    Attributes:
+        name: Name of the model.
+        device: "cpu" or "gpu".
+        batch: Samples per step.
+        gradients: (name, elements, dtype) of each parameter.
+        steps: Recorded steps, in order.
+    """
+
+    name: str
+    device: str
+    batch: int
+    gradients: list[tuple[str, int, str]]
+    steps: list[RecordedStep]
+
+
+def profile_of_recording(ranks: Sequence[RecordedRank]) -> Profile:
+    """Return the profile of a job from the recorded steps of its ranks.
+
+    Times are medians over steps and means over ranks. The wait for data is a mean over steps instead, because loaders
+    that read ahead often deliver several batches at once. Gradients that fewer than half of the steps produced are left
+    out.
+
+    Raises:
+        ValueError: If no step was recorded, or if no gradient was seen.
+    """
+    first = ranks[0]
+    if not all(rank.steps for rank in ranks):
+        raise ValueError("a profile needs at least one recorded step on every rank")
+
+    def typical(phase: str) -> float:
+        return fmean(median(getattr(step, phase) for step in rank.steps) for rank in ranks)
+
+    times = Times(
+        data=fmean(fmean(step.data for step in rank.steps) for rank in ranks),
+        forward=typical("forward"),
+        backward=typical("backward"),
+        optimizer=typical("optimizer"),
+    )
+    gradients = []
+    for number, (name, elements, dtype) in enumerate(first.gradients):
+        seen = [[step.ready[number] for step in rank.steps if number in step.ready] for rank in ranks]
+        if sum(map(len, seen)) * 2 >= sum(len(rank.steps) for rank in ranks):
+            ready = fmean(median(moments) for moments in seen if moments)
+            gradients.append(Gradient(name, elements, dtype, min(ready, times.backward)))
+    if not gradients:
+        raise ValueError("no gradient was seen: the optimizer that steps has no parameters with gradients")
+    means = [fmean(step.seconds for step in rank.steps) for rank in ranks]
+    spread = [pstdev(step.seconds for step in rank.steps) for rank in ranks]
+    return Profile(
+        format=FORMAT,
+        name=first.name,
+        source=f"recorded in {len(first.steps)} steps",
+        device=first.device,
+        batch=first.batch,
+        workers=len(ranks),
+        steps=len(first.steps),
+        seconds=times,
+        variation=Variation(steps=fmean(spread) / fmean(means), ranks=pstdev(means) / fmean(means)),
+        gradients=tuple(sorted(gradients, key=lambda gradient: gradient.ready)),
+    )

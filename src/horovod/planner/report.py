@@ -1,9 +1,11 @@
-"""Formatting of predictions as text and as JSON."""
+"""Predictions as text, JSON and plots, and their comparison with measured steps."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from horovod.planner.predict import Prediction
@@ -125,3 +127,152 @@ def _as_dict(p: Prediction, price: float | None) -> dict[str, Any]:
         "changes": {name: {"efficiency": e, "samples_per_second": rate} for name, (e, rate) in p.variants.items()},
         "extrapolates": p.extrapolates,
     }
+
+
+# Comparison of a prediction with ``hvd.stats()`` of rank 0 of a run.
+
+_SMALL = 0.05
+"""Fraction of the step's duration below which a difference is not reported as a deviation."""
+
+
+def read_statistics(path: Path) -> dict[str, Any]:
+    """Read statistics from a file that holds ``hvd.stats()`` as JSON, or that ``--stats-file`` wrote.
+
+    Raises:
+        ValueError: If the file has neither format.
+        OSError: If it cannot be read.
+    """
+    lines = [line for line in path.read_text().splitlines() if line.strip()]
+    for text in ("\n".join(lines), lines[-1] if lines else ""):
+        try:
+            found = json.loads(text)
+        except ValueError:
+            continue
+        if isinstance(found, dict):
+            return found
+    raise ValueError(f"{path} must contain hvd.stats() of rank 0 as JSON, or what --stats-file writes")
+
+
+def measured_parts(stats: Mapping[str, Any]) -> dict[str, float]:
+    """Return the measured seconds of each part of a step.
+
+    Uses the means over all ranks if the statistics contain them, and otherwise the values of the rank.
+
+    Raises:
+        ValueError: If the statistics contain no measured step.
+    """
+    job = stats.get("job")
+    found = job if isinstance(job, Mapping) and job.get("step_seconds") else stats
+    names = {"data": "data_seconds", "computation": "compute_seconds", "exposed communication": "exposed_seconds"}
+    if not isinstance(found.get("step_seconds"), (int, float)) or found["step_seconds"] <= 0:
+        raise ValueError("the statistics must contain `step_seconds` above 0: did the run make more than three steps?")
+    parts = {part: float(found.get(name) or 0.0) for part, name in names.items()}
+    return {
+        **parts,
+        "step": float(found["step_seconds"]),
+        "hidden communication": float(found.get("hidden_seconds") or 0.0),
+    }
+
+
+def predicted_parts(p: Prediction) -> dict[str, float]:
+    """Return the predicted seconds of the parts of a step that ``figures`` returns.
+
+    The wait for the slowest rank is counted as communication, as in measured runs, where ranks wait for each other in
+    collectives.
+    """
+    step = p.step
+    computation = p.single - p.phases["data"] + step.overhead
+    return {
+        "data": p.phases["data"],
+        "computation": computation,
+        "exposed communication": step.exposed + step.stragglers,
+        "step": step.seconds,
+        "hidden communication": step.hidden,
+    }
+
+
+def render_comparison(p: Prediction, stats: Mapping[str, Any]) -> str:
+    """Return a table of predicted and measured times, and a sentence about the largest difference."""
+    plan, reality = predicted_parts(p), measured_parts(stats)
+    rows = [["", "Predicted", "Measured", "Difference", "Of the step"]]
+    for part, seconds in plan.items():
+        difference = reality[part] - seconds
+        rows.append(
+            [
+                part,
+                show_time(seconds),
+                show_time(reality[part]),
+                _signed(difference),
+                f"{difference / plan['step']:+.1%}",
+            ]
+        )
+    parts = {name: reality[name] - plan[name] for name in ("data", "computation", "exposed communication")}
+    worst = max(parts, key=lambda name: abs(parts[name]))
+    heading = f"{p.model}, {p.layout.nodes} x {p.layout.per_node} workers, batch {p.batch} per worker"
+    if abs(parts[worst]) < _SMALL * plan["step"]:
+        verdict = f"The run is as planned: no part differs by more than {_SMALL:.0%} of the step."
+    else:
+        verdict = (
+            f"The largest difference is {worst}: {_signed(parts[worst])} per step. {_HINTS[worst, parts[worst] > 0]}"
+        )
+    return f"{heading}\n\n{table(rows)}\n\n{verdict}\n"
+
+
+_HINTS = {
+    ("data", True): "Workers wait longer for their data than when the profile was recorded; see docs/slow.md.",
+    ("data", False): "Workers wait less for their data than when the profile was recorded.",
+    ("computation", True): "Workers compute more slowly than in the profile: another device, batch, or too few cores.",
+    ("computation", False): "Workers compute faster than in the profile: another device or batch.",
+    ("exposed communication", True): "The network is slower than assumed, or ranks wait for a late one; calibrate it.",
+    ("exposed communication", False): "The network is faster than assumed; calibrate it.",
+}
+
+
+def _signed(seconds: float) -> str:
+    return ("-" if seconds < 0 else "+") + show_time(abs(seconds))
+
+
+NO_MATPLOTLIB = "no plot: matplotlib is not installed (pip install 'horovod[benchmark]')"
+
+
+def draw_plot(lines: Mapping[str, Sequence[Prediction]], path: Path) -> str:
+    """Draw predictions as lines and write the plot to a file.
+
+    Args:
+        lines: For each label, predictions for increasing numbers of workers.
+        path: PNG or SVG file to write.
+
+    Returns:
+        str: Sentence that names the file, or says why no file was written.
+    """
+    if not find_spec("matplotlib"):
+        return NO_MATPLOTLIB
+    import matplotlib
+
+    matplotlib.use("Agg")  # works without a display
+    from matplotlib import pyplot
+
+    # Keep text as text in SVG, and make the file reproducible.
+    matplotlib.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "horovod"})
+    figure, (left, right) = pyplot.subplots(1, 2, figsize=(10, 4))
+    for label, predictions in lines.items():
+        workers = [p.layout.workers for p in predictions]
+        left.plot(workers, [p.throughput for p in predictions], marker="o", markersize=3, label=label)
+        right.plot(workers, [100 * p.efficiency for p in predictions], marker="o", markersize=3, label=label)
+    longest = max(lines.values(), key=len)
+    ideal = [p.layout.workers * p.batch / p.single for p in longest]
+    left.plot([p.layout.workers for p in longest], ideal, color="gray", linestyle=":", label="ideal")
+    left.set_ylabel("samples/s")
+    left.set_yscale("log", base=10)
+    right.set_ylabel("efficiency, %")
+    right.set_ylim(0, 105)
+    for axis in (left, right):
+        axis.set_xscale("log", base=2)
+        axis.set_xlabel("workers")
+        axis.grid(True, alpha=0.3)
+        axis.legend(fontsize="small")
+    figure.suptitle(f"{longest[0].model}, batch {longest[0].batch} per worker")
+    figure.tight_layout()
+    figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+    pyplot.close(figure)
+    return f"plot: {path}"

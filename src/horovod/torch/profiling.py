@@ -16,7 +16,7 @@ from horovod.common.frontends import TORCH as face
 from horovod.torch.functions import allgather_object
 
 if TYPE_CHECKING:
-    from horovod.planner.recorded import RecordedStep
+    from horovod.planner.profile import RecordedStep
 
 _WARM_UP = 5
 """Number of steps, from the first on, that are not recorded, because they allocate memory and fill caches."""
@@ -206,8 +206,8 @@ class _Recorder:
             self._finish()
 
     def _finish(self) -> None:
-        from horovod.planner.profile import save  # imported here because programs that record nothing do not need it
-        from horovod.planner.recorded import RecordedRank, profile_of
+        # Imported here because programs that record nothing do not need it.
+        from horovod.planner.profile import RecordedRank, profile_of_recording, save
 
         global _active
         _active = None
@@ -226,11 +226,11 @@ class _Recorder:
         job = face.job
         ranks = allgather_object(rank, name="horovod.profile") if job is not None and job.size > 1 else [rank]
         if job is None or job.rank == 0:
-            save(profile_of(ranks), self.path)
+            save(profile_of_recording(ranks), self.path)
             print(f"[horovod] profile of {len(rank.steps)} steps on {len(ranks)} ranks: {self.path}", flush=True)
 
     def _recorded(self, marks: _Marks) -> "RecordedStep":
-        from horovod.planner.recorded import RecordedStep
+        from horovod.planner.profile import RecordedStep
 
         between = self._clock.between
         return RecordedStep(
