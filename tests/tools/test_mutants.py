@@ -13,15 +13,21 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.mark.heavy  # runs tests many times
 def test_mutants_are_tried_without_touching_the_tree(tmp_path):
-    (tmp_path / "shop").mkdir()
-    (tmp_path / "shop/__init__.py").touch()
+    (tmp_path / "src/shop").mkdir(parents=True)
+    (tmp_path / "src/shop/__init__.py").touch()
+    (tmp_path / "pytest.ini").write_text("[pytest]\npythonpath = src\n")
     source = "def total(n):\n    return n + 1\n\n\ndef unseen(n):\n    return n - 1\n"
-    (tmp_path / "shop/till.py").write_text(source)
+    (tmp_path / "src/shop/till.py").write_text(source)
     (tmp_path / "test_till.py").write_text("from shop.till import total\ndef test_total():\n    assert total(1) == 2\n")
+    (tmp_path / "test_other.py").write_text("def test_nothing():\n    pass\n")
     before = sorted(tmp_path.rglob("*"))
-    made = python_mutants.try_all(tmp_path, Target("shop/till.py", ("test_till.py",)), 100, 1, 2, lambda mutant: None)
+    with pytest.raises(RuntimeError, match="no effect"):
+        python_mutants.patience(tmp_path, Target("src/shop/till.py", ("test_other.py",)))
+    made = python_mutants.try_all(
+        tmp_path, Target("src/shop/till.py", ("test_till.py",)), 100, 1, 2, lambda mutant: None
+    )
     assert [(mutant.line, mutant.outcome) for mutant in made] == [(2, "killed")] * 3 + [(6, "lives")] * 3
-    chosen = by_hand.table("shop/till.py: test_till.py\n- n + 1\n+ n + 2\n")
+    chosen = by_hand.table("src/shop/till.py: test_till.py\n- n + 1\n+ n + 2\n")
     assert [mutant.outcome for mutant in by_hand.try_python(tmp_path, chosen, 1, lambda mutant: None)] == ["killed"]
     assert sorted(tmp_path.rglob("*")) == before
 

@@ -95,9 +95,9 @@ def by_tests(entries: list[Chosen]) -> list[list[Chosen]]:
 
 
 def try_python(root: Path, group: list[Chosen], jobs: int, tell: Callable[[Mutant], None]) -> list[Mutant]:
-    """Try Python mutants that share the same tests; raise RuntimeError if the tests fail without a change."""
+    """Try Python mutants that share the same tests; raise RuntimeError like `patience`."""
     tests = tuple(group[0].tests.split())
-    seconds = patience(root, Target(group[0].file, tests))
+    seconds = max(patience(root, Target(file, tests)) for file in dict.fromkeys(entry.file for entry in group))
 
     def attempt(entry: Chosen) -> Mutant:
         source = (root / entry.file).read_text(encoding="utf-8")

@@ -19,6 +19,7 @@ from tools.mutants.changes import applied, changes_of
 
 HOOK = Path(__file__).parent / "hook"
 PATIENCE = 5  # Tests count as hung after this multiple of their usual time.
+CONTROL = "control run: a mutant that cannot be imported"
 LEAST = 20.0  # Tests never count as hung before this many seconds.
 
 
@@ -31,7 +32,7 @@ class Target:
 
     @property
     def module(self) -> str:
-        return self.file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+        return self.file.removeprefix("src/").removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
 @dataclass(frozen=True)
@@ -109,12 +110,23 @@ def _group(command: list[str], **options: object) -> Iterator[subprocess.Popen[b
 
 
 def patience(root: Path, target: Target) -> float:
-    """Return the time limit of the tests in seconds; raise RuntimeError if they fail without a change."""
+    """Return the time limit of the tests in seconds, after two control runs.
+
+    Raises:
+        RuntimeError: If the tests fail without a change, or pass although the module raises when it is imported.
+            The tests then do not import the module, or import it from another tree, and would notice no mutant.
+    """
     start = time.monotonic()
+    tests = " ".join(target.tests)
     outcome = run_tests(root, target, (root / target.file).read_text(encoding="utf-8"), 600)
     if outcome != "passed":
-        raise RuntimeError(f"{target.file}: its tests {' '.join(target.tests)} {outcome} without any change")
-    return max(LEAST, PATIENCE * (time.monotonic() - start))
+        raise RuntimeError(f"{target.file}: its tests {tests} {outcome} without any change")
+    seconds = max(LEAST, PATIENCE * (time.monotonic() - start))
+    if run_tests(root, target, f"raise ImportError({CONTROL!r})\n", seconds) == "passed":
+        raise RuntimeError(
+            f"{target.file}: mutants have no effect: its tests {tests} pass although it cannot be imported"
+        )
+    return seconds
 
 
 def try_all(
