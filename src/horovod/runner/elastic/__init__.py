@@ -1,1 +1,1 @@
-"""Elastic jobs: discovery of available hosts, and the state machine that decides which workers are members."""
+"""Elastic jobs: discovery of available hosts, and decisions which workers are members of the job."""

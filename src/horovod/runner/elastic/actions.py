@@ -1,4 +1,4 @@
-"""States of an elastic job, and the actions that its membership requests and its caller carries out."""
+"""Phases of an elastic job, and the actions that its state machine requests from the launcher."""
 
 from __future__ import annotations
 
@@ -13,7 +13,12 @@ from horovod.runner.plan.hosts import Slot
 
 @dataclass(frozen=True)
 class Spawn:
-    """Action that starts a process on the host. `worker` is its number, which is never reused in this job."""
+    """Request to start a worker process on a host.
+
+    Attributes:
+        worker: Number of the new worker. Worker numbers are never reused within a job.
+        host: Host on which to start the worker.
+    """
 
     worker: int
     host: str
@@ -21,7 +26,12 @@ class Spawn:
 
 @dataclass(frozen=True)
 class Form:
-    """Action that tells waiting workers that they form a new epoch. `places` maps these workers to slots."""
+    """Request to tell waiting workers that they form a new epoch.
+
+    Attributes:
+        epoch: Number of the new epoch.
+        places: Slot of each member by worker number.
+    """
 
     epoch: int
     places: Mapping[int, Slot]
@@ -29,10 +39,15 @@ class Form:
 
 @dataclass(frozen=True)
 class Break:
-    """Action that tells the members of an epoch that it is over, in case they have not noticed.
+    """Request to tell the members of an epoch that the epoch is over, in case they have not noticed.
 
-    Members that are still connecting give up; members that train let their operations fail. `lost` lists the workers
-    whose processes are gone or about to be.
+    Members that are still connecting to each other give up. Members that are training abort their collective
+    operations.
+
+    Attributes:
+        epoch: Number of the epoch that is over.
+        why: Reason, for messages.
+        lost: Numbers of the workers whose processes have ended or will be killed.
     """
 
     epoch: int
@@ -42,7 +57,7 @@ class Break:
 
 @dataclass(frozen=True)
 class Notify:
-    """Action that tells the members that workers can join or must leave. They return at their next commit."""
+    """Request to tell the members that workers can join or must leave. Members react at their next commit."""
 
     epoch: int
     update: HostUpdateResult
@@ -50,7 +65,7 @@ class Notify:
 
 @dataclass(frozen=True)
 class Dismiss:
-    """Action that tells a waiting worker that it no longer has a slot, so that it ends by itself."""
+    """Request to tell a waiting worker that it has lost its slot. The worker then ends by itself."""
 
     worker: int
     why: str
@@ -58,7 +73,7 @@ class Dismiss:
 
 @dataclass(frozen=True)
 class Kill:
-    """Action that kills a worker with SIGKILL, because it must not run in the next epoch."""
+    """Request to kill a worker with SIGKILL, because it must not run in the next epoch."""
 
     worker: int
     why: str
@@ -66,21 +81,26 @@ class Kill:
 
 @dataclass(frozen=True)
 class Abandon:
-    """Action that stops waiting for a worker and its output, although its process has not ended yet."""
+    """Request to stop waiting for a worker and its output, although its process still exists."""
 
     worker: int
 
 
 @dataclass(frozen=True)
 class Say:
-    """Action that shows a message to the user."""
+    """Request to show a message to the user."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class End:
-    """Action that ends the job and its processes. `text` is the reason; it is empty after a normal end."""
+    """Request to end the job and all its processes.
+
+    Attributes:
+        success: True if the job has succeeded.
+        text: Reason for a failure. Empty if the job has succeeded.
+    """
 
     success: bool
     text: str = ""
@@ -89,28 +109,31 @@ class End:
 Action = Spawn | Form | Break | Notify | Dismiss | Kill | Abandon | Say | End
 
 
-# States of an elastic job, and their time limits. `membership` decides the transitions.
-#
-# STARTING --all started workers wait, at least np--> FORMING --all have connected--> RUNNING
-#                                                      ^   |                           |
-#              all members have returned or are gone,  |   | one fails, one returns    |
-#              and with new workers there are min_np   |   v                           v
-#                                                     GATHERING <----------------------'
-# after a worker has ended with success: FINISHING, until the last one has ended
-# no worker holds the training state, too many resets, no epoch for the elastic timeout: ENDED
-
-# Seconds for a rank that others have lost to show that it is alive. Engines raise errors within this time.
+# A rank that other ranks have lost is killed unless it responds within ACCUSED seconds. Engines raise errors within
+# this time.
 ACCUSED = 2.0
-TOGETHER = 5.0  # Seconds for which ready workers wait for others that are starting, so that members pause only once.
-LEAVING = 10.0  # Seconds for a dismissed worker to end.
-CERTAIN = 10.0  # Seconds after SIGKILL until a process that cannot be killed counts as gone.
-# Seconds after a rank's failure in which its host may still be found lost: a shutdown can end the rank first.
+# Ready workers wait up to TOGETHER seconds for workers that are starting, so that the members pause only once.
+TOGETHER = 5.0
+LEAVING = 10.0  # A dismissed worker is killed if it has not ended after LEAVING seconds.
+CERTAIN = 10.0  # A worker that still exists CERTAIN seconds after SIGKILL is abandoned.
+# A host can be found lost up to TORN_DOWN seconds after a rank on it failed, because a shutdown can end the rank first.
 TORN_DOWN = 10.0
-STOOD_STILL = 5.0  # Seconds of delay from which the launcher or its machine must have been stopped.
+STOOD_STILL = 5.0  # A delay above STOOD_STILL seconds means that the launcher or its machine was stopped.
 
 
 class Phase(Enum):
-    """State in an elastic job's life cycle."""
+    """Phase in the life cycle of an elastic job. `membership` decides the transitions.
+
+    Attributes:
+        STARTING: The first workers are starting and call hvd.init().
+        FORMING: The members of a new epoch connect to each other.
+        RUNNING: All members have connected and are training.
+        GATHERING: The epoch is over. A new epoch is formed when all its members have returned or ended, and at least
+            min_np workers are waiting.
+        FINISHING: A worker has ended with success. The job waits for the other workers to end.
+        ENDED: The job is over. It fails if no worker holds the training state, if the members have changed too often,
+            or if no epoch is running for the elastic timeout.
+    """
 
     STARTING = "starting"
     FORMING = "forming"
@@ -121,9 +144,9 @@ class Phase(Enum):
 
 
 class Standstill:
-    """Detector of periods in which the launcher itself was stopped (`kill -STOP`, a sleeping machine).
+    """Detector of periods in which the launcher was stopped, by `kill -STOP` or because its machine slept.
 
-    Workers do not count as late because of such a period. The caller passes all times (monotonic, seconds).
+    The launcher extends all deadlines by the length of this period. The caller passes all times (monotonic, seconds).
     """
 
     def __init__(self, now: float) -> None:
@@ -131,13 +154,13 @@ class Standstill:
         self._due = math.inf
 
     def waits(self, until: float | None) -> None:
-        """Record how long the launcher's loop waits at most (monotonic, s); None if only an event ends the wait.
+        """Record the time (monotonic, s) at which the launcher's loop will wake up, or None if only an event wakes it.
 
-        A time in the past counts as the time of the last call of `look`: the loop may have been stopped since then.
+        A time before the last call of `look` is replaced by the time of that call.
         """
         self._due = math.inf if until is None else max(until, self._looked)
 
     def look(self, now: float) -> float:
-        """Return the maximum seconds for which the launcher was stopped since the last call; 0.0 if it was not."""
+        """Return the seconds for which the launcher was stopped since the last call, or 0.0 if it ran normally."""
         since, self._looked = self._looked, now
         return now - since if now > self._due + STOOD_STILL else 0.0

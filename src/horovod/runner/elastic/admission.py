@@ -1,4 +1,4 @@
-"""Admission of new workers to a job, and notification of members when workers can join or must leave.
+"""Admission of new workers to an elastic job, and notification of its members about changes.
 
 The caller passes all times (monotonic, seconds).
 """
@@ -16,27 +16,27 @@ from horovod.runner.elastic.workers import Worker
 
 
 class Admission:
-    """Admission timers and notifications of one job."""
+    """Timers and notifications for the admission of new workers to one job."""
 
     def __init__(self, gather: float | None = None) -> None:
         """Create the state of a new job.
 
         Args:
-            gather: Seconds for which ready workers of the first epoch wait for others that are starting; by default the
-                same as in later epochs.
+            gather: Seconds for which ready workers of the first epoch wait for workers that are starting. The default
+                is the same as in later epochs.
         """
         self._wait = TOGETHER if gather is None else gather
-        self._ready_since: float | None = None  # Time since which a new worker has been waiting.
-        self._told = HostUpdateResult.no_update  # What the members of this epoch have been told.
+        self._ready_since: float | None = None  # Time since which a new worker has been waiting, or None.
+        self._told = HostUpdateResult.no_update  # Changes about which the members of this epoch have been notified.
 
     def next_time(self, now: float) -> float | None:
-        """Return the time until which ready workers wait for others, or None if no worker waits."""
+        """Return the time at which ready workers stop waiting for others, or None if no worker waits."""
         if self._ready_since is None or now >= self._ready_since + self._wait:
             return None
         return self._ready_since + self._wait
 
     def together(self, waiting: Iterable[Worker], others_start: bool, now: float) -> bool:
-        """Return True if the new workers among `waiting` need not wait any longer for workers that are starting."""
+        """Return True if the new workers among `waiting` do not need to wait for workers that are starting."""
         if all(worker.survivor for worker in waiting):
             self._ready_since = None
         elif self._ready_since is None:
@@ -46,9 +46,11 @@ class Admission:
         return self._ready_since is not None and now >= self._ready_since + self._wait
 
     def update(self, added: bool, removed: bool) -> HostUpdateResult:
-        """Return what to tell the members: workers can join (`added`) or must leave (`removed`).
+        """Return the changes about which the members must be notified now, each only once per epoch.
 
-        Reports it only once.
+        Args:
+            added: True if workers can join.
+            removed: True if members must leave.
         """
         update = HostUpdateResult.no_update
         if added:
@@ -61,28 +63,28 @@ class Admission:
         return update
 
     def formed(self) -> None:
-        """Record that a new epoch has formed, whose members have been told nothing yet."""
+        """Record that a new epoch was formed. Its members have received no notifications yet."""
         self._told = HostUpdateResult.no_update
         self._wait = TOGETHER
 
     def postpone(self, seconds: float) -> None:
-        """Extend all deadlines by `seconds`, during which the launcher did not run."""
+        """Extend all deadlines by `seconds`, because the launcher was stopped for this time."""
         self._ready_since = None if self._ready_since is None else self._ready_since + seconds
 
 
-# Check of the facts that a new worker reports, to decide whether it may join an elastic job.
-#
-# Ranks with different versions of horovod could misunderstand each other, and a different Python may not be able to
-# read the training state. A different version of the program would silently train with different mathematics. If hosts
-# are updated one by one on purpose, the user can allow a different program; it then only causes a warning.
+# Ranks with different versions of horovod could misunderstand each other, and another version of Python might be unable
+# to read the training state. Another version of the program could train differently without an error. If hosts are
+# updated one by one on purpose, users can allow a different program, which then only causes a warning.
 
 _CODE = "HOROVOD_ELASTIC_CODE"
 
 
 class AdmissionResult(NamedTuple):
-    """Decision about a worker.
+    """Decision whether a new worker can join the job.
 
-    `refusal` says why it may not join; `warning` is a message to show. Both can be empty.
+    Attributes:
+        refusal: Reason why the worker cannot join. Empty if it can.
+        warning: Message to show to the user. Empty if there is none.
     """
 
     refusal: str = ""
@@ -90,27 +92,27 @@ class AdmissionResult(NamedTuple):
 
 
 class Newcomers:
-    """Check that decides which new workers may join.
+    """Check whether a new worker runs the same versions of horovod, Python and the program as the job.
 
-    The first worker determines which Python and which program the job uses.
+    The first worker determines the Python version and the program of the job.
 
     Args:
-        same_code: True to refuse a worker whose program differs; False if HOROVOD_ELASTIC_CODE is `any`.
-        version: Version of horovod; by default the launcher's.
+        same_code: True to refuse a worker whose program differs. It is False if HOROVOD_ELASTIC_CODE is `any`.
+        version: Version of horovod. The default is the launcher's version.
     """
 
     def __init__(self, same_code: bool = True, version: str = __version__) -> None:
         self._same_code = same_code
         self._version = version
-        self._job: Facts | None = None  # facts of the first worker
+        self._job: Facts | None = None  # facts about the first worker
 
     @classmethod
     def wanted(cls, environ: Mapping[str, str]) -> Newcomers:
-        """Return the check that these variables request. Raises ValueError if a value is not accepted."""
+        """Create the check that the environment variables request. Raises ValueError if a value is invalid."""
         return cls(BY_NAME[_CODE].parse(environ.get(_CODE, "")) != "any")
 
     def judge(self, told: bytes) -> AdmissionResult:
-        """Return the decision about a worker. `told` is the encoded `Facts` of its first request."""
+        """Decide whether a worker can join. `told` contains the encoded `Facts` from the worker's first request."""
         try:
             facts = decode_facts(told)
         except ValueError:

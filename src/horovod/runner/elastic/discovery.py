@@ -1,6 +1,7 @@
-"""Host discovery through the classes of Horovod's documented API.
+"""Host discovery through the classes of Horovod's documented Python API.
 
-The launcher itself runs the script without blocking (`script`), and `limits` decides which hosts are excluded.
+The launcher does not use these classes. It runs the discovery script without blocking (`script`), and `limits` decides
+which hosts are excluded.
 """
 
 from __future__ import annotations
@@ -21,13 +22,14 @@ _ONE = "host"
 
 
 class HostState:
-    """State of one host. After a worker has failed there, the host is excluded for the cooldown time. Thread-safe."""
+    """State of one host. A host is excluded for a cooldown time after a worker failed on it. Thread-safe."""
 
     def __init__(self, cooldown_range: tuple[float, float] | None = None) -> None:
         """Create the state of a host that is not excluded.
 
         Args:
-            cooldown_range: Minimum and maximum seconds for which the host is excluded; None means permanently.
+            cooldown_range: Minimum and maximum seconds for which the host is excluded after a failure. None excludes it
+                permanently.
 
         Raises:
             ValueError: The range is not within 1 to 3600 seconds.
@@ -37,32 +39,32 @@ class HostState:
         self._lock = threading.Lock()
 
     def get_event(self) -> threading.Event:
-        """Return an event that is set when the host is excluded."""
+        """Return an event that is set once the host has been excluded."""
         return self._event
 
     def blacklist(self) -> None:
-        """Exclude the host, because a worker has failed there."""
+        """Exclude the host, because a worker failed on it."""
         with self._lock:
             self._list.failed(_ONE, time.monotonic())
             self._event.set()
 
     def is_blacklisted(self) -> bool:
-        """Return True if the host is excluded now."""
+        """Return True if the host is currently excluded."""
         with self._lock:
             return self._list.bars(_ONE, time.monotonic())
 
 
 class DiscoveredHosts:
-    """Discovered hosts and their slots. Immutable."""
+    """Discovered hosts and their numbers of slots. Immutable."""
 
     def __init__(self, host_slots: Mapping[str, int], host_assignment_order: Sequence[str]) -> None:
-        """Store the slots of each host, and the hosts in the order in which they get ranks."""
+        """Store the slots of each host, and the order in which the hosts get ranks."""
         self._slots = dict(host_slots)
         self._order = list(host_assignment_order)
 
     @property
     def host_slots(self) -> dict[str, int]:
-        """Number of slots by host name."""
+        """Mapping from host names to numbers of slots."""
         return dict(self._slots)
 
     @property
@@ -76,7 +78,7 @@ class DiscoveredHosts:
         return list(self._order)
 
     def get_slots(self, host: str) -> int:
-        """Return the number of slots of a host, or 0 if it is unknown."""
+        """Return the number of slots of a host, or 0 if the host is unknown."""
         return self._slots.get(host, 0)
 
     def count_available_slots(self) -> int:
@@ -88,18 +90,21 @@ class DiscoveredHosts:
 
 
 class HostDiscovery:
-    """Base class for host discovery. Programs can derive their own classes."""
+    """Base class for host discovery. Users can derive their own classes from it."""
 
     def find_available_hosts_and_slots(self) -> dict[str, int]:
-        """Return the slots of each host, in the order in which hosts should be used."""
+        """Return the slots of each available host, in the order in which the job should use them."""
         raise NotImplementedError
 
 
 class HostDiscoveryScript(HostDiscovery):
-    """Discovery by an executable that prints one host per line, as `name` or `name:slots`."""
+    """Host discovery by a script that prints one host per line, as `name` or `name:slots`."""
 
     def __init__(self, discovery_script: str, slots: int | None) -> None:
-        """Store the path of the script. Hosts printed without slots have `slots`; with None, such lines are errors."""
+        """Store the path of the script.
+
+        `slots` is used for hosts that the script prints without slots. If it is None, such lines are errors.
+        """
         self._script = discovery_script
         self._slots = slots
 
@@ -113,7 +118,7 @@ class HostDiscoveryScript(HostDiscovery):
 
 
 class FixedHosts(HostDiscovery):
-    """Discovery that always returns the same hosts."""
+    """Host discovery that always returns the same hosts."""
 
     def __init__(self, host_slots: Mapping[str, int]) -> None:
         self._slots = dict(host_slots)
@@ -123,9 +128,9 @@ class FixedHosts(HostDiscovery):
 
 
 def check_fixed(slots: Mapping[str, int], names: Names = FLAGS) -> Mapping[str, int]:
-    """Return `slots` unchanged if an elastic job without discovery can use them.
+    """Return `slots` unchanged if they have enough hosts for an elastic job without discovery.
 
-    With a single host, the first failure would leave no host.
+    With a single host, the first failure would leave no usable host.
 
     Raises:
         ValueError: There are fewer than two hosts.
@@ -139,28 +144,28 @@ def check_fixed(slots: Mapping[str, int], names: Names = FLAGS) -> Mapping[str, 
 
 
 class HostManager:
-    """Hosts that can be used: discovered and not excluded. Thread-safe."""
+    """Collection of the hosts that were discovered and are not excluded. Thread-safe."""
 
     def __init__(self, discovery: HostDiscovery, cooldown_range: tuple[float, float] | None = None) -> None:
-        """Store the discovery. `cooldown_range` has the same meaning as in `HostState`."""
+        """Store the discovery object. `cooldown_range` has the same meaning as in `HostState`."""
         self._discovery = discovery
         self._list = Blacklist(check_range(cooldown_range))
         self._lock = threading.Lock()
         self._slots: dict[str, int] = {}
         self._order: list[str] = []  # Hosts in the order in which they were first discovered.
-        self._last: dict[str, int] = {}  # Usable slots of each host at the last update.
+        self._last: dict[str, int] = {}  # Slots of each usable host at the last update.
 
     @property
     def current_hosts(self) -> DiscoveredHosts:
-        """Usable hosts at the last update."""
+        """Hosts that were usable at the last update."""
         with self._lock:
             slots, order = self._usable()
         return DiscoveredHosts(slots, order)
 
     def update_available_hosts(self) -> HostUpdateResult:
-        """Run the discovery once, and return how the usable hosts have changed since the last call.
+        """Run the discovery, and return how the usable hosts have changed since the last call.
 
-        A host that has lost slots counts as a removal. Exceptions of the discovery are passed on.
+        If a host has lost slots, the result includes `removed`. Exceptions of the discovery are not caught.
         """
         found = self._discovery.find_available_hosts_and_slots()
         with self._lock:
@@ -178,18 +183,18 @@ class HostManager:
         return {host: self._slots[host] for host in order}, order
 
     def blacklist(self, host: str) -> None:
-        """Exclude the host, because a worker has failed there."""
+        """Exclude the host, because a worker failed on it."""
         with self._lock:
             self._list.failed(host, time.monotonic())
 
     def is_blacklisted(self, host: str) -> bool:
-        """Return True if the host is excluded now."""
+        """Return True if the host is currently excluded."""
         with self._lock:
             return self._list.bars(host, time.monotonic())
 
 
 def compare(before: Mapping[str, int], after: Mapping[str, int]) -> HostUpdateResult:
-    """Return whether slots were added, removed or both."""
+    """Return a value that tells whether slots were added, removed, or both."""
     update = HostUpdateResult.no_update
     for host in {*before, *after}:
         if after.get(host, 0) > before.get(host, 0):

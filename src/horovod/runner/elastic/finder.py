@@ -1,4 +1,4 @@
-"""Repeated, non-blocking discovery of the hosts of an elastic job."""
+"""Repeated discovery of the hosts of an elastic job, without blocking the launcher."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from horovod.runner.base.arguments import FLAGS, Names
 from horovod.runner.base.errors import LaunchError
 from horovod.runner.elastic.script import ScriptRun
 
-EVERY = 1.0  # seconds from the end of one run of the script to the start of the next
+EVERY = 1.0  # pause between two runs of the discovery script (s)
 
 
 @dataclass(frozen=True)
@@ -18,10 +18,10 @@ class Found:
     """Hosts that a discovery found.
 
     Attributes:
-        slots: Slots of each host, in the order in which hosts should be used.
-        certain: True if an empty result means that no host is available.
-        complete: True if no further host can be added later.
-        by: Script that found the hosts; empty without a script.
+        slots: Slots of each host, in the order in which the job should use them.
+        certain: True if empty `slots` mean that no host is available. If False, empty `slots` are ignored.
+        complete: True if no more hosts can be added later.
+        by: Script that found the hosts. Empty if there is no script.
     """
 
     slots: Mapping[str, int]
@@ -32,36 +32,41 @@ class Found:
 
 @dataclass(frozen=True)
 class NotFound:
-    """Failure of a discovery: its reason, and `first`, which is True if no discovery has succeeded yet."""
+    """Failure of a host discovery.
+
+    Attributes:
+        why: Reason for the failure.
+        first: True if no discovery of the job has succeeded yet.
+    """
 
     why: str
     first: bool
 
 
 class Source(Protocol):
-    """Source of an elastic job's hosts. No call blocks."""
+    """Interface of the sources of an elastic job's hosts. None of the methods block."""
 
     def events(self) -> dict[int, int]:
-        """Return each descriptor with the poll events to wait for."""
+        """Return the file descriptors to poll, with their poll events."""
 
     def next_time(self) -> float | None:
-        """Return the time at which `look` must be called next (monotonic, s), or None."""
+        """Return the time (monotonic, s) at which the caller must call `look`, or None."""
 
     def look(self, now: float) -> Found | NotFound | None:
-        """Return a new result, or None if the hosts have not changed."""
+        """Return the hosts or an error if either has changed since the last call, otherwise None."""
 
     def lost(self, host: str) -> None:
         """Record that the job has lost this host or cannot use it."""
 
     def machine_of(self, host: str) -> str:
-        """Return the machine that contains the host; usually the host itself."""
+        """Return the machine to which the host belongs. Usually, this is the host itself."""
 
     def close(self) -> None:
-        """Release resources. Idempotent."""
+        """Release all resources. Further calls have no effect."""
 
 
 class Finder:
-    """Source that runs a script repeatedly, or that returns fixed hosts. It reports only changes."""
+    """Source of hosts that runs a script repeatedly or returns fixed hosts. It reports only changes."""
 
     def __init__(
         self,
@@ -76,10 +81,10 @@ class Finder:
 
         Args:
             script: Path of the discovery script; None for fixed hosts.
-            slots: Slots of each host for which the script prints none.
+            slots: Slots of each host for which the script prints no number.
             fixed: Slots of each host, if there is no script.
-            command: Program of Horovod to run instead of the script. `script` is then its name in messages.
-            every: Seconds between two runs; by default EVERY.
+            command: Command to run instead of the script. `script` is then its name in messages.
+            every: Seconds between two runs. The default is EVERY.
             names: Names of the script and the slots in messages.
 
         Raises:
@@ -97,17 +102,17 @@ class Finder:
         self._trouble = ""
 
     def events(self) -> dict[int, int]:
-        """Return each descriptor with the poll events to wait for."""
+        """Return the file descriptors to poll, with their poll events."""
         return {} if self._run is None else self._run.events()
 
     def next_time(self) -> float | None:
-        """Return the time at which `look` must be called next (monotonic, s), or None."""
+        """Return the time (monotonic, s) at which the caller must call `look`, or None."""
         if self._fixed is not None:
             return 0.0
         return self._next if self._run is None else self._run.next_time()
 
     def look(self, now: float) -> Found | NotFound | None:
-        """Return a new result, or None if the hosts have not changed."""
+        """Return the hosts or an error if either has changed since the last call, otherwise None."""
         if self._fixed is not None:
             found, self._fixed = self._fixed, None
             return Found(found)
@@ -147,14 +152,14 @@ class Finder:
         return NotFound(why, self._last is None)
 
     def lost(self, host: str) -> None:
-        """Do nothing, because the next discovery shows whether the host can be used."""
+        """Do nothing, because the next run of the script shows whether the host is usable."""
 
     def machine_of(self, host: str) -> str:
-        """Return the host itself, because hosts are machines here."""
+        """Return the host itself, because each host is a separate machine."""
         return host
 
     def close(self) -> None:
-        """Stop the script if it runs. Idempotent."""
+        """Stop the discovery script if it is running. Further calls have no effect."""
         self._script = None
         if self._run is not None:
             self._run.close()

@@ -1,4 +1,4 @@
-"""Limits of an elastic job that the user sets, and hosts that are excluded after a failure."""
+"""Limits that the user sets for an elastic job, and exclusion of hosts on which workers have failed."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from horovod.runner.elastic.actions import TORN_DOWN
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of an elastic job that the user sets.
+    """Limits that the user sets for an elastic job.
 
     Attributes:
-        start: Workers needed to form the first epoch (-np).
+        start: Number of workers needed to form the first epoch (-np).
         least: Minimum number of workers in an epoch.
-        most: Maximum number of workers in an epoch; None means no limit.
-        resets: Number of times the members may change; None means no limit.
+        most: Maximum number of workers in an epoch, or None for no limit.
+        resets: Maximum number of changes of the members, or None for no limit.
         timeout: Seconds without a running epoch after which the job ends.
-        patience: Seconds for a member to return from an epoch that is over; by default half of `timeout`.
-        gather: Seconds for which workers of the first epoch wait for others that are starting; by default as in later
-            ones.
-        names: Names of these values in messages.
+        patience: Seconds within which a member must return after its epoch is over. The default is half of `timeout`.
+        gather: Seconds for which ready workers of the first epoch wait for workers that are starting. The default is
+            the same as in later epochs.
+        names: Names of these limits in messages.
     """
 
     start: int
@@ -51,40 +51,38 @@ class Limits:
 
     @property
     def seconds_to_come_back(self) -> float:
-        """Seconds that a member has to return from an epoch that is over."""
+        """Seconds within which a member must return after its epoch is over."""
         return self.timeout / 2 if self.patience is None else self.patience
 
     def has_room(self, size: int) -> bool:
-        """Return True if an epoch may have more than `size` members."""
+        """Return True if an epoch of `size` members can grow."""
         return self.most is None or size < self.most
 
 
 @dataclass
 class Resets:
-    """Counter for changes of a job's members. `most` is the maximum; None means no limit."""
+    """Counter of the changes of a job's members.
+
+    Attributes:
+        most: Maximum number of changes, or None for no limit.
+        done: Number of changes so far.
+    """
 
     most: int | None
     done: int = 0
 
     @property
     def used_up(self) -> bool:
-        """True if no further change of members is allowed."""
+        """True if the members must not change any more."""
         return self.most is not None and self.done >= self.most
 
-
-# Hosts that get no new workers during a cooldown, after a worker failed there. The caller passes all times (monotonic,
-# s).
-#
-# The first failure excludes a host for the minimum of the range plus a random jitter of at most the same length. Each
-# further failure doubles the time, up to the maximum of the range. Without a range, the host is excluded permanently.
-# The jitter prevents hosts that failed together from returning together.
 
 SHORTEST, LONGEST = 1, 3600
 """Smallest and largest accepted value of the range in seconds."""
 
 
 def check_range(given: tuple[float, float] | None) -> tuple[float, float] | None:
-    """Return the range unchanged. Raises ValueError with the range and the accepted values if it is invalid."""
+    """Return the cooldown range unchanged. Raises ValueError if the range is invalid."""
     if given is None:
         return None
     try:
@@ -109,9 +107,15 @@ class _Failed:
 
 @dataclass
 class Blacklist:
-    """Hosts excluded after failures.
+    """Hosts that get no new workers for a cooldown time, because a worker failed on them.
 
-    `cooldown` is (MIN, MAX) in seconds, None for permanently; `seed` is for the jitter.
+    The first failure excludes a host for the minimum time plus a random jitter of at most the same length. Each further
+    failure doubles the time, up to the maximum. The jitter prevents hosts that failed together from returning together.
+    The caller passes all times (monotonic, seconds).
+
+    Attributes:
+        cooldown: Minimum and maximum cooldown in seconds, or None to exclude hosts permanently.
+        seed: Seed of the random jitter.
     """
 
     cooldown: tuple[float, float] | None = None
@@ -124,12 +128,13 @@ class Blacklist:
         self._random = random.Random(self.seed)
 
     def failed(self, host: str, now: float) -> float:
-        """Record that a worker has failed on the host, and exclude the host.
+        """Record that a worker failed on the host, and exclude the host.
 
-        Failures of several workers there at the same time count once, because the host is already excluded.
+        If the host is already excluded, the failure does not extend its cooldown. So workers that fail together count
+        once.
 
         Returns:
-            Seconds from now for which the host is excluded; infinity if permanently.
+            Seconds for which the host remains excluded, or infinity if it is excluded permanently.
         """
         self._last = now
         known = self._hosts.setdefault(host, _Failed())
@@ -146,42 +151,45 @@ class Blacklist:
         return known.delay
 
     def bars(self, host: str, now: float) -> bool:
-        """Return True if the host is excluded now."""
+        """Return True if the host is currently excluded."""
         known = self._hosts.get(host)
         return known is not None and now < known.until
 
     def bars_for_ever(self, hosts: Collection[str], now: float) -> bool:
-        """Return True if there are hosts and all of them are excluded permanently."""
+        """Return True if all of these hosts are excluded permanently. Return False if there are no hosts."""
         return bool(hosts) and self.next_return(now) is None and all(self.bars(host, now) for host in hosts)
 
     def closes_at(self, hosts: Collection[str], full: bool, now: float) -> float:
-        """Return the time after which none of these hosts can get new workers; infinity if some still can.
+        """Return the time from which none of these hosts can get new workers, or infinity if a host still can.
 
-        `full` is True if the hosts that are not excluded have too few slots. A lost host would make room for others, so
-        the result is then TORN_DOWN seconds after the last failure, when all lost hosts are known.
+        `full` is True if the remaining hosts have too few free slots. One of them can still prove to be lost, which
+        would free slots. So the result is then TORN_DOWN seconds after the last failure, when all lost hosts are known.
         """
         if self.bars_for_ever(hosts, now):
             return -math.inf
         return self._last + TORN_DOWN if full and self.next_return(now) is None else math.inf
 
     def barred(self, hosts: Collection[str], now: float) -> list[str]:
-        """Return the hosts among these that are excluded now."""
+        """Return those hosts that are currently excluded."""
         return [host for host in hosts if self.bars(host, now)]
 
     def usable(self, slots: Mapping[str, int], now: float) -> dict[str, int]:
-        """Return the slots of the hosts that are not excluded."""
+        """Return the slots of those hosts that are not excluded."""
         return {host: count for host, count in slots.items() if not self.bars(host, now)}
 
     def next_return(self, now: float) -> float | None:
-        """Return the time at which the next excluded host becomes usable (monotonic, s), or None."""
+        """Return the time (monotonic, s) at which the next excluded host becomes usable, or None."""
         times = [known.until for known in self._hosts.values() if now < known.until < math.inf]
         return min(times, default=None)
 
     def next_time(self, now: float) -> float | None:
-        """Return the time at which the next excluded host becomes usable, or at which all lost hosts are known."""
+        """Return the time at which the set of usable hosts can change next, or None.
+
+        This happens when a host's cooldown ends, and when all hosts lost by the last failure are known.
+        """
         times = [self.next_return(now), self._last + TORN_DOWN if now < self._last + TORN_DOWN else None]
         return min((at for at in times if at is not None), default=None)
 
     def postpone(self, seconds: float) -> None:
-        """Extend the time after the last failure, because the launcher may not know yet which hosts are lost."""
+        """Extend the time for detecting lost hosts by `seconds`, because the launcher was stopped."""
         self._last += seconds

@@ -1,15 +1,16 @@
 """State machine that decides which workers are members of an elastic job. It performs no I/O.
 
-Every method reports an event with its time (monotonic, s) and returns actions. Nothing blocks here. Workers are
-identified by their numbers. `actions` lists the states. The rules:
+Methods report an event with its time (monotonic, s), and return the actions to carry out. They never block. Workers are
+identified by their numbers. `actions` lists the phases. The state machine follows these rules:
 
-1. An epoch is formed only when no worker runs in an earlier one. Each member must have returned or reported that it
-   ends, or its process must be gone. A worker is killed if it does not return in time, or if other ranks have lost it
-   and it shows no sign of life.
+1. A new epoch is formed only when no worker runs in an earlier epoch. Each member must have returned or reported that
+  it ends, or its process must have ended. The launcher kills a worker that does not return in time. It also kills a
+  worker that other ranks have lost and that shows no sign of life.
 2. A survivor is a member of the next epoch if its host has a slot for it and the job does not end.
-3. New workers are started while the others continue. Members are told when a new worker is ready to be admitted.
-4. While no epoch runs, there is always a deadline for the next decision, so no wait is unlimited.
-5. A host on which a worker fails gets no new workers during a cooldown (`limits`). Survivors on that host stay.
+3. New workers are started while the other workers continue. The members are notified when a new worker is ready to
+  join.
+4. While no epoch is running, there is always a deadline for the next decision, so no wait is unlimited.
+5. A host on which a worker failed gets no new workers during a cooldown (`limits`). Survivors on this host stay.
 """
 
 from __future__ import annotations
@@ -40,11 +41,11 @@ from horovod.runner.elastic.workers import Life, MachineOf, Worker, Workers, can
 
 
 class Membership:
-    """Membership of an elastic job's workers.
+    """State machine for the membership of an elastic job's workers.
 
     Attributes:
-        epoch: Number of the last epoch that was formed; 0 before the first.
-        workers: All live workers.
+        epoch: Number of the last epoch that was formed, or 0 before the first.
+        workers: All workers that have not ended.
     """
 
     def __init__(self, limits: Limits, blacklist: Blacklist, now: float, machine_of: MachineOf = str) -> None:
@@ -57,23 +58,23 @@ class Membership:
         self._patience = limits.seconds_to_come_back
         self._slots: dict[str, int] = {}
         self._complete = False
-        # True once a lack of hosts was reported, and the last insufficient number of slots that was reported.
+        # True once a message said that there are no hosts, and the last number of slots that a message reported as too
+        # few.
         self._told_none, self._told_slots = False, -1
         self._resets = Resets(limits.resets)
-        self._ran = False  # True once an epoch has run.
-        self._begun = False  # True if training state is known to exist.
-        self._fresh = True  # True if no member had training state when the last epoch was formed.
+        self._ran = False  # True once an epoch has been running.
+        self._begun = False  # True if a worker is known to hold training state.
+        self._fresh = True  # True if no member of the last epoch held training state when the epoch was formed.
         self._success = False
-        self._idle_since: float | None = now  # time since which no epoch has been running; None while one runs
+        # time since which no epoch has been running, or None while an epoch is running
+        self._idle_since: float | None = now
         self._admission = Admission(limits.gather)
         self._told_waiting = False
-        self._last_members: set[int] = set()  # members of the last epoch that ran
+        self._last_members: set[int] = set()  # workers that were members of the last running epoch
         self._out: list[Action] = []
 
-    # Queries
-
     def next_time(self, now: float) -> float | None:
-        """Return the time at which `tick` must be called next, or None if there is no deadline."""
+        """Return the time at which the caller must call `tick`, or None if there is no deadline."""
         if self.phase is Phase.ENDED:
             return None
         times = [self.workers.next_deadline()]
@@ -85,22 +86,20 @@ class Membership:
 
     @property
     def members(self) -> list[Worker]:
-        """Live members of the last epoch, in rank order."""
+        """Members of the last epoch that have not ended, in rank order."""
         return self.workers.members(self.epoch)
-
-    # Events
 
     def discovered(
         self, slots: Mapping[str, int], now: float, certain: bool = False, complete: bool = False, by: str = ""
     ) -> list[Action]:
-        """Record the usable hosts and their slots, in order of preference.
+        """Record the usable hosts, in the order in which the job should use them.
 
         Args:
             slots: Slots of each host. An empty mapping is ignored unless `certain` is True.
-            now: Current time.
+            now: Current time (monotonic, s).
             certain: True if an empty mapping means that no host is available.
-            complete: True if no further host can be added later.
-            by: Script that found the hosts; empty without a script.
+            complete: True if no more hosts can be added later.
+            by: Script that found the hosts. Empty if there is no script.
         """
         if not slots and not certain:
             if not self._told_none:
@@ -113,7 +112,7 @@ class Membership:
         return self._decide(now)
 
     def ready(self, number: int, now: float) -> list[Action]:
-        """Record that a new worker has called hvd.init() and waits."""
+        """Record that a new worker waits in hvd.init() to join an epoch."""
         worker = self.workers.find(number)
         if worker is not None and worker.life is Life.STARTING:
             worker.life = Life.WAITING
@@ -121,7 +120,7 @@ class Membership:
         return self._decide(now)
 
     def refused(self, number: int, why: str, now: float) -> list[Action]:
-        """Record that a new worker has called hvd.init() but may not join (`admission`), and exclude its host."""
+        """Record that a new worker must not join, because of `admission`. Exclude its host."""
         worker = self.workers.find(number)
         if worker is not None and worker.life is Life.STARTING:
             worker.life = Life.WAITING
@@ -130,7 +129,7 @@ class Membership:
         return self._decide(now)
 
     def formed(self, number: int, epoch: int, now: float) -> list[Action]:
-        """Record that a member of the epoch has connected to all others and now trains."""
+        """Record that a member has connected to all other members of the epoch."""
         if (worker := self._member(number, epoch)) is not None and self.phase is Phase.FORMING:
             worker.formed = True
             if all(member.formed for member in self.workers if member.epoch == self.epoch):
@@ -140,21 +139,22 @@ class Membership:
     def back(
         self, number: int, epoch: int, now: float, lost: Collection[int] = (), holds: bool | None = None
     ) -> list[Action]:
-        """Record that a member has left the epoch and waits for the next one.
+        """Record that a member has left its epoch and waits for the next one.
 
-        It left because the epoch could not be formed, ranks were lost, or workers should join or leave.
+        The epoch could not be formed, a rank was lost, or workers should join or leave.
 
         Args:
             number: Number of the member.
             epoch: Epoch that the member has left.
-            now: Current time.
-            lost: Numbers of the workers that the member knows to be lost.
-            holds: True if the member has the training state, False if not; None if it does not say.
+            now: Current time (monotonic, s).
+            lost: Numbers of the workers that the member considers lost.
+            holds: True if the member holds the training state, False if it does not, None if unknown.
         """
         worker = self._member(number, epoch)
         if worker is not None:
             worker.life = Life.WAITING
-            # If no member had the state when the epoch was formed, and this one still has none, no state exists.
+            # If no member held training state when the epoch was formed, and this member still holds none, no state
+            # exists.
             if holds is not None:
                 worker.holds, self._begun = holds, holds or (self._begun and not self._fresh)
             worker.came()
@@ -163,7 +163,7 @@ class Membership:
         return self._decide(now)
 
     def noticed_end(self, number: int, epoch: int, now: float, lost: Collection[int] = ()) -> list[Action]:
-        """Record that a member has noticed the epoch's end. It may still be computing, but it is alive."""
+        """Record that a member has noticed the end of its epoch. The member is alive but can still be computing."""
         worker = self._member(number, epoch)
         if worker is not None:
             worker.noticed_end = True
@@ -174,9 +174,9 @@ class Membership:
         return self._decide(now)
 
     def ending(self, number: int, now: float) -> list[Action]:
-        """Record that a member has reported that it ends because it raised an exception.
+        """Record that a member has reported that it ends because of an exception.
 
-        The others need not wait for it to return. Its process can take some time to end.
+        The other members do not wait for it to return. Its process can still exist for some time.
         """
         worker = self._member(number, self.epoch)
         if worker is not None:
@@ -186,9 +186,9 @@ class Membership:
         return self._decide(now)
 
     def accused(self, numbers: Collection[int], now: float, why: str) -> list[Action]:
-        """Kill workers that the launcher has found stuck, for example after a worker was stopped for too long.
+        """Kill workers that the launcher has found to be stuck, for example because they were stopped for too long.
 
-        Other ranks cannot have noticed that yet.
+        The launcher can detect this before the other ranks do.
         """
         for number in numbers:
             if (worker := self.workers.find(number)) is not None:
@@ -204,10 +204,10 @@ class Membership:
 
         Args:
             number: Number of the worker.
-            success: True if it ended with exit code 0.
-            now: Current time.
-            victim: True if the worker reported that it ended only because others failed.
-            how: Description of how it ended, for messages.
+            success: True if the exit code was 0.
+            now: Current time (monotonic, s).
+            victim: True if the worker reported that it ended only because other workers failed.
+            how: Description of the end, for messages.
         """
         worker = self.workers.find(number)
         if worker is not None:
@@ -220,7 +220,7 @@ class Membership:
         return self._decide(now)
 
     def host_lost(self, host: str, now: float) -> list[Action]:
-        """Record that the agent of a host, and with it all workers there, can no longer be reached."""
+        """Record that the agent of a host cannot be reached any more. All workers on this host are lost."""
         lost = [worker for worker in self.workers if worker.host == host]
         if staying := [worker for worker in lost if not worker.leaves]:
             self._failed(staying[0], now, "its host is lost", lost)
@@ -231,20 +231,18 @@ class Membership:
         return self._decide(now)
 
     def tick(self, now: float) -> list[Action]:
-        """Act on deadlines that have passed."""
+        """Act on all deadlines that have passed."""
         return self._decide(now)
 
     def postpone(self, seconds: float) -> None:
-        """Extend all deadlines by `seconds`, during which the launcher did not run."""
+        """Extend all deadlines by `seconds`, because the launcher was stopped for this time."""
         self.workers.postpone(seconds)
         self._idle_since = None if self._idle_since is None else self._idle_since + seconds
         self._admission.postpone(seconds)
         self._blacklist.postpone(seconds)
 
-    # Consequences
-
     def _member(self, number: int, epoch: int) -> Worker | None:
-        """Return the worker if it works in this epoch and this is the last epoch, else None."""
+        """Return the worker if it is still a member of this epoch and the epoch is the last one, otherwise None."""
         return self.workers.at_work(number, epoch) if epoch == self.epoch else None
 
     def _run(self) -> None:
@@ -260,7 +258,10 @@ class Membership:
             member.survivor = member.holds = True
 
     def _break(self, why: str, now: float, lost: tuple[int, ...] = ()) -> None:
-        """End the epoch, even if it has not begun. `lost` are workers whose processes are gone or about to be."""
+        """End the epoch, even if it is still forming.
+
+        `lost` are the workers whose processes have ended or will be killed.
+        """
         if self.phase not in (Phase.FORMING, Phase.RUNNING):
             return
         self._out.append(Break(self.epoch, why, lost))
@@ -275,7 +276,10 @@ class Membership:
                 worker.expect(now + ACCUSED, "other ranks have lost it, and it does not respond")
 
     def _failed(self, worker: Worker, now: float, how: str, gone: Sequence[Worker] = ()) -> None:
-        """Exclude the host of a failed worker and report this. `gone` are workers that were lost together with it."""
+        """Report that a worker failed, and exclude its host.
+
+        `gone` are all workers that were lost in the same failure.
+        """
         if self.phase is Phase.FINISHING:
             return
         barred = self._blacklist.bars(worker.host, now)
@@ -283,7 +287,8 @@ class Membership:
         self._say(
             f"{worker} failed: {how}{messages.remaining(self.workers, [worker, *gone], self.limits.least, self._names)}"
         )
-        if not barred and not (gone and worker.machine != worker.host):  # a lost part of a machine never returns anyway
+        # A lost part of a machine, such as a Spark task, never returns, so do not report the exclusion.
+        if not barred and not (gone and worker.machine != worker.host):
             self._say(f"host {worker.host} gets no new workers{'' if away == math.inf else f' for {away:.0f} s'}")
 
     def _gone(self, worker: Worker, now: float) -> None:
@@ -299,8 +304,6 @@ class Membership:
         self.phase = Phase.ENDED
         self._out.append(End(success, text))
 
-    # Decisions, after each event
-
     def _decide(self, now: float) -> list[Action]:
         if self.phase is not Phase.ENDED:
             self._enforce_deadlines(now)
@@ -308,7 +311,7 @@ class Membership:
                 self._finish(now)
             else:
                 self._spawn(now)
-                if self._ran:  # until an epoch runs, one common deadline applies to all workers
+                if self._ran:  # Before the first epoch runs, all workers share one deadline.
                     silent = messages.silent(self.limits.timeout, self._names)
                     self.workers.expect_starts(now, self.limits.timeout, silent)
                 self._go_on(now)
@@ -342,7 +345,7 @@ class Membership:
             self._told_slots = slots
             return
         if self._resets.used_up and self.workers.survivors >= self.limits.least:
-            return  # a new worker could only make the job end
+            return  # Admitting a new worker would exceed the limit of changes and end the job.
         room = None if self.limits.most is None else max(0, self.limits.most - self.workers.staying)
         for host in workers.free_slots(usable, self.workers.taken())[:room]:
             self._out.append(Spawn(self.workers.add(host, self.epoch == 0).number, host))
@@ -373,7 +376,7 @@ class Membership:
             self._told_waiting = True
 
     def _let_go(self, now: float) -> None:
-        """Dismiss idle workers that no longer have a slot. Workers that train are told later (`_notify`)."""
+        """Dismiss waiting workers that have lost their slots. `_notify` tells members that are training."""
         for worker in [one for one in self.workers.of(Life.WAITING, Life.STARTING) if one.leaves and not one.dismissed]:
             if worker.life is Life.STARTING:
                 self._kill(worker, now, "its host has no slot for it any more")
@@ -397,7 +400,7 @@ class Membership:
         return self.limits.least if self._ran else self.limits.start
 
     def _hopeless_at(self, waiting: int, now: float) -> float:
-        """Return the time from which the job can no longer get enough workers; infinity if it still can."""
+        """Return the time from which the job cannot get enough workers any more, or infinity."""
         if waiting >= self._needed or self.workers.of(Life.STARTING, Life.WORKING, Life.ENDING, Life.KILLED):
             return math.inf
         free = workers.free_slots(self._blacklist.usable(self._slots, now), self.workers.taken())
@@ -413,7 +416,8 @@ class Membership:
 
     def _form(self, waiting: list[Worker]) -> None:
         if self._ran and self._resets.used_up and self._last_members <= {worker.number for worker in waiting}:
-            waiting = [worker for worker in waiting if worker.number in self._last_members]  # keep the previous members
+            # Keep the previous members, because no further change is allowed.
+            waiting = [worker for worker in waiting if worker.number in self._last_members]
         ordered = workers.choose(candidates(waiting), self.limits.most, self.workers.machines(self._slots))
         places = workers.places(ordered)
         if self._ran and places.keys() != self._last_members:
@@ -432,9 +436,12 @@ class Membership:
         self._out.append(Form(self.epoch, places))
 
     def _finish(self, now: float) -> None:
-        """After a worker has ended with success, dismiss the waiting workers. Working ones can end by themselves.
+        """Dismiss all waiting workers, because another worker has ended with success.
 
-        If no epoch has run, workers that have not called hvd.init() continue, because the program may not use Horovod.
+        Members that train end by themselves.
+
+        If no epoch has been running, workers that have not called hvd.init() continue, because the program might not
+        use Horovod.
         """
         for worker in self.workers:
             if worker.life is Life.STARTING and self._ran:

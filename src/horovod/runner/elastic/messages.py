@@ -1,4 +1,4 @@
-"""Messages to the user about elastic jobs."""
+"""Texts of the messages about elastic jobs, for users."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from horovod.runner.elastic.workers import Life, Worker, Workers
 
 
 def ranks(count: int) -> str:
-    """Return text such as `1 rank` or `4 ranks`."""
+    """Return the number of ranks as text, such as `1 rank` or `4 ranks`."""
     return f"{count} rank{'' if count == 1 else 's'}"
 
 
 def remaining(workers: Workers, gone: Sequence[Worker], least: int, names: Names) -> str:
-    """Return a clause on how many ranks remain without `gone`; empty if none of those was in an epoch that ran.
+    """Describe how many ranks remain without the workers in `gone`. Return an empty string if none of these trained.
 
-    The clause only describes the present, because other ranks can fail a moment later.
+    The text describes only the present, because more ranks can fail a moment later.
     """
     if not any(worker.survivor for worker in gone):
         return ""
@@ -28,14 +28,14 @@ def remaining(workers: Workers, gone: Sequence[Worker], least: int, names: Names
 
 
 def members(now: int, new: Sequence[Worker], fewer: bool) -> str:
-    """Return the message about a new epoch if members have joined or left, else an empty string."""
+    """Describe the members of a new epoch if workers have joined or left. Return an empty string if not."""
     if new:
         return f"{ranks(now)} now; new: {', '.join(map(str, new))}"
     return f"going on with {ranks(now)}" if fewer else ""
 
 
 def does_not_come(patience: float) -> str:
-    """Return the reason for killing a member that has not returned in time."""
+    """Return the reason for killing a member that did not return in time after its epoch was over."""
     return (
         f"it has not come back within {patience:g} s: it hangs, computes for longer than that, or goes on after a "
         "HorovodInternalError instead of letting hvd.elastic.run have it"
@@ -43,7 +43,7 @@ def does_not_come(patience: float) -> str:
 
 
 def too_long(workers: Workers, there: int, needed: int, seconds: float, names: Names) -> str:
-    """Return the reason for ending a job that had no running epoch within the timeout."""
+    """Return the reason for ending a job in which no epoch was running for the elastic timeout."""
     late = "".join(
         f"; {', '.join(map(str, found))} {what}"
         for life, what in ((Life.WORKING, "did not come back"), (Life.STARTING, "did not call hvd.init()"))
@@ -56,15 +56,15 @@ def too_long(workers: Workers, there: int, needed: int, seconds: float, names: N
 
 
 def too_many_changes(resets: int, names: Names) -> str:
-    """Return the reason for ending a job because its members have changed too often."""
+    """Return the reason for ending a job whose members have changed too often."""
     return f"the members were to change more often than {names.resets} allows ({resets})"
 
 
 def outside_run(victims: int) -> str:
-    """Return a possible reason why no worker holds the training state any more, or an empty string.
+    """Return a hint why no worker holds the training state any more, or an empty string.
 
     Args:
-        victims: Number of workers that ended because of a HorovodInternalError.
+        victims: Number of workers that ended with HorovodInternalError.
     """
     if not victims:
         return ""
@@ -76,7 +76,7 @@ def outside_run(victims: int) -> str:
 
 
 def waiting(there: int, needed: int, seconds: float, names: Names) -> str:
-    """Return the message that a job waits for more workers, for at most `seconds`."""
+    """Return the message that the job waits for workers, and ends if there are too few after `seconds`."""
     return (
         f"waiting for workers: {there} are there, {needed} are needed to go on; without them the job ends in "
         f"{math.ceil(seconds)} s ({names.timeout})"
@@ -84,23 +84,29 @@ def waiting(there: int, needed: int, seconds: float, names: Names) -> str:
 
 
 def no_host(by: str, runs: bool) -> str:
-    """Return the message that there are no hosts. `by` is the script that found none; `runs` is True if workers run."""
+    """Return the message that no hosts were found.
+
+    Args:
+        by: Script that found no hosts. Empty if there is no script.
+        runs: True if workers are running.
+    """
     return "no host is found" + (f": {by} names none" if by else "") + ("; what runs goes on" if runs else "")
 
 
 def too_few_slots(slots: int, needed: int, hosts: int) -> str:
-    """Return the message that a job has too few slots to start."""
+    """Return the message that the job cannot start yet, because there are too few slots."""
     return f"waiting for slots: {slots} of {needed}, on {hosts} host{'' if hosts == 1 else 's'}"
 
 
 def silent(seconds: float, names: Names) -> str:
-    """Return the reason for killing a worker that has not called hvd.init() in time."""
+    """Return the reason for killing a worker that did not call hvd.init() in time."""
     return f"it has not called hvd.init() within {seconds:g} s ({names.timeout})"
 
 
 def hopeless(hosts: Sequence[str], there: int, needed: int, names: Names) -> str:
-    """Return the reason for ending a job that has too few workers and only excluded hosts."""
-    between = "; " if any("," in host for host in hosts) else ", "  # "node1, Spark task 3" is one host
+    """Return the reason for ending a job that has too few workers and whose hosts are all excluded."""
+    # The name of a host can contain a comma, such as "node1, Spark task 3".
+    between = "; " if any("," in host for host in hosts) else ", "
     which = f"host {hosts[0]}" if len(hosts) == 1 else f"each of the hosts {between.join(hosts)}"
     forever = f" ({names.cooldown} is not given)" if names.cooldown else ""
     return (

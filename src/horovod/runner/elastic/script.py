@@ -1,4 +1,4 @@
-"""One run of a discovery script, with a deadline and parsed output. Only `finish` blocks."""
+"""Run of a host discovery script with a time limit, and parser for its output. Only `finish` blocks."""
 
 from __future__ import annotations
 
@@ -15,25 +15,23 @@ from horovod.runner.base.arguments import FLAGS, Names
 from horovod.runner.base.errors import LaunchError
 from horovod.runner.base.job_result import describe_status
 
-# Parser for the output of a discovery script.
-
-MOST = 65536  # maximum slots per host, equal to the maximum ranks per job
+MOST = 65536  # maximum slots per host, which equals the maximum number of ranks per job
 FORM = "'name' or 'name:slots' with slots at least 1; an IPv6 address as [address] or [address]:slots; one host a line"
 _LINE = re.compile(r"(?:([\w.-]+)|\[([0-9A-Fa-f:.]+(?:%\w+)?)\])(?::([0-9]+))?", re.ASCII)
-_SHOWN = 80  # maximum characters shown of an invalid line
+_SHOWN = 80  # Messages show at most _SHOWN characters of an invalid line.
 
 
 def parse(output: str, slots: int | None, script: str, names: Names = FLAGS) -> dict[str, int]:
-    """Return the slots of each host, in the order of the lines. Blank lines are ignored.
+    """Parse the output of a discovery script into the slots of each host. Blank lines are ignored.
 
     Args:
-        output: Text to parse.
-        slots: Slots of each host for which a line gives none. If None, every line must give them.
+        output: Output of the script.
+        slots: Slots of each host for which the script prints no number. If None, each line must contain a number.
         script: Name of the script, for messages.
         names: Names of the settings in messages.
 
     Raises:
-        LaunchError: A line is invalid. The message shows it. Also a ValueError.
+        LaunchError: A line is invalid. The message contains the line.
     """
     found: dict[str, int] = {}
     lines: dict[str, int] = {}
@@ -63,7 +61,7 @@ def parse(output: str, slots: int | None, script: str, names: Names = FLAGS) -> 
 
 
 def _number(digits: str) -> int:
-    """Return the number. Many digits are cut so that the result is above MOST but not huge."""
+    """Convert digits to a number. A long number is cut to a small number that still exceeds MOST."""
     return int((digits.lstrip("0") or "0")[: len(str(MOST)) + 1])
 
 
@@ -72,19 +70,20 @@ def _shown(text: str) -> str:
 
 
 SECONDS = 10.0
-LIMIT = 1 << 20  # Maximum bytes of output.
+LIMIT = 1 << 20  # The script can print at most LIMIT bytes.
 _PIECE = 1 << 16
-_PIECES = 16  # Maximum pieces read at once, in case the script writes faster than we read.
-_LAST_WORDS = 1 << 14  # Bytes of stderr that are kept.
-_KILLED = 1.0  # Seconds to wait for a killed process to end.
-_SHOWN_LINES = 5  # Maximum lines of stderr shown.
+# One call reads at most _PIECES pieces, so that a script that writes without pause cannot block the launcher.
+_PIECES = 16
+_LAST_WORDS = 1 << 14  # The last _LAST_WORDS bytes of stderr are kept.
+_KILLED = 1.0  # A killed script gets _KILLED seconds to end.
+_SHOWN_LINES = 5  # Messages show at most _SHOWN_LINES lines of stderr.
 
 
 class ScriptRun:
-    """One run of a discovery script.
+    """Single run of a discovery script.
 
-    Call `events`, `serve` and `next_time` in a loop until `done` is True, or call `finish`. Then get `result`. Call
-    `close` when the run is no longer needed.
+    Call `events`, `serve` and `next_time` in a loop until `done` is True, or call `finish`, which blocks. Then call
+    `result`. Call `close` to stop the script early.
     """
 
     def __init__(
@@ -99,9 +98,9 @@ class ScriptRun:
 
         Args:
             script: Path of the script.
-            slots: Slots of each host for which the script prints none.
+            slots: Slots of each host for which the script prints no number.
             seconds: Time limit of the run.
-            command: Program of Horovod to run instead of the script. `script` is then its name in messages.
+            command: Command to run instead of the script. `script` is then its name in messages.
             names: Names of the script and the slots in messages.
 
         Raises:
@@ -117,7 +116,8 @@ class ScriptRun:
         except OSError as error:
             if error.errno != errno.ENOEXEC:
                 raise LaunchError(self._cannot_start(path, error)) from None
-            self._process = self._start(["/bin/sh", path])  # the file names no interpreter, so run it as shells do
+            # The file has no interpreter line, so run it with sh, as shells do.
+            self._process = self._start(["/bin/sh", path])
         self._deadline = time.monotonic() + seconds
         assert self._process.stdout is not None
         assert self._process.stderr is not None
@@ -146,7 +146,7 @@ class ScriptRun:
         if os.path.isdir(path):
             return f"{what}a directory"
         if error.errno == errno.ENOENT:
-            # The kernel reports the same error if the interpreter is missing.
+            # The kernel reports ENOENT also if the script's interpreter does not exist.
             missing = (
                 "whose interpreter (in its first line) does not exist"
                 if os.path.exists(path)
@@ -157,24 +157,23 @@ class ScriptRun:
             return f"{what}which is not executable; run `chmod +x {self._script}`"
         return f"{what}which cannot be started: {error.strerror}"
 
-    # Event loop
-
     def events(self) -> dict[int, int]:
-        """Return each descriptor with the poll events to wait for."""
+        """Return the file descriptors to poll, with their poll events."""
         if self.done:
             return {}
         wanted = {fd: select.POLLIN for fd, is_open in self._open.items() if is_open}
         return {**wanted, self._pidfd: select.POLLIN}
 
     def next_time(self) -> float | None:
-        """Return the time at which `serve` must be called next (monotonic, s), or None."""
+        """Return the time (monotonic, s) at which the caller must call `serve`, or None if the run is done."""
         return None if self.done else self._deadline
 
     def serve(self) -> None:
-        """Read the output, and kill the script at its time or output limit."""
+        """Read the script's output. Kill the script if it exceeds its time limit or prints too much."""
         if self.done:
             return
-        ended = self._process.poll() is not None  # checked before reading, so that all output is read
+        # check before reading, so that all output is read when the script has ended
+        ended = self._process.poll() is not None
         for fd, data in self._streams.items():
             self._read(fd, data)
         if len(self._out) > LIMIT:
@@ -201,7 +200,7 @@ class ScriptRun:
                 del data[:-_LAST_WORDS]
 
     def _stop(self) -> None:
-        """Kill the script and all processes that it started."""
+        """Kill the script and all processes in its process group."""
         try:
             os.killpg(self._process.pid, signal.SIGKILL)
         except (ProcessLookupError, PermissionError):
@@ -217,15 +216,13 @@ class ScriptRun:
         self.done = True
 
     def close(self) -> None:
-        """Stop the script if it runs. Idempotent."""
+        """Stop the script if it is running. Further calls have no effect."""
         if not self.done:
             self._trouble = f"{self._script} was stopped"
             self._stop()
 
-    # Result
-
     def finish(self) -> dict[str, int]:
-        """Wait until the script ends or its time limit is reached, and return the result."""
+        """Block until the script has ended or reached its time limit, and return the slots of each host."""
         while not self.done:
             poll = select.poll()
             for fd, event in self.events().items():

@@ -1,6 +1,6 @@
-"""Discovery script for a Slurm allocation. It prints the nodes that are neither drained nor down.
+"""Discovery script for a Slurm allocation, which prints the nodes that are neither drained nor down.
 
-The only argument is the number of slots of each node, by default its number of tasks. The script runs as a separate
+The only argument is the number of slots per node. The default is the node's number of tasks. The script is a separate
 program, because Slurm's controller can take seconds to answer.
 """
 
@@ -14,12 +14,12 @@ from horovod.common.contract import boot
 from horovod.runner.base.errors import LaunchError
 from horovod.runner.plan import allocations
 
-EVERY = 5.0  # Seconds between two runs. Each run puts load on a controller that all users share.
-SECONDS = 4.0  # Time limit in seconds of each of the two queries, so that both fit into the time limit of a discovery.
+EVERY = 5.0  # The script runs every EVERY seconds. Each run puts load on a controller that all users share.
+SECONDS = 4.0  # Time limit of each of the two queries (s), so that both fit into the time limit of the script.
 
 
 def command(each: int | None) -> list[str]:
-    """Return the command that runs this module. `each` is the number of slots of each node."""
+    """Return the command that runs this module as a script. `each` is the number of slots per node."""
     return [
         sys.executable,
         *boot.arguments("horovod.runner.elastic.slurm_nodes"),
@@ -28,7 +28,7 @@ def command(each: int | None) -> list[str]:
 
 
 def main() -> int:
-    """Print the nodes and return the exit code of the script."""
+    """Print the usable nodes of the allocation, and return the exit code of the script."""
     given = allocations.allocation(os.environ)
     try:
         if given is None:
@@ -43,8 +43,8 @@ def main() -> int:
 
 
 def ask(program: str, *arguments: str, seconds: float = SECONDS) -> str:
-    """Return the output of a Slurm program. Raises LaunchError with its name if it fails or is too slow."""
-    # Settings of the user would change the output.
+    """Run a Slurm command and return its output. Raises LaunchError if it fails or is too slow."""
+    # Ignore the user's settings for Slurm commands, because they would change the output.
     kept = {name: text for name, text in os.environ.items() if not name.startswith(("SQUEUE_", "SINFO_"))}
     try:
         done = subprocess.run(

@@ -1,4 +1,4 @@
-"""API through which programs that are launchers themselves notify workers of elastic jobs."""
+"""API with which programs that start elastic workers themselves notify these workers of changed hosts."""
 
 from __future__ import annotations
 
@@ -27,15 +27,13 @@ __all__ = [
     "WorkerNotificationService",
 ]
 
-# Notifications about changed hosts, sent to a worker by a program that is a launcher itself.
-#
 # Each notification uses a new connection, on which both ends prove that they know the key. Workers of `horovodrun` get
-# notifications through the job's store and need no port.
+# notifications through the job's store instead and need no port.
 
-_PURPOSE = 100  # Value that marks these connections in the handshake.
-_NEWS = struct.Struct("<dB")  # Timestamp and result.
+_PURPOSE = 100  # The handshake marks connections for notifications with this number.
+_NEWS = struct.Struct("<dB")  # A notification contains a timestamp and a HostUpdateResult.
 _MAC = 32
-_SECONDS = 10.0  # maximum duration of a connection in seconds
+_SECONDS = 10.0  # maximum duration of a connection (s)
 _DONE = b"k"
 
 Addresses = Mapping[str, Sequence[tuple[str, int]]]
@@ -43,12 +41,12 @@ Addresses = Mapping[str, Sequence[tuple[str, int]]]
 
 
 class WorkerNotificationService:
-    """Server that receives notifications and passes them to `manager` until `shutdown`.
+    """Server in a worker that receives notifications and passes them to `manager`.
 
     Args:
-        key: Secret key; 32 bytes, or of any other length.
-        nic: Network interface to listen on; None for loopback.
-        manager: Object that gets the notifications.
+        key: Secret key of any length.
+        nic: Network interface to listen on, or None for loopback.
+        manager: Object whose `handle_hosts_updated` method is called for each notification.
 
     Raises:
         ValueError: The interface does not exist.
@@ -64,12 +62,12 @@ class WorkerNotificationService:
         self._server = BoundedServer((found[self._nic][0], 0), self._serve, patience=_SECONDS, name="hvd-notifications")
 
     def addresses(self) -> dict[str, list[tuple[str, int]]]:
-        """Return the addresses that clients can use."""
+        """Return the addresses at which clients can reach the server, by network interface."""
         host, port = self._server.server_address[:2]
         return {self._nic: [(host, port)]}
 
     def shutdown(self) -> None:
-        """Stop listening. Idempotent."""
+        """Stop the server. Further calls have no effect."""
         self._server.close()
 
     def _serve(self, peer: socket.socket, _client: object, server: BoundedServer) -> None:
@@ -92,13 +90,13 @@ class WorkerNotificationService:
 
 
 class WorkerNotificationClient:
-    """Client of a `WorkerNotificationService`.
+    """Client that notifies one worker through its `WorkerNotificationService`.
 
     Args:
         addresses: Addresses of the service.
         key: Key of the service.
-        verbose: Accepted for compatibility.
-        match_intf: Accepted for compatibility.
+        verbose: Ignored.
+        match_intf: Ignored.
     """
 
     def __init__(self, addresses: Addresses, key: bytes, verbose: int, match_intf: bool = False) -> None:
@@ -109,7 +107,10 @@ class WorkerNotificationClient:
             raise ValueError(f"addresses must have at least one address, got {dict(addresses)!r}")
 
     def notify_hosts_updated(self, timestamp: float, update_res: HostUpdateResult) -> None:
-        """Notify the worker and wait for its answer. Raises ConnectionError with the addresses if none answers."""
+        """Notify the worker and wait for its reply.
+
+        Raises ConnectionError if the worker does not answer at any address.
+        """
         why = ""
         for host, port in self._places:
             try:
@@ -136,7 +137,12 @@ HOROVOD_LOCAL_RANK = "HOROVOD_LOCAL_RANK"
 
 @dataclass(frozen=True)
 class HostsUpdatedRequest:
-    """Notification that hosts have changed. `timestamp` (s) is above all earlier ones; `res` says what changed."""
+    """Notification that the available hosts have changed.
+
+    Attributes:
+        timestamp: Time of the change (s). It must exceed all earlier timestamps.
+        res: Value that tells whether hosts were added, removed, or both.
+    """
 
     timestamp: float
     res: HostUpdateResult = HostUpdateResult.no_update

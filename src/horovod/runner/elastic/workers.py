@@ -1,9 +1,8 @@
-"""Workers of an elastic job, as the membership sees them.
+"""Worker processes of an elastic job and their states, from the point of view of the launcher.
 
-STARTING --hvd.init() called--> WAITING --member of a new epoch--> WORKING
-                                   '----------- returns --------------'
-WORKING --reports that it ends--> ENDING
-from every state: KILLED (SIGKILL has been sent) and GONE (its process has ended, or its host is lost)
+A worker is STARTING until it calls hvd.init(), and then WAITING. As a member of an epoch it is WORKING. When its epoch
+is over, it returns to WAITING. A worker that has reported its end is ENDING. From every state, a worker can become
+KILLED (SIGKILL was sent) or GONE (its process has ended, or its host is lost).
 """
 
 from __future__ import annotations
@@ -14,16 +13,16 @@ from enum import Enum
 
 from horovod.runner.plan.hosts import Slot
 
-# Assignment of ranks to workers in the next epoch.
-#
-# The ranks of a host are consecutive. Hosts with survivors come first and keep their order, and so do the survivors on
-# each host. New workers follow. So rank 0, whose state all others get, is a survivor. A survivor's rank can only
-# decrease, unless a worker joins on its host or on one before it.
-
 
 @dataclass(frozen=True)
 class Candidate:
-    """Worker that can be a member of the next epoch. `rank` is its rank in the last epoch; None for a new worker."""
+    """Worker that can be a member of the next epoch.
+
+    Attributes:
+        worker: Number of the worker.
+        host: Host on which the worker runs.
+        rank: Rank in the last epoch, or None for a new worker.
+    """
 
     worker: int
     host: str
@@ -31,7 +30,16 @@ class Candidate:
 
 
 def order(candidates: Sequence[Candidate], hosts: Sequence[str]) -> list[Candidate]:
-    """Return the candidates in rank order. `hosts` are the known hosts in order of preference."""
+    """Return the candidates in the order of their ranks in the next epoch.
+
+    The ranks of a host are consecutive. Hosts with survivors come first and keep their order. On each host, survivors
+    keep their order, and new workers follow. So rank 0, which broadcasts its state to all others, is a survivor. A
+    survivor's rank can increase only if a worker joins on its host or on an earlier host.
+
+    Args:
+        candidates: Workers that can be members of the next epoch.
+        hosts: Known hosts, in the order in which the job should use them.
+    """
     first: dict[str, int] = {}
     for one in candidates:
         if one.rank is not None:
@@ -48,7 +56,10 @@ def order(candidates: Sequence[Candidate], hosts: Sequence[str]) -> list[Candida
 
 
 def choose(candidates: Sequence[Candidate], most: int | None, hosts: Sequence[str]) -> list[Candidate]:
-    """Return at most `most` candidates in rank order. Survivors take precedence over new workers."""
+    """Select at most `most` candidates, and return them in rank order.
+
+    Survivors precede new workers in the selection.
+    """
     ordered = order(candidates, hosts)
     if most is None or len(ordered) <= most:
         return ordered
@@ -57,7 +68,7 @@ def choose(candidates: Sequence[Candidate], most: int | None, hosts: Sequence[st
 
 
 def places(ordered: Sequence[Candidate]) -> dict[int, Slot]:
-    """Return the slot of each worker, keyed by worker number."""
+    """Return the slot of each worker by worker number. `ordered` are the workers in rank order."""
     on_host: dict[str, list[int]] = {}
     for one in ordered:
         on_host.setdefault(one.host, []).append(one.worker)
@@ -78,15 +89,15 @@ def places(ordered: Sequence[Candidate]) -> dict[int, Slot]:
 
 
 def foreseen(candidates: Sequence[Candidate]) -> dict[int, Slot]:
-    """Return the slot that each worker would get if all candidates were members of the next epoch.
+    """Return the slot that each worker would get if all candidates became members of the next epoch.
 
-    The candidates are in the order in which they were started, which is the order of their hosts.
+    The caller passes the candidates in the order in which they were started, which is the order of their hosts.
     """
     return places(order(candidates, list(dict.fromkeys(one.host for one in candidates))))
 
 
 def free_slots(slots: Mapping[str, int], taken: Mapping[str, int]) -> list[str]:
-    """Return one host name for each worker that can be started, filling the hosts in order."""
+    """Return a host name for each worker that can be started. A host with several free slots is repeated."""
     return [host for host, count in slots.items() for _ in range(count - taken.get(host, 0))]
 
 
@@ -107,23 +118,23 @@ class Life(Enum):
 
 @dataclass
 class Worker:
-    """Worker process of the job, with its state.
+    """Worker process of an elastic job, with its state.
 
     Attributes:
-        number: Number of the worker, unique in the job.
+        number: Number of the worker, unique within the job.
         host: Host on which the worker runs.
-        machine: Machine that contains the host.
+        machine: Machine to which the host belongs.
         life: State of the process.
-        epoch: Last epoch of which the worker was a member; 0 before the first.
-        rank: Rank in that epoch.
-        first: True until the first epoch is formed. The worker's rank will then normally be its number.
-        formed: True if the worker has connected to the others in its epoch.
-        survivor: True if the worker has been a member of an epoch that ran.
-        holds: True if the worker has the training state. Assumed for members of an epoch that ran, until they deny it.
-        leaves: True if the worker no longer has a slot.
-        dismissed: True if the worker has been told that it has no slot.
-        noticed_end: True if the worker has itself noticed that its epoch is over.
-        deadline: Time at which the worker is killed unless an expected event happens before.
+        epoch: Last epoch in which the worker was a member, or 0 if there is none.
+        rank: Rank in that epoch, or None.
+        first: True until the first epoch is formed. Until then, the worker's number is its expected rank.
+        formed: True if the worker has connected to the other members of its epoch.
+        survivor: True if the worker was a member of an epoch that was running.
+        holds: True if the worker holds the training state. A member of a running epoch is assumed to hold it.
+        leaves: True if the worker has lost its slot.
+        dismissed: True if the worker was notified that it has lost its slot.
+        noticed_end: True if the worker has noticed that its epoch is over.
+        deadline: Time at which the worker is killed unless an expected event occurs, or None.
         why: Reason for killing the worker at the deadline.
     """
 
@@ -145,7 +156,7 @@ class Worker:
 
     @property
     def alive(self) -> bool:
-        """True if the process runs and has not announced that it ends."""
+        """True if the process is running and has not reported that it ends."""
         return self.life not in (Life.ENDING, Life.KILLED, Life.GONE)
 
     def __str__(self) -> str:
@@ -153,17 +164,20 @@ class Worker:
         return f"{f'new worker {self.number}' if rank is None else f'rank {rank}'} on host {self.host}"
 
     def expect(self, by: float, why: str) -> None:
-        """Set the time at which the worker is killed for this reason, unless it has an earlier deadline."""
+        """Set a deadline at which the worker is killed, unless it already has an earlier deadline.
+
+        `why` is the reason.
+        """
         if self.alive and (self.deadline is None or by < self.deadline):
             self.deadline, self.why = by, why
 
     def came(self) -> None:
-        """Clear the deadline, because the expected event has occurred."""
+        """Remove the worker's deadline, because the expected event has occurred."""
         self.deadline, self.why = None, ""
 
 
 class Workers:
-    """All live workers. Iteration yields them in order of their numbers."""
+    """Collection of all workers that have not ended. Iteration yields them in the order of their numbers."""
 
     def __init__(self, machine_of: MachineOf = str) -> None:
         self._machine_of = machine_of
@@ -171,32 +185,32 @@ class Workers:
         self._added = 0
 
     def add(self, host: str, first: bool = False) -> Worker:
-        """Add a worker with a new number. `first` is True before the first epoch."""
+        """Add a worker with a new number. `first` is True if no epoch has been formed yet."""
         worker = Worker(self._added, host, self._machine_of(host), first=first)
         self._added += 1
         self._living[worker.number] = worker
         return worker
 
     def machines(self, hosts: Iterable[str]) -> list[str]:
-        """Return the machines of these hosts without duplicates."""
+        """Return the machines to which these hosts belong, without duplicates."""
         return list(dict.fromkeys(map(self._machine_of, hosts)))
 
     def remove(self, worker: Worker) -> None:
-        """Remove a worker that has ended. Its number is not reused."""
+        """Remove a worker whose process has ended. Its number is not reused."""
         worker.life = Life.GONE
         self._living.pop(worker.number, None)
 
     def find(self, number: int) -> Worker | None:
-        """Return the live worker with this number, or None."""
+        """Return the worker with this number, or None if it has ended."""
         return self._living.get(number)
 
     def at_work(self, number: int, epoch: int) -> Worker | None:
-        """Return the worker with this number if it works in this epoch, or None."""
+        """Return the worker with this number if it is a working member of this epoch, otherwise None."""
         worker = self._living.get(number)
         return worker if worker is not None and worker.life is Life.WORKING and worker.epoch == epoch else None
 
     def expect_starts(self, now: float, seconds: float, late: str) -> None:
-        """Set a deadline for all starting workers that have none. `late` is the reason given for killing them."""
+        """Set a deadline for all starting workers that have none. `late` is the reason for killing them."""
         for worker in self.of(Life.STARTING):
             if worker.deadline is None:
                 worker.expect(now + seconds, late)
@@ -208,40 +222,43 @@ class Workers:
         return len(self._living)
 
     def outside(self, hosts: Collection[str]) -> int:
-        """Return the number of workers that may continue and are not on these hosts."""
+        """Return the number of workers on other hosts that are running and have not reported that they end."""
         return sum(1 for worker in self if worker.alive and worker.host not in hosts)
 
     def of(self, *lives: Life) -> list[Worker]:
-        """Return the workers that are in any of these states."""
+        """Return all workers that are in one of these states."""
         return [worker for worker in self if worker.life in lives]
 
     def members(self, epoch: int) -> list[Worker]:
-        """Return the members of this epoch in rank order."""
+        """Return the members of the epoch in rank order."""
         found = [worker for worker in self if worker.epoch == epoch and worker.rank is not None]
         return sorted(found, key=lambda worker: worker.rank or 0)
 
     @property
     def any_started(self) -> bool:
-        """True if any worker has ever been started."""
+        """True if at least one worker was started during the job."""
         return self._added > 0
 
     @property
     def survivors(self) -> int:
-        """Number of workers that may continue and were members of an epoch that ran."""
+        """Number of running workers that were members of an epoch that was running."""
         return sum(1 for worker in self if worker.survivor and worker.alive)
 
     @property
     def staying(self) -> int:
-        """Number of workers that have a slot and will not lose it."""
+        """Number of workers that keep their slots."""
         return sum(1 for worker in self if (worker.alive or worker.life is Life.ENDING) and not worker.leaves)
 
     @property
     def hold_state(self) -> bool:
-        """True if any worker holds the training state, even one that is ending."""
+        """True if any worker holds the training state. Workers that are ending count too."""
         return any(w.holds and (w.alive or w.life is Life.ENDING) and not w.dismissed for w in self)
 
     def fit(self, slots: Mapping[str, int]) -> None:
-        """Mark workers that must leave because their host has too few slots. New workers leave before survivors."""
+        """Mark the workers that must leave, because their hosts have too few slots.
+
+        Survivors keep their slots first.
+        """
         for host in {worker.host for worker in self}:
             there = [worker for worker in self if worker.host == host and worker.alive and not worker.dismissed]
             there.sort(key=lambda worker: (not worker.holds, worker.rank or 0, worker.number))
@@ -253,23 +270,23 @@ class Workers:
         return count(worker.host for worker in self)
 
     def next_deadline(self) -> float | None:
-        """Return the earliest deadline of any worker, or None."""
+        """Return the earliest deadline of all workers, or None."""
         return min((worker.deadline for worker in self if worker.deadline is not None), default=None)
 
     def postpone(self, seconds: float) -> None:
-        """Extend all deadlines by `seconds`."""
+        """Extend the deadlines of all workers by `seconds`."""
         for worker in self:
             if worker.deadline is not None:
                 worker.deadline += seconds
 
 
 def candidates(workers: Iterable[Worker]) -> list[Candidate]:
-    """Return these workers as candidates for the next epoch."""
+    """Return the workers as candidates for the next epoch."""
     return [Candidate(one.number, one.machine, one.rank if one.holds else None) for one in workers]
 
 
 def count(names: Iterable[str]) -> dict[str, int]:
-    """Return the number of occurrences of each name."""
+    """Return how often each name occurs in `names`."""
     counted: dict[str, int] = {}
     for name in names:
         counted[name] = counted.get(name, 0) + 1

@@ -1,6 +1,6 @@
-"""Agents that another system has started and that have connected to the launcher.
+"""Connections of agents that another system has started and that have connected to the launcher by themselves.
 
-Their connections are already encrypted and authenticated at both ends.
+The connections are already encrypted and authenticated.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ _BROKE = "the process that held it has ended, or its host cannot be reached"
 
 
 class ArrivedConnection:
-    """`Connection` over a socket and an encrypted channel. `rest` is data that was already received and decrypted."""
+    """Encrypted socket connection to an agent. `rest` is data that was already received and decrypted."""
 
     def __init__(self, sock: socket.socket, channel: Channel, rest: bytes = b"") -> None:
         sock.setblocking(False)
         self._sock = sock
         self._channel = channel
         self._rest = rest
-        self._queue = bytearray()  # Encrypted data to be written.
-        self._closes = False  # True if the socket is to be closed once the queue is written.
+        self._queue = bytearray()  # Encrypted data that has not been sent yet.
+        self._closes = False  # True if the socket must be closed once all queued data is sent.
         self.ended = False
         self.status: int | None = None
         self.stderr_tail = _BROKE
@@ -38,12 +38,12 @@ class ArrivedConnection:
 
     @property
     def fd(self) -> int:
-        """Descriptor of the socket; -1 once it is closed."""
+        """File descriptor of the socket, or -1 if it is closed."""
         return self._sock.fileno()
 
     @property
     def gone(self) -> bool:
-        """True if the other side has closed the connection. Does not read any data."""
+        """True if the agent has closed the connection. The property does not read any data."""
         poll = select.poll()
         if self.ended or self.fd < 0:
             return True
@@ -88,7 +88,7 @@ class ArrivedConnection:
                 sent = self._sock.send(memoryview(self._queue)[: 1 << 16])
             except BlockingIOError:
                 return
-            except OSError:  # data that was received before can still be read
+            except OSError:  # Ignore the error, because received data can still be read.
                 self._queue.clear()
                 return
             del self._queue[:sent]
@@ -105,10 +105,13 @@ class ArrivedConnection:
         self._shut(socket.SHUT_RDWR)
 
     def cut_off(self) -> None:
-        """Do nothing, because there is no agent in between."""
+        """Do nothing, because this connection does not run through another agent."""
 
     def end(self, deadline: float) -> int | None:
-        """Wait for the agent until `deadline`, then close the connection. The agent's exit code is never known."""
+        """Wait until `deadline` for the agent to end, then close the connection.
+
+        Return None, because no exit code is known.
+        """
         self.hang_up()
         poll = select.poll()
         while not self.ended and (left := deadline - time.monotonic()) > 0:
@@ -128,32 +131,32 @@ class ArrivedConnection:
 
 
 class Arrived:
-    """`Reach` of the agents that have connected. Each agent is found by the name it uses as its host."""
+    """Collection of the agents that have connected to the launcher, by host name. It implements `Reach`."""
 
     def __init__(self) -> None:
         self._connections: dict[str, ArrivedConnection] = {}
 
     def add(self, name: str, connection: ArrivedConnection) -> None:
-        """Add the connection of an agent. It can be opened by this name."""
+        """Add the connection of an agent. `open` finds it by this name."""
         self._connections[name] = connection
 
     @property
     def waiting(self) -> list[str]:
-        """Names of the agents that have not been opened yet."""
+        """Names of the agents whose connections have not been opened yet."""
         return list(self._connections)
 
     def drop(self, name: str) -> None:
-        """Disconnect an agent that has not been opened yet."""
+        """Disconnect an agent whose connection has not been opened yet."""
         if connection := self._connections.pop(name, None):
             connection.end(time.monotonic())
 
     def close(self) -> None:
-        """Disconnect all agents that have not been opened yet."""
+        """Disconnect all agents whose connections have not been opened yet."""
         for name in self.waiting:
             self.drop(name)
 
     def open(self, host: Host) -> Connection:
-        """Return the agent's connection, which can only be opened once. Raises OSError if there is none."""
+        """Return the connection of the host's agent. Raises OSError if there is none or if it was already opened."""
         connection = self._connections.pop(host.name, None)
         if connection is None:
             raise OSError(0, "it is gone", host.name)

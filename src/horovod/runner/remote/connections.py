@@ -1,4 +1,4 @@
-"""Connections to agents (through a child process, ssh or another agent), and the messages sent over them."""
+"""Connections to agents through a child process, ssh or another agent, and the exchange of messages."""
 
 from __future__ import annotations
 
@@ -32,32 +32,40 @@ from horovod.runner.protocol.messages import (
 )
 
 READ_SIZE = 1 << 18
-SAID_LIMIT = 1 << 14  # bytes of stderr that are kept to explain how a connection ended
+SAID_LIMIT = 1 << 14  # The last SAID_LIMIT bytes of stderr are kept, to explain why a connection ended.
 
 
 class Connection(Protocol):
-    """Byte stream to and from an agent. Only `end` can block."""
+    """Interface of byte streams to and from an agent. Only `end` can block.
 
-    ended: bool  # True if no more data will arrive.
-    status: int | None  # Exit status of the process at the other end, once known.
+    Attributes:
+        ended: True if no more data will arrive.
+        status: Exit status of the process at the other end, or None if it is unknown.
+    """
+
+    ended: bool
+    status: int | None
 
     def events(self, listening: bool) -> dict[int, int]:
-        """Return each descriptor with its poll events. If `listening` is False, incoming data is not read."""
+        """Return the file descriptors to poll, with their poll events.
+
+        If `listening` is False, do not wait for input.
+        """
 
     def may_have(self, ready: set[int]) -> bool:
-        """Return True if there can be data to read when these descriptors are ready."""
+        """Return True if data might be available. `ready` contains the descriptors that poll() reported."""
 
     def read(self) -> bytes:
-        """Return the bytes received. Sets `ended` at the end of the stream."""
+        """Return the received bytes. Set `ended` if the stream has ended."""
 
     def write(self, data: bytes) -> None:
-        """Queue bytes to be sent to the agent."""
+        """Queue data for the agent."""
 
     def flush(self) -> None:
-        """Write as many queued bytes as possible without blocking."""
+        """Write as much queued data as possible without blocking."""
 
     def hang_up(self) -> None:
-        """Close the request pipe, which makes the agent end the job on its host."""
+        """Close the agent's input, so that the agent ends the job's processes on its host."""
 
     def kill(self) -> None:
         """Close the connection to a lost host without waiting."""
@@ -66,36 +74,41 @@ class Connection(Protocol):
         """Record that the agent through which this connection runs has ended."""
 
     def end(self, deadline: float) -> int | None:
-        """Hang up, wait until `deadline` (monotonic, s), then kill the process.
+        """Close the agent's input, wait until `deadline` (monotonic, s) for its end, then kill the process.
 
-        Returns the exit code, or None if unknown.
+        Returns:
+            Exit code of the process, or None if it is unknown.
         """
 
     @property
     def pending(self) -> int:
-        """Number of bytes that are queued to be written."""
+        """Number of bytes that are queued but not written."""
 
     @property
     def stderr_tail(self) -> str:
-        """Last part of the data received on stderr."""
+        """Last part of the text that was received on stderr."""
 
 
 class Carrier(Protocol):
-    """Agent through which the launcher reaches other agents."""
+    """Interface of an agent through which the launcher reaches other agents."""
 
     def send(self, message: Request) -> None:
-        """Send a message to the agent."""
+        """Send a message to this agent."""
 
     def add_stream(self, connection: StreamConnection) -> int:
-        """Return the number of a new stream. Its data is passed to `connection`."""
+        """Open a new stream and return its number. Incoming data is passed to `connection`."""
 
 
 class ProcessConnection:
-    """Connection to a child process. If `remote`, its stderr is kept for messages, else it shares the launcher's."""
+    """Connection to an agent that runs as a child process, such as ssh.
+
+    If `remote` is True, the process's stderr is kept for messages. If False, the process inherits the launcher's
+    stderr.
+    """
 
     def __init__(self, command: Sequence[str], *, remote: bool) -> None:
-        """Start the command. Raises OSError if it cannot be run."""
-        # Use a new session, so that Ctrl-C in the terminal reaches only the launcher, which decides what it means.
+        """Start the command as a child process. Raises OSError if it cannot be run."""
+        # In a separate session, the process does not receive Ctrl-C. The launcher receives it and decides what to do.
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -142,7 +155,7 @@ class ProcessConnection:
         return self._out in ready
 
     def read(self) -> bytes:
-        """Return the bytes received. Sets `ended` at the end of the stream."""
+        """Return the received bytes. Set `ended` if the stream has ended."""
         self._listen()
         try:
             data = os.read(self._out, READ_SIZE)
@@ -153,7 +166,7 @@ class ProcessConnection:
         return data
 
     def _listen(self) -> None:
-        """Read stderr, so that its pipe cannot fill up."""
+        """Read stderr, because the process would block if its stderr pipe were full."""
         if self._err < 0:
             return
         try:
@@ -164,17 +177,17 @@ class ProcessConnection:
             pass
 
     def hang_up(self) -> None:
-        """Close the request pipe, which makes the agent end the job on its host."""
+        """Close the agent's input, so that the agent ends the job's processes on its host."""
         self._writer.broken = True
         if self._process.stdin is not None:
             self._process.stdin.close()
 
     def cut_off(self) -> None:
-        """Do nothing, because there is no agent in between."""
+        """Do nothing, because this connection does not run through another agent."""
 
     def kill(self) -> None:
-        """Kill the process, for example an ssh whose host is lost."""
-        if self._process.returncode is not None:  # the pid may have been reused
+        """Kill the child process, for example an ssh client whose host is lost."""
+        if self._process.returncode is not None:  # Another process might already have the same pid.
             return
         try:
             os.killpg(self._process.pid, signal.SIGKILL)
@@ -182,9 +195,10 @@ class ProcessConnection:
             pass
 
     def end(self, deadline: float) -> int | None:
-        """Wait for the process until `deadline` (monotonic, s), then kill it. Returns its exit code."""
+        """Wait until `deadline` (monotonic, s) for the process to end, then kill it. Return its exit code."""
         self.hang_up()
-        while not self.ended and time.monotonic() < deadline:  # read its reports, because a full pipe could block it
+        # Keep reading, because a process that writes to a full pipe never ends.
+        while not self.ended and time.monotonic() < deadline:
             if not self.read() and not self.ended:
                 time.sleep(0.01)
         try:
@@ -203,7 +217,10 @@ class ProcessConnection:
 
 
 class StreamConnection:
-    """Connection through another agent, which runs the command. That agent's data arrives through `deliver`."""
+    """Connection to an agent through a second agent, which runs the command.
+
+    The second agent's data arrives in `deliver`.
+    """
 
     def __init__(self, carrier: Carrier, command: Sequence[bytes]) -> None:
         self._send = carrier.send
@@ -239,7 +256,7 @@ class StreamConnection:
         self.ended = True
 
     def deliver(self, message: StreamData | StreamEnd) -> None:
-        """Accept data, or the end of the stream, from the agent in between."""
+        """Process data, or the end of the stream, from the agent that runs the command."""
         if isinstance(message, StreamEnd):
             self.ended, self.status = True, message.status
         elif message.error:
@@ -260,29 +277,26 @@ class StreamConnection:
         self._send(StreamEnd(self._stream, signal.SIGKILL))
 
     def end(self, deadline: float) -> int | None:
-        """Return the exit status. The agent in between ends the process, so there is nothing to wait for."""
+        """Return the exit status without waiting, because the agent that runs the command ends the process."""
         return self.status
 
 
-# The launcher's end of one agent: messages in both directions over a connection.
-
-
 class Agent:
-    """Launcher's view of the agent of one host.
+    """Launcher's end of the connection to the agent on one host.
 
     Attributes:
-        slots: Slots of the ranks on the host; empty in elastic jobs.
-        numbers: Ranks that have ever run on the host; in elastic jobs, worker numbers.
-        connection: Connection to the agent; None until the fleet opens one.
-        facts: Facts about the host, from the agent's Hello.
-        clock_offset: Seconds by which the host's clock was ahead when the Hello arrived.
-        finished: True once the agent has reported that no process of the job runs there.
-        gone: True once the connection has ended, or if it could not be opened.
-        lost: True if the host was given up because it was unreachable or silent.
-        notice: Why the agent ends the job by itself, or empty.
-        heard: Time at which the last message arrived (monotonic, s).
+        slots: Slots of the ranks on the host. Empty in elastic jobs.
+        numbers: Ranks that have ever run on the host. In elastic jobs, these are worker numbers.
+        connection: Connection to the agent, or None if it has not been opened.
+        facts: Facts about the host from the agent's Hello message, or None before this message.
+        clock_offset: Seconds by which the host's clock was ahead when the Hello message arrived.
+        finished: True if the agent has reported that the job has no processes on the host any more.
+        gone: True if the connection has ended or could not be opened.
+        lost: True if the host was given up, because it was unreachable or silent.
+        notice: Reason why the agent ends the job by itself, or empty.
+        heard: Time of the last message from the agent (monotonic, s).
         since: Time of the first attempt to connect (monotonic, s).
-        streams: Connections to other agents that run through this one, by stream number.
+        streams: Connections to other agents that run through this agent, by stream number.
     """
 
     def __init__(self, host: str, slots: Sequence[Slot], *, remote: bool, python: str = "") -> None:
@@ -301,7 +315,7 @@ class Agent:
         self.heard = time.monotonic()
         self.since = self.heard
         self.streams: dict[int, StreamConnection] = {}
-        self._next_stream = 2  # the launcher uses even numbers, the agent odd ones
+        self._next_stream = 2  # The launcher uses even stream numbers, and the agent uses odd ones.
         self._reader: FrameReader[Report] = FrameReader(Report)
         self._banner: bytearray | None = bytearray()
 
@@ -313,16 +327,19 @@ class Agent:
 
     @property
     def name(self) -> str:
-        """Host and ranks as text, such as `host a (ranks 4-7)`; in elastic jobs only `host a`."""
+        """Host and ranks as text, such as `host a (ranks 4-7)`. In elastic jobs, only the host, such as `host a`."""
         return f"host {self.host} ({self.ranks})" if self.slots else f"host {self.host}"
 
     @property
     def greeting(self) -> str:
-        """Output received so far, while the agent's first message has not arrived."""
+        """Output that arrived before the agent's first message, such as a login banner.
+
+        Empty after the first message.
+        """
         return (self._banner or b"").decode(errors="replace")
 
     def attach(self, connection: Connection) -> None:
-        """Use a new connection. The stream of messages starts again."""
+        """Use a new connection, and expect the agent's first message again."""
         self.connection = connection
         self.gone = False
         self._reader = FrameReader(Report)
@@ -330,22 +347,25 @@ class Agent:
 
     @property
     def place(self) -> Host:
-        """Host in the form that `Reach.open` expects."""
+        """Host and its options, as `Reach.open` expects them."""
         return Host(self.host, len(self.slots), self.python)
 
     def add_stream(self, connection: StreamConnection) -> int:
-        """Return the number of a new stream through this agent. Its data is passed to `connection`."""
+        """Open a new stream through this agent and return its number. Incoming data is passed to `connection`."""
         stream, self._next_stream = self._next_stream, self._next_stream + 2
         self.streams[stream] = connection
         return stream
 
     def send(self, message: Request) -> None:
-        """Send a message. Does nothing if the agent is gone."""
+        """Send a message to the agent. Do nothing if the agent is gone."""
         if self.connection is not None and not self.gone:
             self.connection.write(frame(message))
 
     def receive(self) -> list[Report]:
-        """Return the messages received. Sets `gone` at the end of the stream. Raises AgentError if data is invalid."""
+        """Return the received messages.
+
+        Set `gone` if the connection has ended. Raises AgentError if data is invalid.
+        """
         if self.connection is None:
             return []
         data = self.connection.read()
@@ -377,14 +397,15 @@ class Agent:
         return messages
 
     def hang_up(self) -> None:
-        """Close the request pipe, which makes the agent end the job on its host."""
+        """Close the agent's input, so that the agent ends the job's processes on its host."""
         if self.connection is not None:
             self.connection.hang_up()
 
     def end(self, deadline: float) -> int | None:
-        """Hang up, wait until `deadline` for the agent to end, then kill it.
+        """Close the agent's input, wait until `deadline` for its end, then kill the agent.
 
-        Returns the exit code, or None if unknown.
+        Returns:
+            Exit code of the agent, or None if it is unknown.
         """
         if self.connection is None:
             return None

@@ -1,10 +1,10 @@
-"""All agents of a job: the launcher starts them, connects to them and watches them.
+"""Collection of all agents of a job. The launcher starts them, connects to them and watches them.
 
-`routes` decides through which host another one is reached and opens the connection. `heartbeats` decides when a host
-counts as lost.
+`routes` decides through which host the launcher reaches another host, and opens the connection. `heartbeats` decides
+when a host counts as lost.
 
-    an agent:  connecting --Hello--> connected --Finished--> finished
-                    '-- unreachable --> lost <-- silent, or its connection broke --'
+An agent is connecting until its Hello message arrives, and then connected. It is finished once its Finished message
+arrives. It is lost if it is unreachable or silent, or if its connection breaks.
 """
 
 from __future__ import annotations
@@ -23,14 +23,20 @@ from horovod.runner.remote.connections import Agent
 from horovod.runner.remote.heartbeats import Heartbeats, silent
 from horovod.runner.remote.routes import BySrun, BySsh, Reach, Routes, ThisMachine, Through
 
-TRACEBACK_LINES = 12  # Maximum number of lines shown of a failed agent's stderr.
-FLUSH_SECONDS = 1.0  # Seconds to tell the agents that the launcher will be silent.
-LOST_GRACE = 0.5  # Seconds for the ssh process of a lost host to end.
+TRACEBACK_LINES = 12  # Messages show at most TRACEBACK_LINES lines of a failed agent's stderr.
+FLUSH_SECONDS = 1.0  # The launcher spends up to FLUSH_SECONDS on telling the agents that it will be suspended.
+LOST_GRACE = 0.5  # The ssh process of a lost host gets LOST_GRACE seconds to end.
 
 
 @dataclass(frozen=True)
 class Trouble:
-    """Host that has become unusable, and why. `lost` is True if it was already part of the job."""
+    """Host that has become unusable, with the reason.
+
+    Attributes:
+        agent: Agent of the host.
+        text: Reason, for messages.
+        lost: True if the host was already part of the job.
+    """
 
     agent: Agent
     text: str
@@ -38,7 +44,7 @@ class Trouble:
 
 
 class Fleet:
-    """Agents in the order of their hosts.
+    """Collection of the job's agents, in the order of their hosts.
 
     Only `end` and `watch` can block for more than LOST_GRACE seconds per host.
     """
@@ -52,14 +58,14 @@ class Fleet:
         silence: float,
         way: Reach | None = None,
     ) -> None:
-        """Store the agents. None of them is started yet.
+        """Store the agents without starting them.
 
         Args:
             agents: Agents of the job's hosts.
             remote: Options for reaching other hosts.
-            fanout: Maximum number of hosts that are reached from each host.
+            fanout: Maximum number of hosts to which each host connects.
             silence: Seconds without a message after which another host counts as lost.
-            way: Means of reaching all hosts, instead of the one chosen here.
+            way: Object that connects to all hosts. By default, the fleet uses child processes, ssh or Slurm.
         """
         self.agents = list(agents)
         self._by_host = {agent.host: agent for agent in agents}
@@ -72,10 +78,11 @@ class Fleet:
         self._retry: dict[str, float] = {}
         self._last_failure: dict[str, str] = {}
 
-    # Connections
-
     def start(self) -> list[Trouble]:
-        """Connect to every host that is reached directly from this machine."""
+        """Connect to each host that the launcher reaches directly.
+
+        The agents on these hosts connect to the other hosts.
+        """
         first = [agent for agent in self.agents if self._routes.parent(agent.host) is None]
         if not self.has_own_way:
             ssh.ask_rules([agent.host for agent in first if agent.remote])
@@ -86,8 +93,8 @@ class Fleet:
     def add(self, agent: Agent) -> list[Trouble]:
         """Add a host to an elastic job, and connect to it.
 
-        The host must not have an agent in the fleet. It is reached from this machine, so that its loss does not affect
-        others.
+        The host must not have an agent in the fleet. The launcher connects to it directly, so that its loss does not
+        affect other hosts.
         """
         self.agents.append(agent)
         self._by_host[agent.host] = agent
@@ -97,7 +104,7 @@ class Fleet:
         return self._connect(agent)
 
     def drop(self, agent: Agent) -> None:
-        """Remove the agent of a host. It must have finished or been given up."""
+        """Remove the agent of a host. The agent must have finished, or the host must have been given up."""
         if not agent.gone:
             self._give_up(agent)
         self._retry.pop(agent.host, None)
@@ -107,22 +114,22 @@ class Fleet:
 
     @property
     def has_own_way(self) -> bool:
-        """True if other hosts are reached by something other than ssh."""
+        """True if the launcher does not use ssh to reach other hosts."""
         return self._way is not None or not self._remote.by_ssh
 
     @property
     def knows_places(self) -> bool:
-        """True if `way` knows where its agents are, so that host names need no lookup."""
+        """True if `way` can find its agents without looking up host names."""
         return self._way is not None
 
     @property
     def connected(self) -> bool:
-        """True once all agents have sent Hello."""
+        """True if all agents have sent their Hello messages."""
         return all(agent.facts is not None for agent in self.agents)
 
     @property
     def waiting(self) -> list[Agent]:
-        """Agents that have not sent Hello yet."""
+        """Agents that have not sent their Hello messages yet."""
         return [agent for agent in self.agents if agent.facts is None]
 
     def _reach(self, agent: Agent) -> Reach:
@@ -163,8 +170,6 @@ class Fleet:
     def _children(self, agent: Agent) -> list[Agent]:
         return [self._by_host[host] for host in self._routes.children(agent.host)]
 
-    # Failures
-
     def _unusable(self, agent: Agent, failure: ssh.Failure) -> list[Trouble]:
         """Give up a host that has not joined the job yet."""
         agent.lost = True
@@ -173,19 +178,19 @@ class Fleet:
         return [Trouble(agent, f"{agent.name}: {failure.what}\n{failure.advice}")]
 
     def _lose(self, agent: Agent, how: str) -> list[Trouble]:
-        """Give up a host that was part of the job."""
+        """Give up a host that is part of the job."""
         agent.lost = True
         return [Trouble(agent, f"{agent.name} is lost: {how}", lost=True)]
 
     def _explain_end(self, agent: Agent) -> list[Trouble]:
-        """Handle a connection that ended before its agent had finished."""
+        """Find out why a connection ended before its agent had finished, and retry or give up the host."""
         assert agent.connection is not None
         status = agent.end(time.monotonic() + LOST_GRACE)
         said = agent.connection.stderr_tail
         if agent.facts is not None and agent.lost:
-            return []  # already reported
+            return []  # The loss was reported when the host was given up.
         if agent.facts is not None and agent.notice:
-            # In an elastic job, the agent's notice does not end the job.
+            # In a job that is not elastic, the agent's notice already ends the job.
             return [] if agent.slots else self._lose(agent, f"its agent has ended: {agent.notice}")
         if agent.facts is not None:
             broke = routes.how_it_broke if agent.remote and self._remote.slurm_job else _how_it_broke
@@ -200,7 +205,7 @@ class Fleet:
         return []
 
     def failure_of(self, agent: Agent) -> str:
-        """Return the reason why the last attempt to reach the host failed, or an empty string."""
+        """Return the reason for the last failed attempt to reach the host, or an empty string."""
         return self._last_failure.get(agent.host, "")
 
     def _give_up(self, agent: Agent) -> None:
@@ -214,16 +219,17 @@ class Fleet:
                 child.connection.cut_off()
 
     def abandon_waiting(self) -> None:
-        """Give up all agents that have not sent Hello yet."""
+        """Give up all agents that have not sent their Hello messages yet."""
         self._retry.clear()
         for agent in self.agents:
             if agent.facts is None:
                 self._give_up(agent)
 
-    # Event loop
-
     def events(self, listening: bool) -> dict[int, int]:
-        """Return each descriptor with its poll events. If `listening` is False, reports are not read."""
+        """Return the file descriptors to poll, with their poll events.
+
+        If `listening` is False, do not wait for reports.
+        """
         wanted: dict[int, int] = {}
         for agent in self.agents:
             if agent.connection is not None and not agent.gone:
@@ -232,9 +238,9 @@ class Fleet:
         return wanted
 
     def receive(self, ready: set[int], take: Callable[[Agent, Report], None]) -> list[Trouble]:
-        """Call `take` with every report received, except reports about connections, which are handled here."""
+        """Call `take` with each received report. Reports about connections are handled here instead."""
         troubles: list[Trouble] = []
-        for agent in list(self.agents):  # a copy, because `take` can add an agent
+        for agent in list(self.agents):  # Copy the list, because `take` can add an agent.
             if agent.connection is not None and not agent.gone and agent.connection.may_have(ready):
                 troubles += self._receive_from(agent, take)
         return troubles
@@ -266,17 +272,15 @@ class Fleet:
             if agent.connection is not None and not agent.gone:
                 agent.connection.flush()
 
-    # Timers
-
     def next_time(self) -> float | None:
-        """Return the time at which `look` must be called next (monotonic, s), or None."""
+        """Return the time (monotonic, s) at which the caller must call `look`, or None."""
         times = list(self._retry.values())
         if any(agent.remote and not agent.gone for agent in self.agents):
             times.append(self._heartbeats.next_word)
         return min(times, default=None)
 
     def look(self, now: float, listening: bool) -> list[Trouble]:
-        """Retry connections, send heartbeats and detect silent hosts. Without `listening`, silence is ignored."""
+        """Retry connections, send heartbeats and detect silent hosts. If `listening` is False, ignore silence."""
         troubles: list[Trouble] = []
         for host in [host for host, at in self._retry.items() if at <= now]:
             del self._retry[host]
@@ -300,11 +304,14 @@ class Fleet:
         return {agent.host: agent.heard for agent in self._watched()}
 
     def suspects(self, now: float) -> list[Agent]:
-        """Return the agents whose hosts have been silent for so long that they may be lost."""
+        """Return the agents of hosts that have been silent for so long that the hosts might be lost."""
         return [self._by_host[host] for host in self._heartbeats.suspects(now, self._heard())]
 
     def watch(self, active: bool) -> None:
-        """Resume watching if `active`. Otherwise, tell the agents that the launcher will be suspended and silent."""
+        """Resume watching the agents.
+
+        If `active` is False, tell the agents that the launcher will be suspended and silent.
+        """
         for agent in self.agents:
             if agent.remote and agent.facts is not None:
                 agent.send(Watch(self._silence if active else 0))
@@ -316,10 +323,11 @@ class Fleet:
             time.sleep(0.01)
             self.flush()
 
-    # Shutdown
-
     def end(self, seconds: float) -> dict[str, int | None]:
-        """End all agents, children before parents, within about `seconds`. Returns the exit code for each host."""
+        """End all agents within about `seconds`, and return the exit code for each host.
+
+        An agent that was started through another agent ends before that agent.
+        """
         deadline = time.monotonic() + seconds
         order = sorted(self.agents, key=lambda agent: self._routes.depth(agent.host), reverse=True)
         for agent in order:

@@ -1,4 +1,4 @@
-"""Heartbeats between the launcher and other hosts or processes. Decides when one is due and which peers are lost.
+"""Heartbeats between the launcher and other hosts or processes, and detection of lost peers.
 
 Callers pass all times (monotonic, seconds).
 """
@@ -10,17 +10,18 @@ from typing import TypeVar
 
 Who = TypeVar("Who", bound=Hashable)
 
-STUCK_SECONDS = 2.0  # seconds between two calls above which our own loop was stuck, rather than the agents silent
+# After a pause above STUCK_SECONDS between two calls, silence is attributed to the caller instead of the peers.
+STUCK_SECONDS = 2.0
 
 
 def silent(seconds: float) -> str:
-    """Return the message about a peer that is lost after `seconds` of silence."""
+    """Return the message that a peer is lost after `seconds` of silence."""
     why = "it is stopped, its machine is down or hangs, or the network to it is broken"
     return f"no message from it for {seconds:.0f} s; {why}"
 
 
 class Heartbeats:
-    """Timers for heartbeats. A peer counts as lost after `silence` seconds without a message; 0 means never."""
+    """Timers for heartbeats. A peer counts as lost after `silence` seconds without a message. 0 disables this."""
 
     def __init__(self, silence: float, now: float) -> None:
         self._silence = silence
@@ -29,22 +30,22 @@ class Heartbeats:
         """Time at which the next heartbeat to the agents is due (monotonic, s)."""
 
     def is_due(self, now: float) -> bool:
-        """Return True if a heartbeat is due, and schedule the next one after silence / 4."""
+        """Return True if a heartbeat must be sent now, and schedule the next heartbeat after silence / 4."""
         if self._silence <= 0 or now < self.next_word:
             return False
         self.next_word = now + self._silence / 4
         return True
 
     def was_deaf(self, now: float, listening: bool) -> bool:
-        """Return True if no message could be read since the last call, because our loop was stuck or did not listen."""
+        """Return True if the caller could not read messages since the last call, so that silence proves nothing."""
         gap = now - self._looked
         self._looked = now
         return not listening or gap > max(STUCK_SECONDS, self._silence / 2)
 
     def lost(self, now: float, heard: Mapping[Who, float]) -> dict[Who, float]:
-        """Return the lost peers with their seconds of silence. `heard` is the time of each peer's last message."""
+        """Return the seconds of silence of each lost peer. `heard` contains the time of each peer's last message."""
         return {host: now - at for host, at in heard.items() if 0 < self._silence <= now - at}
 
     def suspects(self, now: float, heard: Mapping[Who, float]) -> list[Who]:
-        """Return the peers that have been silent for more than half the limit."""
+        """Return the peers that have been silent for more than half of the limit."""
         return [host for host, at in heard.items() if now - at > self._silence / 2 > 0]

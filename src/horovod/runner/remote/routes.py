@@ -1,11 +1,10 @@
-"""Routes to the other hosts: through which host each one is reached, and what is tried after a failure.
+"""Routes from the launcher to all hosts, and retries after failed connections.
 
-With more than `fanout` other hosts, the first `fanout` are reached from this machine, and each of them starts some of
-the others. So the hosts form a heap-indexed tree. If the parent of a host cannot reach it (for example, it has no
-key), the host is reached from this machine. In elastic jobs, all hosts are reached from this machine.
+With more than `fanout` other hosts, the launcher connects only to the first `fanout`. Each of these hosts connects to
+some of the others, and so on, as in a heap-indexed tree. In elastic jobs, the launcher connects to all hosts.
 
-    through its parent --fails--> from here --fails temporarily--> again, until RETRY_UNTIL
-                                     '--fails otherwise, or too late--> given up
+If the connection from another host fails, for example because that host has no ssh key, the launcher connects directly.
+If a direct connection fails temporarily, the launcher retries until RETRY_UNTIL. Then it gives up the host.
 """
 
 from __future__ import annotations
@@ -24,20 +23,20 @@ from horovod.runner.remote import ssh
 from horovod.runner.remote.connections import Agent, Connection, ProcessConnection, StreamConnection
 
 RETRY_SECONDS = 1.0
-# Seconds after the first attempt in which another may begin, so that a failure is reported within 10 s
+# No attempt to connect begins later than this many seconds after the first, so that a failure is reported within 10 s.
 RETRY_UNTIL = 7.0
 
 
 class Routes:
-    """Tree that determines through which host each other host is reached."""
+    """Tree that determines from which host each host is reached."""
 
     def __init__(self, hosts: Sequence[str], fanout: int) -> None:
         self._fanout = fanout
-        # Host i >= fanout is started by host i // fanout - 1, so each host starts at most `fanout` others.
+        # Host i // fanout - 1 starts host i, so each host starts at most `fanout` others.
         self._parents = {hosts[i]: hosts[i // fanout - 1] for i in range(fanout, len(hosts))}
 
     def parent(self, host: str) -> str | None:
-        """Return the host from which this one is reached, or None for this machine."""
+        """Return the host from which this host is reached, or None if the launcher reaches it directly."""
         return self._parents.get(host)
 
     def children(self, host: str) -> list[str]:
@@ -45,21 +44,21 @@ class Routes:
         return [child for child, parent in self._parents.items() if parent == host]
 
     def depth(self, host: str) -> int:
-        """Return the number of hosts between this machine and the host."""
+        """Return the number of hosts on the route from the launcher to this host."""
         parent = self.parent(host)
         return 0 if parent is None else 1 + self.depth(parent)
 
     def after_failure(self, host: str, again: bool, tried: float, now: float) -> float | None:
-        """Return the time at which to try the host again, possibly on another route.
+        """Return the time of the next attempt to reach the host, possibly on another route.
 
         Args:
             host: Host that could not be reached.
-            again: True if the failure can be temporary.
+            again: True if the failure might be temporary.
             tried: Time of the first attempt (monotonic, s).
             now: Current time (monotonic, s).
 
         Returns:
-            The time of the next attempt, or None to give up.
+            Time of the next attempt, or None if the host must be given up.
         """
         late = now - tried >= RETRY_UNTIL
         if host in self._parents and not (again and late):
@@ -68,28 +67,26 @@ class Routes:
         return now + RETRY_SECONDS if again and not late else None
 
 
-# Slurm job steps, used instead of ssh: the command that starts an agent on another node, and its failures.
-
-# Variables that describe the allocation, or the user's options for their own steps. They are unset, because an agent's
-# step has a single task, which gets all resources that the allocation has on its node.
+# Unset variables that describe the allocation, and the user's options for their own steps. The step of an agent has a
+# single task, which must get all resources that the allocation has on its node.
 _OPTIONS = re.compile(r"SLURM_(?!CONF$|CLUSTERS$|JWT$)|SRUN_|PMI_|PMIX_")
 
 
 def srun_command(host: str, job: str, python: str, environ: Mapping[str, str]) -> list[str]:
-    """Return the command that runs an agent on `host`. `environ` is the environment of the command."""
+    """Return the command that runs an agent on `host` as a Slurm job step. `environ` is the command's environment."""
     unset = [word for name in sorted(environ) if _OPTIONS.match(name) for word in ("-u", name)]
     options = [
         f"--jobid={job}", f"--nodelist={host}", "--nodes=1", "--ntasks=1",
-        "--no-kill",  # A lost node ends only this step, not the other steps of the allocation.
-        "--overlap",  # Share resources with the step in which the launcher may run.
+        "--no-kill",  # If a node is lost, only this step ends, not the other steps of the allocation.
+        "--overlap",  # Share resources with the step in which the launcher is running.
         "--mpi=none", "--cpu-bind=none", "--unbuffered", "--quiet",
     ]  # fmt: skip
     return ["env", *unset, "srun", *options, "--", *ssh.agent_command(python)]
 
 
-# A cluster without CPU binding prints this for every step that requests no binding.
+# Clusters without CPU binding print this line for each step that requests no binding.
 _ODD = "lacks support for cpu binding"
-_SHOWN = 12  # maximum number of lines shown of a failed agent's output
+_SHOWN = 12  # Messages show at most _SHOWN lines of a failed agent's output.
 
 _KNOWN: tuple[tuple[str, ssh.Failure], ...] = (
     (
@@ -108,7 +105,7 @@ _KNOWN: tuple[tuple[str, ssh.Failure], ...] = (
 
 
 def explain(status: int, said: str, host: str, job: str, python: str, greeting: str = "") -> ssh.Failure:
-    """Return the reason why the command of `srun_command` ended with this status and output. Like `ssh.explain`."""
+    """Explain why the command of `srun_command` failed. The arguments are the same as those of `ssh.explain`."""
     lines = _telling((greeting + "\n" + said).splitlines())
     last = lines[-1] if lines else f"exit code {status}"
     if not lines and status == 127:
@@ -123,7 +120,7 @@ def explain(status: int, said: str, host: str, job: str, python: str, greeting: 
 
 
 def how_it_broke(_remote: bool, status: int | None, said: Sequence[str]) -> str:
-    """Return the reason why a connected agent has ended."""
+    """Explain why an agent ended after it had connected to the launcher."""
     lines = _telling(said)
     return "\n".join([f"its step has ended: {describe_status(status or 0)}", *lines[-_SHOWN:]])
 
@@ -132,28 +129,25 @@ def _telling(lines: Sequence[str]) -> list[str]:
     return [line.strip() for line in lines if line.strip() and _ODD not in line]
 
 
-# Means of reaching a host: a child process, the user's ssh, ssh on the host of a connected agent, or a Slurm step.
-
-
 class Reach(Protocol):
-    """Means of starting an agent on a host and connecting to it."""
+    """Interface for starting an agent on a host and connecting to it, for example over ssh."""
 
     def open(self, host: Host) -> Connection:
-        """Begin to connect, without blocking. Raises OSError if this machine lacks a program or resource."""
+        """Start to connect without blocking. Raises OSError if this machine lacks a program or resource."""
 
     def explain(self, host: Host, status: int | None, said: str, greeting: str) -> ssh.Failure:
-        """Return the reason why the connection ended before the agent's first message.
+        """Explain why the connection ended before the agent's first message.
 
         Args:
             host: Host of the agent.
-            status: Exit status of the process, or None if unknown.
-            said: Data from its stderr.
-            greeting: Data from its stdout.
+            status: Exit status of the process, or None if it is unknown.
+            said: Text that the process wrote to stderr.
+            greeting: Text that the process wrote to stdout.
         """
 
 
 class ThisMachine:
-    """Means of reaching this machine: the agent is a child process."""
+    """Start of an agent on this machine, as a child process."""
 
     def open(self, host: Host) -> Connection:
         return ProcessConnection(ssh.agent_command(), remote=False)
@@ -163,7 +157,7 @@ class ThisMachine:
 
 
 class BySsh:
-    """Means of reaching a host over a direct ssh connection."""
+    """Start of an agent on another host, over a direct ssh connection."""
 
     def __init__(self, remote: ssh.Remote) -> None:
         self._remote = remote
@@ -176,7 +170,7 @@ class BySsh:
 
 
 class Through(BySsh):
-    """Means of reaching a host over ssh from another host, whose agent runs the command."""
+    """Start of an agent over ssh from another host, whose agent runs the ssh command."""
 
     def __init__(self, parent: Agent, remote: ssh.Remote) -> None:
         super().__init__(remote)
@@ -188,9 +182,9 @@ class Through(BySsh):
 
 
 class BySrun:
-    """Means of reaching nodes by steps of a Slurm allocation.
+    """Start of an agent on a node of a Slurm allocation, as a job step.
 
-    All start here, because Slurm has its own fan-out tree.
+    All steps are started from this machine, because Slurm distributes the work to the nodes itself.
     """
 
     def __init__(self, remote: ssh.Remote) -> None:
@@ -206,18 +200,19 @@ class BySrun:
         return explain(status or 0, said, host.name, self._job, python, greeting)
 
 
-# Asynchronous check whether hosts are this machine. Looking up a name can take seconds.
-
-
 class Locality:
-    """Lookup of hosts in threads. `fd` is readable when an answer is available."""
+    """Asynchronous lookup whether hosts are this machine, in threads because name resolution can take seconds.
+
+    Attributes:
+        fd: Descriptor that is readable when an answer is available.
+    """
 
     def __init__(self, asks_ssh: bool, looks: bool = True) -> None:
         """Create the event descriptor.
 
         Args:
-            asks_ssh: True if ssh reaches other hosts. Its rules for each host are then looked up, too.
-            looks: True to look up hosts. If False, no host counts as this machine.
+            asks_ssh: True if other hosts are reached by ssh. The user's ssh configuration is then looked up as well.
+            looks: True to look up hosts. If it is False, no host counts as this machine.
         """
         self._looks = looks
         self._asks_ssh = asks_ssh
@@ -227,7 +222,7 @@ class Locality:
         self._answers: dict[str, bool] = {}
 
     def ask(self, host: str) -> None:
-        """Begin to look up whether the host is this machine."""
+        """Start to look up whether the host is this machine."""
         if not self._looks:
             self._answer(host, False)
             return
@@ -236,7 +231,7 @@ class Locality:
     def _find(self, host: str) -> None:
         local = hosts.is_local(host)
         if not local and self._asks_ssh:
-            ssh.ask_rules([host])  # cached there
+            ssh.ask_rules([host])  # The lookup stores the rule in a cache.
         self._answer(host, local)
 
     def _answer(self, host: str, local: bool) -> None:
@@ -246,7 +241,7 @@ class Locality:
                 os.eventfd_write(self.fd, 1)
 
     def answers(self) -> dict[str, bool]:
-        """Return the answers since the last call. The value is True if the host is this machine."""
+        """Return the answers since the last call by host name. An answer is True if the host is this machine."""
         with self._lock:
             try:
                 os.eventfd_read(self.fd)
@@ -256,7 +251,7 @@ class Locality:
         return answers
 
     def close(self) -> None:
-        """Close the event descriptor. Lookups that still run are not waited for."""
+        """Close the event descriptor, without waiting for running lookups."""
         with self._lock:
             if not self._closed:
                 self._closed = True

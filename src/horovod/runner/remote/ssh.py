@@ -1,6 +1,6 @@
-"""Start of agents over the user's ssh: the command to run, and the meaning of its failures.
+"""Start of agents over ssh: the command to run, and explanations of its failures.
 
-The module performs no I/O, except that it asks ssh about its configuration.
+The module performs no I/O, except that it queries the user's ssh configuration.
 """
 
 from __future__ import annotations
@@ -20,26 +20,36 @@ from dataclasses import dataclass
 from horovod.common.contract import boot
 from horovod.runner.protocol.messages import MAGIC
 
-CONNECT_SECONDS = 8  # Seconds after which ssh gives up connecting to an address.
-# Ends an ssh whose host is unreachable, even if the launcher has died. The launcher's own heartbeat is faster.
+CONNECT_SECONDS = 8  # Ssh gives up connecting to an address after CONNECT_SECONDS.
+# These options end an ssh client whose host is unreachable, even if the launcher has died. The launcher's own heartbeat
+# is faster.
 _KEEPALIVE = ("-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3")
-# Use a shared connection of the user, but do not share ours, because it ends with the job. Remote commands and
-# port forwardings in the user's configuration are meant for interactive use.
+# ssh can use a shared connection of the user. It must not share its own connection, which ends with the job. Remote
+# commands and port forwardings in the user's configuration are meant for interactive use.
 _PLAIN = ("-o", "ControlMaster=no", "-o", "RemoteCommand=none", "-o", "ClearAllForwardings=yes")
 _UNANSWERED = ("BatchMode=yes", "PasswordAuthentication=no", f"ConnectTimeout={CONNECT_SECONDS}")
-# Kubernetes' MPI operator sets this to its program for reaching a pod. It is called like ssh without options.
+# Kubernetes' MPI operator sets this variable to a program that reaches a pod. The program is called like ssh without
+# options.
 AGENT_VARIABLE = "OMPI_MCA_plm_rsh_agent"
 
 
 @dataclass(frozen=True)
 class Remote:
-    """Options for reaching other hosts. `python` is the interpreter on them, unless a host has its own setting."""
+    """Options for reaching other hosts.
+
+    Attributes:
+        port: Port of the ssh servers, or None for ssh's default.
+        identity_file: Path of the private key, or None for ssh's default.
+        python: Python interpreter on the other hosts, unless a host has its own setting.
+        agent: Program that replaces ssh. Empty to use ssh.
+        slurm_job: Job id of the Slurm allocation whose job steps replace ssh. Empty to use ssh.
+    """
 
     port: int | None = None
     identity_file: str | None = None
     python: str = ""
-    agent: str = ""  # Program that replaces ssh.
-    slurm_job: str = ""  # Job id of the Slurm allocation whose steps replace ssh.
+    agent: str = ""
+    slurm_job: str = ""
 
     @classmethod
     def of(
@@ -50,18 +60,18 @@ class Remote:
         python: str = "",
         slurm_job: str = "",
     ) -> Remote:
-        """Return the options, including a program that the environment names to replace ssh."""
+        """Create the options, with the replacement for ssh that the environment variable AGENT_VARIABLE specifies."""
         return cls(port, identity_file, python, environ.get(AGENT_VARIABLE, ""), slurm_job)
 
     @property
     def by_ssh(self) -> bool:
-        """True if ssh itself reaches the other hosts."""
+        """True if other hosts are reached by ssh, rather than by a replacement."""
         return not self.agent and not self.slurm_job
 
 
 def agent_command(python: str = "") -> list[str]:
-    """Return the command that starts an agent on its host. It contains nothing about the job."""
-    # Print a first line that marks the beginning of the messages, after any output of the shell.
+    """Return the command that starts an agent on its host. The command contains no data of the job."""
+    # The agent prints MAGIC first, because the shell might have printed other text before.
     return [python or sys.executable, *boot.arguments("horovod.runner.agent.agent", f"os.write(1, {MAGIC!r})")]
 
 
@@ -71,8 +81,8 @@ def ssh_command(host: str, remote: Remote, python: str = "", *, ask: bool = True
     Args:
         host: Host to connect to.
         remote: Options for ssh.
-        python: Interpreter on that host.
-        ask: True to apply the user's ssh configuration; False if the command runs on another machine.
+        python: Python interpreter on that host.
+        ask: True to respect the user's ssh configuration. False if the command runs on another machine.
     """
     there = "exec " + shlex.join(agent_command(python or remote.python))
     if remote.agent:
@@ -90,14 +100,14 @@ def ssh_command(host: str, remote: Remote, python: str = "", *, ask: bool = True
 
 
 def ask_rules(hosts: Sequence[str]) -> None:
-    """Look up the configuration for all hosts in parallel. Some configurations resolve names, which is slow."""
+    """Query the ssh configuration for all hosts in parallel, because some configurations resolve names slowly."""
     with ThreadPoolExecutor(max_workers=16) as threads:
         list(threads.map(_has_own_rule, hosts))
 
 
 @functools.cache
 def _has_own_rule(host: str) -> bool:
-    """Return True if the user's configuration has a rule for unknown host keys. Our option would override it."""
+    """Return True if the user's configuration has a rule for unknown host keys, which an option would override."""
     try:
         asked = subprocess.run(["ssh", "-G", "--", host], capture_output=True, text=True, timeout=2, check=False)
     except (OSError, subprocess.SubprocessError):
@@ -108,14 +118,20 @@ def _has_own_rule(host: str) -> bool:
 
 @dataclass(frozen=True)
 class Failure:
-    """Reason why an agent did not start. `again` is True if the failure can be temporary."""
+    """Reason why an agent did not start.
+
+    Attributes:
+        what: Description of the failure.
+        advice: Advice to the user.
+        again: True if the failure might be temporary.
+    """
 
     what: str
     advice: str
     again: bool = False
 
 
-# Messages of ssh and shells, in the order in which they are checked. ssh does not translate its messages.
+# Messages of ssh and shells, checked in this order. ssh does not translate its messages.
 _KNOWN: tuple[tuple[str, Failure], ...] = (
     (
         r"host key is known for",
@@ -176,15 +192,15 @@ _KNOWN: tuple[tuple[str, Failure], ...] = (
 
 
 def explain(status: int, said: str, host: str, remote: Remote, python: str = "", greeting: str = "") -> Failure:
-    """Return the reason why the command of `ssh_command` failed.
+    """Explain why the command of `ssh_command` failed.
 
     Args:
         status: Exit status of the command.
-        said: Data from its stderr.
+        said: Text that the command wrote to stderr.
         host: Host to which the command connected.
         remote: Options for ssh.
-        python: Interpreter on that host.
-        greeting: Data from its stdout, which does not contain the agent's first message.
+        python: Python interpreter on that host.
+        greeting: Text that the command wrote to stdout, without the agent's first message.
     """
     lines = [line.strip() for line in (greeting + "\n" + said).splitlines() if line.strip()]
     last = lines[-1] if lines else f"exit code {status}"
@@ -209,7 +225,7 @@ def explain(status: int, said: str, host: str, remote: Remote, python: str = "",
 
 
 def missing_ssh(error: OSError, host: str) -> Failure:
-    """Return the reason why the ssh command itself cannot be run on this machine."""
+    """Explain why the ssh command cannot be run on this machine."""
     if error.errno in (errno.EMFILE, errno.ENFILE):
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         return Failure(
@@ -223,5 +239,5 @@ def missing_ssh(error: OSError, host: str) -> Failure:
 
 
 def encode_command(command: Sequence[str]) -> list[bytes]:
-    """Return the words of the command as bytes."""
+    """Encode the arguments of a command as bytes."""
     return [os.fsencode(word) for word in command]
