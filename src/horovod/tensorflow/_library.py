@@ -1,4 +1,4 @@
-"""Loader of the native op library, which also connects it to the engine, and helpers for creating ops."""
+"""Loader for the library of native ops, and helpers that create ops."""
 
 import ctypes
 from types import ModuleType
@@ -11,7 +11,8 @@ from horovod.common.frontends import TENSORFLOW as face
 from horovod.common.native import library_path
 from horovod.common.refusals import with_rank
 
-try:  # private API, at this path in TensorFlow 2.13 to 2.21
+# TensorFlow 2.13 to 2.21 have this private module at this path.
+try:
     from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext as _in_xla_context
 except ImportError:
 
@@ -23,7 +24,7 @@ LIBRARY = "horovod.tensorflow._tf"
 
 
 class _Raised:
-    """Mixin that lets TensorFlow errors be constructed from a message alone."""
+    """Mixin that constructs a TensorFlow error from its message alone."""
 
     def __init__(self, message: str) -> None:
         super().__init__(None, None, message)  # type: ignore[call-arg]
@@ -33,7 +34,7 @@ class _Raised:
         return type(self), self.args
 
 
-# Each class can be caught both as a TensorFlow error and as a standard Python error.
+# Programs can catch each class both as a TensorFlow error and as a standard Python error.
 
 
 class ArgumentError(_Raised, tf.errors.InvalidArgumentError, ValueError):
@@ -41,7 +42,7 @@ class ArgumentError(_Raised, tf.errors.InvalidArgumentError, ValueError):
 
 
 class ReduceOpError(ArgumentError, HorovodInternalError):
-    """Error for an invalid ``op`` of a reducescatter; older programs expect a RuntimeError."""
+    """Error raised for an invalid ``op`` of a reducescatter. A RuntimeError too, because older programs catch that."""
 
 
 class NotInitialized(_Raised, tf.errors.FailedPreconditionError, ValueError):
@@ -53,12 +54,12 @@ class ShutDown(_Raised, tf.errors.UnknownError, NotRunningError):
 
 
 def refuse(message: str) -> NoReturn:
-    """Raise ArgumentError (an InvalidArgumentError and a ValueError) whose message names the rank, if known."""
+    """Raise ArgumentError with a message that names this rank, if it is known."""
     raise ArgumentError(with_rank(face, message))
 
 
 def _load() -> tuple[ModuleType, ctypes.CDLL]:
-    """Return the module of op wrappers, such as ``horovod_allreduce``, and the library's C functions.
+    """Return the module of generated op wrappers, such as ``horovod_allreduce``, and the library's C functions.
 
     Raises:
         ImportError: The library cannot be loaded; the message says why.
@@ -68,7 +69,8 @@ def _load() -> tuple[ModuleType, ctypes.CDLL]:
 
         path = str(library_path(LIBRARY))
         loaded = tf.load_op_library(path)
-        library = ctypes.CDLL(path)  # load the same library with ctypes to call its C functions
+        # Load the same library with ctypes to call its C functions.
+        library = ctypes.CDLL(path)
         library.hvd_tf_attach.argtypes = [ctypes.c_void_p]
         library.hvd_tf_attach.restype = ctypes.c_int
         library.hvd_tf_trouble.restype = ctypes.c_char_p
@@ -89,9 +91,10 @@ ops, library = _load()
 
 
 def blocking() -> bool:
-    """Return True if collectives block TensorFlow's threads. All ranks must then run them in the same order.
+    """Return True if collectives block TensorFlow's threads.
 
-    Collectives block if this version of TensorFlow has an unknown interface for asynchronous kernels.
+    Blocking collectives must run in the same order on all ranks. They are used with TensorFlow versions whose interface
+    for asynchronous kernels is unknown to Horovod.
     """
     if library.hvd_tf_blocking() < 0:
         with tf.init_scope():
@@ -101,11 +104,12 @@ def blocking() -> bool:
 
 
 def independent(outputs: Any) -> Any:
-    """Allow a new op to run concurrently with all others, and return its ``outputs``.
+    """Let a new op run concurrently with all other ops, and return its ``outputs``.
 
     ``outputs`` is a tensor, or a list or tuple of tensors. In a tf.function, automatic control dependencies would run
-    stateful ops one by one in the order of tracing. That prevents fusion, and deadlocks if ranks trace in different
-    orders. Blocking kernels do need the traced order, so they keep it.
+    stateful ops one by one in the order of tracing. Serial execution would prevent fusion, and would deadlock if ranks
+    trace in different orders. Blocking kernels need the traced order, so this function leaves their control
+    dependencies in place.
     """
     tensor = outputs[0] if isinstance(outputs, (list, tuple)) else outputs
     manager = getattr(tensor.graph, "experimental_acd_manager", None)
@@ -116,10 +120,10 @@ def independent(outputs: Any) -> Any:
 
 
 def check_not_compiled(operation: str) -> None:
-    """Check that no function is being traced for XLA (jit_compile=True).
+    """Raise an error if the function being traced will be compiled by XLA (jit_compile=True).
 
     Raises:
-        NotImplementedError: A function is being traced for XLA; the message names ``operation``.
+        NotImplementedError: XLA will compile the function. The message names ``operation``.
     """
     if _in_xla_context(tf.compat.v1.get_default_graph()):
         raise NotImplementedError(

@@ -1,6 +1,7 @@
-"""Validation of an op's arguments (tensors, names, process sets, roots, factors) before the op is created.
+"""Validation of an op's arguments before the op is created.
 
-An invalid argument raises ArgumentError, which names the operation, the argument, its value and what is accepted.
+The module checks tensors, names, process sets, root ranks and scale factors. An invalid argument raises ArgumentError.
+The message names the operation, the argument, its value and the accepted values.
 """
 
 import re
@@ -58,7 +59,7 @@ def as_tensors(values: Any, operation: str) -> list[tf.Tensor]:
 
 
 def name_arguments(kind: str, tensor: Any, name: str | None, ignore_name_scope: bool) -> dict[str, Any]:
-    """Return the arguments that set the name of an op of class ``kind`` whose first input is ``tensor``."""
+    """Return the op attributes that set the operation's name; ``tensor`` is the op's first input."""
     if name is not None and not isinstance(name, str):
         refuse(f"{kind}: name must be a string or None, got {name!r}")
     if _executing_eagerly():
@@ -68,7 +69,8 @@ def name_arguments(kind: str, tensor: Any, name: str | None, ignore_name_scope: 
     if not name:
         name = f"{kind}_{_graph_name(tensor).replace('/', '_')}"
     node = _NOT_IN_NAMES.sub("_", name).strip("/")
-    if not node[:1].isalnum():  # a node's name must begin with a letter or digit
+    # TensorFlow requires node names to begin with a letter or digit.
+    if not node[:1].isalnum():
         node = "n" + node
     return {"name": node, "ignore_name_scope": True} if ignore_name_scope else {"name": node}
 
@@ -84,7 +86,7 @@ def set_id(process_set: ProcessSet | int, operation: str) -> int:
     """Return the id of a registered process set.
 
     Raises:
-        ArgumentError: The set is not registered; the message names operation, rank and set.
+        ArgumentError: The set is not registered. The message names the operation, the rank and the set.
         NotInitialized: Called eagerly before ``init``.
     """
     who = operation_on_rank(face, operation)
@@ -93,7 +95,7 @@ def set_id(process_set: ProcessSet | int, operation: str) -> int:
     number = process_set if isinstance(process_set, int) else getattr(process_set, "process_set_id", None)
     if number is None:
         refuse(f"{who}: {process_set} is not a registered process set; see add_process_set")
-    # Outside a job, a program can build a graph with process sets that it registers only before running the graph.
+    # A program without a running engine can build a graph, and register its process sets before it runs the graph.
     if face.job is not None and by_id(number) is None:
         refuse(f"{who}: process set {number} is unknown or was removed; see add_process_set")
     return number
@@ -128,7 +130,7 @@ def check_reduction(
 
 
 def check_root(root_rank: Any, operation: str) -> int:
-    """Return ``root_rank`` as an int. The engine checks that it is a member.
+    """Return ``root_rank`` as an int. The engine checks later that the root is in the process set.
 
     Raises:
         ArgumentError: ``root_rank`` is not an integer.
@@ -153,7 +155,7 @@ def as_splits(splits: Any) -> tf.Tensor:
         refuse(f"alltoall: splits must have dtype int32, got {made.dtype.name}")
     if made.shape.rank not in (1, None):
         refuse(f"alltoall: splits must have 1 dimension, got {made.shape.rank}")
-    if made.shape.num_elements() == 0:  # The op would interpret empty splits as equal parts.
+    if made.shape.num_elements() == 0:  # Reject empty splits: the op would split the tensor evenly.
         refuse("alltoall: splits must have one entry for each rank of the set, or be None for equal parts, got none")
     return made
 

@@ -1,8 +1,8 @@
 """Low-level functions for TensorFlow ops, one function per op.
 
-An op's name matches it between ranks. In eager mode it is ``name``, or a counter of unnamed ops. In graphs and
-tf.functions it is the name of the op's node, which TensorFlow makes unique. The node is named ``name``, or
-``HorovodAllreduce_<tensor>`` without it, within the current name scope; ``ignore_name_scope=True`` drops the scope.
+The engine matches ops between ranks by name. In eager mode, the name is ``name``, or a counter of unnamed ops. In
+graphs and tf.functions, it is the name of the op's node, which TensorFlow makes unique. The node's name is ``name``, by
+default ``HorovodAllreduce_<tensor>``, within the current name scope. ``ignore_name_scope=True`` drops the scope.
 
 All functions raise ArgumentError, which is an InvalidArgumentError and a ValueError, for invalid arguments. A running
 op raises FailedPreconditionError if ranks disagree or before init, InvalidArgumentError if an op of this name is
@@ -55,7 +55,7 @@ def _factors(prescale: float, postscale: float) -> dict[str, Any]:
 
 
 def factor_of(op: Any, key: str) -> float:
-    """Return the exact value of an op's scale factor; ``which`` is "prescale" or "postscale"."""
+    """Return the exact value of an op's scale factor; ``key`` is "prescale" or "postscale"."""
     bits = op.get_attr(f"{key}_bits")
     return struct.unpack("d", struct.pack("q", bits))[0] if bits else op.get_attr(f"{key}_factor")
 
@@ -70,9 +70,9 @@ def _allreduce(
     process_set: ProcessSet | int = global_process_set,
     wire: int = WIRE_NONE,
 ) -> tf.Tensor:
-    """Reduce one dense tensor. Its shape must be the same on all ranks.
+    """Reduce one dense tensor; see ``collectives.allreduce``.
 
-    ``op`` and ``wire`` are codes. See collectives.allreduce.
+    The tensor's shape must be the same on all ranks. ``op`` and ``wire`` are the engine's integer codes.
     """
     tensor = as_tensor(tensor, "allreduce")
     check_reduction("allreduce", tensor.dtype, op, prescale_factor, postscale_factor, process_set)
@@ -98,7 +98,7 @@ def _grouped_allreduce(
     process_set: ProcessSet | int = global_process_set,
     wire: int = WIRE_NONE,
 ) -> list[tf.Tensor]:
-    """Reduce dense tensors of the same dtype as one operation. See collectives.grouped_allreduce."""
+    """Reduce dense tensors of the same dtype as one operation; see ``collectives.grouped_allreduce``."""
     tensors = as_tensors(tensors, "grouped_allreduce")
     if not tensors:
         return []
@@ -247,7 +247,7 @@ def _reducescatter(
     ignore_name_scope: bool = False,
     process_set: ProcessSet | int = global_process_set,
 ) -> tf.Tensor:
-    """Return this rank's part of the reduction along dimension 0. See collectives.reducescatter."""
+    """Reduce a tensor and return this rank's part along dimension 0; see ``collectives.reducescatter``."""
     tensor = as_tensor(tensor, "reducescatter")
     check_scatter("reducescatter", tensor, op, prescale_factor, postscale_factor)
     naming = name_arguments("HorovodReducescatter", tensor, name, ignore_name_scope)
@@ -270,7 +270,7 @@ def _grouped_reducescatter(
     ignore_name_scope: bool = False,
     process_set: ProcessSet | int = global_process_set,
 ) -> list[tf.Tensor]:
-    """Run ``_reducescatter`` of several tensors of the same dtype as one operation."""
+    """Reducescatter several tensors of the same dtype as one operation; see ``_reducescatter``."""
     tensors = as_tensors(tensors, "grouped_reducescatter")
     if not tensors:
         return []
@@ -297,7 +297,9 @@ def join() -> tf.Tensor:
 
 
 def size_op(process_set_id: int = 0, name: str | None = None) -> tf.Tensor:
-    """Return a process set's size as a tensor evaluated at run time, so that traced functions survive a resize.
+    """Return an op that reads the size of a process set at run time.
+
+    A traced function with this op stays valid after an elastic job is resized.
 
     Args:
         process_set_id (int): Id of the set. Default: 0, all ranks.
@@ -310,30 +312,30 @@ def size_op(process_set_id: int = 0, name: str | None = None) -> tf.Tensor:
 
 
 def process_set_included_op(process_set_id: int = 0, name: str | None = None) -> tf.Tensor:
-    """Return a tensor that tells at run time whether this rank is a member of a process set.
+    """Return an op that reads at run time whether this rank is in a process set.
 
     Args:
         process_set_id (int): Id of the set. Default: 0, all ranks.
         name (str, optional): Name of the op.
 
     Returns:
-        tf.Tensor: int32 scalar: 1 for a member, 0 otherwise, negative for an unknown set.
+        tf.Tensor: An int32 scalar: 1 if this rank is in the set, 0 if not, negative for an unknown set.
     """
     return _asked(ops.horovod_process_set_included(process_set_id=process_set_id, name=name))
 
 
 def rank_op(name: str | None = None) -> tf.Tensor:
-    """Return ``rank()`` as an int32 scalar tensor that is evaluated at run time."""
+    """Return an op that reads this process's rank at run time, an int32 scalar."""
     return _asked(ops.horovod_rank(name=name))
 
 
 def local_rank_op(name: str | None = None) -> tf.Tensor:
-    """Return ``local_rank()`` as an int32 scalar tensor that is evaluated at run time."""
+    """Return an op that reads this process's local rank at run time, an int32 scalar."""
     return _asked(ops.horovod_local_rank(name=name))
 
 
 def local_size_op(name: str | None = None) -> tf.Tensor:
-    """Return ``local_size()`` as an int32 scalar tensor that is evaluated at run time."""
+    """Return an op that reads the number of local ranks at run time, an int32 scalar."""
     return _asked(ops.horovod_local_size(name=name))
 
 

@@ -29,7 +29,10 @@ __all__ = ["allreduce", "grouped_allreduce", "grouped_reducescatter", "reducesca
 
 
 def set_size(process_set: ProcessSet | int, operation: str) -> Any:
-    """Return the size of a registered set: an int, or in elastic jobs an int32 scalar evaluated at run time."""
+    """Return the size of a registered process set.
+
+    The result is an int, or in elastic jobs an int32 scalar tensor that is evaluated at run time.
+    """
     number = set_id(process_set, operation)
     if elastic():
         return size_op(number)
@@ -42,7 +45,7 @@ def set_size(process_set: ProcessSet | int, operation: str) -> Any:
 
 
 def as_weight(weight: Any) -> tf.Tensor:
-    """Return a weight, a number or a tensor, as a float64 tensor without dimensions."""
+    """Convert the weight of an average, a number or a tensor, to a float64 scalar tensor."""
     if not tf.is_tensor(weight):
         weight = check_weight(weight)
     return tf.reshape(tf.cast(weight, tf.float64), ())
@@ -108,7 +111,7 @@ def allreduce(
         mean = weighted_allreduce(tf, tf.cast, tensor, as_weight(weight), add, name, how)
         return tf.ensure_shape(mean, tensor.shape)
     if isinstance(tensor, tf.IndexedSlices):
-        wire_of(compression)  # Compression does not apply to IndexedSlices, but check that the argument is valid.
+        wire_of(compression)  # Check the compression argument here too, although IndexedSlices are not compressed.
         with tf.device(device_sparse or None):
             return _sparse(tensor, name, op, prescale_factor, postscale_factor, process_set, ignore_name_scope)
     tensor = as_tensor(tensor, "allreduce")
@@ -161,7 +164,7 @@ def grouped_allreduce(
 ) -> list[Any]:
     """Reduce several tensors over all ranks as one operation.
 
-    IndexedSlices among them are reduced one by one and keep their ``dense_shape``.
+    Any IndexedSlices are reduced separately and keep their ``dense_shape``.
 
     Args:
         tensors (Sequence): Tensors as for ``allreduce``; the dense ones must have the same dtype.
@@ -220,9 +223,9 @@ def reducescatter(
 ) -> tf.Tensor:
     """Reduce a tensor over all ranks and return this rank's part of the result along dimension 0.
 
-    Rows are distributed in the order of ranks within the process set; if they do not divide evenly, the first ranks get
-    one row more. The operation is differentiable: the output gradients are gathered from all ranks, and multiplied by
-    the scale factors, and by the number of ranks if ``op`` is ``Sum``.
+    Each rank gets consecutive rows, in the order of ranks within the process set. If the rows do not divide evenly, the
+    first ranks get one more. The operation is differentiable: the output gradients are gathered from all ranks, and
+    multiplied by the scale factors, and by the number of ranks if ``op`` is ``Sum``.
 
     Args:
         tensor (tf.Tensor): Tensor with at least one dimension; the shape must be the same on all ranks.

@@ -1,4 +1,4 @@
-"""Elastic training with TensorFlow, in eager mode, in tf.functions and in sessions of tf.compat.v1.
+"""Elastic training with TensorFlow: eager mode, tf.function, and sessions of tf.compat.v1.
 
 Example::
 
@@ -72,7 +72,7 @@ def _reset() -> None:
 
 
 class ObjectState(_ObjectState):
-    """Elastic state of arbitrary attributes, which must support copying and pickling.
+    """Elastic state whose attributes can be any objects that support copying and pickling.
 
     Args:
         bcast_object (Callable, optional): Function that broadcasts an object. Default: this frontend's.
@@ -113,7 +113,7 @@ def _gather(obj: Any, name: str) -> list[Any]:
 
 
 class TensorFlowState(ObjectState):
-    """Elastic state of variables and further attributes.
+    """Elastic state of TensorFlow variables and further attributes.
 
     Args:
         variables (Sequence, optional): Variables to save. Default: all global variables of the session's graph.
@@ -136,7 +136,7 @@ class TensorFlowState(ObjectState):
         self.variables = list(variables)
         self.session = session
         if session is not None:
-            # Create the ops now, because the graph may be finalized before they are needed.
+            # Create the ops now. The program can finalize the graph before they are needed.
             with session.graph.as_default():
                 self._given = [tf.compat.v1.placeholder(v.dtype.base_dtype, v.shape) for v in self.variables]
                 self._assign = [tf.compat.v1.assign(v, g) for v, g in zip(self.variables, self._given, strict=True)]
@@ -162,7 +162,7 @@ class TensorFlowState(ObjectState):
         return {"variables": values, **super().state_dict()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load the result of ``state_dict``, possibly from a job with another number of ranks.
+        """Load the result of ``state_dict``, even from a job with a different number of ranks.
 
         The loaded state counts as committed.
 
@@ -177,14 +177,14 @@ class TensorFlowState(ObjectState):
         super().load_state_dict({name: state_dict[name] for name in self._attributes()})
 
     def sync(self) -> None:
-        """Broadcast the state of the first rank that is not new, or of rank 0 in a new job, to all ranks.
+        """Broadcast the state of a surviving rank, or of rank 0 in a new job, to all ranks.
 
-        Variables are broadcast directly, attributes as objects.
+        The root is the lowest rank that is not new. Variables are broadcast as tensors, attributes as pickled objects.
         """
         root = self._compare()
         if self.session is None:
             broadcast_variables(self.variables, root_rank=root)
-        else:  # Broadcast without ops: the graph may be finalized, and each root would need a separate op.
+        else:  # Broadcast without ops: the graph can be finalized, and each root rank would need a separate op.
             values = self._travelled(self.session.run(self.variables), root)
             self.session.run(self._assign, dict(zip(self._given, values, strict=True)))
         self._sync_attributes(root)
@@ -202,7 +202,7 @@ class TensorFlowState(ObjectState):
         return contextlib.nullcontext() if self.session is None else self.session.as_default()
 
     def _travelled(self, values: Sequence[Any], root: int) -> list[Any]:
-        """Return the root's values: send arrays directly, and strings as objects because their lengths differ."""
+        """Broadcast the root's values: arrays as tensors, strings as pickled objects because their lengths differ."""
         texts = [number for number, one in enumerate(self.variables) if one.dtype.base_dtype == tf.string]
         rest = [number for number in range(len(values)) if number not in texts]
         arrays = arrays_of(root, [np.asarray(values[number]) for number in rest], "elastic.variables", TENSORFLOW)
@@ -213,9 +213,7 @@ class TensorFlowState(ObjectState):
 
     def _described(self) -> list[str]:
         known = ((tf.TensorShape(one.shape), tf.as_dtype(one.dtype).base_dtype) for one in self.variables)
-        return [
-            f"variables ({signature((shape.as_list(), dtype) for shape, dtype in known)})"
-        ]  # Keras variables have the same attributes.
+        return [f"variables ({signature((shape.as_list(), dtype) for shape, dtype in known)})"]
 
     def _save_variables(self) -> None:
         if self.session is not None:
@@ -227,7 +225,7 @@ class TensorFlowState(ObjectState):
 def __getattr__(name: str) -> Any:
     if name != "TensorFlowKerasState":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    # Import this on demand, because it imports Keras.
+    # Import this module lazily, because it imports Keras.
     from horovod.tensorflow.keras.elastic import TensorFlowKerasState
 
     globals()[name] = TensorFlowKerasState

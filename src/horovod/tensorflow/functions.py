@@ -31,7 +31,7 @@ __all__ = [
     "sync",
 ]
 
-# Random generators keep their state in these dtypes. Broadcast them as signed integers of the same size.
+# Signed integer dtype to use for broadcasting each unsigned dtype. Random generators have state of these dtypes.
 _STAND_INS = {tf.uint32: tf.int32, tf.uint64: tf.int64}
 
 
@@ -40,7 +40,7 @@ def _is_resource(variable: Any) -> bool:
 
 
 def _check_one_kind(variables: Sequence[Any]) -> None:
-    """Check that variables can be overwritten by one operation.
+    """Check that one operation can overwrite all of these variables.
 
     Raises:
         ArgumentError: The variables differ in kind, device or dtype; the message says how.
@@ -62,7 +62,7 @@ def broadcast_(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> list[Any]:
-    """Overwrite ``variables`` with the root's values.
+    """Overwrite variables of one kind with the root's values.
 
     Args:
         variables (Sequence): Variables of one kind, on one device.
@@ -111,7 +111,7 @@ def broadcast_variables(
 
 
 def _overwrite(variables: list[Any], root_rank: int, name: str, process_set: ProcessSet) -> list[Any]:
-    # Use counters as names, because a variable's name depends on what its rank created before.
+    # Name the operations by counters: the name of a variable can differ between ranks.
     received = [
         _travel(_plain_variable(variable), root_rank, f"{name}.{i}", process_set)
         for i, variable in enumerate(variables)
@@ -120,7 +120,7 @@ def _overwrite(variables: list[Any], root_rank: int, name: str, process_set: Pro
 
 
 def _plain_variable(variable: Any) -> Any:
-    """Return the TensorFlow variable inside a Keras 3 variable, else ``variable`` itself."""
+    """Return the TensorFlow variable inside a Keras 3 variable, or ``variable`` itself if it is none."""
     inner = getattr(variable, "value", None)
     return inner if isinstance(inner, tf.Variable) else variable
 
@@ -165,7 +165,7 @@ def broadcast_global_variables(root_rank: int) -> Any:
 class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):
     """Session hook that broadcasts the root's variables once a session exists.
 
-    The root may have initialized or restored them.
+    The hook runs after the root has initialized or restored its variables.
 
     Args:
         root_rank (int): World rank of the root.
@@ -179,13 +179,13 @@ class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):
         self.bcast_op: Any = None
 
     def begin(self) -> None:
-        """Add the op to the graph, which is finalized afterwards."""
+        """Add the broadcast to the graph before the session finalizes it."""
         if self.bcast_op is None or self.bcast_op.graph is not tf.compat.v1.get_default_graph():
             with tf.device(self.device or None):
                 self.bcast_op = broadcast_global_variables(self.root_rank)
 
     def after_create_session(self, session: Any, coord: Any) -> None:
-        """Run the op in each new session."""
+        """Run the broadcast in each new session."""
         session.run(self.bcast_op)
 
 

@@ -1,9 +1,10 @@
 """Local accumulation of gradients over several backward passes, before they are reduced.
 
-One implementation serves sessions, tf.function and eager mode. The state is a counter, and an accumulator for each
-gradient. The first pass of a cycle overwrites the accumulators, the others add to them, and the last one reduces them.
-So nothing must be reset, and in a session nothing must be initialized: a counter without a value means the first pass.
-All ranks count passes in the same way, so they agree on which pass reduces.
+The same code serves sessions, tf.function and eager mode. Its state is a counter of passes, and one accumulator per
+gradient. A cycle is ``backward_passes_per_step`` passes. Its first pass overwrites the accumulators, later passes add
+to them, and the last pass also reduces them. The accumulators therefore need neither a reset nor, in sessions, an
+initializer: a counter without a value means the first pass. All ranks count passes alike, so they reduce in the same
+pass.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,12 +19,12 @@ from horovod.tensorflow.reduction import Reduce, dense, key_of, name_of
 
 
 class PassCounter:
-    """Counter of passes within a cycle, evaluated at run time.
+    """Counter of the backward passes within a cycle, evaluated at run time.
 
     Attributes:
-        variable: Number of completed passes of this cycle, 0 after its last one. An int32 variable, None before the
-            first ``begin``.
-        first, last: Scalar bool tensors that tell whether the latest pass is the first, or the last, of its cycle.
+        variable: Number of completed passes of the current cycle, 0 after the last pass. It is an int32 variable, or
+            None before the first call of ``begin``.
+        first, last: Scalar bool tensors, true if the latest pass is the first or the last of its cycle.
     """
 
     def __init__(self, passes: int, name: str) -> None:
@@ -47,15 +48,19 @@ class PassCounter:
         self.last = tf.equal(self._before + 1, self._passes)
 
     def end(self, after: Any) -> None:
-        """Count the pass once the tensor ``after`` is computed. From then on, ``last`` also depends on ``after``."""
+        """Count a pass as completed once the tensor ``after`` is computed, and let ``last`` depend on ``after``."""
         with tf.control_dependencies([after]):
             count = tf.where(self.last, tf.zeros([], tf.int32), self._before + 1)
             counted = self.variable.assign(count, read_value=False)
-        # In a session, a branch of tf.cond waits only for the condition and for operations inside the branch.
+        # In sessions, add the dependency outside of tf.cond: a branch of tf.cond waits only for the condition and for
+        # operations inside the branch.
         self.last = after_all([after, counted], self.last)
 
     def pending(self) -> bool:
-        """Return True between the first and last pass of a cycle; in a graph, ask the default session."""
+        """Return True between the first and last pass of a cycle.
+
+        In a graph, the counter's value is read from the default session.
+        """
         if self.variable is None:
             return False
         if self._is_eager():
@@ -82,8 +87,8 @@ class PassCounter:
         return session if session is not None and session.graph is self.variable.graph else None
 
     def was_last(self) -> Any:
-        """Return a bool tensor that is true if the pass was the last of its cycle. Call this after ``end``."""
-        # In tf.functions and eager mode, read the state again, because the tensor may belong to another function.
+        """Return a bool tensor that is true if the pass was the last of its cycle; call this after ``end``."""
+        # Outside of sessions, read the counter again: the tensor ``last`` can belong to another function.
         return self.last if in_session() else tf.equal(self.variable.read_value(), 0)
 
 
@@ -138,19 +143,19 @@ class LocalGradientAggregationHelper:
 
     @property
     def locally_aggregated_grads(self) -> list[Any]:
-        """Accumulator variables, in the order in which their variables first had a gradient."""
+        """Accumulator variables, ordered by when their gradients first appeared."""
         return list(self._sums.values())
 
     def compute_gradients(self, grads: Sequence[Any], vars: Sequence[Any]) -> list[Any]:
-        """Add the gradients of a pass.
+        """Add the gradients of one pass to the sums.
 
         Args:
             grads (Sequence): Gradients of the pass.
             vars (Sequence): Their variables.
 
         Returns:
-            list: In the last pass of a cycle, the reduced sums; in other passes, values that must not be used. None for
-                a variable that never had a gradient.
+            list: The reduced sums in the last pass of a cycle. In other passes, the values are meaningless. An entry is
+                None if the variable never had a gradient.
 
         Raises:
             ValueError: A gradient is an IndexedSlices and ``sparse_as_dense`` is False; the message names the variable.
@@ -206,7 +211,7 @@ class LocalGradientAggregationHelper:
                 f"{self.backward_passes_per_step} sums up only with sparse_as_dense=True"
             )
         if gradient is None and key_of(variable) in self._sums:
-            # The variable had a gradient in another pass, possibly in this cycle.
+            # The variable had a gradient in another pass, so it has an accumulator.
             total = self._sums[key_of(variable)]
             return tf.zeros(total.shape, total.dtype)
         return dense(gradient)
@@ -224,7 +229,7 @@ class LocalGradientAggregationHelper:
 
 
 def _overwrite(sums: Sequence[Any], gradients: Sequence[Any], all_sums: dict[Any, Any]) -> Any:
-    # Variables without a gradient in this pass may have one in a later pass of the cycle.
+    # Set the other accumulators to zero: their variables can get a gradient in a later pass of the cycle.
     chosen = {id(total) for total in sums}
     others = [total for total in all_sums.values() if id(total) not in chosen]
     written = [total.assign(owned(gradient), read_value=False) for total, gradient in zip(sums, gradients, strict=True)]
@@ -238,15 +243,16 @@ def _add(sums: Sequence[Any], gradients: Sequence[Any]) -> Any:
 def in_session() -> bool:
     """Return True while the program builds a graph for a session.
 
-    Operations in such a graph have no order and variables have no values, unless the program provides for it.
+    In such a graph, operations run in an undefined order, and variables have no values until the program initializes
+    them.
     """
     return not tf.executing_eagerly() and not tf.compat.v1.executing_eagerly_outside_functions()
 
 
 def hidden_variable(shape: Any, dtype: Any, name: str) -> Any:
-    """Return a variable of zeros that is not trainable and not part of checkpoints.
+    """Create a variable of zeros that is neither trainable nor saved in checkpoints.
 
-    In a function, it outlives the trace.
+    A variable created while a function is traced stays valid after the trace.
     """
     with tf.init_scope():
         initial = tf.zeros(shape, dtype)
@@ -262,25 +268,26 @@ def hidden_variable(shape: Any, dtype: Any, name: str) -> Any:
 
 
 def owned(value: Any) -> Any:
-    """Return ``value`` in a form that is safe to store in a variable; in a session, this is a copy.
+    """Return ``value`` in a form that is safe to store in a variable.
 
-    In a session, the original may share the memory of a reference variable, which changes in place.
+    In a session, the result is a copy: the original can share the memory of a reference variable, which changes in
+    place.
     """
     return tf.raw_ops.DeepCopy(x=value) if in_session() else value
 
 
 def only_if(condition: Any, action: Callable[[], Any]) -> Any:
-    """Run ``action`` if the scalar ``condition`` is true; in a graph, return the operation that does so."""
+    """Run ``action`` if the scalar ``condition`` is true. In a graph, return the conditional operation."""
     return operation(tf.cond(condition, lambda: done([action()]), lambda: done([])))
 
 
 def done(operations: Sequence[Any]) -> Any:
-    """Return a true tensor with control dependencies on the operations."""
+    """Return a true tensor that is evaluated only after the operations have run."""
     return after_all(operations, True)
 
 
 def after_all(operations: Sequence[Any], value: Any) -> Any:
-    """Return ``value`` as a tensor with control dependencies on ``operations``, ignoring entries that are None."""
+    """Return ``value`` as a tensor that is evaluated only after ``operations``. Entries that are None are ignored."""
     with tf.control_dependencies([operation for operation in operations if operation is not None]):
         return tf.identity(value)
 
@@ -292,20 +299,20 @@ def operation(tensor: Any) -> Any:
 
 # -- Adasum for tf.compat.v1 optimizers ------------------------------------------------------------------------------
 #
-# Ranks combine the changes of the weights that their own steps have made. Adasum depends on the directions of its
-# inputs, and an adaptive optimizer changes the gradients' directions. So every rank steps with its own gradients, and
-# then sets the weights to start + Adasum(weights - start). Maleki et al., "Scaling distributed training with adaptive
+# Ranks combine their weight changes instead of their gradients. Adasum depends on the directions of its inputs, and
+# adaptive optimizers change the directions of gradients. Every rank therefore steps with its own gradients, and then
+# sets the weights to start + Adasum(weights - start). See Maleki et al., "Scaling distributed training with adaptive
 # summation", 2020 (arXiv:2006.02924).
 
 
 class WeightDeltas:
-    """Optimizer state that combines the ranks' weight changes after every ``passes`` steps."""
+    """Combination of the ranks' weight changes after every ``passes`` optimizer steps."""
 
     def __init__(self, passes: int, reduce: Reduce, name: str) -> None:
         """Create the state.
 
-        ``reduce`` maps (deltas, variables) to combined deltas. ``name`` is the prefix of the variables that hold the
-        weights from before the steps.
+        ``reduce`` maps (deltas, variables) to combined deltas. ``name`` is the name prefix of the variables that store
+        the weights before the first step of a cycle.
         """
         self._reduce = reduce
         self._name = name
@@ -317,9 +324,9 @@ class WeightDeltas:
         return self._passes.variable
 
     def apply(self, pairs: Sequence[Any], moved: Sequence[Any], step: Callable[[Sequence[Any]], Any]) -> Any:
-        """Run ``step(pairs)``, and combine the changes if it was the last step of a cycle.
+        """Run an optimizer step, and combine the ranks' weight changes in the last step of a cycle.
 
-        ``pairs`` are (gradient, variable) pairs, and ``moved`` are the variables that the step changes. In a graph,
+        ``step(pairs)`` applies the (gradient, variable) pairs. ``moved`` are the variables that it changes. In a graph,
         this returns the operation to run; in eager mode it returns None.
         """
         starts = [self._start_of(variable) for variable in moved]
@@ -330,7 +337,7 @@ class WeightDeltas:
             return done([start.assign(owned(v.read_value()), read_value=False) for start, v in both])
 
         kept = tf.cond(self._passes.first, keep, lambda: done([]))
-        # Save the weights before the optimizer uses the gradients, even if it does so within a tf.cond.
+        # Save the weights before the optimizer applies the gradients, which can happen inside a tf.cond.
         pairs = [(_after(kept, gradient), variable) for gradient, variable in pairs]
         self._passes.end(done([kept, step(pairs)]))
         combined = tf.cond(self._passes.last, lambda: self._combine(moved, starts), lambda: done([]))

@@ -1,4 +1,4 @@
-"""DistributedGradientTape: a tf.GradientTape whose gradients are reduced over the ranks."""
+"""Gradient tape that reduces its gradients over the ranks."""
 
 import functools
 from collections.abc import Sequence
@@ -31,9 +31,9 @@ def DistributedGradientTape(
 ) -> Any:
     """Return a view of a gradient tape whose ``gradient`` method reduces over the ranks.
 
-    The result is an instance of a subclass of the tape's class and shares its state, so ``gradtape`` can already be
-    recording, or have finished. ``gradtape`` itself is not changed. If ``gradtape`` is already distributed, the new
-    view uses only the new arguments.
+    The view's class is a subclass of the tape's class, and the view shares the tape's state. ``gradtape`` can therefore
+    already be recording, or have finished. ``gradtape`` itself is not changed. If ``gradtape`` is already distributed,
+    the new view uses only the new arguments.
 
     All ranks must compute gradients of the same sources in the same order. Gradients that are None stay None. Jacobians
     are not reduced. On a rank outside of ``process_set``, gradients are not reduced.
@@ -82,13 +82,14 @@ def DistributedGradientTape(
     )
     plain = gradtape._hvd.plain if isinstance(gradtape, _Distributed) else type(gradtape)
     made = object.__new__(_class_over(plain))
-    made.__dict__ = gradtape.__dict__  # both objects share their state, so either can record
+    # Both tapes share their state, so either can record.
+    made.__dict__ = gradtape.__dict__
     made._hvd = _Control(plain, reduce, LocalVariables(scale_local_gradients, process_set))
     return made
 
 
 class _Control:
-    """State that a distributed tape has in addition to the plain tape's state."""
+    """Additional state of a distributed gradient tape."""
 
     def __init__(self, plain: type, reduce: Reduce, local: LocalVariables) -> None:
         self.plain = plain
@@ -97,13 +98,13 @@ class _Control:
         self.layers: list[Any] = []
 
     def plain_view(self, tape: Any) -> Any:
-        """Return a view of the tape that is not distributed."""
+        """Return a view of the tape that does not reduce gradients."""
         view = object.__new__(self.plain)
         view.__dict__ = tape.__dict__
         return view
 
     def all_local(self) -> LocalVariables:
-        # Read the weights late, because a layer has none until it is built, usually in the forward pass.
+        # Read the layers' weights here and not earlier: a layer has none until its first forward pass.
         for layer in self.layers:
             for variable in layer.trainable_weights:
                 self.local.add(variable)
@@ -111,7 +112,7 @@ class _Control:
 
 
 class _Distributed:
-    """Methods by which a distributed tape overrides the plain tape."""
+    """Methods that a distributed gradient tape overrides."""
 
     __slots__ = ()
     _hvd: _Control
@@ -124,14 +125,14 @@ class _Distributed:
         use_generic_names: Any = False,
         unconnected_gradients: Any = _NONE,
     ) -> Any:
-        """Compute gradients like the plain tape, and reduce them over the ranks.
+        """Compute gradients as the plain tape does, and reduce them over the ranks.
 
         Args:
             target: As for tf.GradientTape.
             sources: As for tf.GradientTape.
             output_gradients: As for tf.GradientTape.
-            use_generic_names (bool): Ignored; accepted for compatibility. A tf.UnconnectedGradients is accepted here
-                too, because it has this position in tf.GradientTape.
+            use_generic_names (bool): Ignored; accepted for compatibility. tf.GradientTape has ``unconnected_gradients``
+                in this position, so a tf.UnconnectedGradients value is accepted too.
             unconnected_gradients: As for tf.GradientTape.
 
         Returns:
@@ -144,15 +145,15 @@ class _Distributed:
         return tf.nest.pack_sequence_as(sources, reduced)
 
     def jacobian(self, *args: Any, **kwargs: Any) -> Any:
-        """Compute a Jacobian like the plain tape, without reduction."""
+        """Compute a Jacobian as the plain tape does, without reducing it."""
         return self._hvd.plain_view(self).jacobian(*args, **kwargs)
 
     def batch_jacobian(self, *args: Any, **kwargs: Any) -> Any:
-        """Compute a batch of Jacobians like the plain tape, without reduction."""
+        """Compute batch Jacobians as the plain tape does, without reducing them."""
         return self._hvd.plain_view(self).batch_jacobian(*args, **kwargs)
 
     def register_local_source(self, source: Any) -> None:
-        """Exclude the gradient of a variable from reduction.
+        """Mark a variable as local, so that its gradient is not reduced.
 
         Args:
             source (tf.Variable): Variable.
@@ -165,7 +166,7 @@ class _Distributed:
     def get_local_and_global_gradients(
         self, gradients: Sequence[Any], sources: Sequence[Any]
     ) -> tuple[list[tuple[Any, Any]], list[tuple[Any, Any]]]:
-        """Split gradients by whether their variables are local, without reducing them.
+        """Split gradients into those of local variables and the others, without reducing them.
 
         Args:
             gradients (Sequence): Gradients.
@@ -179,7 +180,7 @@ class _Distributed:
         return [pair for pair in pairs if pair[0] in local], [pair for pair in pairs if pair[0] not in local]
 
 
-@functools.cache  # Cache the class, because eager loops wrap a tape in every step.
+@functools.cache  # Cache the class: eager training loops wrap a tape in every step.
 def _class_over(plain: type) -> type:
     members = {"__slots__": ("_hvd",), "__module__": plain.__module__, "__doc__": plain.__doc__}
     return type(plain.__name__, (_Distributed, plain), members)
@@ -250,7 +251,7 @@ def check_layers(local_layers: Any) -> list[Any]:
         return []
     layers = list(local_layers) if isinstance(local_layers, (list, tuple)) else [local_layers]
     for layer in layers:
-        # Compare class names, because several Keras packages exist and this check should not import any of them.
+        # Compare class names instead of importing a Keras package: several are in use.
         if not any(base.__name__ == "Layer" and "keras" in base.__module__ for base in type(layer).__mro__):
             raise ValueError(
                 f"local_layers must be None, a Keras layer or a list of layers, got a {type(layer).__name__}"

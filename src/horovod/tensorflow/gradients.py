@@ -1,8 +1,8 @@
-"""Gradients of the ops, which are registered when this module is imported.
+"""Gradients of Horovod's TensorFlow ops, which TensorFlow registers when this module is imported.
 
-They are made of the same ops and are therefore differentiable as well. Reductions reduce the gradients in the same way.
-An allgather's gradient is averaged, as in the original Horovod, although the mathematically correct gradient is the
-sum.
+The gradients consist of the same ops, so they are differentiable too. The gradient of a reduction is the same reduction
+of the output gradients. An allgather's gradient is averaged, as in the original Horovod, although the mathematically
+correct gradient is the sum.
 """
 
 from typing import Any
@@ -19,7 +19,7 @@ from horovod.tensorflow.util import elastic
 
 
 def _naming(op: Any) -> dict[str, Any]:
-    """Return name, ignore_name_scope and process_set for the gradient of ``op``, the same on all ranks."""
+    """Return the name and process set for the gradient of ``op``; they are the same on all ranks."""
     arguments = {
         "process_set": op.get_attr("process_set_id"),
         "ignore_name_scope": op.get_attr("ignore_name_scope"),
@@ -29,14 +29,14 @@ def _naming(op: Any) -> dict[str, Any]:
     if name:
         arguments["name"] = tf.compat.as_str(name) + ".gradient"
     elif not op.get_attr("unnamed"):
-        # A tape passes a substitute object without the op's name. The outputs refer to the real op in the graph.
+        # A tape passes a substitute for the op, without its name. The outputs refer to the real op in the graph.
         node = getattr(getattr(op.outputs[0], "op", None), "name", None) if not tf.executing_eagerly() else None
         arguments["name"] = node and node.rsplit("/", 1)[-1] + ".gradient"
     return arguments
 
 
 def _like(tensor: Any, gradient: Any) -> Any:
-    """Cast the gradient to the dtype of its tensor, because it can arrive in another floating-point dtype."""
+    """Cast the gradient to the dtype of its tensor: TensorFlow can pass it in another floating-point dtype."""
     gradient = tf.convert_to_tensor(gradient)
     return gradient if gradient.dtype == tensor.dtype else tf.cast(gradient, tensor.dtype)
 
@@ -75,11 +75,12 @@ def _of_grouped_allgather(op: Any, *gradients: Any) -> Any:
 
 
 def _own_parts(op: Any, inputs: Any, gathered: list[Any]) -> list[Any]:
-    """Return the rows of each tensor in ``gathered`` that belong to this rank's ``inputs``."""
+    """Return the rows of each tensor in ``gathered`` that this rank contributed."""
     naming = _naming(op)
     naming["name"] = naming["name"] and naming["name"] + ".sizes"
     rows = tf.stack([tf.shape(tensor)[0] for tensor in inputs])
-    all_rows = calls.allgather(rows[tf.newaxis], **naming)  # number of rows, with shape (ranks, tensors)
+    # Number of rows, with shape (ranks, tensors).
+    all_rows = calls.allgather(rows[tf.newaxis], **naming)
     begins = tf.reduce_sum(all_rows[: _own_rank(naming["process_set"])], axis=0)
     parts = []
     for i, (tensor, whole) in enumerate(zip(inputs, gathered, strict=True)):
@@ -90,7 +91,10 @@ def _own_parts(op: Any, inputs: Any, gathered: list[Any]) -> list[Any]:
 
 
 def _own_rank(process_set_id: int) -> Any:
-    """Return this rank's index in a set. For an elastic job's global set, return a tensor."""
+    """Return this rank's index in a process set.
+
+    For the global set of an elastic job, the index is a tensor that is evaluated at run time.
+    """
     if process_set_id == 0 and elastic():
         return calls.rank_op()
     found = by_id(process_set_id)
@@ -103,8 +107,8 @@ def _own_rank(process_set_id: int) -> Any:
 @tf.RegisterGradient("HorovodBroadcast")
 def _of_broadcast(op: Any, gradient: Any) -> Any:
     averaged = calls._allreduce(_like(op.inputs[0], gradient), op=Average, **_naming(op))
-    # If other ranks returned constant zeros, TensorFlow could prune their allreduce, and the root would wait forever.
-    # Selecting between both values prevents the same for second derivatives.
+    # All ranks return a result that depends on their allreduce. If they returned constant zeros, TensorFlow could prune
+    # the allreduce, and the root would wait forever. Selecting between both values keeps second derivatives safe too.
     with tf.control_dependencies([averaged]):
         zeros = tf.zeros_like(averaged)
     rank = calls.rank_op() if elastic() else face.require_job().rank
@@ -113,10 +117,10 @@ def _of_broadcast(op: Any, gradient: Any) -> Any:
 
 @tf.RegisterGradient("HorovodAlltoall")
 def _alltoall_grad(op: Any, grad_wrt_output: Any, grad_wrt_received_splits: Any) -> Any:
-    """Return the gradient of the tensor, and None for the splits. Other software uses this function's name."""
+    """Return the gradient of an alltoall's input, and None for its splits. Other software uses this function's name."""
     gradient = _like(op.inputs[0], grad_wrt_output)
     back, _ = calls.alltoall(gradient, op.outputs[1], **_naming(op))
-    # Rows beyond the sum of the splits were not sent.
+    # Pad with zeros: rows beyond the sum of the splits were not sent.
     missing = tf.shape(op.inputs[0])[0] - tf.shape(back)[0]
     paddings = tf.concat([[[0, missing]], tf.zeros([tf.rank(back) - 1, 2], tf.int32)], axis=0)
     back = tf.pad(back, paddings)
@@ -125,7 +129,7 @@ def _alltoall_grad(op: Any, grad_wrt_output: Any, grad_wrt_received_splits: Any)
 
 
 def _scatter_scale(op: Any) -> Any:
-    """Return the factor for the gathered gradients of a reducescatter."""
+    """Return the factor by which a reducescatter's gathered gradients are multiplied."""
     reduction = _reduction(op)
     scale = reduction["prescale_factor"] * reduction["postscale_factor"]
     if reduction["op"] != Sum:
@@ -139,9 +143,10 @@ def _scaled(gathered: Any, scale: Any) -> Any:
 
 
 def _gathered(op: Any, gradients: list[Any]) -> list[Any]:
-    """Gather the gradients of all ranks, which is the derivative of a reducescatter.
+    """Gather the output gradients of all ranks, which gives the gradient of a reducescatter.
 
-    The gradient of this gather is the sum of the gradients, whereas that of the public allgather is their average.
+    The gradient of this gather is the sum of its output gradients. The gradient of the public allgather is their
+    average.
     """
     naming = _naming(op)
     again = {**naming, "name": naming["name"] and naming["name"] + ".gradient"}

@@ -1,6 +1,6 @@
-"""Ops and functions such as ``rank``, under the import path that other software uses.
+"""TensorFlow ops, and functions such as ``rank``, under the import path of the original Horovod.
 
-calls.py defines the ops. collectives.py adds compression and sparse tensors.
+``calls.py`` defines the ops. ``collectives.py`` adds compression and sparse tensors.
 """
 
 from horovod.common import frontends, ops, util
@@ -63,7 +63,7 @@ handle_average_backwards_compatibility = resolve_op
 
 
 def gpu_available(ext_base_name: str = "tensorflow", verbose: bool = False) -> bool:
-    """Return True if the framework supports GPUs and this process may use one. Does not initialize CUDA.
+    """Return True if the framework supports GPUs and this process can use one, without initializing CUDA.
 
     Args:
         ext_base_name (str): Name of the framework. Default: "tensorflow".

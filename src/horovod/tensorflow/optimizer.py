@@ -1,4 +1,4 @@
-"""DistributedOptimizer for tf.compat.v1 optimizers; Keras optimizers are passed to horovod.tensorflow.keras."""
+"""Distributed optimizers for TensorFlow 1; Keras optimizers are passed on to horovod.tensorflow.keras."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
@@ -131,7 +131,7 @@ def DistributedOptimizer(
 
 
 def _is_keras(optimizer: Any) -> bool:
-    # Compare class names, because several Keras packages exist and this check should not import any of them.
+    # Compare class names instead of importing a Keras package: several are in use.
     names = {(base.__module__.split(".")[0], base.__name__) for base in type(optimizer).__mro__}
     roots = {root for root, _ in names}
     kinds = {kind for _, kind in names}
@@ -142,7 +142,8 @@ def _wrap(optimizer: Any, control: "_Control") -> Any:
     plain = optimizer._hvd.plain if isinstance(optimizer, _DistributedOptimizer) else type(optimizer)
     members = {"__slots__": ("_hvd",), "__module__": plain.__module__, "__doc__": plain.__doc__}
     made = object.__new__(type(plain.__name__, (_DistributedOptimizer, plain), members))
-    made.__dict__ = optimizer.__dict__  # Share slots, names and hyperparameters with the given optimizer.
+    # Share slots, names and hyperparameters with the original optimizer.
+    made.__dict__ = optimizer.__dict__
     control.plain = plain
     control.original = optimizer
     made._hvd = control
@@ -150,7 +151,7 @@ def _wrap(optimizer: Any, control: "_Control") -> Any:
 
 
 class _Control:
-    """State that a distributed optimizer has in addition to the plain optimizer's state."""
+    """Additional state of a distributed optimizer."""
 
     def __init__(self, reduce: Reduce, local: LocalVariables, process_set: ProcessSet) -> None:
         self.plain: Any = None
@@ -181,24 +182,24 @@ class _Control:
 
 
 class _DistributedOptimizer:
-    """Methods by which a distributed optimizer overrides the plain optimizer."""
+    """Methods that a distributed optimizer overrides."""
 
     __slots__ = ()
     _hvd: _Control
 
     @property
     def _optimizer(self) -> Any:
-        """Plain optimizer that was passed in; other software reads this property."""
+        """Plain optimizer that the caller passed; other software reads this property."""
         return self._hvd.original
 
     def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
-        """Compute gradients like the plain optimizer, and reduce them over the ranks."""
+        """Compute gradients as the plain optimizer does, and reduce them over the ranks."""
         pairs = super().compute_gradients(*args, **kwargs)  # type: ignore[misc]
         variables = [variable for _, variable in pairs]
         return list(zip(self._hvd.compute([gradient for gradient, _ in pairs], variables), variables, strict=True))
 
     def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
-        """Apply gradients like the plain optimizer, without reducing them.
+        """Apply gradients as the plain optimizer does, without reducing them.
 
         With ``backward_passes_per_step`` above 1, only the last pass applies them and advances ``global_step``.
         """
@@ -208,7 +209,7 @@ class _DistributedOptimizer:
             return own(self._hvd.apply(pairs, lambda ready: plain(ready, *args, **kwargs)))
 
     def register_local_var(self, var: Any) -> None:
-        """Exclude the gradient of a variable from reduction.
+        """Mark a variable as local, so that its gradient is not reduced.
 
         Args:
             var (tf.Variable): Variable.
@@ -221,10 +222,10 @@ class _DistributedOptimizer:
 
 @contextlib.contextmanager
 def _own_train_op() -> Iterator[Any]:
-    """Return a function that replaces the plain optimizer's train op in the graph's collection by its argument.
+    """Provide a function that replaces the plain optimizer's train op in the graph's collection.
 
-    Plain optimizers add the operation that they return to the collection of train ops. If that operation is in a branch
-    of tf.cond, the collection must contain the tf.cond operation instead.
+    Plain optimizers add their train op to the TRAIN_OP collection. If the op is in a branch of tf.cond, the collection
+    must contain the tf.cond operation instead.
     """
     if not in_session():
         yield lambda result: result

@@ -1,10 +1,11 @@
-"""Reduction of lists of gradients on TensorFlow, for the tape, the optimizers and Keras.
+"""Reduction of lists of gradients for TensorFlow's tape and optimizers and for Keras.
 
-A gradient is sent under the name ``<name>/<position>``. The position is its index in the list, from 0. Names of
-variables are not used, because they differ between ranks: Keras names the variables of a loaded model differently from
-those of the same model built in place, and numbers layers by what a rank has built before. A second reduction in the
-same function uses ``<name>_1``, and so on. The names do not depend on Python ids, scopes, or the number of times a
-function was traced. If a function calls another, TensorFlow prefixes the inner names with the name of the call.
+Each gradient is reduced under the name ``<name>/<position>``, where the position is the gradient's index in the list.
+Names of variables differ between ranks and are not used: Keras names the variables of a loaded model differently from
+those of the same model built in place, and it numbers layers in the order in which a rank creates them. A second
+reduction in the same function uses ``<name>_1``, and so on. The names do not depend on Python ids, scopes, or the
+number of times a function was traced. If a function calls another, TensorFlow prefixes the inner names with the name of
+the call.
 
 In eager mode operations do not run concurrently, so all gradients of a dtype form one group.
 """
@@ -58,9 +59,9 @@ def make_allreduce_grads(
 ) -> Reduce:
     """Return a function ``(gradients, variables) -> reduced gradients`` for eager mode, tf.function and sessions.
 
-    All three are lists of the same length and order. Gradients that are None stay None. The function returns all
-    gradients unchanged if this rank is not in ``process_set``, or if it is the only member and the job is not elastic.
-    All ranks must pass gradients at the same positions.
+    Gradients, variables and results are lists of the same length and order. A gradient that is None stays None. The
+    function returns all gradients unchanged if this rank is not in ``process_set``, or if it is the only member and the
+    job is not elastic. All ranks must pass gradients at the same positions.
 
     Args:
         name: Prefix of the operations' names, the same on all ranks.
@@ -121,7 +122,7 @@ def make_allreduce_grads(
 
 
 def reduces(process_set: ProcessSet = global_process_set) -> bool:
-    """Return True if this rank is in the set and has other ranks there to reduce with.
+    """Return True if this rank is in the process set and is not its only member.
 
     Raises:
         ValueError: Horovod is not initialized.
@@ -138,12 +139,12 @@ def dense(gradient: Any) -> Any:
 
 
 def is_variable(value: Any) -> bool:
-    """Return True for a variable of TensorFlow or Keras."""
+    """Return True for a variable of TensorFlow or Keras, and False for anything else."""
     return isinstance(_plain(value), tf.Variable) or hasattr(_plain(value), "handle")
 
 
 def key_of(variable: Any) -> Any:
-    """Return a hashable key that is the same for a Keras variable and the TensorFlow variable inside it."""
+    """Return a hashable key that identifies a variable, inside a Keras variable or not."""
     plain = _plain(variable)
     return plain.ref() if hasattr(plain, "ref") else id(plain)
 
@@ -154,15 +155,16 @@ def _plain(variable: Any) -> Any:
 
 
 def name_of(variable: Any) -> str:
-    """Return a readable name, such as ``dense/kernel``."""
+    """Return the variable's name for messages, such as ``dense/kernel``."""
     name = getattr(variable, "path", None) or getattr(variable, "name", None) or type(variable).__name__
     return str(name).split(":")[0]
 
 
 def on_the_wire(name: str) -> str:
-    """Return a Keras name without its numbers, which depend on what the rank created before.
+    """Remove the numbers from a Keras name, because they differ between ranks.
 
-    For example, ``dense_2/kernel`` becomes ``dense/kernel``.
+    For example, ``dense_2/kernel`` becomes ``dense/kernel``. Keras numbers layers in the order in which a rank creates
+    them.
     """
     parts = re.sub(r"[^\w./-]", "_", name).split("/")
     return "/".join(re.sub(r"(?<=.)_\d+$", "", part) for part in parts)
@@ -171,7 +173,8 @@ def on_the_wire(name: str) -> str:
 class LocalVariables:
     """Variables whose gradients are not reduced.
 
-    With ``scale``, they are divided by the number of ranks, as if the other ranks had contributed zeros to an average.
+    With ``scale``, their gradients are divided by the number of ranks, as if the other ranks had contributed zeros to
+    an average.
     """
 
     def __init__(self, scale: bool, process_set: ProcessSet) -> None:
@@ -180,7 +183,7 @@ class LocalVariables:
         self._keys: set[Any] = set()
 
     def add(self, variable: Any) -> None:
-        """Add a variable.
+        """Add a variable whose gradient is not reduced.
 
         Raises:
             ValueError: ``variable`` is not a variable.
@@ -196,7 +199,7 @@ class LocalVariables:
         return key_of(variable) in self._keys
 
     def reduce(self, reduce: Reduce, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
-        """Run ``reduce`` on the gradients of all other variables, and return all gradients in order."""
+        """Reduce the gradients of all variables that are not local, and return all gradients in order."""
         if not self._keys:
             return reduce(gradients, variables)
         shared = [i for i, variable in enumerate(variables) if variable not in self]
@@ -207,7 +210,7 @@ class LocalVariables:
         return results
 
     def scaled(self, gradient: Any) -> Any:
-        """Return the gradient of a local variable, scaled if required."""
+        """Return the gradient of a local variable, divided by the number of ranks if requested."""
         if gradient is None or not self._scale or not reduces(self._process_set):
             return gradient
         if isinstance(gradient, tf.IndexedSlices):
@@ -218,9 +221,9 @@ class LocalVariables:
 def _with_largest(
     reduce: Reduce, name: str, process_set: ProcessSet, gradients: Sequence[Any], variables: Sequence[Any]
 ) -> list[Any]:
-    """Run ``reduce`` on all gradients except those that overwrite their variables.
+    """Run ``reduce`` on gradients, except for variables whose gradient replaces their value.
 
-    For these, return the maximum over all ranks.
+    For these variables, return the maximum of all ranks' gradients.
     """
     largest = make_allreduce_grads(name, op=Max, process_set=process_set)
     results = list(gradients)
@@ -256,10 +259,10 @@ def _reduce(
 def _reduce_weighted(
     gradients: list[Any], variables: list[Any], groups: Any, weight: tf.Tensor, options: _Options
 ) -> list[Any]:
-    """Return the weighted means of the gradients.
+    """Return the weighted means of the gradients over all ranks.
 
-    The weight follows the gradients in the list that is reduced, unless gradients are sent in less than 32 bits. Then
-    weights are summed first.
+    The weight is sent with the gradients, as the last entry of the list. If gradients are sent in less than 32 bits, a
+    separate operation sums the weights first.
     """
     present = [i for i, gradient in enumerate(gradients) if gradient is not None]
     dtypes = [gradients[i].dtype for i in present]
@@ -267,7 +270,7 @@ def _reduce_weighted(
     results = list(gradients)
 
     def add(values: Sequence[Any], options: _Options) -> list[Any]:
-        """Sum values for all gradients, and the weight if it follows them. Indices of slices get into ``results``."""
+        """Sum the values of all gradients, and the weight if it is the last value."""
         given = [*gradients, *values[len(present) :]]
         for i, value in zip(present, values, strict=False):
             given[i] = _with_values(gradients[i], value)
@@ -303,18 +306,18 @@ def _values(gradient: Any) -> Any:
 
 
 def _with_values(gradient: Any, values: Any) -> Any:
-    """Return ``values``, with the indices of ``gradient`` if that is IndexedSlices."""
+    """Return ``values``, as IndexedSlices if ``gradient`` is IndexedSlices."""
     if isinstance(gradient, tf.IndexedSlices):
         return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
     return values
 
 
 def _groups(gradients: list[Any], variables: list[Any], groups: Any) -> list[tuple[str | None, list[int]]]:
-    """Return (name, positions) for gradients to reduce together, and (None, [i]) for one to reduce alone.
+    """Return groups of gradients as (name, positions), and single gradients as (None, [position]).
 
-    The gradients under one name have the same dtype and are either all dense or all IndexedSlices. If ranks disagree, a
-    group can have one gradient on this rank and several on another. Every group therefore has its own name, so that the
-    engine detects the disagreement.
+    The gradients of a group have the same dtype, and all are dense or all are IndexedSlices. Ranks that disagree could
+    put one gradient into a group on one rank and several on another. Every group has its own name, so the engine
+    detects such a disagreement.
     """
     present = [i for i, gradient in enumerate(gradients) if gradient is not None]
     if tf.executing_eagerly() and not groups:
@@ -380,9 +383,9 @@ _uses: "weakref.WeakKeyDictionary[Any, Counter[str]]" = weakref.WeakKeyDictionar
 
 
 def unused(name: str) -> str:
-    """Return ``name``, with a number appended if this function or session graph has used it before.
+    """Return an operation name that this function or session graph has not used yet.
 
-    Operations of a function may run concurrently, so they need different names.
+    A number is appended if necessary. Operations of a function can run concurrently, so they need different names.
     """
     if tf.executing_eagerly():
         return name
@@ -392,9 +395,10 @@ def unused(name: str) -> str:
 
 
 def _whole_function() -> Any:
-    """Return the graph of the innermost tf.function or session, looking past branches of tf.cond and loop bodies.
+    """Return the graph of the innermost tf.function or session.
 
-    Ignore the callers of that function, because ranks can trace them a different number of times.
+    Branches of tf.cond and loop bodies count as part of their function. Calling functions do not, because ranks can
+    trace them a different number of times.
     """
     graph = tf.compat.v1.get_default_graph()
     while getattr(graph, "is_control_flow_graph", False):

@@ -1,7 +1,8 @@
-"""Batch normalization over the combined batch of all ranks, as a layer of tf.keras.
+"""Batch normalization over the combined batch of all ranks, as a tf.keras layer.
 
-Each rank sends its count, mean and sum of squared deviations. Combining these avoids the cancellation of sums of
-squares (Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances", 1979).
+Each rank sends its count, mean and sum of squared deviations. Unlike sums of squares, these combine without
+cancellation (Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances",
+1979).
 
 Operations are named independently of Keras' scopes, which contain numbers that depend on what a rank has created
 before.
@@ -26,10 +27,10 @@ _NAME = "SyncBatchNormalization"
 
 
 def joined_moments(x: tf.Tensor, axes: list[int], mask: Any = None, name: str = _NAME) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return (mean, variance) of all ranks' ``x`` combined, with size 1 at ``axes``.
+    """Return the mean and variance of all ranks' ``x`` combined, with size 1 at ``axes``.
 
-    The results are float32, or float64 if ``x`` is. They are zero if all ranks' inputs are empty or masked. Every rank
-    must call this equally often and in the same order. The gradient is that of the sum of all ranks' losses.
+    The results are float32, or float64 if ``x`` is. They are zero if all ranks' inputs are empty or masked. All ranks
+    must make the same calls in the same order. The gradient is that of the sum of all ranks' losses.
 
     Args:
         x: Floating-point tensor; its shape may differ between ranks along ``axes``.
@@ -57,7 +58,7 @@ def joined_moments(x: tf.Tensor, axes: list[int], mask: Any = None, name: str = 
         joined = tf.reduce_sum(all_squares + counts * tf.square(means - mean), 0)
 
         def gradient(of_mean: tf.Tensor, of_variance: tf.Tensor) -> tf.Tensor:
-            # Every rank's loss depends on these statistics, so sum the gradients of all ranks.
+            # Sum the gradients of all ranks: every rank's loss depends on these statistics.
             own = tf.stack([of_mean, of_variance])
             with tf.compat.v1.name_scope(None):
                 summed = _allreduce(own, unused(f"{name}.gradient"), op=Sum)
@@ -76,10 +77,10 @@ def _alone() -> bool:
 
 @tf.keras.utils.register_keras_serializable(package="horovod")
 class SyncBatchNormalization(_BatchNormalization):
-    """``tf.keras.layers.BatchNormalization`` with statistics of all ranks' batches during training.
+    """Batch normalization that uses the statistics of all ranks' batches during training.
 
-    The batches may differ in size. Every rank must call the layer equally often and in the same order. In inference, or
-    in a job of one process, it is plain batch normalization.
+    This is ``tf.keras.layers.BatchNormalization`` otherwise, and behaves like it in inference and in a job of one
+    process. The batches can differ in size. All ranks must call the layer equally often and in the same order.
 
     Args:
         fused (bool): Must be False, because TensorFlow's fused kernel cannot exchange statistics.
@@ -103,7 +104,7 @@ class SyncBatchNormalization(_BatchNormalization):
         return tuple(tf.squeeze(tf.cast(part, inputs.dtype), axes) for part in moments)
 
     def _calculate_mean_and_var(self, inputs: Any, reduction_axes: list[int], keep_dims: bool, mask: Any = None) -> Any:
-        # Only Keras 2 calls this method.
+        # Keras 2 calls this method, Keras 3 does not.
         if _alone():
             return super()._calculate_mean_and_var(inputs, reduction_axes, keep_dims, mask=mask)
         moments = joined_moments(inputs, list(reduction_axes), mask, self._on_the_wire())

@@ -1,4 +1,4 @@
-"""Small helpers, some of which other software imports."""
+"""Small helpers for TensorFlow programs, some of which other software imports."""
 
 import functools
 import os
@@ -12,12 +12,12 @@ from horovod.common.exceptions import HorovodInternalError
 
 
 def _executing_eagerly() -> bool:
-    """Return True if operations run immediately, that is, not in a tf.function or a graph for sessions."""
+    """Return True in eager mode, False in a tf.function or a graph for sessions."""
     return tf.executing_eagerly()
 
 
 def vars_to_refs(vars: Any) -> Any:
-    """Replace variables by hashable references; lists (of lists) become tuples (of tuples).
+    """Convert nested lists of variables to nested tuples of hashable references.
 
     Args:
         vars (tf.Variable or nested list): Variables.
@@ -31,7 +31,7 @@ def vars_to_refs(vars: Any) -> Any:
 
 
 def refs_to_vars(refs: Any) -> Any:
-    """Invert ``vars_to_refs``. Tuples become lists.
+    """Convert references from ``vars_to_refs`` back to variables; tuples become lists.
 
     Args:
         refs (reference or nested tuple): References.
@@ -45,13 +45,16 @@ def refs_to_vars(refs: Any) -> Any:
 
 
 def elastic() -> bool:
-    """Return True in elastic jobs (HOROVOD_ELASTIC=1), whose size can change while traced functions stay in use."""
+    """Return True in an elastic job (HOROVOD_ELASTIC=1).
+
+    The size of an elastic job can change while traced functions stay in use.
+    """
     return bool(BY_NAME["HOROVOD_ELASTIC"].parse(os.environ.get("HOROVOD_ELASTIC", "")))
 
 
 # -- the error for a lost rank ---------------------------------------------------------------------------------------
 
-_OURS = "Horovod"  # substring of Horovod's op names, which TensorFlow's message about a failed op contains
+_OURS = "Horovod"  # Part of Horovod's op names. TensorFlow's message about a failed op contains the op's name.
 
 
 def errors_as_ours(func: Callable[..., Any]) -> Callable[..., Any]:

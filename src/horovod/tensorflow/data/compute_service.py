@@ -1,4 +1,4 @@
-"""tf.data's data service for a training job: slow preprocessing runs in separate processes.
+"""Preprocessing for a training job in separate processes, based on tf.data's data service.
 
 *Data workers* run the preprocessing on other cores or hosts. *Dispatchers* tell the training processes which data
 worker has which data. Start both sides::
@@ -33,20 +33,21 @@ from horovod.tensorflow.data.config import TfDataServiceConfig, Way
 __all__ = ["TfDataServiceConfig", "compute_worker_fn", "send_to_data_service", "tf_data_service"]
 
 _service = tf.data.experimental.service
-_ways: dict[str, Way] = {}  # relays in use, by address of their dispatcher
+# Relays in use, keyed by the address of their dispatcher.
+_ways: dict[str, Way] = {}
 
 
 @contextlib.contextmanager
 def tf_data_service(compute_config: TfDataServiceConfig, rank: int) -> Iterator[str]:
-    """Provide a dispatcher for this rank.
+    """Provide a data service dispatcher for this rank.
 
     The context manager yields an address for ``tf.data.experimental.service.distribute``. Entering waits until the
-    dispatcher and all its workers are running. The dataset, and ``hvd.join()``, must be used within it.
+    dispatcher and all its workers are running. Use the dataset, and call ``hvd.join()``, within the context.
 
-    With dispatchers on the training side, each of the first ranks runs one until it leaves the context. Leaving waits
-    until all other ranks that read from the dispatcher have also left, and then ends the dispatcher's workers. If a
-    dispatcher does not respond for ``compute_config.timeout`` seconds, reading raises tf.errors.NotFoundError, and the
-    logger ``horovod.data`` names the dispatcher.
+    With dispatchers on the training side, each of the first ranks runs one dispatcher until it leaves the context.
+    Leaving waits until all other ranks that read from the dispatcher have also left, and then ends the dispatcher's
+    workers. If a dispatcher does not respond for ``compute_config.timeout`` seconds, reading raises
+    tf.errors.NotFoundError, and the logger ``horovod.data`` names the dispatcher.
 
     Args:
         compute_config (TfDataServiceConfig): Configuration of the service.
@@ -91,7 +92,7 @@ def tf_data_service(compute_config: TfDataServiceConfig, rank: int) -> Iterator[
 
 
 def _registered(config: TfDataServiceConfig, client: ComputeClient, number: int) -> str:
-    """Wait until the dispatcher and its workers are registered, and return the dispatcher's address."""
+    """Wait until a dispatcher and its workers have registered, and return the dispatcher's address."""
     address = client.wait_for_dispatcher_registration(number, config.timeout)
     client.wait_for_dispatcher_worker_registration(number, config.workers_per_dispatcher, config.timeout)
     return address
@@ -108,7 +109,7 @@ def _way(config: TfDataServiceConfig, number: int, dispatcher: str) -> Way:
 
 
 def _readers(config: TfDataServiceConfig, rank: int) -> int:
-    """Return the known number of training ranks that use the same dispatcher as this one, at least 1."""
+    """Return the number of training ranks that share this rank's dispatcher, at least 1."""
     job = state.job
     if job is None or job.rank != rank:
         return 1
@@ -124,7 +125,9 @@ def send_to_data_service(
     reuse_dataset: bool = False,
     round_robin: bool = False,
 ) -> Any:
-    """Return a dataset whose steps so far run on the data workers, which return elements in any order.
+    """Return a dataset that runs the steps defined so far on the data workers.
+
+    The data workers return elements in any order.
 
     This function is also a method of ``tf.data.Dataset``. The steps cannot contain Python code (``py_function``,
     ``from_generator``).
@@ -163,7 +166,7 @@ def send_to_data_service(
     if reuse_dataset:
         options["job_name"] = f"horovod.{_agreed(rank, size)}"
     if round_robin and size is not None:
-        # Index of this rank among the ranks that use this dispatcher.
+        # Set consumer_index to this rank's index among the ranks that share its dispatcher.
         options["consumer_index"], number = divmod(rank, compute_config.dispatchers)
         options["num_consumers"] = len(range(number, size, compute_config.dispatchers))
     with tf_data_service(compute_config, rank) as address:
@@ -171,10 +174,10 @@ def send_to_data_service(
 
 
 def _agreed(rank: int, size: int | None) -> str:
-    """Return a name for this pass over the data, which is the same on all ranks.
+    """Agree with the other ranks on a unique name for this pass over the data.
 
-    A counter would be enough if all ranks always started together. With a counter, a later training with the same
-    service, or a rank that joins later, would get the rest of an earlier pass, which may be empty.
+    A counter as the name would work only if all ranks started together. Otherwise a rank that joins later, or a later
+    training with the same service, would read the rest of an earlier pass.
     """
     own, job = uuid.uuid4().hex, state.job
     if size == 1:
@@ -195,9 +198,9 @@ tf.data.Dataset.send_to_data_service = send_to_data_service
 
 
 def compute_worker_fn(compute_config: TfDataServiceConfig, index: int | None = None) -> None:
-    """Run a process of the compute side until it is no longer needed.
+    """Run a process of the compute side until the training ends.
 
-    It runs a data worker, and a dispatcher if it is the first process of that dispatcher.
+    The process runs a data worker. The first process of each dispatcher also runs the dispatcher.
 
     Args:
         compute_config (TfDataServiceConfig): Configuration of the service.
@@ -218,14 +221,14 @@ def compute_worker_fn(compute_config: TfDataServiceConfig, index: int | None = N
 def begin_dispatcher(
     config: TfDataServiceConfig, client: ComputeClient, index: int, ends: contextlib.ExitStack
 ) -> None:
-    """Start the dispatcher of process ``index`` of the compute side, if it has one. Closing ``ends`` stops it."""
+    """Start a dispatcher if process ``index`` of the compute side has to run one. Closing ``ends`` stops it."""
     number, mine = _place_of(config, index)
     if config.dispatcher_side == "compute" and mine == 0:
         client.register_dispatcher(number, _start_dispatcher(ends, client.here))
 
 
 def run_worker(config: TfDataServiceConfig, client: ComputeClient, index: int) -> None:
-    """Run the data worker of process ``index`` until its dispatcher is no longer needed."""
+    """Run the data worker of process ``index`` until its dispatcher shuts down."""
     number, mine = _place_of(config, index)
     try:
         dispatcher = client.wait_for_dispatcher_registration(number, config.timeout)
@@ -252,7 +255,7 @@ def run_worker(config: TfDataServiceConfig, client: ComputeClient, index: int) -
 
 
 def _place_of(config: TfDataServiceConfig, index: int) -> tuple[int, int]:
-    """Return the number of a process's dispatcher, and the process's worker number at that dispatcher."""
+    """Return the index of a process's dispatcher, and the process's worker index at that dispatcher."""
     workers = config.dispatchers * config.workers_per_dispatcher
     if not 0 <= index < workers:
         raise ValueError(f"index must be from 0 to {workers - 1}, got {index}: the data service has {workers} workers")
@@ -266,11 +269,12 @@ def _free_port(host: str) -> int:
 
 
 def _start_dispatcher(ends: contextlib.ExitStack, host: str) -> str:
-    """Start a dispatcher and return its address. Closing ``ends`` stops the dispatcher."""
+    """Start a dispatcher, register its stop with ``ends``, and return its address."""
     server = _service.DispatchServer(_service.DispatcherConfig(port=0))
     ends.callback(_stop, server)
     return f"{host}:{server.target.rpartition(':')[2]}"
 
 
 def _stop(server: Any) -> None:
-    getattr(server, "stop", server._stop)()  # older TensorFlow versions have only _stop
+    # Older TensorFlow versions have only _stop.
+    getattr(server, "stop", server._stop)()

@@ -27,8 +27,7 @@ RESTARTS = 10
 class DataWorkerFailed(RuntimeError):
     """Error raised if the data worker fails.
 
-    ``code`` is the exit code for this process: the data worker's exit code, or 128 + the signal number if it was killed
-    repeatedly, as in shells.
+    ``code`` is the exit code for this process: the worker's exit code, or 128 + the signal number if signals killed it.
     """
 
     def __init__(self, message: str, code: int) -> None:
@@ -37,13 +36,13 @@ class DataWorkerFailed(RuntimeError):
 
 
 def main(dispatchers: int, dispatcher_side: str, configfile: str, timeout: float) -> None:
-    """Run a process of the compute side until the training ends the service.
+    """Run a process of the compute side until the training ends.
 
     Args:
         dispatchers: Number of dispatchers, a divisor of the number of processes.
         dispatcher_side: "compute" or "training".
         configfile: File through which the training finds the service.
-        timeout: Maximum seconds that parts of the service wait for each other after all data workers are ready.
+        timeout: Maximum seconds that parts of the service wait for each other once all data workers are ready.
 
     Raises:
         ValueError: The number of processes is not a multiple of ``dispatchers``.
@@ -70,28 +69,28 @@ def main(dispatchers: int, dispatcher_side: str, configfile: str, timeout: float
             config = TfDataServiceConfig(dispatchers, size // dispatchers, dispatcher_side, places, key, timeout)
             config.write(configfile)
             ends.callback(config.remove, configfile)
-        # After this broadcast, no process can read the file of an earlier service.
+        # After this broadcast, no process can still read the configuration file of an earlier service.
         hvd.broadcast_object(0, name="compute_worker")
-        # Pass the key through the file, because some messages between ranks are not encrypted.
+        # Pass the key through the file: some messages between ranks are not encrypted.
         config = TfDataServiceConfig.read(configfile, True, timeout)
         client = ends.enter_context(config.compute_client())
         begin_dispatcher(config, client, hvd.rank(), ends)
         worker.run()
-        if service is not None:  # After an error, do not wait: the job ends when this process ends.
+        if service is not None:  # Do not wait after an error: the job ends when this process exits.
             service.wait_for_shutdown()
     if begun_here:
         hvd.shutdown()
 
 
 class DataWorker:
-    """Data worker in a child process. The child ends when this process ends.
+    """Data worker in a child process, which ends when this process ends.
 
-    It runs the user's preprocessing. If it is killed, for example for using too much memory, it is restarted and
-    training continues.
+    The data worker runs the user's preprocessing. If it is killed, for example because it uses too much memory, this
+    class restarts it and training continues.
     """
 
     def __init__(self, configfile: str, index: int) -> None:
-        """Start the child process number ``index``, which waits until ``run`` is called."""
+        """Start the child process, which waits until ``run`` is called. ``index`` is the worker's index."""
         self._index = index
         words = [sys.executable, *boot.arguments("horovod.common.contract.boot")]
         self._words = [*words, "horovod.tensorflow.data.data_worker", configfile, str(index)]
@@ -109,7 +108,7 @@ class DataWorker:
             self._pair.recv(1)
 
     def run(self) -> None:
-        """Let the child work, and return when its dispatcher is no longer needed.
+        """Run the child until the training ends, and restart it if it is killed.
 
         Raises:
             DataWorkerFailed: The child exits with an error, or is killed too often.
@@ -126,7 +125,7 @@ class DataWorker:
             )
 
     def _has_worked(self) -> bool:
-        """Wait for the child to end, and return False if a signal killed it."""
+        """Start the child's work, wait for its end, and return False if a signal killed it."""
         with contextlib.suppress(ConnectionError):
             self._pair.sendall(GO)
         try:
@@ -159,9 +158,9 @@ parser.add_argument("--timeout", type=float, default=60, help="seconds to wait f
 
 
 def __getattr__(name: str) -> argparse.Namespace:
-    """Return the value of ``parsed_args``: ``sys.argv`` as parsed by ``parser``.
+    """Return the parsed command line for the attribute ``parsed_args``.
 
-    They are parsed on access, because a process that imports this module may have other arguments.
+    ``sys.argv`` is parsed on access, because a process that only imports this module can have other arguments.
 
     Raises:
         AttributeError: The arguments are invalid for ``parser``.
@@ -172,7 +171,7 @@ def __getattr__(name: str) -> argparse.Namespace:
     try:
         with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
             return parser.parse_args()
-    except SystemExit:  # Invalid arguments must not make the importing process exit.
+    except SystemExit:  # Raise instead of exiting: the process that imports this module may have other arguments.
         raise AttributeError(
             f"parsed_args: the arguments of this process must be those of a process of the compute side, got "
             f"{sys.argv[1:]}: {said.getvalue().strip()!r}"

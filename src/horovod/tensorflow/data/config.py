@@ -1,4 +1,4 @@
-"""TfDataServiceConfig, which is stored in a data service's configuration file, and the relay to dispatchers."""
+"""Configuration of a data service, and the relay between training and dispatchers."""
 
 import binascii
 import contextlib
@@ -64,7 +64,7 @@ class TfDataServiceConfig:
     def to_dict(self) -> dict[str, Any]:
         """Return the configuration as a dict for JSON.
 
-        It contains the key in hexadecimal, which gives full access to the service.
+        The dict contains the service's key in hexadecimal. Keep it secret: the key gives full access to the service.
         """
         return {
             "dispatchers": self.dispatchers,
@@ -77,7 +77,7 @@ class TfDataServiceConfig:
 
     @staticmethod
     def from_dict(config: Mapping[str, Any]) -> "TfDataServiceConfig":
-        """Return the configuration stored in a dict by ``to_dict``.
+        """Create a configuration from the result of ``to_dict``.
 
         Raises:
             ValueError: The dict was not created by ``to_dict``.
@@ -93,9 +93,10 @@ class TfDataServiceConfig:
             raise ValueError(f"no configuration of a data service: {type(error).__name__}: {error}") from error
 
     def write(self, filename: "str | os.PathLike[str]") -> None:
-        """Write the file atomically, readable only by its owner."""
+        """Write the configuration atomically to a file that only its owner can read."""
         folder = os.path.dirname(os.path.abspath(filename))
-        fd, name = tempfile.mkstemp(prefix=".compute-", dir=folder)  # mkstemp creates the file with mode 0600
+        # mkstemp creates the file with mode 0600.
+        fd, name = tempfile.mkstemp(prefix=".compute-", dir=folder)
         try:
             with os.fdopen(fd, "w") as file:
                 json.dump(self.to_dict(), file)
@@ -112,8 +113,8 @@ class TfDataServiceConfig:
 
         Args:
             filename (str or PathLike): Path of the file.
-            wait_for_file_creation (bool): Wait for the file and for the service that it describes. A file may be left
-                over from a killed service; a new service then replaces it. Default: False.
+            wait_for_file_creation (bool): Wait for the file and for the service that it describes. A new service
+                replaces a file that a killed service has left. Default: False.
             timeout (float): Maximum seconds to wait. Default: 600.
 
         Raises:
@@ -140,7 +141,7 @@ class TfDataServiceConfig:
             time.sleep(0.2)
 
     def remove(self, filename: "str | os.PathLike[str]") -> None:
-        """Remove the file if it exists and describes this service."""
+        """Remove the configuration file if it describes this service."""
         with contextlib.suppress(OSError, ValueError):
             if _read(filename).key == self.key:
                 os.remove(filename)
@@ -176,7 +177,7 @@ _service = tf.data.experimental.service
 
 
 class Way:
-    """Local port that relays connections to a dispatcher, and a thread that monitors the dispatcher.
+    """Relay from a local port to a dispatcher, with a thread that monitors the dispatcher.
 
     TensorFlow retries a lost dispatcher forever, and Python cannot interrupt it. So if a dispatcher has not responded
     for ``config.timeout`` seconds, the port is passed to an empty dispatcher in this process, which does not have the
@@ -189,9 +190,9 @@ class Way:
 
         Args:
             config: Configuration of the service.
-            number: Number of the dispatcher.
+            number: Index of the dispatcher.
             dispatcher: Address of the dispatcher, HOST:PORT.
-            reader: Number under which this reader sends heartbeats to the service; None sends no heartbeats.
+            reader: Id of this reader in its heartbeats to the service. None sends no heartbeats.
         """
         host, _, port = dispatcher.rpartition(":")
         self._dispatcher, self._number, self._config, self._reader = (host, int(port)), number, config, reader
@@ -200,8 +201,8 @@ class Way:
         self._connections: set[socket.socket] = set()
         self._lock = threading.Lock()
         self._empty: Any = None
-        # A gRPC client sends first. Drop connections that send nothing, so that other processes on this host cannot use
-        # up this process's file descriptors.
+        # A gRPC client sends first. Drop connections that send nothing: other processes on this host could use them to
+        # exhaust this process's file descriptors.
         self._server = BoundedServer((_LOOPBACK, 0), self._connect, _MOST, name="horovod-data-service")
         self.address = f"{_LOOPBACK}:{self._server.server_address[1]}"
         self._start(self._watch)
@@ -276,7 +277,10 @@ class Way:
 
 
 def answers(place: tuple[str, int], seconds: float) -> bool:
-    """Return True if a gRPC server responds. A stopped process has an open port but does not respond."""
+    """Return True if a gRPC server responds at the address.
+
+    An open port is not enough, because a stopped process keeps its port open.
+    """
     try:
         with socket.create_connection(place, seconds) as asked:
             asked.settimeout(seconds)
@@ -287,7 +291,7 @@ def answers(place: tuple[str, int], seconds: float) -> bool:
 
 
 def _pass_on(source: socket.socket, target: socket.socket) -> None:
-    """Copy data from ``source`` to ``target`` until one of them closes, then shut both down."""
+    """Copy data from one socket to another until one of them closes, then shut both down."""
     with contextlib.suppress(OSError):
         while data := source.recv(1 << 16):
             target.sendall(data)

@@ -1,4 +1,4 @@
-"""Data worker process, which ``compute_worker`` starts, and restarts if it is killed."""
+"""Main program of a data worker, which ``compute_worker`` starts and restarts."""
 
 import os
 import sys
@@ -10,10 +10,11 @@ from horovod.tensorflow.data.config import TfDataServiceConfig
 
 
 def main() -> NoReturn:
-    """Run the data worker. Command-line arguments: the service's configuration file and the worker's number."""
+    """Run a data worker. The arguments are the service's configuration file and the worker's index."""
     wait_for_go()
     config = TfDataServiceConfig.read(sys.argv[1])
     with config.compute_client() as client:
         run_worker(config, client, int(sys.argv[2]))
     sys.stdout.flush()
-    os._exit(0)  # exit without waiting for TensorFlow's threads
+    # Exit without waiting for TensorFlow's threads.
+    os._exit(0)
