@@ -8,11 +8,12 @@
 namespace hvd {
 namespace {
 
-constexpr uint64_t kMaxBytes = uint64_t{1} << 47;  // Largest byte count that the address space of a process can hold.
+// Maximum size of a process's address space in bytes.
+constexpr uint64_t kMaxBytes = uint64_t{1} << 47;
 
 bool reduces(Kind kind) { return kind == Kind::allreduce || kind == Kind::reducescatter; }
 
-// Return the bytes of one row, that is of all dimensions but the first. The result saturates instead of overflowing.
+// Return the number of bytes in one row: the product of all dimensions except the first. Saturates on overflow.
 uint64_t row_bytes(const std::vector<int64_t>& shape, DType dtype) {
   uint64_t bytes = size_of(dtype);
   for (size_t i = 1; i < shape.size(); ++i) {
@@ -21,7 +22,7 @@ uint64_t row_bytes(const std::vector<int64_t>& shape, DType dtype) {
   return bytes;
 }
 
-// True if no row count is negative and the total size fits into memory.
+// True if no row count is negative and all rows together fit into the address space.
 bool possible(const int64_t* rows, size_t count, size_t stride, uint64_t row) {
   uint64_t total = 0, bytes = 0;
   for (size_t i = 0; i < count; ++i) {
@@ -91,7 +92,8 @@ Status check_set_change(const Response& r, int world) {
     good = good && id > 0 && s.size() > 2 && s[2] >= 0 && s.back() < world;
     for (size_t i = 3; i < s.size(); ++i) good = good && s[i - 1] < s[i];
   } else {
-    good = good || s[0] == 0;  // if the set did not exist, the response may carry any id
+    // If the set did not exist, the response can carry any id.
+    good = good || s[0] == 0;
     good = good && (s[0] == 0 || id > 0);
   }
   return good ? Status() : refused(r, "wrong sizes " + shape_string(s));

@@ -2,7 +2,8 @@
 
 namespace hvd {
 
-// Maximum bytes of a bucket: it should fit the last-level cache, and smaller buckets overlap better with computation.
+// Maximum bytes of a bucket. A bucket should fit the last-level cache, and smaller buckets overlap better with
+// computation.
 constexpr size_t kBucketBytes = 16u << 20;
 
 uint64_t identity_of(const Ready& ready) {
@@ -63,7 +64,7 @@ bool Coordinator::propose(std::vector<Response>* responses) {
   encode(schedule, &r.payload);
   r.sizes = tuning_;
   responses->push_back(std::move(r));
-  // From now on every rank treats operations that were requested but not decided as part of the schedule.
+  // Forget undecided requests: each rank resubmits them through the new schedule.
   negotiator_.clear_pending();
   detector_.reset();
   operations_ = schedule.entries.size();
@@ -94,7 +95,7 @@ bool Coordinator::on_ready(int rank, uint64_t id, uint64_t position, uint64_t* g
   if (id != last_schedule_ || revoked_ || members_.empty()) return false;
   positions_[rank] = position;
   const uint64_t before = go_;
-  // Ranks already found ready are not checked again, so the cost of a message does not grow with the number of ranks.
+  // Do not check a rank again for the same bucket. The cost of a message then does not grow with the number of ranks.
   for (;; ++go_, ready_ = 0) {
     const std::vector<int>& members = members_[go_ % members_.size()];
     while (ready_ < members.size() && positions_[members[ready_]] > go_) ++ready_;

@@ -12,16 +12,20 @@ bool alike(const Response& x, const Response& y) {
          x.partial == y.partial && x.prescale == y.prescale && x.postscale == y.postscale;
 }
 
-// Operations that are never split between responses: a single operation, or all members of a group that can share one.
+// Operations that always stay in the same response: a single operation, or all members of a group that fits one
+// response.
 struct FusionUnit {
-  std::vector<size_t> members;  // indices of the operations in this unit
+  // Indices of the operations in this unit.
+  std::vector<size_t> members;
   size_t bytes = 0;
-  bool apart = false;  // true if these operations must not be fused with others
+  // True if these operations must not be fused with others.
+  bool apart = false;
 };
 
 std::vector<FusionUnit> fusion_units(const std::vector<Ready>& ready, const FuseOptions& options) {
   std::vector<FusionUnit> units;
-  std::map<uint64_t, std::vector<size_t>> of_group;  // units of each group, keyed by Ready::unit
+  // Fusion units of each group, keyed by Ready::unit.
+  std::map<uint64_t, std::vector<size_t>> of_group;
   for (size_t i = 0; i < ready.size(); ++i) {
     const Ready& r = ready[i];
     FusionUnit* mine = nullptr;

@@ -1,4 +1,4 @@
-// Fusion decides which ready operations share one buffer. These functions do no I/O and keep no state.
+// Fusion: decide which ready operations share one buffer. These functions do no I/O and keep no state.
 #pragma once
 #include <vector>
 
@@ -6,21 +6,26 @@
 
 namespace hvd {
 
-// Limits of fusion, equal on all ranks.
+// Limits of fusion. All ranks use the same values.
 struct FuseOptions {
-  size_t threshold = 128u << 20;  // Maximum bytes of a fused operation; 0 disables fusion.
-  bool groups_apart = false;      // Fuse group members only with members of the same group (HOROVOD_DISABLE_GROUP_FUSION).
+  // Maximum bytes of a fused operation; 0 disables fusion.
+  size_t threshold = 128u << 20;
+  // True if a group is fused only with itself, never with other operations (HOROVOD_DISABLE_GROUP_FUSION).
+  bool groups_apart = false;
 };
 
-// A ready operation that becomes a response. Operations with the same `unit` are members of one group: they become
-// ready together and stay together. Operations with different `fence` values are never fused, because the program
-// waited for the first before it submitted the second.
+// Operation that is ready to become a response. Operations with the same `unit` belong to one group: they become ready
+// together and stay together. Operations with different `fence` values are never fused, because the program waited for
+// one before it submitted the other.
 struct Ready {
-  Response response;  // Response with exactly one name.
-  size_t bytes = 0;          // Bytes counted towards the fusion threshold; for an allgather, the size of the result.
+  // Response for this operation alone, with exactly one name.
+  Response response;
+  // Bytes counted towards the fusion threshold. For an allgather, this is the size of the result.
+  size_t bytes = 0;
   uint64_t unit = 0;
   uint64_t fence = 0;
-  uint32_t group_size = 0;  // 0 if the operation is in no group
+  // Number of operations in the group, or 0 if the operation is in no group.
+  uint32_t group_size = 0;
   bool unnamed = false;
   bool grouped() const { return group_size > 0; }
 };
@@ -31,7 +36,7 @@ struct Ready {
 // kind and these fields is one response, whatever its size. A group that needs several responses is fused with nothing
 // else. Responses are ordered by their first members. The result is deterministic.
 std::vector<Response> fuse(std::vector<Ready> ready, const FuseOptions& options);
-// Fuse as above, and return for each response the indices of the operations in it.
+// Fuse as above. Also return, for each response, the indices of its operations in `ready`.
 std::vector<Response> fuse(std::vector<Ready> ready, const FuseOptions& options, std::vector<std::vector<size_t>>* members);
 
 }  // namespace hvd

@@ -18,8 +18,8 @@ std::vector<int64_t> gather_sizes(Kind kind, const std::vector<RankRequest>& by_
 
 namespace {
 
-// Return the bytes counted for fusion; for an allgather, the size of the result. Every rank rejects impossible sizes
-// (check_response.h), so here it is enough that the arithmetic cannot overflow.
+// Return the bytes that count towards the fusion threshold. For an allgather, this is the size of the result. The
+// arithmetic only has to avoid overflow, because every rank rejects impossible sizes (check_response.h).
 size_t bytes_to_fuse(const Request& like, const Response& r) {
   if (r.kind != Kind::allgather || !r.error.ok()) return like.bytes();
   size_t bytes = 0;
@@ -28,7 +28,8 @@ size_t bytes_to_fuse(const Request& like, const Response& r) {
   return bytes * size_of(like.dtype);
 }
 
-// Only the members of a new set request it if the request has a name, so the other ranks are not awaited.
+// True if only the members of a new process set request it. A named request comes from the members alone, so the
+// coordinator must not wait for other ranks.
 bool by_members(const Request& q) { return q.kind == Kind::add_set && !q.unnamed; }
 
 Status no_such_set(const Request& q) {
@@ -67,7 +68,8 @@ void Negotiator::add_request(int rank, Request request, double now) {
 
 bool Negotiator::complete(const Key& key, const Pending& p) const {
   const auto set = table_.sets.find(key.set);
-  if (set == table_.sets.end()) return true;  // the ranks disagree, so this is decided as an error
+  // The set does not exist, so the operation is decided now, as an error.
+  if (set == table_.sets.end()) return true;
   size_t have = p.by_rank.size();
   if (const Request& like = p.by_rank.front().request; by_members(like)) return have >= like.splits.size();
   if (have >= set->second.size()) return true;
@@ -87,7 +89,8 @@ void Negotiator::settle(const Key& key) {
   std::sort(p.by_rank.begin(), p.by_rank.end(), [](const RankRequest& a, const RankRequest& b) { return a.rank < b.rank; });
   const Request& like = p.by_rank.front().request;
   Ready ready;
-  ready.fence = like.fence;  // Use the fence of the set's first rank, because fences are only comparable within one set.
+  // Use the fence of the set's first rank, because fences of different sets are not comparable.
+  ready.fence = like.fence;
   ready.unnamed = like.unnamed;
   ready.response = decide(key, p);
   ready.bytes = bytes_to_fuse(like, ready.response);
@@ -95,7 +98,7 @@ void Negotiator::settle(const Key& key) {
   settle_removed();
 }
 
-// Fail the operations that still wait in a removed set, because they can never complete.
+// Fail the pending operations of removed sets, because these operations can never complete.
 void Negotiator::settle_removed() {
   while (!removed_.empty()) {
     const uint32_t id = removed_.back();
@@ -113,7 +116,7 @@ void Negotiator::settle_removed() {
   }
 }
 
-// Repeat the checks that each rank makes before it sends a request, so that a faulty rank cannot corrupt the decisions.
+// Repeat the checks that each rank makes before it sends a request. This protects the decisions from a faulty rank.
 Status Negotiator::check_requests(const std::vector<RankRequest>& by_rank, const std::vector<int>& members) const {
   for (size_t i = 0; i < by_rank.size(); ++i) {
     const RankRequest& a = by_rank[i];
@@ -179,7 +182,7 @@ Response Negotiator::decide(const Key& key, Pending& p) {
   return r;
 }
 
-// Return the groups that ranks name for an operation. There are several only if the ranks disagree.
+// Return the groups that ranks name for an operation. There is more than one only if the ranks disagree.
 std::set<Negotiator::GroupKey> Negotiator::groups_of(const Key& key, const Pending& p) {
   std::set<GroupKey> groups;
   for (const RankRequest& a : p.by_rank) {
@@ -195,8 +198,8 @@ void Negotiator::push(Ready ready, uint64_t unit) {
   ready_.push_back(std::move(ready));
 }
 
-// Emit an operation that all ranks have requested. A group member is held until all other members are complete. One
-// failed member fails the whole group before any part of it runs, so the program can retry the whole group.
+// Emit an operation that all ranks have requested. Hold a group member until all other members are complete. If one
+// member fails, fail the whole group before any member runs, so that the program can retry the whole group.
 void Negotiator::emit(const Key& key, Ready ready) {
   const auto it = pending_.find(key);
   const std::set<GroupKey> groups = groups_of(key, it->second);
@@ -227,7 +230,7 @@ void Negotiator::emit(const Key& key, Ready ready) {
   push(std::move(ready), groups.empty() ? ++units_ : units_);
 }
 
-// Emit the held members of a group.
+// Emit the held members of a group, or fail them if the group has failed.
 void Negotiator::release(const GroupKey& key, Group* group) {
   std::vector<Ready> members;
   uint64_t fence = 0;
@@ -241,12 +244,14 @@ void Negotiator::release(const GroupKey& key, Group* group) {
   ++units_;
   for (Ready& member : members) {
     if (!group->error.ok()) member.response.error = group->error.with("group '" + key.name + "'");
-    member.fence = fence;  // Another thread may have waited for a different operation while this one submitted the group.
+    // Give all members one fence. Another thread may have waited for an unrelated operation while this group was
+    // submitted.
+    member.fence = fence;
     push(std::move(member), units_);
   }
 }
 
-// Fail the held members of every group that contains this operation.
+// Fail the held members of every group that contains the operation `key`.
 void Negotiator::spoil(const Key& key, const Status& why) {
   for (const GroupKey& g : groups_of(key, pending_.at(key))) {
     Group& group = groups_[g];
@@ -274,7 +279,7 @@ void Negotiator::join(int rank, uint8_t frontend, double now) {
   ready.response.shapes = {{}};
   ready.response.sizes = {rank};
   joined_.erase(frontend);
-  // Unnamed operations are numbered from 0 again after a join.
+  // Forget errors for late requests: after a join, unnamed operations are numbered from 0 again.
   std::erase_if(answered_, [frontend](const auto& entry) { return entry.first.set == 0 && entry.first.frontend == frontend; });
   push(std::move(ready), ++units_);
 }
@@ -298,7 +303,7 @@ void Negotiator::clear_pending() {
 }
 
 bool Negotiator::may_be_scheduled(const std::vector<Ready>& period) const {
-  // Members that arrive later must fail with their group's error, which clear_pending() would drop.
+  // clear_pending() would drop the error of a failed group, but members that arrive later must fail with this error.
   for (const auto& [key, group] : groups_) {
     if (!group.error.ok()) return false;
   }
@@ -330,7 +335,8 @@ std::vector<Negotiator::Waiting> Negotiator::waiting(double since) const {
     if (set == table_.sets.end()) return;
     Waiting w{name, key.set, first, std::move(ready), {}};
     std::sort(w.ready.begin(), w.ready.end());
-    const std::vector<int>& left = joined(key.frontend);  // ranks that have joined and are therefore not awaited
+    // Ranks that have joined. The coordinator does not wait for them.
+    const std::vector<int>& left = joined(key.frontend);
     for (int r : set->second) {
       if (like && by_members(*like) && !std::binary_search(like->splits.begin(), like->splits.end(), r)) continue;
       if (std::binary_search(w.ready.begin(), w.ready.end(), r) || std::find(left.begin(), left.end(), r) != left.end()) continue;
@@ -338,7 +344,8 @@ std::vector<Negotiator::Waiting> Negotiator::waiting(double since) const {
     }
     out.push_back(std::move(w));
   };
-  std::set<GroupKey> told;  // groups with a missing operation that this list already reports by its name
+  // Groups whose missing operation is already in this list by name.
+  std::set<GroupKey> told;
   for (const auto& [key, p] : pending_) {
     if (p.decided) continue;
     for (const GroupKey& g : groups_of(key, p)) told.insert(g);

@@ -1,4 +1,4 @@
-// Negotiator of the coordinator: collects the ranks' requests and decides which operations are ready, and in which
+// Negotiator of the coordinator. It collects the ranks' requests and decides which operations are ready and in which
 // order. It does no I/O, starts no threads, and receives the time as an argument.
 //
 // One negotiator serves all process sets, so operations have one total order and overlapping sets cannot deadlock
@@ -28,23 +28,24 @@ class Negotiator {
   // Record that `rank` is ready for `request`.
   void add_request(int rank, Request request, double now);
 
-  // Take the operations that became ready since the last call, in order and not yet fused.
+  // Return the operations that have become ready since the last call, in order and not yet fused.
   std::vector<Ready> take_ready();
 
-  // Drop all requests that are not ready, because a schedule takes over. Ranks send them again if the schedule ends.
+  // Drop all requests that are not ready, because a schedule takes over. Ranks send these requests again if the
+  // schedule ends.
   void clear_pending();
-  // True if any operation or join waits for ranks.
+  // True if any operation or join is waiting for ranks.
   bool has_pending() const { return !pending_.empty() || !joined_.empty(); }
   bool anyone_joined() const { return !joined_.empty(); }
-  // True if a schedule of `period` covers all pending operations. If it did not, a rank that has submitted an operation
-  // outside the schedule would revoke every schedule at once, and the stall check would never see a stalled operation.
+  // True if a schedule of `period` covers all pending operations. Otherwise, the ranks that submitted the other
+  // operations would revoke every schedule immediately, and the stall check would never see a stalled operation.
   bool may_be_scheduled(const std::vector<Ready>& period) const;
 
   const ProcessSetTable& sets() const { return table_; }
 
-  // Return the operations that have waited since before `since`, and the ranks that they wait for; used by the stall
-  // check. This covers every request without a response: operations that some ranks have not requested, groups with
-  // members that no rank has submitted, and joins if nothing else was decided since.
+  // Operation that has waited too long, and the ranks that it waits for. Used by the stall check. It covers every
+  // request without a response: operations that some ranks have not requested, groups with members that no rank has
+  // submitted, and joins if nothing else has been decided since.
   struct Waiting {
     std::string name;
     uint32_t set;
@@ -52,12 +53,13 @@ class Negotiator {
     std::vector<int> ready, missing;
   };
   std::vector<Waiting> waiting(double since) const;
-  // Return the keys (see key_of()) of all operations that still wait.
+  // Return the keys (see key_of()) of all pending operations.
   std::vector<std::string> keys() const;
 
-  // Fail operations that can never become ready because the ranks' programs have diverged: operations of different
-  // kinds with the same base name that disjoint sets of ranks requested before `since`. Groups with the same name but
-  // different sizes fail in the same way. take_ready() returns the errors, which name both operations.
+  // Fail operations that can never become ready because the ranks' programs have diverged. Two operations diverge if
+  // they have the same base name but different kinds, and disjoint sets of ranks requested them before `since`. Groups
+  // with the same name but different sizes diverge in the same way. take_ready() returns the errors, which name both
+  // operations.
   void fail_diverged(double since);
 
  private:
@@ -70,32 +72,42 @@ class Negotiator {
   struct Pending {
     std::vector<RankRequest> by_rank;
     double first = 0;
-    std::optional<Ready> decided;  // set once all ranks have requested the operation; held until its group is complete
+    // Set once all ranks have requested the operation, and held until its group is complete.
+    std::optional<Ready> decided;
   };
   struct GroupKey {
     uint32_t set;
     uint8_t frontend;
-    uint32_t size;  // part of the key, because ranks that disagree about the size mean different groups
+    // Part of the key, because ranks that disagree about a group's size mean different groups.
+    uint32_t size;
     std::string name;
     auto operator<=>(const GroupKey&) const = default;
   };
   struct Group {
-    uint32_t decided = 0;   // Number of members that all ranks have requested.
-    std::vector<Key> held;  // Members that are decided and held in pending_.
-    Status error;           // First error of a member; all others fail with it.
-    bool over = false;      // True if ranks disagree about the group's size.
+    // Number of the group's operations that all ranks have requested.
+    uint32_t decided = 0;
+    // Keys of the group's operations that are decided and wait in pending_.
+    std::vector<Key> held;
+    // First error of an operation in the group. All other operations of the group fail with it.
+    Status error;
+    // True if ranks disagree about the group's size.
+    bool over = false;
   };
   struct Answered {
     Status why;
-    std::set<int> ranks;         // Ranks that have requested the operation.
-    std::set<GroupKey> groups;   // Groups that have counted the operation.
+    // Ranks that have requested the failed operation.
+    std::set<int> ranks;
+    // Groups that have counted the failed operation.
+    std::set<GroupKey> groups;
   };
   struct Joined {
-    std::vector<int> ranks;  // ranks in order of joining; not empty
+    // Ranks in order of joining; never empty.
+    std::vector<int> ranks;
     double last = 0;
   };
 
-  void settle(const Key& key);         // Decide the operation if it is ready now.
+  // Decide the operation if all ranks that it needs have requested it.
+  void settle(const Key& key);
   bool complete(const Key& key, const Pending& p) const;
   Response decide(const Key& key, Pending& p);
   Status check_requests(const std::vector<RankRequest>& by_rank, const std::vector<int>& members) const;
@@ -116,22 +128,26 @@ class Negotiator {
   int world_;
   std::vector<std::string> labels_;
   ProcessSetTable table_;
-  // All requests without a response. An operation that is neither here nor in joined_ is not waiting.
+  // All requests without a response. Every waiting operation is either here or in joined_.
   std::map<Key, Pending> pending_;
-  std::map<GroupKey, Group> groups_;   // Groups with at least one decided member.
-  bool any_over_ = false;              // True if any group has `over` set.
-  // Operations failed by fail_rest(). A rank that requests one of them later submitted it before the error arrived.
+  // Groups with at least one decided operation.
+  std::map<GroupKey, Group> groups_;
+  // True if any group has `over` set.
+  bool any_over_ = false;
+  // Operations failed by fail_rest(). A rank that still requests one submitted it before the error arrived, and gets
+  // the same error.
   std::map<Key, Answered> answered_;
-  std::map<uint8_t, Joined> joined_;   // Joins that wait for ranks, keyed by frontend.
-  double now_ = 0;                     // Time of the last request, in seconds.
+  // Joins that wait for ranks, keyed by frontend.
+  std::map<uint8_t, Joined> joined_;
+  // Time of the last request in seconds.
+  double now_ = 0;
   double last_decision_ = 0;
   std::vector<Ready> ready_;
   std::vector<uint32_t> removed_;
   uint64_t units_ = 0;
 };
 
-// Return the sizes of a response whose result depends on every rank's request. `members` lists the global ranks in set
-// order.
+// Return the sizes for a response that depends on every rank's request. `members` lists the global ranks in set order.
 std::vector<int64_t> gather_sizes(Kind kind, const std::vector<RankRequest>& by_rank, const std::vector<int>& members);
 
 }  // namespace hvd

@@ -7,8 +7,8 @@
 namespace hvd {
 namespace {
 
-// Return the base name of an operation. "allreduce.loss" and "broadcast.loss" share the base "loss", and so do the
-// members of a group named "loss"; all unnamed operations share one base.
+// Return the base name of an operation. "allreduce.loss" and "broadcast.loss" share the base "loss", as do the members
+// of a group named "loss". All unnamed operations share one base.
 std::string base_of(const Request& q) {
   if (q.unnamed) return "\n";
   for (const std::string& prefix : {std::string(name_of(q.kind)) + ".", "grouped_" + std::string(name_of(q.kind)) + "."}) {
@@ -19,11 +19,12 @@ std::string base_of(const Request& q) {
 
 }  // namespace
 
-// Find groups with one name and different sizes for which every rank of the set already waits. Such groups may have no
-// member name in common, so comparing members would never detect them.
+// Find groups that have the same name but different sizes, and that every rank of the set waits for. The members of
+// such groups can have entirely different names, so comparing members would not detect them.
 std::vector<std::pair<Negotiator::Key, Status>> Negotiator::unlike_groups(double since) const {
   struct Spoken {
-    std::map<int, std::set<uint32_t>> sizes;  // group sizes requested by each rank
+    // Group sizes that each rank requested.
+    std::map<int, std::set<uint32_t>> sizes;
     std::vector<Key> members;
   };
   std::map<std::tuple<uint32_t, uint8_t, std::string>, Spoken> groups;
@@ -73,19 +74,20 @@ Ready failure_of(const Request& like, const Status& why) {
 
 }  // namespace
 
-// Fail a pending operation unless its response has already been decided.
+// Fail a pending operation, unless the coordinator has already decided its response.
 void Negotiator::fail(const Key& key, const Status& why) {
   const auto it = pending_.find(key);
   if (it == pending_.end() || it->second.decided) return;
   emit(key, failure_of(it->second.by_rank.front().request, why));
 }
 
-// Fail unnamed members of groups whose sizes differ between ranks. Do not wait until it is certain that the other ranks
-// never request them: by then the ranks' next unnamed operations would be matched with these members. A rank that has
-// already submitted such a member gets its error when it requests it.
+// Fail the unnamed members of groups whose sizes differ between ranks. Do so without waiting for the other ranks:
+// later, their next unnamed operations would be matched with these members. A rank that has already submitted such a
+// member gets the error when its request arrives.
 void Negotiator::fail_rest() {
   if (!any_over_) return;
-  // Maximum number of failed names to remember. A rank that receives the error before it uses the name never sends it.
+  // Maximum number of failed names to remember. A rank that receives an error before it uses the name never sends a
+  // request.
   constexpr size_t kAnswered = 1024;
   std::vector<std::pair<Key, Status>> rest;
   for (const auto& [key, p] : pending_) {
@@ -108,8 +110,8 @@ void Negotiator::fail_rest() {
   any_over_ = std::any_of(groups_.begin(), groups_.end(), [](const auto& entry) { return entry.second.over; });
 }
 
-// Answer a rank that requests an operation after it has failed. A rank that already got the answer has no operation of
-// that name in flight any more.
+// Send the error of a failed operation to a rank that requests the operation late. Each rank gets the error only once,
+// because its next request with the same name is a new operation.
 bool Negotiator::answer_late(const Key& key, int rank, const Request& request) {
   const auto it = answered_.find(key);
   if (it == answered_.end() || !request.unnamed || !it->second.ranks.insert(rank).second) return false;
@@ -148,8 +150,8 @@ void Negotiator::fail_diverged(double since) {
       failed.emplace_back(b->first, error);
     }
   }
-  // Members of a failed group that only some ranks know, because the ranks disagree about the group's size or members.
-  // No other rank will request these members.
+  // Fail the other members of a failed group. The ranks disagree about the group's size or members, so no other rank
+  // will request them.
   std::set<GroupKey> over;
   const auto has_failed = [this](const GroupKey& g) {
     const auto group = groups_.find(g);
@@ -172,8 +174,8 @@ void Negotiator::fail_diverged(double since) {
       if (!groups_.count(g)) whole.insert(g);
     }
   }
-  // These groups have had more members than their size, so later operations with the same names must not count as
-  // members.
+  // Forget these groups. They have received more members than their size, so later operations with the same names must
+  // start new groups.
   for (const GroupKey& g : whole) groups_.erase(g);
 }
 

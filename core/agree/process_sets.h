@@ -1,4 +1,4 @@
-// Table of the existing process sets, as decided by the coordinator. Does no I/O and starts no threads.
+// Table of the existing process sets, as decided by the coordinator. It does no I/O and starts no threads.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -8,16 +8,18 @@
 
 namespace hvd {
 
-struct ProcessSetTable {  // maps id to sorted global ranks; equal on every rank
+// Global ranks of each set in ascending order, keyed by the set's id. Equal on every rank.
+struct ProcessSetTable {
   std::map<uint32_t, std::vector<int>> sets;
-  uint64_t generation = 0;  // Generation number of the newest set, see NodeGroup.
+  // Generation number of the newest set (see NodeGroup).
+  uint64_t generation = 0;
 
   uint32_t lowest_free_id() const;
   // Return the id of the set that contains exactly these ranks, or -1.
   int64_t find(const std::vector<int>& ranks) const;
 
-  // Add the set of `ranks`. `world` is the number of ranks in the job. `sizes` receives the values of the response: id,
-  // generation and ranks.
+  // Add the set of `ranks`. `world` is the number of ranks in the job. `sizes` receives the id, the generation and the
+  // ranks of the new set, as in a response.
   Status add(const std::vector<int64_t>& ranks, int world, std::vector<int64_t>* sizes);
   // Remove a set. Return false if it does not exist or is the global set.
   bool remove(uint32_t id);

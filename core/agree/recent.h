@@ -1,5 +1,5 @@
-// This rank's requests of recently negotiated operations. A schedule contains only names, so each rank looks up its own
-// requests here. Does no I/O and starts no threads.
+// Recent requests of this rank. A schedule contains only names, so each rank looks up its own requests here. It does no
+// I/O and starts no threads.
 #pragma once
 #include <cstdint>
 #include <deque>
@@ -13,11 +13,12 @@ namespace hvd {
 
 class RecentRequests {
  public:
-  // `capacity` is the maximum number of operations in a schedule; with 0 there are no schedules and nothing is stored.
+  // `capacity` is the maximum number of operations in a schedule. If it is 0, schedules are disabled and nothing is
+  // stored.
   explicit RecentRequests(size_t capacity) : capacity_(capacity) {}
 
   void remember(const Request& request);
-  // Return null if the request is unknown or was evicted.
+  // Return the latest request with this key, or null if it is unknown or was evicted.
   const Request* find(const std::string& key) const;
 
  private:
@@ -28,7 +29,8 @@ class RecentRequests {
   size_t capacity_;
   uint64_t stamps_ = 0;
   std::unordered_map<std::string, Entry> by_key_;
-  std::deque<std::pair<uint64_t, std::string>> by_age_;  // An entry is stale if its stamp is older than the newest stamp of its key.
+  // Stamp and key of each request, oldest first. An entry is stale if its key has a newer stamp.
+  std::deque<std::pair<uint64_t, std::string>> by_age_;
 };
 
 }  // namespace hvd

@@ -16,7 +16,7 @@ const char* name_of(Kind kind) {
 std::string unnamed_prefix(Kind kind) { return std::string(name_of(kind)) + ".noname."; }
 
 int64_t Request::elements() const {
-  // Checked first so that the product cannot overflow.
+  // Check for zero dimensions first, so that the product cannot overflow.
   if (std::find(shape.begin(), shape.end(), 0) != shape.end()) return 0;
   int64_t n = 1;
   for (int64_t d : shape) n *= d;
@@ -95,7 +95,7 @@ void put(Writer& w, const Request& r) {
   w.put(r.fence);
 }
 
-// True if no dimension is negative and the size fits the address space, so that later products cannot overflow.
+// True if no dimension is negative and the tensor fits the address space. Later products then cannot overflow.
 bool possible(const std::vector<int64_t>& shape) {
   constexpr int64_t kMaxElements = int64_t{1} << 58;
   if (std::any_of(shape.begin(), shape.end(), [](int64_t d) { return d < 0; })) return false;
@@ -180,7 +180,8 @@ void get(Reader& r, Response* p) {
   r.get(&p->payload);
 }
 
-constexpr size_t kLeastBytes = 48;  // minimum bytes of an encoded request or response
+// Minimum bytes of an encoded request or response.
+constexpr size_t kLeastBytes = 48;
 
 template <class T>
 void encode_all(const std::vector<T>& items, std::string* out) {

@@ -17,8 +17,8 @@ Schedule make_schedule(uint64_t id, std::vector<Ready> period, const FuseOptions
   }
   std::vector<std::vector<size_t>> members;
   std::vector<Response> responses = fuse(period, options, &members);
-  // Bucket of each unit (Ready::unit). A group that needs several responses is fused with nothing else, so each of
-  // these responses belongs to that group alone.
+  // Bucket of each unit (Ready::unit). All responses of a unit belong to the same bucket: a group that needs several
+  // responses is fused with nothing else.
   std::map<uint64_t, size_t> bucket_of;
   for (size_t i = 0; i < responses.size(); ++i) {
     const Ready& first = period[members[i].front()];
@@ -54,7 +54,7 @@ void encode(const Schedule& s, std::string* out) {
 
 namespace {
 
-// True if the parts of the bucket have the same names as its entries.
+// True if the responses of the bucket name exactly its entries.
 bool belongs(const Schedule::Bucket& bucket, const std::vector<ScheduleEntry>& entries) {
   size_t at = 0;
   for (const Response& part : bucket.parts) {
@@ -81,9 +81,11 @@ bool decode(const std::string& bytes, Schedule* s) {
     r.get(&e.unnamed);
     r.get(&e.frontend);
   }
-  s->buckets.resize(r.count(8 + 48));  // Minimum encoded size of a bucket: its entries and its part count here, its parts below.
+  // Minimum encoded bytes of a bucket: 8 for its entries and its number of parts, 48 for one part.
+  s->buckets.resize(r.count(8 + 48));
   std::vector<bool> placed(s->entries.size());
-  std::vector<uint32_t> parts;  // number of parts of each bucket
+  // Number of responses in each bucket.
+  std::vector<uint32_t> parts;
   size_t total = 0;
   for (auto& b : s->buckets) {
     r.get(&b.entries);
@@ -101,8 +103,8 @@ bool decode(const std::string& bytes, Schedule* s) {
       placed[e] = true;
     }
   }
-  // Every operation must be in exactly one bucket. There must be at least one bucket, because positions are taken
-  // modulo the number of buckets.
+  // Every operation must be in exactly one bucket. At least one bucket must exist, because positions are taken modulo
+  // the number of buckets.
   if (!r.ok() || s->buckets.empty() || std::find(placed.begin(), placed.end(), false) != placed.end()) return false;
   std::vector<Response> responses;
   const char* at = r.at();

@@ -1,19 +1,19 @@
-// Steady state without negotiation. Training repeats the same tensors step after step. Once the coordinator has seen
-// the same list of operations twice, it proposes the list as a schedule, which all ranks adopt at the same place in the
-// order of operations. From then on a bucket (one fused operation) starts once its tensors have been submitted on every
-// rank. Buckets start in the schedule's order, and no message describes them. A rank that deviates revokes the
+// Schedules: execution without negotiation. Training repeats the same tensors step after step. Once the coordinator has
+// seen the same list of operations twice, it proposes the list as a schedule. All ranks adopt it at the same place in
+// the order of operations. From then on, a bucket (one fused operation) starts once every rank has submitted its
+// tensors. Buckets start in the schedule's order, without messages that describe them. A rank that deviates revokes the
 // schedule, and all ranks return to negotiation (engine/schedule_sync.h).
 //
 // A schedule goes through these steps:
-//   1. On rank 0, the ScheduleDetector sees two equal periods in the decisions. make_schedule() builds the schedule,
-//      which is sent in its place in the order of decisions.
-//   2. On each rank, decode() reads it, and a ScheduleCursor follows it bucket after bucket and round after round.
-//   3. A rank that deviates revokes it. The detector then waits before it proposes the next one, and waits longer if
-//      schedules do not last.
+//   1. On rank 0, the ScheduleDetector sees two equal periods in the decisions. make_schedule() builds the schedule.
+//      Rank 0 sends it at its place in the order of decisions.
+//   2. On each rank, decode() reads the schedule. A ScheduleCursor follows it bucket by bucket, round after round.
+//   3. A rank that deviates revokes the schedule. The detector then waits before it proposes the next one, and waits
+//      longer if schedules do not last.
 //
-// This file defines a schedule, its encoding and its construction. The coordinator detects repetition
-// (schedule_detector.h), and every rank follows a schedule with a cursor (schedule_cursor.h). None of this does I/O or
-// starts threads.
+// This file defines a schedule, its encoding and its construction. ScheduleDetector (schedule_detector.h) detects
+// repetition on the coordinator, and every rank follows a schedule with a ScheduleCursor (schedule_cursor.h). These
+// classes do no I/O and start no threads.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -24,12 +24,13 @@
 
 namespace hvd {
 
-// One operation of the schedule. Requests can differ between ranks (in the first dimension of an allgather), so each
-// rank keeps its own. Everything that is equal on all ranks is in the parts of the bucket.
+// One operation of a schedule. The bucket's responses hold everything that is equal on all ranks. Each rank keeps its
+// own request, because requests can differ in the first dimension of an allgather.
 struct ScheduleEntry {
   uint32_t set = 0;
   Kind kind = Kind::allreduce;
-  std::string name;  // name of the operation when it was negotiated
+  // Name of the operation during negotiation.
+  std::string name;
   bool unnamed = false;
   uint8_t frontend = 0;
 };
@@ -37,17 +38,19 @@ struct ScheduleEntry {
 // Operations in a fixed order that all ranks repeat without negotiation, grouped into buckets.
 struct Schedule {
   uint64_t id = 0;
-  // Unit of execution, which starts as a whole: one response, or all responses of a group that needs several. A rank
-  // never leaves the schedule in the middle of a bucket.
+  // Unit of execution that starts as a whole: one response, or all responses of a group that needs several. A rank
+  // never leaves a schedule in the middle of a bucket.
   struct Bucket {
-    std::vector<Response> parts;  // Parts of one process set, executed one after the other.
-    std::vector<uint32_t> entries;  // Indices into Schedule::entries, in the order of the parts' names.
+    // Responses to execute one after the other, all for the same process set.
+    std::vector<Response> parts;
+    // Indices into Schedule::entries, in the order of the names in `parts`.
+    std::vector<uint32_t> entries;
     uint32_t set() const { return parts.front().set; }
   };
   std::vector<ScheduleEntry> entries;
   std::vector<Bucket> buckets;
 };
-// Append the encoded schedule to `out`. decode() returns false if encode() cannot have written the bytes.
+// Append the encoded schedule to `out`. decode() returns false for bytes that encode() could not have produced.
 void encode(const Schedule& schedule, std::string* out);
 bool decode(const std::string& bytes, Schedule* out);
 

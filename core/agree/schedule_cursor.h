@@ -1,12 +1,12 @@
-// Position of one rank in a schedule. It matches submissions with entries and knows for how many buckets this rank is
-// ready. Does no I/O and starts no threads.
+// Position of this rank in a schedule. The cursor matches submissions with entries and counts the buckets for which
+// this rank is ready. It does no I/O and starts no threads.
 //
 // A submission goes through these steps:
-//   1. find() returns its entry, if there is one.
-//   2. offer() puts it into the slot of the entry, where it waits. If the schedule expects another request, the rank
+//   1. find() returns the submission's entry, if the schedule has one.
+//   2. offer() stores the submission in the slot of the entry. If the schedule expects a different request, the rank
 //      leaves the schedule.
-//   3. take() takes it, together with its whole bucket, and it runs.
-//   4. finish() marks it as done.
+//   3. take() removes the submission together with the rest of its bucket, and the bucket runs.
+//   4. finish() marks the submission as executed.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -21,59 +21,65 @@ namespace hvd {
 // Not thread-safe.
 class ScheduleCursor {
  public:
-  // `requests` holds this rank's request for each entry, taken from the last negotiated step; null where this rank
-  // takes no part.
+  // `requests` holds this rank's request for each entry, taken from the last negotiated step, or null if this rank
+  // takes no part in the entry.
   ScheduleCursor(std::shared_ptr<const Schedule> schedule, std::vector<const Request*> requests);
 
   const Schedule& schedule() const { return *schedule_; }
 
-  // Return the entry to which a submission of this kind and name belongs, or kNoEntry.
+  // Return the entry that matches a submission of this kind and name, or kNoEntry.
   static constexpr uint32_t kNoEntry = UINT32_MAX;
   uint32_t find(const Request& request) const;
-  // True if an operation with this entry's name is in flight, that is offered but not yet passed to finish(). An
-  // unnamed entry can be in flight several times.
+  // True if an operation of this entry is in flight: offered but not yet passed to finish(). An unnamed entry can have
+  // several operations in flight.
   bool busy(uint32_t entry) const;
   // True if the name of this entry occurs several times in a round.
   bool repeated(uint32_t entry) const { return slots_[entry].stream != nullptr; }
   // Offer a submission for the entry that find() returned. Return false, and store nothing, if the schedule expects a
-  // different request. `token` is opaque. `completed` is set to true if this submission completed a bucket.
+  // different request. `token` is opaque to the cursor. `completed` is set to true if this submission completed a
+  // bucket.
   bool offer(uint32_t entry, const Request& request, void* token, bool* completed);
-  // Offer an operation whose request was accepted for this entry before; nothing is compared. Not for repeated() names.
+  // Offer a submission whose request was accepted for this entry before, without comparing it again. Not for repeated()
+  // names.
   void offer_again(uint32_t entry, void* token, bool* completed);
 
-  // Return the number of consecutive buckets, from the first of the first round, that this rank has submitted
-  // completely.
+  // Return the number of buckets that this rank has submitted completely, counted from the start of the schedule
+  // without gaps.
   uint64_t ready() const { return ready_; }
   uint64_t executed() const { return executed_; }
-  // Take the next bucket. `tokens` receives the tokens of its entries in order, with null where this rank takes no
+  // Take the next bucket. `tokens` receives the token of each entry, or null for an entry in which this rank takes no
   // part.
   const Schedule::Bucket& take(std::vector<void*>* tokens);
-  // Mark the operation taken for this entry as executed.
+  // Mark the operation of this entry as executed.
   void finish(uint32_t entry) { slots_[entry].running = false; }
 
-  // Return what take() would return, without taking it.
+  // Return the same bucket and tokens as take(), but leave them in place.
   const Schedule::Bucket& peek(std::vector<void*>* tokens) const;
 
-  // True if this operation waits in the schedule and its bucket is incomplete on this rank, so the caller must not just
-  // wait.
+  // True if this operation waits in a bucket that this rank has not completed. The caller must then leave the schedule,
+  // because waiting alone would never end.
   bool stuck(const void* token) const;
   // Return all tokens that were offered but not taken.
   std::vector<void*> outstanding() const;
 
  private:
-  // Entries that can only be told apart by their order: unnamed entries, and entries with a repeated name.
+  // Entries that only their order distinguishes: unnamed entries, and entries with a repeated name.
   struct Stream {
-    std::vector<uint32_t> entries;  // entries, in the order of submission
+    // Entries of the stream in the order of submission.
+    std::vector<uint32_t> entries;
     uint64_t seen = 0;
     uint32_t next() const { return entries[seen % entries.size()]; }
     uint32_t previous() const { return entries[(seen + entries.size() - 1) % entries.size()]; }
   };
   struct Slot {
-    Request request;             // Request that the schedule expects.
-    std::vector<void*> waiting;  // Tokens that wait in this slot, one per round; rarely more than one.
+    // Request that the schedule expects for this entry.
+    Request request;
+    // Tokens that wait for execution, one per round. There is rarely more than one.
+    std::vector<void*> waiting;
     uint32_t bucket = 0;
     bool mine = false;
-    bool running = false;  // number of tokens that are taken but not finished
+    // True if a token has been taken but not finished.
+    bool running = false;
     Stream* stream = nullptr;
   };
   void add(uint32_t entry, void* token, bool* completed);
@@ -82,9 +88,12 @@ class ScheduleCursor {
 
   std::shared_ptr<const Schedule> schedule_;
   std::vector<Slot> slots_;
-  std::vector<uint32_t> missing_;  // For each bucket, the number of this rank's entries that have no waiting token.
-  std::unordered_map<std::string, Stream> by_name_;    // Streams of named entries, keyed by set, frontend and name (make_key()).
-  std::unordered_map<uint64_t, Stream> unnamed_;       // Streams of unnamed entries, keyed by stream_of().
+  // For each bucket, the number of this rank's entries without a waiting token.
+  std::vector<uint32_t> missing_;
+  // Streams of named entries, keyed by set, frontend and name (make_key()).
+  std::unordered_map<std::string, Stream> by_name_;
+  // Streams of unnamed entries, keyed by stream_of().
+  std::unordered_map<uint64_t, Stream> unnamed_;
   uint64_t ready_ = 0;
   uint64_t executed_ = 0;
   mutable std::string key_;

@@ -6,10 +6,11 @@ namespace hvd {
 
 void ScheduleDetector::reset() { log_.clear(); }
 
-// Number of operations after which short periods are proposed again, because the program may have entered another
-// phase.
+// Number of operations after which the detector proposes short periods again, because the program may have entered
+// another phase.
 constexpr size_t kRecovery = 128;
-// A schedule that lasted for fewer operations than this was probably only a part of a longer period.
+// Minimum number of operations for which a good schedule lasts. A schedule that ended earlier was probably part of a
+// longer period.
 constexpr uint64_t kBrief = 1024;
 
 void ScheduleDetector::note_revoked(uint64_t rounds, size_t operations) {
@@ -19,9 +20,9 @@ void ScheduleDetector::note_revoked(uint64_t rounds, size_t operations) {
   if (rounds >= kLasting) {
     failures_ = 0;
     least_ = 1;
-    // A recurring interruption, such as a barrier after every twenty equal calls, makes each short schedule pay off but
-    // hides the longer period that would last. Search for the longer period only occasionally, so that a program
-    // without one does not pay for the search.
+    // Require a longer period after several short-lived schedules. For example, a barrier after every twenty equal
+    // calls makes each short schedule worthwhile, but hides the longer period. Search for a longer period only
+    // occasionally, so that programs without one do not pay for the search.
     const bool brief = rounds * operations < kBrief;
     brief_ = brief ? brief_ + 1 : 0;
     if (!brief) patience_ = kBriefPatience;
@@ -51,8 +52,9 @@ void ScheduleDetector::feed(const Ready& ready, uint64_t identity) {
   }
 }
 
-// Return the shape of a period in a form that races between ranks cannot change. For each process set, the operations
-// between two waits of the program are sorted, and these sections stay in order. Unnamed operations keep their order.
+// Return a canonical form of a period that races between ranks cannot change. Split each process set's operations at
+// the points where the program waits, and sort each section by identity. Keep the order of the sections and of unnamed
+// operations.
 ScheduleDetector::Shape ScheduleDetector::shape_of(size_t from, size_t count) const {
   Shape shape;
   std::map<uint32_t, uint64_t> fence;
@@ -72,7 +74,7 @@ ScheduleDetector::Shape ScheduleDetector::shape_of(size_t from, size_t count) co
   return shape;
 }
 
-// True if the last p operations consist of several repetitions of a shorter period that is too short to be proposed.
+// True if the last p operations repeat a shorter period that is too short to be proposed.
 bool ScheduleDetector::repeats_within(size_t p) const {
   const size_t n = log_.size();
   auto sum = [&](size_t from, size_t to) {
@@ -104,7 +106,8 @@ bool ScheduleDetector::ambiguous(size_t p) const {
   return false;
 }
 
-// True at an operation before which the program had waited for everything, and which does not continue a group.
+// True if a period can begin at this operation: the program had waited for all earlier operations, and the operation
+// does not continue a group.
 bool ScheduleDetector::may_begin(size_t at) const {
   const Ready &before = log_[at - 1].ready, &here = log_[at].ready;
   return before.fence != here.fence && !(here.grouped() && before.unit == here.unit);

@@ -1,6 +1,6 @@
-// Word in shared memory with which a rank publishes its position in a running schedule to the other ranks of its node
-// (engine/schedule_sync.h), and the evaluation of all these words. tests/core/agree/schedule_word_test.cc explores
-// every interleaving of their loads and stores.
+// Shared-memory word with which a rank publishes its position in a running schedule to the other ranks of its node
+// (engine/schedule_sync.h). This file also evaluates the words of all ranks. tests/core/agree/schedule_word_test.cc
+// explores every interleaving of their loads and stores.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -8,12 +8,12 @@
 
 namespace hvd {
 
-// Position of a rank that takes no part in any bucket. No rank waits for it.
+// Position of a rank that takes no part in any bucket. Other ranks do not wait for this rank.
 inline constexpr int kPositionBits = 38;
 inline constexpr uint64_t kNoPart = (uint64_t{1} << kPositionBits) - 1;
 
-// Layout, from the top: 25 bits of schedule id, the frozen bit, and the position. The rank is ready for all lower
-// positions. A frozen word changes only when it gets another id.
+// Layout from the highest bit: 25 bits of schedule id, the frozen bit, then the position. The rank is ready for all
+// buckets below its position. A frozen word changes only when it gets another id.
 struct ScheduleWord {
   uint64_t bits = 0;
 
@@ -26,12 +26,12 @@ struct ScheduleWord {
   bool ready(uint64_t id, uint64_t position) const { return of_schedule(id) && this->position() > position; }
 };
 
-// Return the first position for which some member was not ready; the schedule ends there. `words` holds the frozen word
-// of each local rank, and `members` the members of each bucket. At least one rank must take part in the schedule.
+// Return the first position for which some rank was not ready. The schedule ends there. `words` holds the frozen word
+// of each local rank, and `members` the ranks of each bucket. At least one rank must take part in the schedule.
 inline uint64_t last_position(std::span<const ScheduleWord> words, const std::vector<std::vector<int>>& members) {
   uint64_t at = kNoPart;
   for (const ScheduleWord& w : words) at = w.position() < at ? w.position() : at;
-  // The result is at most one round after the slowest rank's position.
+  // Stop at most one round after the slowest rank's position.
   for (;; ++at) {
     for (int rank : members[at % members.size()]) {
       if (words[static_cast<size_t>(rank)].position() <= at) return at;

@@ -10,7 +10,7 @@ namespace {
 
 constexpr size_t kNamesShown = 6;
 
-// Return the name without line breaks or other control characters, so that it fits on one line.
+// Replace line breaks and other control characters in the name, so that it fits on one line.
 std::string on_a_line(const std::string& name) {
   std::string out;
   for (const char c : name) {
@@ -40,7 +40,8 @@ Status StallCheck::check(const Negotiator& negotiator, double now, const LogSink
   const auto waiting = negotiator.waiting(now - (warning_ > 0 ? warning_ : shutdown_));
   if (waiting.empty()) return {};
 
-  std::map<int, std::vector<std::string>> missing;  // operations that wait for each rank
+  // Operations that wait for each rank.
+  std::map<int, std::vector<std::string>> missing;
   bool ended = false;
   double longest = 0;
   for (const auto& w : waiting) {
@@ -85,7 +86,7 @@ Status LocalStallCheck::check(const std::vector<Waiting>& waiting, const std::st
   last_look_ = now;
   const bool may_end = shutdown_ > 0 && shutdown_ >= warning_;
   const double first = (warning_ > 0 ? warning_ : shutdown_) + grace();
-  // Rank 0 repeats its reports, so it has possibly forgotten an operation that it no longer reports.
+  // Trust rank 0's report only while it is recent: rank 0 repeats its reports unless it fails or forgets an operation.
   const bool fresh = known_at_ > 0 && now - known_at_ <= first;
   std::vector<const Waiting*> unknown;
   double longest = 0;

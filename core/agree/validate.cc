@@ -18,7 +18,7 @@ struct Disagreement {
   std::string what, left, right;
 };
 
-// Return the first difference between two requests that must agree; `what` is empty if there is none.
+// Return the first difference between two requests that must agree. Its `what` is empty if they agree.
 Disagreement compare(const Request& a, const Request& b) {
   if (a.kind != b.kind) return {"operation", name_of(a.kind), name_of(b.kind)};
   if (a.device != b.device) return {"device of the tensor", std::string(name_of(a.device)), std::string(name_of(b.device))};
@@ -47,8 +47,8 @@ Disagreement compare(const Request& a, const Request& b) {
 Status validate(const std::vector<RankRequest>& requested, const std::vector<std::string>& labels) {
   const RankRequest& first = requested.front();
   for (const RankRequest& other : requested) {
-    // Report this during negotiation, not at submission: a rank that failed at submission would leave the others
-    // waiting.
+    // Report this error during negotiation, not at submission. If one rank failed at submission, the others would wait
+    // for it.
     if (ragged(other.request.kind) && other.request.shape.empty()) {
       return Status(Code::mismatch, std::string(name_of(other.request.kind)) + " '" + other.request.name + "': the tensor of " +
                                         labels[other.rank] + " must have at least one dimension, got shape ()");

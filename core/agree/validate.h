@@ -18,8 +18,8 @@ struct RankRequest {
 // global rank r.
 Status validate(const std::vector<RankRequest>& requested, const std::vector<std::string>& labels);
 
-// Check on the submitting rank, before anything is sent, that the request is possible. Return Code::invalid_argument
-// with a message that names the value and the accepted values. `members` lists the global ranks of the set.
+// Check on the submitting rank that the request is valid before sending it. Return Code::invalid_argument with a
+// message that names the value and the accepted values. `members` lists the global ranks of the set.
 Status check_arguments(const Request& request, const std::vector<int>& members);
 
 }  // namespace hvd

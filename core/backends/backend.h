@@ -1,8 +1,8 @@
-// Backend: executes one agreed operation on host memory. The host backend moves bytes through shared memory and
+// Backend that executes one negotiated operation on host memory. The host backend moves bytes through shared memory and
 // sockets; the MPI backend uses MPI. The engine has already negotiated, validated and fused the operation. Every call
-// blocks until this rank's part is done, and all members of the comm make the same calls in the same order. GPU
-// collectives do not use this interface (see engine/device), because no thread ever waits for a GPU: those calls only
-// launch work in stream order, which is polled and possibly aborted later.
+// blocks until this rank has finished its part. All ranks of the comm make the same calls in the same order. GPU
+// collectives do not use this interface (see engine/device), because no thread ever blocks on a GPU: the engine
+// launches them in stream order, polls them and can abort them.
 #pragma once
 #include <span>
 #include <string_view>
@@ -16,25 +16,25 @@ class Backend {
  public:
   virtual ~Backend() = default;
   virtual const char* name() const = 0;
-  // Return the name of the algorithm that an operation of this size uses, for observers.
+  // Return the name of the algorithm for an operation of this size. Observers record it.
   virtual std::string_view algorithm(const Comm&, Collective, DType, WireFormat, size_t bytes) const {
     (void)bytes;
     return name();
   }
 
-  // Reduce the concatenation of `segments` over the members, then scale the result. `op` is sum, min, max or product.
-  // For floats on a power of two of members it can also be adasum, which treats each segment separately.
+  // Reduce the concatenation of `segments` over all ranks of the comm, then scale the result. `op` is sum, min, max or
+  // product. For floats on a power of two ranks, it can also be adasum, which treats each segment separately.
   virtual Status allreduce(Comm&, const Segments& segments, DType, ReduceOp, const Scale&) = 0;
-  // Sum float32 values that are sent in a compressed encoding. `residuals` is described in collectives/collectives.h.
+  // Sum float32 values that are sent in a compressed encoding. collectives/collectives.h describes `residuals`.
   virtual Status allreduce_compressed(Comm&, const Segments& segments, std::span<float* const> residuals, WireFormat, const Scale&) = 0;
-  // True if the engine may run this allreduce as a guarded allreduce (collectives/guarded.h), a recursive doubling that
-  // also carries the readiness vote. It must give the same bits as allreduce() and take about the same time. All
-  // members must return the same answer.
+  // True if the engine can run this allreduce as a guarded allreduce (collectives/guarded.h): recursive doubling that
+  // also carries the readiness vote. The guarded form must give the same bits as allreduce() and take about the same
+  // time. All ranks must return the same answer.
   virtual bool may_be_guarded(const Comm&, size_t count, DType) const = 0;
 
   // `root` is a set rank.
   virtual Status broadcast(Comm&, std::byte* data, size_t bytes, int root) = 0;
-  // `bytes` holds the size of each set rank's part.
+  // `bytes` holds the size of each set rank's contribution.
   virtual Status allgather(Comm&, const std::byte* in, std::byte* out, std::span<const size_t> bytes) = 0;
   virtual Status alltoall(Comm&, const std::byte* in, std::span<const size_t> send_bytes, std::byte* out,
                           std::span<const size_t> recv_bytes) = 0;
@@ -43,8 +43,8 @@ class Backend {
                                const Scale&) = 0;
   virtual Status barrier(Comm&) = 0;
 
-  // Release what was created for this comm, because its process set was removed. All members call this at the same
-  // point of the order of operations.
+  // Release the resources of this comm, because its process set was removed. All ranks of the comm call this at the
+  // same point in the order of operations.
   virtual void set_removed(const Comm&) {}
 };
 

@@ -5,7 +5,8 @@
 namespace hvd {
 namespace {
 
-constexpr int kPackSlot = 6;  // Scratch slot. Algorithms use lower slots, or those of collectives/flow.h.
+// Scratch slot for packed tensors. Algorithms and collectives/flow.h use lower slots.
+constexpr int kPackSlot = 6;
 
 }  // namespace
 

@@ -14,7 +14,8 @@ WorldShape shape_of(const Comm& c) {
   w.all_local = c.node != nullptr;
   w.links = c.node == nullptr;
   w.nested = c.local != nullptr;
-  w.hosts = w.all_local ? 1 : 2;  // any number above one has the same effect
+  // The cost model only distinguishes one host from several.
+  w.hosts = w.all_local ? 1 : 2;
   w.power_of_two = (c.size & (c.size - 1)) == 0;
   return w;
 }
@@ -32,7 +33,8 @@ class HostBackend final : public Backend {
 
   Status allreduce(Comm& c, const Segments& s, DType d, ReduceOp op, const Scale& scale) override {
     if (c.size == 1) return alone(s, d, scale);
-    if (op == ReduceOp::adasum) return allreduce_adasum(c, s, d, scale);  // Adasum has only one algorithm, so there is nothing to choose.
+    // Adasum has only one algorithm.
+    if (op == ReduceOp::adasum) return allreduce_adasum(c, s, d, scale);
     const Algorithm algorithm = pick(Collective::allreduce, c, d, s.total * size_of(d));
     if (algorithm == Algorithm::shm) return allreduce_shm(c, s, d, op, scale);
     std::byte* data = pack(c, s, d);
@@ -41,7 +43,7 @@ class HostBackend final : public Backend {
     return {};
   }
 
-  // Use one algorithm in a job for every size, because rounding must not depend on fusion.
+  // Use one algorithm for every size, because rounding must not depend on fusion.
   Status allreduce_compressed(Comm& c, const Segments& s, std::span<float* const> residuals, WireFormat format,
                               const Scale& scale) override {
     if (c.size == 1) return alone(s, DType::float32, scale);
@@ -50,14 +52,14 @@ class HostBackend final : public Backend {
   }
 
   bool may_be_guarded(const Comm& c, size_t count, DType d) const override {
-    // Recursive doubling sends all data log2(P) times, other algorithms about twice. Up to this size its lower latency
-    // matters more, measured on links of 1 to 10 Gbit/s with typical latencies.
+    // Maximum bytes for recursive doubling. It sends all data log2(P) times, other algorithms about twice. Up to this
+    // size its lower latency matters more, as measured on links of 1 to 10 Gbit/s with typical latencies.
     constexpr size_t kMax = 32u << 10;
     const size_t bytes = count * size_of(d);
     if (bytes > kMax || c.node || c.local) return false;
     const Algorithm algorithm = pick(Collective::allreduce, c, d, bytes);
     if (algorithm == Algorithm::recursive_doubling) return true;
-    // Never replace an algorithm that the user requested.
+    // Never replace an algorithm that the user has chosen.
     return !overrides_.wanted[static_cast<size_t>(Collective::allreduce)] && order_of(Collective::allreduce, algorithm) == Order::the_order;
   }
 
@@ -92,7 +94,7 @@ class HostBackend final : public Backend {
   }
 
  private:
-  // `bytes` is 0 for collectives whose algorithm does not depend on the size.
+  // Choose the algorithm of a collective. `bytes` is 0 if the choice does not depend on the size.
   Algorithm pick(Collective collective, const Comm& c, DType d = DType::uint8, size_t bytes = 0) const {
     return select(collective, d, bytes, shape_of(c), overrides_, c.tuning);
   }

@@ -1,4 +1,4 @@
-// Backend for host memory, with shared memory inside a host and links between hosts.
+// Backend for host memory. It uses shared memory within a host and network connections between hosts.
 #pragma once
 #include <memory>
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace hvd {
 
-// `override_text` is described in plan/algorithms.h. Return Code::invalid_argument if it cannot be parsed.
+// plan/algorithms.h describes `override_text`. Return Code::invalid_argument if it cannot be parsed.
 Status make_host_backend(const std::string& override_text, std::unique_ptr<Backend>* out);
 
 }  // namespace hvd

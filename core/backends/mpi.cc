@@ -1,17 +1,18 @@
-// Mapping of collectives to MPI operations. MPI only moves bytes. Values are added here in the canonical order
-// (collectives/reduce.h), because MPI libraries guarantee no order and choose one by size and number of processes.
-// Integers have the same sum in any order but are added here too, because MPI_Iallreduce was measured to be slower.
+// Mapping of collectives to MPI operations. MPI only moves bytes. This file adds the values itself, in the canonical
+// order (collectives/reduce.h), because MPI libraries guarantee no order and choose one by size and number of
+// processes. It also adds integers itself, although their order does not matter, because MPI_Iallreduce was measured to
+// be slower.
 //
 // Operations use these MPI calls:
-//   - A small allreduce uses MPI_Iallgather, and every rank adds everything.
-//   - A large allreduce uses MPI_Ialltoallv for slices. Each owner adds its slice and sends it to all ranks by a second
-//     MPI_Ialltoallv.
-//   - If configured, an allreduce by MPI's sums uses MPI_Iallreduce.
-//   - If a host has several ranks, they use shared memory inside the host, and one of the above between the hosts
+//   - A small allreduce uses MPI_Iallgather, and every rank adds all contributions.
+//   - A large allreduce sends slices with MPI_Ialltoallv. Each owner adds its slice and sends the result to all ranks
+//     with a second MPI_Ialltoallv.
+//   - An allreduce with MPI's own sums, if configured, uses MPI_Iallreduce.
+//   - If a host has several ranks, they use shared memory within the host and one of the above between hosts
 //     (collectives/allreduce_hierarchical.cc).
 //
-// Everything is split into pieces. This bounds the memory that MPI uses, keeps counts within MPI's ints, and makes the
-// timeout apply to each piece.
+// Each operation is split into pieces. Pieces bound the memory that MPI uses, keep counts within MPI's ints, and
+// restart the timeout.
 #include "backends/mpi.h"
 
 #include <algorithm>
@@ -28,12 +29,13 @@ namespace {
 
 using mpi::Handle;
 
-constexpr size_t kRides = 4 << 10;    // Bytes that a message over the engine's own links can carry at almost no extra cost.
-// Bytes received per rank up to which a low number of messages matters more than a low number of bytes.
+// Bytes that a vote message over the engine's own connections can carry at almost no extra cost.
+constexpr size_t kRides = 4 << 10;
+// Bytes received per rank up to which fewer messages matter more than fewer bytes.
 constexpr size_t kSmall = 256 << 10;
 
-// Return the bytes that one rank handles in one piece of an operation: few enough for copies to stay in the cache, and
-// enough to avoid small messages.
+// Return the number of bytes that one rank handles in one piece of an operation. Pieces are small enough for copies to
+// stay in the cache, and large enough to avoid small messages.
 size_t piece_of(size_t ranks) { return std::clamp<size_t>(ranks << 19, 2 << 20, 8 << 20); }
 
 class MpiBackend final : public Backend {
@@ -65,8 +67,9 @@ class MpiBackend final : public Backend {
     return host_->allreduce_compressed(c, s, residuals, format, scale);
   }
 
-  // The vote uses the engine's own links in any case, so carrying a little data with it costs no time, while a call of
-  // MPI would add a second network latency. But MPI's float sums have different bits.
+  // Run small allreduces with the vote. The vote uses the engine's own connections in any case, so a little data costs
+  // no extra time, while an MPI call would add a second network latency. Floats summed by MPI are excluded, because
+  // MPI's sums can have different bits.
   bool may_be_guarded(const Comm& c, size_t count, DType d) const override {
     return !(reduces_ && is_float(d)) && count * size_of(d) <= kRides && host_->may_be_guarded(c, count, d);
   }
@@ -200,8 +203,8 @@ class MpiBackend final : public Backend {
     return calls_.allgather(c, comm, sum, result, parts_);
   }
 
-  // Return the largest number of bytes that any rank sends to one rank. Each rank knows only its own, so MPI computes
-  // the maximum.
+  // Return the largest number of bytes that any rank sends to one rank. Each rank knows only its own sizes, so MPI
+  // computes the maximum.
   Status largest_of_all(Comm& c, Handle comm, size_t mine, size_t* out) {
     const auto& abi = session_->abi();
     auto* send = calls_.memory(MpiCalls::kSend, sizeof(int64_t));
@@ -215,15 +218,15 @@ class MpiBackend final : public Backend {
     return {};
   }
 
-  // Compute for each part the bytes that belong to the round starting at `first`. Return their sum.
+  // Compute how many bytes of each part belong to the round that starts at `first`. Return the sum of these bytes.
   static size_t cut(std::span<const size_t> parts, size_t first, size_t block, std::vector<size_t>* out) {
     out->clear();
     for (const size_t bytes : parts) out->push_back(std::min(block, bytes - std::min(first, bytes)));
     return std::accumulate(out->begin(), out->end(), size_t{0});
   }
 
-  // Return a round's parts as contiguous memory: in place if one round covers everything, otherwise a copy. `going`
-  // holds the bytes of each part.
+  // Return the data of one round as contiguous memory. If one round covers everything, the result is in place; if not,
+  // it is a copy. `going` holds the bytes of each part.
   const std::byte* collect(const std::byte* all, std::span<const size_t> parts, size_t first, std::span<const size_t> round, size_t going) {
     if (going == std::accumulate(parts.begin(), parts.end(), size_t{0})) return all;
     std::byte* const packed = calls_.memory(MpiCalls::kSend, going);
@@ -234,7 +237,7 @@ class MpiBackend final : public Backend {
     }
     return packed;
   }
-  // Copy a round's parts, which are consecutive in `packed`, to their final places.
+  // Copy the parts of one round, which are consecutive in `packed`, to their final places.
   static void spread(const std::byte* packed, std::span<const size_t> round, std::byte* all, std::span<const size_t> parts, size_t first) {
     for (size_t i = 0; i < parts.size(); all += parts[i++]) {
       if (round[i]) std::memcpy(all + first, packed, round[i]);
@@ -242,7 +245,7 @@ class MpiBackend final : public Backend {
     }
   }
 
-  // Return the address of these input elements if one tensor contains all of them, otherwise null.
+  // Return the address of these input elements if a single tensor contains all of them, or null if not.
   static const std::byte* in_one(const Segments& s, size_t first, size_t count, size_t element) {
     for (const Segments::Piece& piece : s.pieces) {
       if (first < piece.count) return piece.in && count <= piece.count - first ? piece.in + first * element : nullptr;

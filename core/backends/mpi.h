@@ -1,5 +1,5 @@
 // Backend that uses the site's MPI library, and so any network that MPI supports. Ranks on one host still use shared
-// memory. Control messages, Adasum and compressed formats use the engine's own links.
+// memory. Control messages, Adasum and compressed formats use the engine's own connections.
 #pragma once
 #include <memory>
 #include <vector>
@@ -9,9 +9,9 @@
 
 namespace hvd {
 
-// `host` executes the operations that do not use MPI. `world` holds the rank in MPI_COMM_WORLD of each rank of the job.
-// If `reduces` is true, MPI may reduce integers, float32 and float64 in allreduces, in any order. The session must live
-// as long as the process.
+// `host` executes the operations that do not use MPI. `world[r]` is the MPI_COMM_WORLD rank of rank r of the job. If
+// `reduces` is true, MPI can reduce integers, float32 and float64 in allreduces, in any order. The session must live
+// until the process ends.
 std::unique_ptr<Backend> make_mpi_backend(mpi::Session* session, std::vector<int> world, bool reduces, std::unique_ptr<Backend> host);
 
 }  // namespace hvd

@@ -9,11 +9,11 @@
 namespace hvd {
 namespace {
 
-// Seconds that operations in flight have to complete at shutdown, while the other ranks are alive and MPI stays usable.
+// Seconds that shutdown waits for operations in flight, if the other ranks are alive and MPI is usable.
 constexpr double kDrain = 2;
 
-// Counts and displacements as int arrays, the form that MPI functions for parts of different sizes expect. `left_out`
-// is the index of a part that is not moved.
+// Counts and displacements as int arrays, as expected by MPI functions for parts of different sizes. `left_out` is the
+// index of a part that is not moved.
 struct Parts {
   std::vector<int> counts, places;
   void of(std::span<const size_t> bytes, int left_out = -1) {
@@ -30,12 +30,13 @@ struct Parts {
 
 }  // namespace
 
-// MPI reads the count arrays until the operation has completed, so they must stay in place as well.
+// Buffers of an MPI operation. MPI reads the count arrays until the operation completes, so they must stay in place
+// like the data.
 struct MpiCalls::Memory {
   Scratch scratch;
   Parts out, in;
 
-  // Keep the memory until the process ends, reachable so that leak checkers do not report it.
+  // Keep the memory until the process ends. It stays reachable, so that leak checkers do not report it.
   static void leave_behind(std::unique_ptr<Memory> memory) {
     static auto* const mutex = new std::mutex;
     static auto* const all = new std::vector<std::unique_ptr<Memory>>;
@@ -130,7 +131,7 @@ Status MpiCalls::alltoall(Comm& c, mpi::Handle comm, const std::byte* in, std::s
 
 Status MpiCalls::finish(Comm& c, const char* what, int begun, mpi::Handle request) {
   const mpi::Library& library = session_->library();
-  // An MPI error most likely means that a rank is lost. The control tree will soon report which one.
+  // An MPI error most likely means that a rank is lost. The control tree will report which rank.
   if (begun != 0) return give_up({Code::peer_lost, library.error(begun, what)});
   const std::function<std::string()> describe = [&] { return described(what, c); };
   PolledWait wait(*c.waiter, c.timeout, describe);

@@ -1,7 +1,7 @@
-// Runs one MPI operation at a time from start to completion by polling MPI_Test, because nothing can interrupt a
-// blocking MPI call. MPI writes only to memory of this class, never to a tensor. The reason is that an operation
-// abandoned because of a lost rank cannot be cancelled and may continue. Its memory is then leaked on purpose, and the
-// session is unusable. MPI may still read freed tensors, but no rank receives those bytes any more.
+// Runs one MPI operation at a time by polling MPI_Test, because nothing can interrupt a blocking MPI call. MPI writes
+// only to memory of this class, never to a tensor: after a rank is lost, an abandoned operation cannot be cancelled and
+// may continue to write. Its memory is leaked on purpose, and the session becomes unusable. MPI might still read freed
+// tensors, but no rank receives those bytes.
 #pragma once
 #include <memory>
 #include <vector>
@@ -13,32 +13,33 @@ namespace hvd {
 
 class MpiCalls {
  public:
-  // `world` holds the rank in MPI_COMM_WORLD of each rank of the job.
+  // `world[r]` is the MPI_COMM_WORLD rank of rank r of the job.
   MpiCalls(mpi::Session* session, std::vector<int> world);
   ~MpiCalls();
 
-  // Return the rank in MPI_COMM_WORLD of each set rank.
+  // Return the MPI_COMM_WORLD rank of each set rank.
   std::vector<int> members_of(const Comm& comm) const;
 
-  // Make the communicator of the members of `comm` current for the calls below, and create it if needed. Creating it is
-  // a blocking MPI call. Like all others it is abandoned if the waiter reports an error or the comm's timeout passes.
+  // Select the MPI communicator for the members of `comm`, and create it on first use. Creating a communicator is a
+  // blocking MPI call. Like all calls, it is abandoned if the waiter reports an error or the timeout passes.
   Status enter(const Comm& comm, mpi::Handle* out);
   // Release the communicator of this process set.
   void forget(const Comm& comm);
 
-  // All functions below must be called within session.use().
+  // Call all functions below only within session.use().
 
   enum Slot { kSend, kReceive, kMine, kResult, kSlots };
-  // Return memory that is aligned to 64 bytes and valid until the next call for this slot. Its contents are undefined.
+  // Return memory for this slot, aligned to 64 bytes. It stays valid until the next call for the slot, and its contents
+  // are undefined.
   std::byte* memory(Slot slot, size_t bytes);
 
-  // Receive buffers must be slot memory and send buffers must not, because Open MPI takes equal addresses for
+  // Receive buffers must be slot memory. Send buffers must not, because Open MPI takes equal addresses for
   // MPI_IN_PLACE. Bytes and counts must be below 2^31.
   Status barrier(Comm&, mpi::Handle);
   Status broadcast(Comm&, mpi::Handle, std::byte* data, size_t bytes, int root);
   Status allreduce(Comm&, mpi::Handle, const std::byte* in, std::byte* out, size_t count, mpi::Handle type, mpi::Handle op);
   Status allgather(Comm&, mpi::Handle, const std::byte* in, std::byte* out, size_t bytes_of_each);
-  // The parts are consecutive in `out`, in the order of set ranks.
+  // The contributions are consecutive in `out`, in the order of set ranks.
   Status allgather(Comm&, mpi::Handle, const std::byte* in, std::byte* out, std::span<const size_t> bytes);
   // If `without_me` is true, this rank's own part is not moved, and its place in `out` stays undefined.
   Status alltoall(Comm&, mpi::Handle, const std::byte* in, std::span<const size_t> send, std::byte* out, std::span<const size_t> receive,

@@ -1,5 +1,5 @@
-// A counter that only grows. It has one writer at a time and any number of readers, so no atomic read-modify-write is
-// needed.
+// Counter that only grows. It has one writer at a time and any number of readers, so it needs no atomic
+// read-modify-write.
 #pragma once
 #include <atomic>
 #include <cstdint>

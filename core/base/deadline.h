@@ -1,4 +1,4 @@
-// Point in time at which a wait gives up. Every blocking call of the core takes one.
+// Point in time at which a wait gives up. Every blocking call of the core takes a deadline.
 #pragma once
 #include <algorithm>
 #include <chrono>
@@ -7,7 +7,8 @@ namespace hvd {
 
 using Clock = std::chrono::steady_clock;
 
-inline constexpr double kForever = 3600;  // Longest sleep in seconds if nothing else limits it.
+// Seconds of the longest sleep if nothing else limits the sleep.
+inline constexpr double kForever = 3600;
 
 class Deadline {
  public:
@@ -18,8 +19,8 @@ class Deadline {
 
   bool passed() const { return Clock::now() >= when_; }
   Clock::time_point when() const { return when_; }
-  // Return the milliseconds left, at least 0. The value is rounded up so that a sleeper does not spin through the last
-  // millisecond.
+  // Return the milliseconds left, at least 0. The value is rounded up, because rounding down would make a sleeper spin
+  // during the last millisecond.
   int remaining_ms() const {
     auto left = std::chrono::ceil<std::chrono::milliseconds>(when_ - Clock::now()).count();
     return static_cast<int>(std::clamp<long long>(left, 0, 1 << 30));

@@ -1,4 +1,4 @@
-// Element types. The codes are shared with the Python package and used on the wire, so they must not change
+// Element types of tensors. The codes are shared with the Python package and used on the wire, so they must not change
 // (dtype_table.h).
 #pragma once
 #include <cstddef>
@@ -33,7 +33,8 @@ constexpr std::string_view name_of(DType d) { return dtype_table::kRows[static_c
 constexpr bool is_float(DType d) { return dtype_table::kRows[static_cast<size_t>(d)].floating; }
 constexpr bool is_half(DType d) { return d == DType::float16 || d == DType::bfloat16; }
 
-// Encoding of float32 values sent between nodes (collectives/codec.h). These codes must not change either.
+// Encoding of float32 values sent between nodes (collectives/codec.h). The codes are used on the wire, so they must not
+// change.
 enum class WireFormat : uint8_t { none = 0, fp16 = 1, bf16 = 2, int8 = 3 };
 
 constexpr std::string_view name_of(WireFormat f) {
@@ -41,7 +42,7 @@ constexpr std::string_view name_of(WireFormat f) {
   return names[static_cast<size_t>(f)];
 }
 
-// Reduction operations. Average is Sum with a divisor (see Scale). The codes are those of the public constants
+// Reduction operations. An average is a sum with a divisor (see Scale). The codes equal the public constants
 // hvd.Average to hvd.Product (reduce_op_table.h).
 #define HVD_NAME(cpp, name) cpp,
 enum class ReduceOp : uint8_t { HVD_REDUCE_OPS(HVD_NAME) };

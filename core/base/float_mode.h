@@ -1,12 +1,12 @@
-// The floating-point mode is a property of the thread. A thread that drives the engine may flush denormals to zero
-// (XLA's threads and torch.set_flush_denormal do) or use another rounding mode, and ranks would then compute different
-// bits.
+// Floating-point mode of the current thread. A thread that drives the engine might flush denormals to zero, as XLA's
+// threads and torch.set_flush_denormal do, or use another rounding mode. Without a common mode, ranks would compute
+// different bits.
 #pragma once
 #include <cstdint>
 
 namespace hvd {
 
-// Scope that gives this thread the default mode during its lifetime: round to nearest, keep denormals.
+// Scope with the default floating-point mode: rounding to nearest, with denormals.
 class DefaultFloatMode {
  public:
   DefaultFloatMode() : before_(read()) {
@@ -19,7 +19,7 @@ class DefaultFloatMode {
 
  private:
 #if defined(__x86_64__)
-  // The lowest bits are exception flags, not part of the mode.
+  // The lowest six bits are exception flags, not part of the mode.
   static constexpr uint32_t kFlags = 0x3f, kDefault = 0x1f80;
   static uint32_t read() { return __builtin_ia32_stmxcsr() & ~kFlags; }
   static void write(uint32_t mode) { __builtin_ia32_ldmxcsr(mode); }

@@ -1,7 +1,7 @@
 // Conversions between float32 and float16 (IEEE 754 binary16) or bfloat16, one value at a time and without hardware
-// support. The array kernels have vector versions with the same bits (collectives/kernels_impl.h). This header is for
-// all other code, including devices (core/kernels), and selects between cases instead of branching, because the lanes
-// of a warp would take all branches.
+// support. The array kernels have vector versions that give the same bits (collectives/kernels_impl.h). All other code
+// uses this header, including device code (core/kernels). The functions select between cases instead of branching,
+// because a GPU warp would execute all branches.
 //
 // Narrowing rounds to nearest, ties to even. Overflow gives infinity, and denormals are kept. A NaN becomes quiet and
 // keeps the upper bits of its payload, as with F16C.
@@ -20,11 +20,14 @@ namespace hvd {
 HVD_ON_DEVICE constexpr float half_to_float(uint16_t h) {
   const uint32_t sign = static_cast<uint32_t>(h & 0x8000) << 16;
   const uint32_t magnitude = h & 0x7fff;
-  // Zero or denormal: the value is a multiple of 2^-24, the unit in the last place of float32 at 0.5.
+  // For zero and denormals, the value is a multiple of 2^-24, which is the unit in the last place of a float32 at 0.5.
   const uint32_t tiny = std::bit_cast<uint32_t>(std::bit_cast<float>(0x3f000000 | magnitude) - 0.5f);
-  uint32_t bits = (magnitude << 13) + (112u << 23);  // Change the exponent bias from 15 to 127.
-  bits += magnitude >= 0x7c00 ? 112u << 23 : 0;      // Infinity and NaN get an exponent of all ones.
-  bits |= magnitude > 0x7c00 ? 0x00400000 : 0;       // Make a NaN quiet.
+  // Change the exponent bias from 15 to 127.
+  uint32_t bits = (magnitude << 13) + (112u << 23);
+  // Give infinity and NaN an exponent of all ones.
+  bits += magnitude >= 0x7c00 ? 112u << 23 : 0;
+  // Make a NaN quiet.
+  bits |= magnitude > 0x7c00 ? 0x00400000 : 0;
   return std::bit_cast<float>(sign | (magnitude < 0x0400 ? tiny : bits));
 }
 
@@ -32,13 +35,14 @@ HVD_ON_DEVICE constexpr uint16_t float_to_half(float f) {
   const uint32_t bits = std::bit_cast<uint32_t>(f);
   const uint32_t sign = (bits >> 16) & 0x8000;
   const uint32_t magnitude = bits & 0x7fffffff;
-  // Below 2^-14 the result is a multiple of 2^-24, the unit in the last place of float32 at 0.5, so the addition
-  // rounds.
+  // Below 2^-14, round to a multiple of 2^-24. The addition does this, because 2^-24 is the unit in the last place of a
+  // float32 at 0.5.
   const uint32_t tiny = std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) + 0.5f) - 0x3f000000;
   // A carry into the exponent still gives the right result.
   uint32_t h = (magnitude - (112u << 23) + 0x0fff + ((magnitude >> 13) & 1)) >> 13;
   h = magnitude < 0x38800000 ? tiny : h;
-  h = magnitude >= 0x47800000 ? 0x7c00 : h;  // values of 2^16 and above become infinity
+  // Values of 2^16 and above become infinity.
+  h = magnitude >= 0x47800000 ? 0x7c00 : h;
   h = magnitude > 0x7f800000 ? 0x7e00 | ((magnitude >> 13) & 0x03ff) : h;
   return static_cast<uint16_t>(sign | h);
 }

@@ -3,7 +3,8 @@
 namespace hvd {
 namespace {
 
-// Return the length of the UTF-8 sequence at the start of `text`, or 0 if it is invalid (Unicode standard, table 3-7).
+// Return the length of the UTF-8 sequence at the start of `text`, or 0 if the sequence is invalid (Unicode standard,
+// table 3-7).
 size_t sequence(std::string_view text) {
   const auto byte = [text](size_t i) { return i < text.size() ? static_cast<uint8_t>(text[i]) : uint8_t{0}; };
   const auto follows = [](uint8_t b) { return (b & 0xC0) == 0x80; };

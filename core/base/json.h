@@ -1,5 +1,5 @@
-// JSON writer (RFC 8259) that appends strings, object members and lists of integers to a string. Strings may contain
-// any bytes; the output is always valid.
+// JSON writer (RFC 8259). It appends strings, object members and lists of integers to a string. Input strings can
+// contain any bytes; the output is always valid JSON.
 #pragma once
 #include <charconv>
 #include <concepts>
@@ -21,8 +21,8 @@ void append_json(std::string* out, Integer value) {
   out->append(text, end);
 }
 
-// Append a member name, preceded by a comma unless it is the first member of the object. The name must not need
-// escapes. The caller appends the value.
+// Append a member name, preceded by a comma if it is not the object's first member. The name must not need escapes. The
+// caller appends the value.
 void append_name(std::string* out, std::string_view name);
 
 void append_member(std::string* out, std::string_view name, std::string_view text);
@@ -33,13 +33,14 @@ void append_member(std::string* out, std::string_view name, Integer value) {
   append_json(out, value);
 }
 
-template <std::same_as<bool> Truth>  // accept only bool itself, not types that convert to it
+// Accept only bool itself, not types that convert to bool.
+template <std::same_as<bool> Truth>
 void append_member(std::string* out, std::string_view name, Truth value) {
   append_name(out, name);
   out->append(value ? "true" : "false");
 }
 
-// Append the list items without brackets, for example "1,2,3".
+// Append the numbers of a list without brackets, for example "1,2,3".
 template <class Integers>
 void append_items(std::string* out, const Integers& values) {
   bool first = true;

@@ -3,8 +3,8 @@
 
 namespace hvd {
 
-// Maximum number of process sets that exist at a time, including set 0. A node's shared memory has room for this many
-// barriers.
+// Maximum number of process sets that can exist at the same time, including set 0. A node's shared memory holds this
+// many barriers.
 inline constexpr int kMaxProcessSets = 256;
 
 }  // namespace hvd

@@ -1,5 +1,5 @@
-// Log sink, the only output of the core besides Status. The owner sets the sink (Python prints to stderr with the
-// rank); without a sink, messages are dropped.
+// Log sink, the only output of the core besides Status. The owner of the engine sets the sink: Python prints messages
+// to stderr with the rank. Without a sink, messages are dropped.
 #pragma once
 #include <functional>
 #include <string>

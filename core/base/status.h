@@ -1,5 +1,5 @@
-// Errors as values. A Status is either ok (a null pointer, free to copy) or a code with a message. Callers add context
-// when they return it: `return s.with("allreduce 'grad.0'")`. Exceptions exist only at the Python boundary
+// Errors as values. A Status is either ok (a null pointer, cheap to copy) or a code with a message. Callers add context
+// when they return an error: `return s.with("allreduce 'grad.0'")`. Exceptions exist only at the Python boundary
 // (bindings/python).
 #pragma once
 #include <memory>
@@ -9,15 +9,21 @@
 
 namespace hvd {
 
-// Kinds of errors, with the Python exception that each becomes.
+// Kinds of errors, with the Python exception for each.
 enum class Code : unsigned char {
   ok = 0,
-  invalid_argument,  // Refused at call time; the engine continues. Becomes ValueError.
-  mismatch,          // The ranks disagree about one operation; the engine continues. Becomes RanksDisagreeError.
-  shutdown,          // This process or a peer called shutdown. Becomes HorovodInternalError.
-  peer_lost,         // A peer died or closed its connection. Becomes HorovodInternalError.
-  timeout,           // No progress within the transport deadline. Becomes HorovodInternalError.
-  internal,          // A bug in this library. Becomes HorovodInternalError.
+  // Refused when called; the engine continues. Becomes ValueError.
+  invalid_argument,
+  // The ranks disagree about an operation; the engine continues. Becomes RanksDisagreeError.
+  mismatch,
+  // This process or a peer called shutdown. Becomes HorovodInternalError.
+  shutdown,
+  // A peer died or closed its connection. Becomes HorovodInternalError.
+  peer_lost,
+  // No progress within the transport timeout. Becomes HorovodInternalError.
+  timeout,
+  // A bug in this library. Becomes HorovodInternalError.
+  internal,
 };
 
 class [[nodiscard]] Status {
@@ -34,7 +40,7 @@ class [[nodiscard]] Status {
     return body_ ? body_->message : none;
   }
   int rank() const { return body_ ? body_->rank : -1; }
-  // Return the same error with a context in front of the message: "context: message".
+  // Return the same error with `context` in front of the message: "context: message".
   Status with(std::string_view context) const { return ok() ? *this : Status(code(), std::string(context) + ": " + message(), rank()); }
 
  private:

@@ -1,6 +1,6 @@
-// Clock for events that are too frequent for a system call: the processor's time stamp counter, which all cores share.
-// TickScale converts its readings to nanoseconds of the system's monotonic clock (Clock), which all processes of a host
-// share.
+// Clock for events that are too frequent for system calls. It reads the processor's time stamp counter, which all cores
+// share. TickScale converts the readings to nanoseconds of the system's monotonic clock (Clock), which all processes of
+// a host share.
 #pragma once
 #include <cstdint>
 
@@ -22,13 +22,14 @@ inline uint64_t ticks() {
 #endif
 }
 
-// Linear map from one clock to the other, defined by two readings of both clocks, the first at construction. Its error
-// is the error of the readings divided by the time between them: below 1 us after one second.
+// Linear map from time stamps to Clock, defined by reading both clocks twice. The constructor takes the first
+// reading. The map's error is the error of the readings divided by the time between them: below 1 us after one
+// second.
 class TickScale {
  public:
   TickScale() : ticks_(ticks()), ns_(monotonic_ns()) {}
 
-  // Snapshot of the map, based on a second reading taken now. Its error grows with its age.
+  // Snapshot of the map, based on a second reading taken now. The error of a snapshot grows with its age.
   class Line {
    public:
     int64_t ns(uint64_t at) const {
@@ -43,7 +44,8 @@ class TickScale {
     double ns_per_tick_ = 1;
   };
   Line line() const {
-    constexpr int64_t kLeast = 2'000'000;  // minimum ns between the two readings
+    // Minimum nanoseconds between the two readings.
+    constexpr int64_t kLeast = 2'000'000;
     Line line;
     do {
       line.ticks_ = ticks();

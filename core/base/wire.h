@@ -1,5 +1,5 @@
-// Encoding of control messages: little-endian numbers of fixed size and sequences with a length prefix. The reader
-// never reads past its end, never allocates more than the data present, and reports errors once, at the end (ok()).
+// Encoding of control messages: little-endian numbers of fixed size, and sequences with a length prefix. The reader
+// never reads past its end and never allocates more than the data present. It reports errors once, at the end (ok()).
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -41,7 +41,7 @@ class Reader {
     std::memcpy(value, at_, sizeof *value);
     at_ += sizeof *value;
   }
-  // Read an enumeration. Codes above `last` are refused, because the data come from another process.
+  // Read an enumeration. Reject codes above `last`, because the data come from another process.
   template <class T>
     requires std::is_enum_v<T>
   void get(T* value, T last) {
@@ -62,12 +62,12 @@ class Reader {
   }
   template <class T>
   void get(std::vector<T>* v) {
-    // A sequence is preceded by its length.
+    // Read the length that precedes a sequence.
     const uint32_t n = count(std::is_arithmetic_v<T> ? sizeof(T) : sizeof(uint32_t));
     v->resize(n);
     for (uint32_t i = 0; i < n && ok_; ++i) get(&(*v)[i]);
   }
-  // Read the length of a sequence. It is refused if the remaining data are too short for `least` bytes per element.
+  // Read the length of a sequence. Reject it if the remaining data cannot hold `least` bytes per element.
   uint32_t count(size_t least) {
     uint32_t n = 0;
     get(&n);

@@ -1,6 +1,6 @@
-// Allgather over shared memory by direct exchange: in each round every member stages its next chunk and copies out the
-// chunks of the others. Members start at different neighbours, so that they do not all read the same staging area at
-// once. The cost is a + R m + X (n - 1) m + W n m, for m bytes per member (the largest if they differ).
+// Allgather over shared memory by direct exchange. In each round, every rank stages its next chunk and copies out the
+// chunks of the others. Each rank starts with a different neighbour, so that no staging area is read by all ranks at
+// once. The cost is a + R m + X (n - 1) m + W n m, for m bytes per rank (the largest if the sizes differ).
 #include <cstring>
 #include <numeric>
 
@@ -32,7 +32,8 @@ Status allgather_shm(Comm& comm, const std::byte* in, std::byte* out, std::span<
 
   auto stage_in = [&](size_t k) { copy_bytes(subs.at(node.me(), k), in + k * step, some(me, k), false); };
   auto take_out = [&](size_t k) -> Status {
-    std::byte* to = out + before + bytes[me];  // output of the member after this one, wrapping around
+    // Output of the rank after this one, wrapping around.
+    std::byte* to = out + before + bytes[me];
     for (size_t i = 1; i < members; ++i) {
       const size_t m = (me + i) % members;
       if (m == 0) to = out;
@@ -45,13 +46,12 @@ Status allgather_shm(Comm& comm, const std::byte* in, std::byte* out, std::span<
   return run_rounds(node, ceil_div(largest, step), 0, stage_in, take_out);
 }
 
-// Ring allgather: every rank's block travels once around the ring and is sent on as it arrives. Each rank keeps two
-// connections busy all the time. Blocks may differ in size.
+// Ring allgather: every rank's block travels once around the ring, and each rank forwards a block while it arrives.
+// Every rank keeps two connections busy throughout. Blocks can differ in size.
 //
-// The cost, in the symbols of plan/cost.h, is (P-1) * alpha + (P-1)/P * N * beta, where N is the size of all blocks
-// together. With one dominant block it is about N * beta more.
-// Source: R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication Operations in MPICH", IJHPCA
-// 19(1), 2005.
+// The cost, in the symbols of plan/cost.h, is (P-1) * alpha + (P-1)/P * N * beta, where N is the total size of all
+// blocks. A single dominant block adds about N * beta. Source: R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of
+// Collective Communication Operations in MPICH", IJHPCA 19(1), 2005.
 
 Status allgather_ring(Comm& comm, const std::byte* in, std::byte* out, std::span<const size_t> bytes) {
   const size_t n = static_cast<size_t>(comm.size);

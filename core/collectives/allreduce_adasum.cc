@@ -1,22 +1,22 @@
-// Adasum adds the orthogonal parts of two gradients and averages the parallel parts:
-// a (+) b = (1 - a.b / (2 a.a)) a + (1 - a.b / (2 b.b)) b.
-// More than two gradients are combined in pairs: first neighbours, then neighbours among the results, and so on. An
-// operand that is zero leaves the other unchanged. The products are computed separately for each tensor of a fused
-// operation.
+// Adasum adds the orthogonal parts of two gradients and averages the parallel parts: a (+) b = (1 - a.b / (2 a.a)) a +
+// (1 - a.b / (2 b.b)) b. More than two gradients are combined in pairs: first neighbours, then neighbours among the
+// results, and so on. If one operand is zero, the result is the other. The products are computed separately for each
+// tensor of a fused operation.
 //
 // The algorithm is vector halving with distance doubling, as in allreduce_rabenseifner, with neighbours first. In each
-// step two ranks share a range, and each takes the other's values for one half of it. Before combining, a rank needs
-// the products over the whole tensor, whose parts are spread over the ranks of both halves of the subcube. These ranks
-// add their sums by recursive doubling. Then the results are copied back the same way. The set size must be a power of
-// two.
+// step, two ranks share a range; each receives the other's values for one half of it. Before a rank combines them, it
+// needs the dot products over the whole tensor, which is spread over a subcube of ranks. The ranks of the subcube add
+// their partial products by recursive doubling. Finally, the results are copied back the same way. The set size must be
+// a power of two.
 //
-// Every tensor is split into P parts separately, so that bits do not depend on fusion. The buffer holds parts 0 of all
-// tensors, then parts 1, and so on. So a range of parts is contiguous, and a single tensor keeps its order.
+// Every tensor is split into P parts separately, so that the result's bits do not depend on fusion. The buffer holds
+// part 0 of all tensors, then part 1, and so on. A range of parts is then contiguous, and a single tensor keeps its
+// order.
 //
-// Sums are computed in double, and values in float32 or float64. 16-bit floats are sent as float32 while reducing and
-// as 16 bits on the way back. Products of float32 fit a double, but products of float64 do not. So each rank scales its
-// part of a float64 tensor by a power of two near its largest magnitude, and sends the exponents of these units with
-// the sums. A NaN or infinity makes the result NaN unless the other operand is zero.
+// Dot products are computed in double, and values in float32 or float64. 16-bit floats are sent as float32 during the
+// reduction and as 16 bits on the way back. Products of float32 values fit a double, but products of float64 values do
+// not. Each rank scales its part of a float64 tensor by a power of two near its largest magnitude, and sends the
+// exponents with the dot products. A NaN or infinity makes the result NaN unless the other operand is zero.
 //
 // On one node, partners exchange data through the staging areas, as in an all-to-all in which every rank has one
 // partner.
@@ -36,22 +36,23 @@
 namespace hvd {
 namespace {
 
-constexpr int32_t kLeast = -1074;  // exponent of the smallest positive double
+// Exponent of the smallest positive double.
+constexpr int32_t kLeast = -1074;
 
-// Sums over a part of a tensor: ab is the sum of a * b in units of 2^(unit_a + unit_b), and aa and bb are built
+// Dot products over a part of a tensor. ab is the sum of a * b in units of 2^(unit_a + unit_b); aa and bb are defined
 // likewise. Exponents are even. This is also the layout on the wire.
 struct Sums {
   double ab = 0, aa = 0, bb = 0;
   int32_t unit_a = kLeast, unit_b = kLeast;
 };
 
-// Return the exponent of the unit for values whose magnitude is at most `magnitude`.
+// Return the exponent of the unit for values of at most this magnitude.
 int32_t unit_of(double magnitude) {
   if (magnitude == 0) return kLeast;
   return std::isfinite(magnitude) ? std::ilogb(magnitude) & ~1 : 0;
 }
 
-// Return the factor that converts values to units of 2^exponent when the kernels apply it twice.
+// Return a factor that, applied twice by the kernels, converts values to units of 2^exponent.
 double root_of_inverse(int32_t exponent) { return std::ldexp(1.0, -exponent / 2); }
 
 Sums sums_of(DType d, const std::byte* a, const std::byte* b, size_t n) {
@@ -78,7 +79,7 @@ Sums operator+(const Sums& x, const Sums& y) {
 }
 
 // Compute the factors for a (+) b = a * units[0]^2 * factors[0] + b * units[1]^2 * factors[1]. The units are 1 unless
-// one operand is so much smaller that its factor would overflow a double.
+// one operand is so much smaller than the other that its factor would overflow a double.
 struct Factors {
   double units[2] = {1, 1}, factors[2] = {1, 1};
 
@@ -105,7 +106,8 @@ class Adasum {
 
  private:
   struct Range {
-    size_t lo, hi;  // range of part indices, without hi
+    // Range of part indices: from lo up to, but excluding, hi.
+    size_t lo, hi;
     Range half(bool low) const { return low ? Range{lo, (lo + hi) / 2} : Range{(lo + hi) / 2, hi}; }
   };
   size_t tensors() const { return data_.pieces.size(); }
@@ -127,10 +129,14 @@ class Adasum {
   const Segments& data_;
   const DType dtype_, acc_;
   const size_t parts_;
-  size_t* starts_;          // Element index of [part][tensor], followed by the total number of elements.
-  std::byte* wide_;         // Values in the accumulation type acc_.
-  std::byte* narrow_;       // Result in dtype_; the same memory as wide_ if the two types are equal.
-  Sums *sums_, *received_;  // Sums of each tensor.
+  // Element index of part p of tensor t, in row-major order, followed by the total number of elements.
+  size_t* starts_;
+  // Values in the accumulation type acc_.
+  std::byte* wide_;
+  // Result in dtype_. Same memory as wide_ if the two types are equal.
+  std::byte* narrow_;
+  // Dot products of each tensor: this rank's and the partner's.
+  Sums *sums_, *received_;
   std::vector<size_t> sent_bytes_, received_bytes_;  // Bytes for each rank, used by exchanges in shared memory.
 };
 
@@ -186,7 +192,7 @@ void Adasum::deliver(const Scale& s) const {
   });
 }
 
-// Exchange data with this step's partner; all ranks do so at the same time.
+// Exchange data with this step's partner. All ranks do so at the same time.
 Status Adasum::trade(int step, ConstBytes out, Bytes in) {
   const int peer = partner(step);
   if (!comm_.node) return exchange(comm_, peer, out, peer, in);
@@ -200,7 +206,8 @@ Status Adasum::trade(int step, ConstBytes out, Bytes in) {
 Status Adasum::run() {
   pack();
   const int steps = std::countr_zero(parts_);
-  Range path[32];  // path[k] is the range shared with the partner of step k, and path[steps] is the range that this rank reduces
+  // path[k] is the range shared with the partner of step k. path[steps] is the range that this rank reduces.
+  Range path[32];
   path[0] = {0, parts_};
   for (int k = 0; k < steps; ++k) {
     const Range kept = path[k].half(lower(k)), given = path[k].half(!lower(k));
@@ -217,8 +224,8 @@ Status Adasum::run() {
   return {};
 }
 
-// `a` is the operand of the lower rank. Each tensor's parts in the range are processed separately, so that the sums of
-// a tensor do not depend on its neighbours in the buffer.
+// Combine this rank's values with those of its partner. `a` belongs to the lower rank. Each tensor's parts in the range
+// are processed separately, so that a tensor's dot products do not depend on its neighbours in the buffer.
 Status Adasum::combine(int step, Range kept, const std::byte* theirs) {
   const size_t from = at(kept.lo);
   auto each = [&](auto&& visit) {
@@ -241,8 +248,8 @@ Status Adasum::combine(int step, Range kept, const std::byte* theirs) {
   return {};
 }
 
-// Add the sums of the ranks whose numbers differ only in bits 0 to `step`. Together these ranks hold all parts of a and
-// b.
+// Add the dot products of the ranks whose numbers differ only in bits 0 to `step`. Together, these ranks hold all parts
+// of a and b.
 Status Adasum::add_sums(int step) {
   const size_t bytes = tensors() * sizeof(Sums);
   for (int k = 0; k <= step; ++k) {

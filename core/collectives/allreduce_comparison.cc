@@ -1,10 +1,9 @@
-// Naive allreduce: every rank sends all its data to every rank and adds all contributions itself. It takes one step and
-// sends P - 1 times the data per rank. It exists only for comparison; the table never chooses it.
+// Naive allreduce for comparison only. Every rank sends all its data to every other rank and adds all contributions
+// itself. It takes one step and sends P - 1 times the data per rank. The algorithm table never chooses it.
 //
 // The cost, in the symbols of plan/cost.h, is (P-1) * (alpha + N * (beta + gamma)). The alphas overlap within a window
-// of peers. Large data are sent in rounds, to bound the memory for contributions that wait for the reduction. Values
+// of peers. Large data are sent in rounds, which bounds the memory for contributions that wait for reduction. Values
 // are added in the canonical order (collectives/reduce.h). 16-bit floats are sent unchanged and added in float32.
-// Source: the definition of the operation.
 #include <algorithm>
 #include <vector>
 
@@ -32,15 +31,14 @@ Status allreduce_naive(Comm& comm, std::byte* data, size_t count, DType d, Reduc
   return {};
 }
 
-// Allreduce through one rank: all ranks send their data to rank 0, which adds them and sends the result to all. A
-// program without collectives would do this, and a parameter server on one host has this cost: rank 0's connections
-// carry P - 1 times the data each way while the other ranks wait. It exists only for comparison; the table never
+// Allreduce through one rank, for comparison only. All ranks send their data to rank 0, which adds them and sends the
+// result to all. A program without collectives would work this way, and a parameter server on one host has this cost:
+// rank 0's connections carry P - 1 times the data each way while the other ranks wait. The algorithm table never
 // chooses it.
 //
 // The cost, in the symbols of plan/cost.h, is (P-1) * (2 * alpha + N * (2 * beta + gamma)), all of it at rank 0. Large
-// data are sent in rounds, to bound the memory for contributions that wait for the reduction. Values are added in the
+// data are sent in rounds, which bounds the memory for contributions that wait for reduction. Values are added in the
 // canonical order (collectives/reduce.h). 16-bit floats are sent unchanged and added in float32.
-// Source: the definition of the operation.
 
 namespace {
 
@@ -69,7 +67,8 @@ class Driver {
   DType dtype_;
   ReduceOp op_;
   std::byte* theirs_;
-  size_t block_;  // bytes of one round
+  // Bytes per round.
+  size_t block_;
   std::vector<const std::byte*> sources_;
   std::vector<Transfer> transfers_;
 };
@@ -96,16 +95,16 @@ Status allreduce_driver(Comm& comm, std::byte* data, size_t count, DType d, Redu
   });
 }
 
-// Tree reduction and tree broadcast: neighbours combine their values, then neighbours among the remaining ranks, until
-// rank 0 has the sum; then a binomial broadcast follows. This takes the minimum number of steps each way, but each step
-// sends whole vectors, and half of the ranks are idle after the first step. It exists only for comparison; the table
-// never chooses it, because recursive doubling takes half the steps.
+// Tree reduction and tree broadcast, for comparison only. Neighbours combine their values, then neighbours among the
+// remaining ranks, until rank 0 has the sum. A binomial broadcast then sends the result to all ranks. Both phases take
+// the minimum number of steps, but each step sends whole vectors, and half of the ranks are idle after the first step.
+// The algorithm table never chooses it, because recursive doubling takes half the steps.
 //
 // The cost, in the symbols of plan/cost.h, is ceil(log2(P)) * (2 * alpha + N * (2 * beta + gamma)). Values are added in
-// the canonical order (collectives/reduce.h). Sizes that are not a power of two fold first and need no extra step. On
-// the way up, 16-bit floats are sent as float32 where they are sums; otherwise they are sent as 16 bits.
-// Source: R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication Operations in MPICH", IJHPCA
-// 19(1), 2005 (binomial reduce and broadcast).
+// the canonical order (collectives/reduce.h). If P is not a power of two, the ranks fold first, which needs no extra
+// step. On the way up, sums of 16-bit floats are sent as float32, and original values as 16 bits. Source: R. Thakur, R.
+// Rabenseifner, W. Gropp, "Optimization of Collective Communication Operations in MPICH", IJHPCA 19(1), 2005 (binomial
+// reduce and broadcast).
 
 namespace {
 

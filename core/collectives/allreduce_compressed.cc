@@ -1,21 +1,21 @@
-// Allreduce of float32 sums that are sent in a compressed encoding (collectives/codec.h): a direct reduce-scatter, then
-// a direct allgather, as in allreduce_pairwise. Every rank encodes its contribution and sends each rank the part that
-// it owns. The owner decodes all contributions to its part, including its own, adds them in float32 in the canonical
-// order, scales, and encodes the result once. Every rank, including the owner, decodes that result. So each value is
-// rounded twice whatever the number of ranks, and all ranks get equal bits, because they decode the same bytes. A ring
-// would have to decode, add and encode at every hop.
+// Allreduce of float32 sums with a compressed encoding (collectives/codec.h): a direct reduce-scatter, then a direct
+// allgather, as in allreduce_pairwise. Every rank encodes its contribution and sends each slice to the rank that owns
+// it. The owner decodes all contributions to its slice, including its own, and adds them in float32 in the canonical
+// order. It scales the sum and encodes the result once. Every rank, including the owner, decodes that result. Each
+// value is then rounded twice for any number of ranks, and all ranks get equal bits because they decode the same bytes.
+// A ring would have to decode, add and encode at every hop.
 //
-// The cost, in the symbols of plan/cost.h, is 2 (P-1) * alpha + 2 (P-1)/P * c N * beta plus the time for coding, where
-// c is 1/2 for fp16 and bf16 and 65/256 for int8. The alphas overlap.
+// The cost, in the symbols of plan/cost.h, is 2 (P-1) * alpha + 2 (P-1)/P * c N * beta, plus the time for encoding and
+// decoding. c is 1/2 for fp16 and bf16, and 65/256 for int8. The alphas overlap.
 //
-// Error feedback: the coding error of a rank's contribution stays in its residual and is added to its next
-// contribution. The coding error of the result goes to the residual of the part's owner, in units of a contribution. So
-// nothing is lost permanently: the sum of all results and residuals equals the sum of all contributions, up to float32
-// rounding. Values that are not finite are not kept in residuals.
-// Sources: F. Seide et al., "1-bit stochastic gradient descent and its application to data-parallel distributed
-// training of speech DNNs", Interspeech 2014; S. P. Karimireddy et al., "Error feedback fixes SignSGD and other
-// gradient compression schemes", ICML 2019. For feedback on both ways: H. Tang et al., "DoubleSqueeze: parallel
-// stochastic gradient descent with double-pass error-compensated compression", ICML 2019.
+// Error feedback: the encoding error of a rank's contribution stays in its residual and is added to its next
+// contribution. The encoding error of the result goes to the residual of the slice's owner, in units of a contribution.
+// So no value is lost: the sum of all results and residuals equals the sum of all contributions, up to float32
+// rounding. Infinities and NaNs are not kept in residuals. Sources: F. Seide et al., "1-bit stochastic gradient descent
+// and its application to data-parallel distributed training of speech DNNs", Interspeech 2014; S. P. Karimireddy et
+// al., "Error feedback fixes SignSGD and other gradient compression schemes", ICML 2019. For feedback in both
+// directions: H. Tang et al., "DoubleSqueeze: parallel stochastic gradient descent with double-pass error-compensated
+// compression", ICML 2019.
 #include <cmath>
 #include <cstring>
 
