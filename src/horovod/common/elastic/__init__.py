@@ -1,8 +1,8 @@
 """Framework-independent parts of elastic training, shared by all frontends.
 
-These are the state of a program, the loop around its function, the decision after a failure, the distribution of
-samples over ranks, batch sizes and checkpoints. The code reaches the engine and the launcher only through functions
-that callers pass.
+This package keeps a program's state, runs its training function, decides which state to use after a failure,
+distributes samples over ranks, computes batch sizes and writes checkpoints. Callers pass in the functions of the engine
+and the launcher, so the package imports neither.
 """
 
 from horovod.common.contract.membership import HostUpdateResult

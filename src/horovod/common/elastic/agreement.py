@@ -1,15 +1,14 @@
-"""Decision about which rank's state all ranks take after a failure, based on each rank's report.
+"""Choice of the rank whose state all ranks take after a failure, based on a report from each rank.
 
-A rank is *whole* if the operation that failed was the reduction of gradients. The rank is then just before an optimizer
-step: the program has completed the previous step, and the current one has changed nothing yet. So training can continue
-from the rank's current state, and the step is repeated. A rank is also whole if the failure hit ``check_host_updates``,
-where the program is ready to hand over its state anyway. If another operation failed (for example a metric between the
-step and the counter of batches), it is unknown how far the program had come. Such a rank can only offer its last
-commit.
+A rank is *whole* if the failed operation was the reduction of gradients. At that point the program has completed the
+previous step, and the current step has changed nothing. Training can therefore continue from the rank's current state,
+and the step is repeated. A rank is also whole if the failure occurred in ``check_host_updates``, because the program's
+state is consistent there. If another operation failed, such as a metric computed between the step and the batch
+counter, the rank cannot know how far the program got. Such a rank can only offer its last commit.
 
-A collective may have succeeded on some ranks and failed on others, so ranks differ by at most one step. The ranks that
-are a step ahead have the state that the others would have computed. So all ranks take the state of the furthest whole
-rank, and no step is lost.
+A collective can succeed on some ranks and fail on others, so ranks differ by at most one step. Ranks that are a step
+ahead already have the state that the other ranks would compute next. All ranks therefore take the state of the most
+advanced whole rank, and no step is lost.
 """
 
 import hashlib
@@ -25,9 +24,9 @@ class Standing:
     Attributes:
         steps: Number of training steps that the state includes, over all epochs of the job.
         whole: True if training can continue from the rank's current state.
-        commits: Number of commits.
-        new: True if the rank has no state to offer; its numbers are then 0.
-        updates: Number of optimizer steps; one training step may have several.
+        commits: Number of commits that the rank has made.
+        new: True if the rank has no state to offer. All its numbers are then 0.
+        updates: Number of optimizer steps. One training step can include several.
     """
 
     steps: int = 0
@@ -39,13 +38,12 @@ class Standing:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Decision about the state that all ranks take.
+    """Choice of the state that all ranks take.
 
     Attributes:
         root: Rank whose state all ranks take.
-        restore: True to take that rank's last commit instead of its current state.
-        lost: Number of steps that must be repeated. 0 if a commit is restored, because steps since a commit are not
-            counted.
+        restore: True to use the last commit of ``root`` instead of its current state.
+        lost: Number of steps that must be repeated, or 0 if a commit is restored. Steps since a commit are not counted.
     """
 
     root: int
@@ -54,7 +52,13 @@ class Outcome:
 
 
 def decide(standings: Sequence[Standing]) -> Outcome:
-    """Decide whose state to take. ``standings``: progress by rank. The result is the same on all ranks."""
+    """Choose the rank whose state all ranks take.
+
+    All ranks compute the same result.
+
+    Args:
+        standings: Progress of each rank, indexed by rank.
+    """
     known = [(rank, one) for rank, one in enumerate(standings) if not one.new]
     if not known:
         return Outcome(0, False)
@@ -67,19 +71,20 @@ def decide(standings: Sequence[Standing]) -> Outcome:
 
 
 def holder(new: Sequence[bool]) -> int:
-    """Choose the rank whose state all ranks take, if ranks only report whether they are new.
+    """Choose the rank whose state all ranks take when ranks only report whether they are new.
 
-    It is the first rank that is not new, or rank 0 if all are new because the job begins.
+    Returns:
+        The first rank that is not new, or 0 if the job has just begun and all ranks are new.
     """
     return next((rank for rank, one in enumerate(new) if not one), 0)
 
 
 class Mismatch(NamedTuple):
-    """Difference between ranks' states that prevents them from training together.
+    """Difference between the ranks' states that prevents joint training.
 
     Attributes:
         why: Description of the difference.
-        mine: True if this rank is one of those with the wrong state.
+        mine: True if this rank's state is one of those that are wrong.
     """
 
     why: str
@@ -89,11 +94,11 @@ class Mismatch(NamedTuple):
 def find_mismatch(told: Sequence[tuple[Sequence[str], bool]], rank: int) -> Mismatch | None:
     """Return the difference between the ranks' states, or None if they match.
 
-    The rank that holds the training state (``holder``) is right. Ranks that differ from it are wrong, and the others
-    can continue without them. If all ranks are new, all are considered wrong.
+    The state of the rank that ``holder`` chooses is correct. Ranks with a different state are wrong, and the other
+    ranks can continue without them. If all ranks are new, every rank is considered wrong.
 
     Args:
-        told: (attribute names, whether the rank is new) of each rank.
+        told: For each rank, its attribute names and True if the rank is new.
         rank: This rank.
     """
     root = holder([new for _, new in told])
@@ -104,7 +109,7 @@ def find_mismatch(told: Sequence[tuple[Sequence[str], bool]], rank: int) -> Mism
 
 
 def signature(tensors: Iterable[tuple[Sequence[int], object]]) -> str:
-    """Return a digest of shapes and dtypes. Ranks with equal digests can broadcast these arrays."""
+    """Return a digest of shapes and dtypes, equal on two ranks only if they can broadcast these arrays."""
     shown = [f"{list(shape)} {dtype}" for shape, dtype in tensors]
     return f"{len(shown)} tensors, {hashlib.sha256(' '.join(shown).encode()).hexdigest()[:8]}"
 
@@ -121,7 +126,11 @@ def check_shapes(here: Sequence[tuple[int, ...]], loaded: Sequence[tuple[int, ..
 
 
 def compare_names(names: Sequence[Sequence[str]], root: int = 0) -> str:
-    """Compare each rank's attribute names with those of ``root``. Return a text about the difference, or ""."""
+    """Compare each rank's attribute names with those of ``root``.
+
+    Returns:
+        A description of the difference, or "" if there is none.
+    """
     first = set(names[root])
     lines = []
     for rank, others in enumerate(names):

@@ -1,4 +1,4 @@
-"""Broadcast of NumPy arrays without a framework's operations and without pickling."""
+"""Broadcast of NumPy arrays that needs neither a framework's operations nor pickling."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,13 +10,13 @@ from horovod.common.frontends import Frontend
 
 Array = np.ndarray[Any, Any]
 
-_parked: list[Array] = []  # memory that interrupted operations still use
+_parked: list[Array] = []  # keeps the memory of interrupted operations alive
 
 
 def arrays_of(root: int, arrays: Sequence[Array], name: str, face: Frontend) -> list[Array]:
-    """Broadcast the arrays of rank ``root``.
+    """Broadcast the arrays of rank ``root`` to all ranks.
 
-    Arrays are sent as bytes, so every dtype except that of Python objects works.
+    Arrays are sent as bytes, so every dtype works except that of Python objects.
 
     Args:
         root: Rank whose arrays are sent.
@@ -25,7 +25,7 @@ def arrays_of(root: int, arrays: Sequence[Array], name: str, face: Frontend) -> 
         face: Frontend that submits the operations.
 
     Returns:
-        The root's arrays, in new memory except possibly on the root.
+        The root's arrays. On all ranks except possibly the root, they are in newly allocated memory.
 
     Raises:
         HorovodInternalError: If a peer is lost.
@@ -46,7 +46,7 @@ def arrays_of(root: int, arrays: Sequence[Array], name: str, face: Frontend) -> 
             ).wait()
         except Exception:
             raise
-        except BaseException:  # Ctrl-C ends the wait, but not the operation
+        except BaseException:  # Ctrl-C ends the wait, but the operation is still in flight
             _parked.append(made)
             raise
     return found

@@ -1,8 +1,9 @@
 """Batch sizes for jobs whose number of ranks changes.
 
 There are two options. With a fixed batch size per rank, the global batch of a step grows and shrinks with the number of
-ranks. With a fixed ``global_batch``, training does not depend on the number of ranks: each rank gets a share, in
-several passes if the share does not fit into its memory. Frontends provide the second option as ``batch_of_this_rank``.
+ranks. With a fixed ``global_batch``, training does not depend on the number of ranks. Each rank then processes a share
+of the global batch, in several passes if the share does not fit into its memory. Frontends provide the second option as
+``batch_of_this_rank``.
 """
 
 from collections.abc import Callable
@@ -14,10 +15,10 @@ from horovod.common.elastic.order import Shares
 
 @dataclass(frozen=True)
 class Batch:
-    """Share of one rank in each step.
+    """One rank's share of the global batch.
 
-    The rank makes ``accumulation`` backward passes over ``size`` samples each; the last passes may have one sample less
-    (``sizes``). Then gradients are averaged over the ranks.
+    In each step, the rank makes ``accumulation`` backward passes. Each processes ``size`` samples, but the last passes
+    can have one sample less, as ``sizes`` shows. Then gradients are averaged over the ranks.
     """
 
     global_batch: int
@@ -32,28 +33,28 @@ class Batch:
 
     @property
     def size(self) -> int:
-        """Number of samples in the largest pass: the batch size for a DataLoader if all passes are equal."""
+        """Number of samples in the largest pass. Use it as a DataLoader's batch size if all passes are equal."""
         return self.sizes[0]
 
     @property
     def sizes(self) -> list[int]:
-        """Number of samples in each pass; they differ by at most one."""
+        """Numbers of samples in each pass, which differ by at most one."""
         each, more = divmod(self.local, self.accumulation)
         return [each + (index < more) for index in range(self.accumulation)]
 
     @property
     def weight(self) -> float:
-        """Factor by which to multiply the sum of the losses of this rank's samples.
+        """Factor by which to multiply the summed losses of this rank's samples.
 
-        The gradients, accumulated over passes and averaged over ranks, are then those of the mean loss over the global
-        batch. If a pass of n samples computes the mean loss, multiply that by n times this factor.
+        With this factor, the gradients accumulated over passes and averaged over ranks are those of the mean loss over
+        the global batch. If a pass of n samples computes a mean loss, multiply the mean loss by n times this factor.
         """
         return self.ranks / self.global_batch
 
     def scale(self, samples: int) -> float:
-        """Return the factor for the mean loss of a pass over ``samples`` samples.
+        """Return the factor by which to multiply the mean loss of a pass over ``samples`` samples.
 
-        It is 1 / accumulation if all ranks and passes are equal.
+        The factor is 1 / accumulation if all ranks and passes are equal.
         """
         return samples * self.weight
 
@@ -61,13 +62,13 @@ class Batch:
 def batch(global_batch: int, ranks: int, rank: int, most: int | None = None) -> Batch:
     """Return one rank's share of each step.
 
-    If the batch is not divisible by ``ranks``, the first ranks get one sample more.
+    If ``global_batch`` is not divisible by ``ranks``, the first ranks each get one extra sample.
 
     Args:
         global_batch: Samples of all ranks per step.
         ranks: Number of ranks.
         rank: Rank whose share to return.
-        most: Maximum number of samples in one pass, as limited by a rank's memory; None: unlimited.
+        most: Maximum number of samples per pass that fit into a rank's memory. None: unlimited.
 
     Raises:
         ValueError: If there are more ranks than samples, if the batch cannot be divided into the same number of passes
@@ -86,7 +87,7 @@ def batch(global_batch: int, ranks: int, rank: int, most: int | None = None) -> 
     each, more = divmod(global_batch, ranks)
     of = tuple(each + (index < more) for index in range(ranks))
     passes = 1 if most is None else -(-of[0] // most)
-    passes = min(passes, of[-1])  # no rank may have an empty pass
+    passes = min(passes, of[-1])  # otherwise a rank would have an empty pass
     if most is not None and -(-of[0] // passes) > most:
         raise ValueError(
             f"global_batch {global_batch} on {ranks} ranks cannot be cut into equally many passes of at most {most} "
@@ -96,13 +97,13 @@ def batch(global_batch: int, ranks: int, rank: int, most: int | None = None) -> 
 
 
 class BatchOfThisRank(Protocol):
-    """Signature of the function ``hvd.elastic.batch``."""
+    """Type of the function ``hvd.elastic.batch``."""
 
     def __call__(self, global_batch: int, most: int | None = None) -> Batch: ...
 
 
 def batch_of_this_rank(rank: Callable[[], int], size: Callable[[], int]) -> BatchOfThisRank:
-    """Create ``hvd.elastic.batch`` for a frontend from its ``rank`` and ``size`` functions."""
+    """Create a frontend's function ``hvd.elastic.batch`` from the frontend's ``rank`` and ``size`` functions."""
 
     def of_this_rank(global_batch: int, most: int | None = None) -> Batch:
         """Return this rank's share of a step whose global batch does not depend on the number of ranks.
@@ -111,7 +112,7 @@ def batch_of_this_rank(rank: Callable[[], int], size: Callable[[], int]) -> Batc
 
         Args:
             global_batch: Samples of all ranks per step.
-            most: Maximum number of samples in one pass, as limited by this rank's memory; None: unlimited.
+            most: Maximum number of samples per pass that fit into this rank's memory. None: unlimited.
 
         Raises:
             ValueError: If the batch cannot be divided.

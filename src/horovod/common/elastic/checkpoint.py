@@ -1,8 +1,8 @@
 """Checkpoints of a job on disk or in an object store.
 
-They are written in the background and atomically, and the last few are kept. A commit survives the loss of ranks; a
-checkpoint also survives the end of the job. One rank writes the checkpoint, which does not depend on the number of
-ranks.
+Checkpoints are written atomically, in the background, and only the last few are kept. A commit survives the loss of
+ranks, and a checkpoint also survives the end of the job. One rank writes the checkpoint for all ranks, and a job with
+any number of ranks can load it.
 """
 
 import atexit
@@ -25,22 +25,22 @@ from horovod.common.elastic.checkpoint_place import Folder, Place, job_tag, reco
 from horovod.common.elastic.checkpoint_trust import Trust
 
 _SCHEME = r"[A-Za-z][A-Za-z0-9+.-]*"
-_URL = re.compile(f"{_SCHEME}(?:::{_SCHEME})*://")  # simplecache::s3://... is a URL, run::3 is a path
+_URL = re.compile(f"{_SCHEME}(?:::{_SCHEME})*://")  # matches simplecache::s3://... but not run::3, which is a path
 _FILE = re.compile(r"file:/+")
 _LOST_SLASH = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/[^/]")
 
 
 def place_of(directory: str | os.PathLike[str], options: Mapping[str, Any] | None = None, trust: Trust = OWN) -> Place:
-    """Return the storage to which the argument ``directory`` refers.
+    """Return the storage for a directory's path or URL.
 
     Args:
         directory: Path or URL.
-        options: Options for fsspec with a URL.
+        options: fsspec options for a URL.
         trust: Rules that decide which checkpoints may be read.
 
     Raises:
         ValueError: If the directory is a file or otherwise invalid.
-        ImportError: If a package that the URL needs is missing. The message names the package.
+        ImportError: If a package is missing that the URL needs. The message names the package.
     """
     text = os.fspath(directory)
     if not isinstance(text, str) or not text:
@@ -66,10 +66,11 @@ def place_of(directory: str | os.PathLike[str], options: Mapping[str, Any] | Non
 
 # The interpreter must wait at exit for the thread that writes checkpoints.
 #
-# Python waits for non-daemon threads, but shuts down concurrent.futures first, which file systems such as s3fs need
-# even to resolve a host name. Without an earlier wait, the checkpoint would be lost.
+# Python waits for non-daemon threads at exit, but shuts down concurrent.futures before. File systems such as s3fs need
+# concurrent.futures even to resolve a host name. So without an exit function that waits earlier, the last checkpoint
+# would be lost.
 #
-# In Python 3.12.0 and 3.12.1, no thread can be started at that point, so with these versions only ``close`` is safe.
+# Python 3.12.0 and 3.12.1 cannot start threads during these exit functions. In these versions, only ``close`` is safe.
 _once = threading.Lock()
 _registered = False
 
@@ -79,7 +80,7 @@ class Writer(threading.Thread):
 
 
 def start_writer(target: Callable[[], None]) -> threading.Thread:
-    """Start a thread that the interpreter waits for at exit."""
+    """Start a thread that writes checkpoints and delays the interpreter's exit until it has finished."""
     _register()
     writer = Writer(target=target, name="horovod-checkpoint", daemon=False)
     writer.start()
@@ -91,10 +92,11 @@ def _register() -> None:
     with _once:
         if _registered:
             return
-        # Exit functions run in reverse order, so import this module now: it must register its function before ours.
+        # Exit functions run in reverse order. Import this module first, so that our exit function runs before the
+        # module's.
         import concurrent.futures.thread  # noqa: F401
 
-        # This function of Python is private. If it is missing, the wait comes too late for checkpoints at a URL.
+        # `_register_atexit` is private to Python. Without it, the wait comes too late for checkpoints at a URL.
         register = getattr(threading, "_register_atexit", atexit.register)
         with contextlib.suppress(RuntimeError):  # raised if the interpreter is already exiting
             register(_wait)
@@ -102,7 +104,7 @@ def _register() -> None:
 
 
 def _wait() -> None:
-    for thread in threading.enumerate():  # a forked child has no such thread
+    for thread in threading.enumerate():  # a forked child has not inherited the thread
         if isinstance(thread, Writer):
             thread.join()
 
@@ -112,14 +114,14 @@ Load = Callable[[IO[bytes]], Any]
 
 
 class Loaded(NamedTuple):
-    """Checkpoint that was read, with its step and its value."""
+    """Checkpoint that ``Checkpoint.load`` has read, with its step and its value."""
 
     step: int
     value: Any
 
 
 class Checkpoint:
-    """Checkpoints of one job, in a directory for this job only.
+    """Writer and reader of one job's checkpoints, in a directory that no other job uses.
 
     Not thread-safe. Call ``close`` at the end, or use a ``with`` statement.
     """
@@ -136,25 +138,26 @@ class Checkpoint:
         job: Callable[[], str] = job_tag,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        """Open the directory of the checkpoints.
+        """Prepare to write checkpoints to a directory and to load them.
 
-        Files of other users are rejected. If HOROVOD_CHECKPOINT_KEY_FILE is set, files that are not sealed with that
-        key are rejected too (``checkpoint_trust``).
+        ``load`` rejects files of other users. If HOROVOD_CHECKPOINT_KEY_FILE is set, it also rejects files that are not
+        sealed with that key (``checkpoint_trust``).
 
         Args:
             directory: Path, or URL that fsspec supports, such as ``s3://bucket/name``.
             keep: Number of latest checkpoints to keep.
-            writes: Returns True if this rank writes checkpoints; other ranks only read them.
-            dump: Serializes a value; default: pickle.
-            load: Deserializes it. As with pickle, loading may execute code from the file.
-            taken: Copies a value. ``save`` calls it before it returns, so that the program may then change the value.
-            job: Returns an id of the job, or "" for a job whose ranks do not change. Such a job needs no id, because
-                each rank knows which checkpoints belong to the job.
-            storage_options: Options for fsspec with a URL, such as credentials for S3.
+            writes: Returns True if this rank writes checkpoints. Other ranks only read them.
+            dump: Function that serializes a value into a file. Default: pickle.
+            load: Function that reads a value from a file. As with pickle, loading can execute code from the file.
+            taken: Function that copies a value. ``save`` calls it before it returns, so the program can then change the
+                original.
+            job: Function that returns an id of the job. For a job with a fixed set of ranks it returns "": each rank of
+                such a job knows which checkpoints belong to the job.
+            storage_options: fsspec options for a URL, such as credentials for S3.
 
         Raises:
             ValueError: If ``keep`` is below 1 or the directory is a file.
-            ImportError: If a package that the URL needs is missing. The message names the package.
+            ImportError: If a package is missing that the URL needs. The message names the package.
         """
         check_at_least("keep", keep, 1)
         trust = Trust.from_settings(Settings.from_environ())
@@ -171,32 +174,32 @@ class Checkpoint:
         self.torn: list[str] = []
         """Reason for each file that ``load`` has skipped."""
         self._lock = threading.Condition()
-        self._next: tuple[int, Any] | None = None  # (step, value) to write next
+        self._next: tuple[int, Any] | None = None  # step and value of the checkpoint to write next
         self._writing = False
         self._failure: BaseException | None = None
         self._thread: threading.Thread | None = None
         self._prepared = False
-        self._ours: set[int] = set()  # steps that this job has written, and all up to one it has loaded
+        self._ours: set[int] = set()  # steps written by this job, and all steps up to one that it has loaded
 
     def save(self, step: int, value: Any) -> None:
         """Copy the value and write it in the background.
 
-        If the writer has not started on the previous checkpoint, this one replaces it. Has no effect on ranks that do
-        not write.
+        If the previous checkpoint is still waiting to be written, this one replaces it. On ranks that do not write
+        checkpoints, the method has no effect.
 
-        If writing fails, the error is printed to stderr and training continues, because a full disk should not end a
-        rank. Existing checkpoints stay, and the next call tries again. ``wait`` and ``close`` raise the error if the
-        last write failed.
+        If writing fails, training continues and the error is printed to stderr, because a full disk should not end a
+        rank. Existing checkpoints are kept, and the next call tries again. ``wait`` and ``close`` raise the error of
+        the last write.
 
         Args:
-            step: Step of the checkpoint, 0 or more; later checkpoints have larger steps.
+            step: Training step of the checkpoint, 0 or more. Later checkpoints must have larger steps.
             value: Value to save.
 
         Raises:
             ValueError: If ``step`` is not an integer of 0 or more.
         """
         check_at_least("step", step, 0)
-        self._ours.add(step)  # record it on all ranks, because any may become the writer
+        self._ours.add(step)  # record the step on all ranks, because any rank can later become the one that writes
         if not self._writes():
             return
         copied = self._taken(value)
@@ -206,11 +209,11 @@ class Checkpoint:
                 self._thread = start_writer(self._write_all)
 
     def write(self, step: int, value: Any) -> None:
-        """Write the value, without a copy, and return when it is on disk. Do not combine it with ``save``.
+        """Write the value without copying it, and return when the checkpoint is on disk. Do not combine with ``save``.
 
         Raises:
             ValueError: If ``step`` is not an integer of 0 or more.
-            OSError: If the checkpoint cannot be written. ``dump`` or a file system may raise other errors.
+            OSError: If the checkpoint cannot be written. ``dump`` or the file system can raise other errors.
         """
         check_at_least("step", step, 0)
         self._ours.add(step)
@@ -223,13 +226,13 @@ class Checkpoint:
         """Wait until all saved checkpoints are on disk.
 
         Args:
-            seconds: Maximum time to wait; None: no limit.
+            seconds: Maximum time to wait in seconds. None: no limit.
 
         Returns:
-            True if they are; False after ``seconds``.
+            True if all saved checkpoints are on disk, False if ``seconds`` have passed.
 
         Raises:
-            OSError: If the last checkpoint could not be written. ``dump`` or a file system may raise other errors.
+            OSError: If the last checkpoint could not be written. ``dump`` or the file system can raise other errors.
         """
         with self._lock:
             done = self._lock.wait_for(lambda: self._thread is None, seconds)
@@ -237,15 +240,17 @@ class Checkpoint:
         return done
 
     def load(self, step: int | None = None) -> Loaded | None:
-        """Return the newest complete checkpoint, or None. Incomplete ones are skipped and listed in ``torn``.
+        """Return the newest complete checkpoint, or None if there is none.
+
+        Incomplete checkpoints are skipped and listed in ``torn``.
 
         Args:
-            step: Load only the checkpoint of this step.
+            step: Load only the checkpoint of this step. Default: the newest checkpoint.
 
         Raises:
-            TornCheckpointError: If the given step's checkpoint is incomplete.
-            FileNotFoundError: If the given step has no checkpoint.
-            UntrustedCheckpointError: If another user may have written it.
+            TornCheckpointError: If the checkpoint of ``step`` is incomplete.
+            FileNotFoundError: If ``step`` has no checkpoint.
+            UntrustedCheckpointError: If another user might have written the checkpoint.
         """
         if step is not None:
             return self._load_one(step)
@@ -255,7 +260,7 @@ class Checkpoint:
                 return self._load_one(found)
             except files.TornCheckpointError as error:
                 self.torn.append(str(error))
-            except FileNotFoundError:  # the rank that writes checkpoints has just removed this one
+            except FileNotFoundError:  # the rank that writes checkpoints has just removed this file
                 continue
         return None
 
@@ -265,7 +270,7 @@ class Checkpoint:
         return loaded
 
     def steps(self) -> list[int]:
-        """Return the steps of the existing checkpoints, complete or not, latest first."""
+        """Return the steps of all existing checkpoints, including incomplete ones, latest first."""
         return self._place.steps()
 
     def close(self) -> None:
@@ -278,7 +283,7 @@ class Checkpoint:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # Methods that run in the writer thread.
+    # The following methods run in the writer thread.
 
     def _write_all(self) -> None:
         while True:
@@ -310,15 +315,15 @@ class Checkpoint:
             self._prepared = True
 
     def _note(self, step: int) -> None:
-        """Record that the step belongs to this job, before its file exists, for ranks that join later."""
+        """Record that the step belongs to this job, for ranks that join later. Call this before the file exists."""
         if self._tag:
             record(self._place, self._tag, {step, *self._ours.intersection(self.steps())})
 
     def _remove_old(self, written: int) -> None:
-        """Remove this job's old checkpoints after ``written`` was completed.
+        """Remove this job's old checkpoints after the checkpoint of step ``written`` is complete.
 
-        Checkpoints of later steps are removed too: training has returned to an earlier step and will not reach the same
-        states again. Checkpoints that this job has neither written nor continued from are kept.
+        Checkpoints of later steps are removed too: training has returned to an earlier step and will take a different
+        path. Checkpoints of other jobs are kept unless this job has continued from one of them.
         """
         there = [step for step in self._place.steps() if step in self._ours]
         kept = [step for step in there if step <= written][: self.keep]
@@ -327,10 +332,10 @@ class Checkpoint:
                 self._place.remove(step)
 
     def _put_aside(self, steps: list[int]) -> None:
-        """Move checkpoints of later steps, from which this job has not continued, to another directory.
+        """Move checkpoints of later steps that belong to other jobs to another directory.
 
-        ``load`` would otherwise take them for the newest. They are not deleted, because they may be a user's only
-        copies.
+        If they stayed, ``load`` would return one of them as the newest. They are not deleted, because they might be a
+        user's only copies.
         """
         if not steps:
             return

@@ -1,16 +1,17 @@
-"""Checkpoint files, which are written atomically and read only if they are complete.
+"""Checkpoint files that are written atomically and read only if they are complete.
 
 Format::
 
     payload | length of the payload (8 bytes, big-endian) | SHA-256 of payload and length (32) | b"HVDCKPT1"
 
-With a key (checkpoint_trust.py), an HMAC-SHA256 takes the place of the checksum, and the last bytes are b"HVDCKPT2".
+With a key (checkpoint_trust.py), an HMAC-SHA256 replaces the checksum, and the last bytes are b"HVDCKPT2".
 
-The end is written last, and the file gets its name only once its content is on disk (fsync before and after the
-rename). So a named file that is incomplete was damaged later, by a disk or an interrupted copy.
+The checksum is written last. The file gets its final name only after its content is on disk, with an fsync before and
+after the rename. If a file with its final name is incomplete, a disk or an interrupted copy must have damaged it later.
 
-Until then the file has a name unique to its writer (process id and a random number), and the writer holds a lock on it.
-This is necessary because a former rank 0 may still be writing when the next rank 0 begins, possibly on another host.
+Before the rename, the file has a temporary name that is unique to its writer (process id and a random number), and the
+writer holds a lock on the file. Unique names are necessary because a former rank 0 might still be writing when the next
+rank 0 begins, possibly on another host.
 """
 
 import contextlib
@@ -43,21 +44,21 @@ ABANDONED = 3600.0
 
 
 class TornCheckpointError(ValueError):
-    """The checkpoint file is damaged or incomplete."""
+    """Error for a damaged or incomplete checkpoint file."""
 
 
 def name_of(step: int) -> str:
-    """Return the file name for a step. Names sort like steps of up to 12 digits."""
+    """Return the file name for a step. Names sort in the order of their steps, for steps of up to 12 digits."""
     return f"step-{step:012d}.ckpt"
 
 
 def steps_of(names: Iterable[str]) -> list[int]:
-    """Return the steps of those names that belong to checkpoint files, latest first."""
+    """Return the steps of the checkpoint files among ``names``, latest first."""
     return sorted((int(match[1]) for name in names if (match := _NAME.fullmatch(name))), reverse=True)
 
 
 def steps_in(directory: Path) -> list[int]:
-    """Return the steps of the checkpoint files in the directory, latest first; empty if it does not exist."""
+    """Return the steps of a directory's checkpoint files, latest first. Empty if the directory does not exist."""
     try:
         return steps_of(os.listdir(directory))
     except FileNotFoundError:
@@ -65,15 +66,15 @@ def steps_in(directory: Path) -> list[int]:
 
 
 def begin(directory: Path, stem: str) -> tuple[Path, io.FileIO]:
-    """Create an unfinished file. It stays locked while it is open, so that no rank considers it abandoned.
+    """Create a temporary file and lock it. The lock prevents other ranks from removing the file as abandoned.
 
     Raises:
-        OSError: If that fails.
+        OSError: If the file cannot be created.
     """
     while True:
         path = directory / f".{stem}.{os.getpid()}.{secrets.token_hex(4)}.tmp"
-        # Set the mode explicitly, because the umask may let others write, and such files would be rejected
-        # (checkpoint_trust.py).
+        # Set the mode explicitly. With a permissive umask, other users could write to the file, and readers would
+        # reject it (checkpoint_trust.py).
         file = io.FileIO(path, "xb", opener=lambda name, flags: os.open(name, flags, 0o644))
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -88,12 +89,12 @@ def begin(directory: Path, stem: str) -> tuple[Path, io.FileIO]:
 
 
 def is_unfinished(name: str) -> bool:
-    """Return True if this is the name of an unfinished file."""
+    """Return True if this is the name of a temporary file that a writer has not finished."""
     return _UNFINISHED.fullmatch(name) is not None
 
 
 def remove_unfinished(directory: Path) -> None:
-    """Remove unfinished files of killed writers, but not those that are still being written."""
+    """Remove the temporary files of killed writers, but not those that are still being written."""
     for name in os.listdir(directory):
         if is_unfinished(name):
             with contextlib.suppress(OSError):
@@ -101,13 +102,13 @@ def remove_unfinished(directory: Path) -> None:
 
 
 def open_plain(path: Path) -> io.FileIO:
-    """Open a regular file for reading.
+    """Open a regular file for reading, and reject pipes and devices.
 
     Raises:
-        TornCheckpointError: If it is a pipe or device.
-        OSError: If it cannot be opened.
+        TornCheckpointError: If the path is a pipe or device.
+        OSError: If the file cannot be opened.
     """
-    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # O_NONBLOCK prevents blocking if the file is a pipe
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # O_NONBLOCK: opening a pipe must not block
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
         raise TornCheckpointError(f"{path} is no plain file")
@@ -115,15 +116,15 @@ def open_plain(path: Path) -> io.FileIO:
 
 
 def made_in(directory: Path) -> os.stat_result:
-    """Return the status of a temporary file with mode 0600 in the directory.
+    """Create a temporary file with mode 0600 in the directory, remove it, and return its status.
 
     Raises:
-        OSError: If it cannot be created.
+        OSError: If the file cannot be created.
     """
     path, file = begin(directory, "job")
     with file:
         try:
-            with contextlib.suppress(OSError):  # this file system does not support modes
+            with contextlib.suppress(OSError):  # ignore file systems without modes
                 os.fchmod(file.fileno(), 0o600)
             return os.fstat(file.fileno())
         finally:
@@ -142,7 +143,7 @@ def _remove_abandoned(path: Path) -> None:
 
 
 def put_aside(directory: Path, steps: list[int]) -> Path:
-    """Move the files of these steps to a new subdirectory, ``earlier-1`` or a higher number; return its path."""
+    """Move the files of these steps to a new subdirectory, such as ``earlier-1``, and return its path."""
     number = 1
     while (folder := directory / f"earlier-{number}").exists():
         number += 1
@@ -156,16 +157,16 @@ def put_aside(directory: Path, steps: list[int]) -> Path:
 def write(directory: Path, step: int, dump: Callable[[IO[bytes]], None], trust: Trust = OWN) -> Path:
     """Write a checkpoint file atomically.
 
-    On failure no new file is left, and an existing file of this step stays.
+    If writing fails, an existing file of this step is kept, and no incomplete file is left.
 
     Args:
         directory: Directory of the file.
         step: Step of the checkpoint.
-        dump: Writes the payload into the given file.
-        trust: Determines the checksum or MAC.
+        dump: Function that writes the payload into the given file.
+        trust: Rules that determine whether the file ends with a checksum or a MAC.
 
     Raises:
-        OSError: If the file cannot be written. Errors of ``dump`` are raised too.
+        OSError: If the file cannot be written. ``dump`` can raise other errors.
     """
     target = directory / name_of(step)
     unfinished, file = begin(directory, target.stem)
@@ -173,7 +174,7 @@ def write(directory: Path, step: int, dump: Callable[[IO[bytes]], None], trust: 
         with file:
             write_into(file, step, dump, trust)
             os.fsync(file.fileno())
-            os.rename(unfinished, target)  # rename the file while it is still locked
+            os.rename(unfinished, target)  # keep the lock until the file has its final name
     except BaseException:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(unfinished)
@@ -183,7 +184,7 @@ def write(directory: Path, step: int, dump: Callable[[IO[bytes]], None], trust: 
 
 
 def write_into(file: io.FileIO, step: int, dump: Callable[[IO[bytes]], None], trust: Trust = OWN) -> None:
-    """Write payload, length and checksum at the file's current position. Raises OSError and errors of ``dump``."""
+    """Write payload, length and checksum at the file's current position. OSError and errors of ``dump`` are raised."""
     whole = _Summed(file, trust.sum(step))
     buffered = io.BufferedWriter(whole, _PIECE)
     dump(buffered)
@@ -197,8 +198,8 @@ def read(directory: Path, step: int, load: Callable[[IO[bytes]], Any], trust: Tr
 
     Raises:
         TornCheckpointError: If the file is damaged. The message says how.
-        UntrustedCheckpointError: If another user may have written it.
-        OSError: If it cannot be read.
+        UntrustedCheckpointError: If another user might have written the file.
+        OSError: If the file cannot be read.
     """
     path = directory / name_of(step)
     with open_plain(path) as file:
@@ -212,7 +213,7 @@ def read(directory: Path, step: int, load: Callable[[IO[bytes]], Any], trust: Tr
 
 
 def read_from(file: io.FileIO, name: str, step: int, load: Callable[[IO[bytes]], Any], trust: Trust = OWN) -> Any:
-    """Read a checkpoint like ``read``, from an open file. ``name`` is used in error messages."""
+    """Read a checkpoint like ``read``, but from an open file. Error messages refer to it as ``name``."""
     with open(file.fileno(), "rb", closefd=False) as buffered:
         buffered.seek(0)
         length = _checked(buffered, name, step, trust)
@@ -220,7 +221,7 @@ def read_from(file: io.FileIO, name: str, step: int, load: Callable[[IO[bytes]],
 
 
 def _checked(file: io.BufferedReader, name: str, step: int, trust: Trust) -> int:
-    """Verify the file, and return the length of its payload."""
+    """Verify the file's checksum and length, and return the length of its payload."""
     size = os.fstat(file.fileno()).st_size
     if size < _END:
         raise TornCheckpointError(f"{name} has {size} bytes, which is less than the end of a checkpoint")
@@ -248,7 +249,7 @@ def _checked(file: io.BufferedReader, name: str, step: int, trust: Trust) -> int
 
 
 class _Summed(io.RawIOBase):
-    """File-like writer that counts and checksums the bytes that it writes to ``file``."""
+    """File-like writer that passes bytes to ``file`` and updates their count and checksum."""
 
     def __init__(self, file: io.FileIO, summed: Sum) -> None:
         self._file = file
@@ -275,7 +276,7 @@ class _Summed(io.RawIOBase):
 
 
 class _Payload(io.RawIOBase):
-    """File-like reader of the first ``length`` bytes of a file."""
+    """File-like reader that ends after the first ``length`` bytes of a file."""
 
     def __init__(self, file: io.FileIO, length: int) -> None:
         self._file = file

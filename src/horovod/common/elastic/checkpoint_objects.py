@@ -1,9 +1,9 @@
 """Checkpoints at a URL: in an object store such as S3, or on another file system that fsspec supports.
 
 A checkpoint is first written to an unnamed temporary file on this host, which disappears even if the process is killed.
-Then it is uploaded. In an object store it appears only when the upload is complete. On file systems where files are
-visible while they grow, it is first uploaded under another name. The checksum is the same as on disk
-(checkpoint_files.py) and is verified before anything is loaded.
+Then the file is uploaded. Object stores show a file only when its upload is complete. Other file systems show files
+that are still growing, so there the file is uploaded under a temporary name and then renamed. The checksum is the same
+as on disk (checkpoint_files.py) and is verified before anything is loaded.
 """
 
 import contextlib
@@ -34,12 +34,12 @@ _PASSWORD = re.compile(r"(:/{1,2}[^/:@]*):[^/]*@")
 
 
 def without_password(text: str) -> str:
-    """Mask the password of each URL in the text, for printing: ``sftp://user:***@host/directory``."""
+    """Replace the password of each URL in a message by ``***``, as in ``sftp://user:***@host/directory``."""
     return _PASSWORD.sub(r"\1:***@", text)
 
 
 class Objects:
-    """Storage of checkpoints at a URL; see ``Place``."""
+    """Storage of checkpoints at a URL. Implements ``Place``."""
 
     def __init__(self, url: str, options: Mapping[str, Any], trust: Trust = files.OWN) -> None:
         """Open the file system of the URL.
@@ -52,7 +52,7 @@ class Objects:
         Raises:
             ImportError: If a package is missing. The message names the package.
             ValueError: If fsspec does not support the URL.
-            Exception: Error of the file system, if it connects immediately and that fails.
+            Exception: The file system's error if it connects immediately and the connection fails.
         """
         self._trust = trust
         shown = without_password(url)
@@ -81,7 +81,7 @@ class Objects:
         return self._shown
 
     def is_there(self) -> bool:
-        return True  # object stores do not have empty directories
+        return True  # object stores have no empty directories, so nothing has to exist
 
     def steps(self) -> list[int]:
         return files.steps_of(self._names())
@@ -123,7 +123,7 @@ class Objects:
             except FileNotFoundError:
                 if self._is_there(self._at(name)):
                     raise
-                # If the file is gone, another process has removed it in the meantime.
+                # Ignore the error if the file no longer exists: another process has removed it.
         return f"{self._shown}/{folder}"
 
     def note(self) -> bytes:
@@ -140,7 +140,7 @@ class Objects:
 
     def _names(self) -> list[str]:
         """Return the names of the files and directories in the directory."""
-        # Bypass fsspec's cached listings, because other processes may have written files since.
+        # Clear fsspec's cached listings, because other processes might have written files since.
         self._fs.invalidate_cache()
         try:
             return [str(path).rstrip("/").rpartition("/")[2] for path in self._fs.ls(self._path, detail=False)]
@@ -163,14 +163,14 @@ class Objects:
             self._exchange(unfinished, target, self._unfinished(name))
 
     def _unfinished(self, name: str) -> str:
-        """Return a temporary path for a file that will be called ``name``."""
+        """Return a temporary path for the upload of a file that will be called ``name``."""
         stem = name.removesuffix(".ckpt") if name != NOTE else "job"
         return self._at(f".{stem}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
 
     def _moved(self, unfinished: str, target: str) -> bool:
-        """Rename the file. Return False if an existing target prevents that, as in HDFS."""
+        """Rename the file. Return False if the target exists and cannot be overwritten, as in HDFS."""
         if not self._renames and self._is_there(target):
-            return False  # an interrupted copy would damage the target
+            return False  # this file system copies instead of renaming, and an interrupted copy would damage the target
         try:
             self._move(unfinished, target)
         except Exception:
@@ -180,9 +180,9 @@ class Objects:
         return True
 
     def _exchange(self, unfinished: str, target: str, before: str) -> None:
-        """Replace a target that a rename cannot overwrite.
+        """Replace an existing file where a rename cannot overwrite files.
 
-        Nothing is removed until a complete file has the name ``target``.
+        Until a complete file is called ``target``, no file is removed.
 
         Args:
             unfinished: Path of the new file.
@@ -203,21 +203,21 @@ class Objects:
         self._discard(before)
 
     def _move(self, path: str, new: str) -> None:
-        """Move one file, and raise an error if it was not moved.
+        """Move one file, and raise an error if the file system has not moved it.
 
-        fsspec's default ``mv`` is not used, because it expands paths as patterns: with a ``[`` or ``*`` in the path, it
-        would move nothing, or other files.
+        This replaces fsspec's default ``mv``, which expands paths as patterns. With a ``[`` or ``*`` in the path,
+        ``mv`` would move nothing or move other files.
         """
         if not self._renames:
             self._fs.cp_file(path, new)
             self._fs.rm_file(path)
             return
         self._fs.mv(path, new)
-        if self._is_there(path):  # WebHDFS may refuse to move without raising an error
+        if self._is_there(path):  # WebHDFS can refuse to move a file without raising an error
             raise FileExistsError(errno.EEXIST, "is not renamed", path, None, new)
 
     def _is_there(self, path: str) -> bool:
-        """Return True if the file exists. Unlike fsspec's ``exists``, raise errors instead of returning False."""
+        """Return True if the file exists. Unlike fsspec's ``exists``, raise the file system's errors."""
         self._fs.invalidate_cache()
         try:
             self._fs.info(path)
@@ -236,7 +236,7 @@ class Objects:
             self._fs.rm_file(self._at(name))
 
     def _age(self, name: str) -> float:
-        """Return the seconds since the file was modified; 0 if the file system does not report it."""
+        """Return the seconds since the file was modified, or 0 if the file system does not report the time."""
         try:
             return time.time() - float(self._fs.modified(self._at(name)).timestamp())
         except (FileNotFoundError, NotImplementedError):
@@ -244,7 +244,7 @@ class Objects:
 
 
 def _renames(filesystem: Any) -> bool:
-    """Return True if the file system, or the one inside wrappers such as fsspec's caches, implements ``mv``."""
+    """Return True if the file system implements ``mv``. For wrappers such as fsspec's caches, check the wrapped one."""
     from fsspec import AbstractFileSystem
 
     while isinstance(inner := getattr(filesystem, "fs", None), AbstractFileSystem):
@@ -257,7 +257,7 @@ def _unnamed() -> Iterator[tuple[Any, str]]:
     """Create a temporary file that disappears when it is closed or the process is killed.
 
     Yields:
-        The file, and a path under which any thread can open it until then.
+        The open file, and a path under which any thread can open it while it exists.
     """
     file: IO[bytes]
     with tempfile.TemporaryFile(prefix="horovod-checkpoint-", buffering=0) as file:

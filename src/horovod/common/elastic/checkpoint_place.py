@@ -1,8 +1,9 @@
-"""Storage of checkpoints: the interface, its implementation for directories, and the record of a job's files.
+"""Storage of checkpoints: the interface, its implementation for directories, and the record of a job's checkpoints.
 
-Each rank knows which checkpoints it has saved itself. A rank that joins later may become rank 0 when all earlier ranks
-are gone. It then reads the record in the directory. Without the record, it would mistake the job's files for another
-job's. It would then neither remove old files nor replace them after a return to an earlier step.
+Each rank knows which checkpoints it has saved itself, but a rank that joins later does not. When all earlier ranks are
+gone, that rank can become rank 0. It then reads the record in the directory. Without the record, it would assume that
+the job's checkpoints belong to another job. It would not remove old checkpoints, and it would not replace them after a
+return to an earlier step.
 """
 
 import contextlib
@@ -21,23 +22,23 @@ from horovod.common.elastic.checkpoint_trust import Trust
 Dump = Callable[[IO[bytes]], None]
 Load = Callable[[IO[bytes]], Any]
 NOTE = ".horovod-job"
-_LONGEST_NOTE = 1 << 20  # bytes
+_LONGEST_NOTE = 1 << 20  # maximum size of the record in bytes
 
 
 class Place(Protocol):
     """Storage of checkpoints: a directory or a URL.
 
-    All methods may raise OSError, or a file system's own errors. ``str()`` returns the place's name for messages.
+    All methods can raise OSError or the file system's own errors. ``str()`` returns the name to use in messages.
     """
 
     def is_there(self) -> bool:
-        """Return True if the storage exists, so that it can be searched for checkpoints."""
+        """Return True if the storage exists and can be searched for checkpoints."""
 
     def steps(self) -> list[int]:
-        """Return the steps of the existing checkpoints, complete or not, latest first."""
+        """Return the steps of all existing checkpoints, including incomplete ones, latest first."""
 
     def prepare(self) -> None:
-        """Create the storage, and remove unfinished files of killed writers."""
+        """Create the storage, and remove temporary files of killed writers."""
 
     def write(self, step: int, dump: Dump) -> None:
         """Write a checkpoint atomically, replacing one of the same step. Errors of ``dump`` are raised too."""
@@ -47,21 +48,21 @@ class Place(Protocol):
 
         Raises:
             TornCheckpointError: If the checkpoint is damaged.
-            UntrustedCheckpointError: If another user may have written it.
+            UntrustedCheckpointError: If another user might have written the checkpoint.
             FileNotFoundError: If there is no checkpoint of this step.
         """
 
     def remove(self, step: int) -> None:
-        """Remove a checkpoint; no effect if there is none."""
+        """Remove the checkpoint of a step. Has no effect if there is none."""
 
     def put_aside(self, steps: list[int]) -> str:
-        """Move the checkpoints of these steps to a new subdirectory, ``earlier-1`` or higher; return its name."""
+        """Move the checkpoints of these steps to a new subdirectory, such as ``earlier-1``, and return its name."""
 
     def note(self) -> bytes:
-        """Return the note stored beside the checkpoints. Raises FileNotFoundError if there is none."""
+        """Return the record of the job's checkpoints as bytes. Raises FileNotFoundError if there is none."""
 
     def write_note(self, text: bytes) -> None:
-        """Replace the note atomically."""
+        """Replace the record of the job's checkpoints atomically."""
 
 
 class Folder:
@@ -120,10 +121,10 @@ class _Note(msgspec.Struct):
 
 
 def job_tag() -> str:
-    """Return an id of the elastic job, which is the same on all its workers; "" if the job is not elastic.
+    """Return an id that all workers of an elastic job share, or "" if the job is not elastic.
 
-    Jobs that are not elastic need no id, because their ranks do not change. Their keys would not give a unique one,
-    because a user may give the same key to every job.
+    A job that is not elastic needs no id, because its ranks do not change. An id derived from its key would not be
+    unique, because a user can use the same key for every job.
 
     Raises:
         ValueError: If the job's key cannot be read.
@@ -135,7 +136,7 @@ def job_tag() -> str:
 
 
 def recorded(place: Place, job: str) -> set[int]:
-    """Return the steps that the record lists for this job; empty if it is another job's or unreadable."""
+    """Return the steps recorded for this job, or no steps if the record is unreadable or belongs to another job."""
     try:
         told = msgspec.json.decode(place.note(), type=_Note)
     except (OSError, ValueError):
@@ -144,5 +145,5 @@ def recorded(place: Place, job: str) -> set[int]:
 
 
 def record(place: Place, job: str, steps: Iterable[int]) -> None:
-    """Record which steps' checkpoints belong to the job. If this raises OSError, the previous record stays."""
+    """Record the steps of the job's checkpoints. If writing raises OSError, the previous record is kept."""
     place.write_note(msgspec.json.encode(_Note(job, sorted(steps))))

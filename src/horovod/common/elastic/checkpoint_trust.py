@@ -1,10 +1,10 @@
 """Rules that decide which checkpoints may be read.
 
-A checkpoint is a pickle, so reading it executes code that its writer chose.
+A checkpoint is a pickle, so loading it executes code chosen by the process that wrote it.
 
-Files of other users and files that every user can write to are rejected. Some file systems report one owner for all
-files, or show all files as writable by everyone. There, a file is accepted if a new file would look the same. If a key
-is set, checkpoints carry a MAC, and checkpoints without it are rejected, in object stores as well.
+Files are rejected if another user owns them or if every user can write to them. Some file systems report one owner for
+all files, or show all files as writable by everyone. There, a file is accepted if a newly created file has the same
+owner and mode. If a key is set, checkpoints must carry a MAC, in object stores as well.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ PLAIN, SEALED = b"HVDCKPT1", b"HVDCKPT2"
 
 
 class UntrustedCheckpointError(ValueError):
-    """Another user may have written the checkpoint."""
+    """Error for a checkpoint that another user might have written."""
 
 
 class Sum(Protocol):
-    """A checksum or MAC over the bytes of a checkpoint."""
+    """Checksum or MAC over the bytes of a checkpoint."""
 
     def update(self, data: bytes | memoryview, /) -> None: ...
     def digest(self) -> bytes: ...
@@ -39,10 +39,10 @@ class Sum(Protocol):
 
 @dataclass(frozen=True)
 class Trust:
-    """Rules for reading checkpoints, and the checksum or MAC with which they are written.
+    """Rules for reading checkpoints, and the checksum or MAC for writing them.
 
     Args:
-        any_owner: Also read checkpoints of other users.
+        any_owner: True to read checkpoints of other users too.
         key_file: Path of the file with the MAC's key. Checkpoints without this MAC are rejected. Empty: no MAC.
     """
 
@@ -51,7 +51,7 @@ class Trust:
 
     @classmethod
     def from_settings(cls, settings: Settings) -> Trust:
-        """Return the rules from the settings. Raises ValueError for a key file that cannot be used.
+        """Create the rules from the settings. Raises ValueError if the key file cannot be used.
 
         A missing key file is an error only when a checkpoint is read or written.
         """
@@ -62,25 +62,25 @@ class Trust:
 
     @functools.cached_property
     def key(self) -> bytes | None:
-        """Key of the MAC, or None. Raises ValueError, which names the setting, if the key file cannot be used."""
+        """Key of the MAC, or None without a key file. Raises ValueError if the key file cannot be used."""
         return bytes(read_key_file(self.key_file, _KEY_FILE)) if self.key_file else None
 
     @property
     def magic(self) -> bytes:
-        """Last bytes of each checkpoint that is written, which identify its format."""
+        """Last bytes of each written checkpoint, which identify the format."""
         return PLAIN if self.key is None else SEALED
 
     def sum(self, step: int) -> Sum:
         """Return a new checksum or MAC for the checkpoint of a step.
 
-        A MAC includes the step, so that a file cannot be passed off as another step's.
+        A MAC covers the step too, so a checkpoint cannot be renamed to pass as another step's.
         """
         if self.key is None:
             return hashlib.sha256()
         return hmac.new(self.key, b"horovod checkpoint of step %d\0" % step, "sha256")
 
     def check_end(self, magic: bytes, name: str) -> None:
-        """Raise UntrustedCheckpointError if the file has a checksum where a MAC is required, or vice versa."""
+        """Raise UntrustedCheckpointError if a file has a checksum where a MAC is required, or a MAC without a key."""
         if magic == SEALED and self.key is None:
             raise UntrustedCheckpointError(f"{name} is sealed with a key; {_KEY_FILE} has to name the file with it")
         if magic == PLAIN and self.key is not None:
@@ -90,7 +90,7 @@ class Trust:
             )
 
     def needs_copy(self, fd: int) -> bool:
-        """Return True if other users could change the file after its MAC has been verified."""
+        """Return True if other users could change a file after its MAC has been verified."""
         found = os.fstat(fd)
         by_others = found.st_uid not in (os.geteuid(), 0) or bool(found.st_mode & (stat.S_IWGRP | stat.S_IWOTH))
         return self.key is not None and by_others
@@ -100,9 +100,9 @@ class Trust:
 
         Args:
             fd: Descriptor of the file.
-            name: Name of the file for the error.
-            made_here: Creates a file with mode 0600 in the same directory, removes it and returns its status, for
-                comparison. May raise OSError.
+            name: Name of the file in the error message.
+            made_here: Function that creates a file with mode 0600 in the same directory, removes it and returns its
+                status, for comparison. Can raise OSError.
         """
         if self.any_owner or self.key is not None:
             return

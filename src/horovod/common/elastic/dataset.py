@@ -1,6 +1,6 @@
-"""ElasticDataset: batches for each rank of a job whose members change, from arrays or a ``tf.data.Dataset``.
+"""Batches for each rank of an elastic job, from arrays or a ``tf.data.Dataset``.
 
-TensorFlow is not imported here: a caller that passes a ``tf.data.Dataset`` has already imported it.
+The module does not import TensorFlow, because a caller that passes a ``tf.data.Dataset`` has already imported it.
 """
 
 import sys
@@ -14,7 +14,7 @@ from horovod.common.elastic.order import Shares, Walk
 
 
 class Samples(Protocol):
-    """Source of ``length`` samples, identified by their positions from 0 to ``length - 1``."""
+    """Source of ``length`` samples. Positions from 0 to ``length - 1`` identify the samples."""
 
     length: int
     shuffles: bool
@@ -24,12 +24,12 @@ class Samples(Protocol):
     """
 
     def batches(self, places: Sequence[int], batch_size: int, epoch: int) -> Iterator[Any]:
-        """Iterate over batches of the samples at ``places``; the last batch may be smaller."""
+        """Iterate over batches of the samples at ``places``. The last batch can be smaller."""
         ...
 
 
 def samples_of(source: Any, shuffle: int, seed: int, prepare: Callable[[Any], Any] | None) -> Samples:
-    """Wrap the source of an ``ElasticDataset``, with the same arguments and errors as there."""
+    """Create the ``Samples`` of an ``ElasticDataset``. Arguments and errors are those of ``ElasticDataset``."""
     tensorflow = sys.modules.get("tensorflow")
     if tensorflow is not None and isinstance(source, tensorflow.data.Dataset):
         return DatasetSamples(tensorflow, source, shuffle, seed, prepare)
@@ -41,7 +41,7 @@ def samples_of(source: Any, shuffle: int, seed: int, prepare: Callable[[Any], An
 
 
 class Arrays:
-    """Samples from arrays with equal first dimensions, or for an integer n, the indices from 0 to n - 1."""
+    """Samples from arrays with equal first dimensions, or from an integer n: the indices from 0 to n - 1."""
 
     shuffles = False
 
@@ -60,8 +60,8 @@ class Arrays:
 class DatasetSamples:
     """Samples from a ``tf.data.Dataset``.
 
-    Such a dataset can only be read from its beginning. So every rank reads all of it in the same order, and drops the
-    samples of other ranks.
+    A ``tf.data.Dataset`` can only be read from its beginning. So every rank reads all samples in the same order and
+    drops those of other ranks.
     """
 
     def __init__(
@@ -92,21 +92,21 @@ class DatasetSamples:
         yield from chosen.batch(batch_size).prefetch(1)
 
     def _in_order(self, epoch: int) -> Any:
-        """Return the dataset in the epoch's order, which is the same on all ranks and in each iteration."""
+        """Return the dataset in the order of the epoch, which is the same on all ranks and in each iteration."""
         if self._buffer < 2:
             return self._source
         seed = ((self._seed << 32) + epoch) % (1 << 63)
 
         def shuffled(_: Any) -> Any:
-            # Ranks may have different global seeds (tf.random.set_seed), which would change the order. A function has
-            # its own seed instead.
+            # Ranks can have different global seeds (tf.random.set_seed), which would change the order. Inside a
+            # function that TensorFlow traces, the global seed can be set separately.
             self._tf.compat.v1.set_random_seed(0)
             return self._source.shuffle(self._buffer, seed=seed, reshuffle_each_iteration=False)
 
         return self._tf.data.Dataset.from_tensors(0).flat_map(self._plain(shuffled))
 
     def _chosen(self, places: "np.ndarray[Any, Any]", ordered: Any) -> Any:
-        """Return a dataset of the samples at ``places``: ascending positions, with repeated samples at the end."""
+        """Return a dataset of the samples at the positions ``places``, which ascend except for repeats at the end."""
         falls = np.flatnonzero(np.diff(places) <= 0)
         rising = places[: falls[0] + 1] if len(falls) else places
         begin = int(rising[0])
@@ -123,7 +123,7 @@ class DatasetSamples:
         return chosen
 
     def _plain(self, function: Callable[..., Any]) -> Any:
-        """Exclude the function from AutoGraph, which would warn that it cannot convert it."""
+        """Exclude the function from AutoGraph, which would warn that it cannot convert the function."""
         return self._tf.autograph.experimental.do_not_convert(function)
 
 
@@ -142,15 +142,15 @@ def _taken(source: Any, places: Sequence[int]) -> Any:
         return {name: _taken(one, places) for name, one in source.items()}
     if isinstance(source, (tuple, list)):
         parts = [_taken(one, places) for one in source]
-        # A namedtuple's constructor takes separate arguments.
+        # The constructor of a namedtuple takes one argument per field.
         return type(source)(*parts) if hasattr(source, "_fields") else type(source)(parts)
     return np.asarray(source)[places]
 
 
 class ElasticDataset(Walk):
-    """Batches of this rank's share of an epoch.
+    """Batches of this rank's share of an epoch, for elastic training.
 
-    Pass it to a state as an attribute::
+    Pass the dataset to a state as an attribute::
 
         data = hvd.elastic.ElasticDataset((images, labels), batch_size=32)
         state = hvd.elastic.TensorFlowState(variables, data=data)
@@ -164,8 +164,9 @@ class ElasticDataset(Walk):
                     state.commit()
                 state.data.set_epoch(state.data.epoch + 1)
 
-    Each sample is visited once per epoch, even if the members change. All ranks make the same number of steps. To make
-    that possible, a few samples (fewer than there are ranks) are visited twice at the end of an epoch.
+    Each sample is visited once per epoch, even if the members of the job change. All ranks make the same number of
+    steps. To make the numbers equal, a few samples (fewer than there are ranks) are visited twice at the end of an
+    epoch.
     """
 
     _place_of: ClassVar[tuple[Callable[[], int], Callable[[], int]]]
@@ -183,15 +184,15 @@ class ElasticDataset(Walk):
     ) -> None:
         """Create the dataset for this rank.
 
-        Each rank reads a ``tf.data.Dataset`` completely and drops the samples of other ranks. So pass expensive
-        transformations as ``prepare``.
+        Each rank reads a ``tf.data.Dataset`` completely and drops the samples of other ranks. Pass expensive
+        transformations as ``prepare``, which gets only the samples of this rank.
 
         Args:
-            source: Arrays with equal first dimensions, arbitrarily nested in tuples, lists or dicts. Or an integer n,
-                for batches of indices below n. Or a ``tf.data.Dataset`` of single samples (not batches), finite and
-                with the same order each time, for batches of TensorFlow tensors; if its length is unknown, it is
-                counted once.
-            batch_size: Samples per rank and step. The last batch of an epoch may have fewer.
+            source: Arrays with equal first dimensions, arbitrarily nested in tuples, lists or dicts. An integer n
+                yields batches of indices below n. A ``tf.data.Dataset`` of single samples (not batches) yields batches
+                of TensorFlow tensors. It must be finite and have the same order each time. If its length is unknown,
+                the samples are counted once.
+            batch_size: Samples per rank and step. The last batch of an epoch can have fewer.
             shuffle: True for a different order in each epoch, derived from ``seed`` and the same on all ranks. For a
                 ``tf.data.Dataset``, a number sets the size of the shuffle buffer (True: all samples).
             seed: Seed for shuffling.
@@ -220,7 +221,7 @@ class ElasticDataset(Walk):
         super().__init__(self._samples.length, rank, size, bool(shuffle) and not self._samples.shuffles, seed)
 
     def on_batch_end(self, batches: int = 1) -> None:
-        """Record that ``batches`` batches are done. After the last batch of an epoch, begin the next epoch."""
+        """Record that this rank has completed ``batches`` batches. The last batch begins the next epoch."""
         self.record(batches * self.batch_size)
         if not len(self):
             self.set_epoch(self.epoch + 1)
@@ -233,16 +234,16 @@ class ElasticDataset(Walk):
         return share.shares
 
     def __len__(self) -> int:
-        """Return how many batches of the epoch remain; the same number on all ranks."""
+        """Return the number of batches that remain in the epoch, which is the same on all ranks."""
         return -(-(len(self.mine) - self._recorded) // self.batch_size)
 
     def __iter__(self) -> Iterator[Any]:
-        """Iterate over the remaining batches of the epoch."""
+        """Iterate over this rank's remaining batches of the epoch."""
         return self._samples.batches(self.mine[self._recorded :], self.batch_size, self.epoch)
 
     def record(self, samples: int | None = None) -> None:
-        """Record that ``samples`` samples (default: one batch) are done.
+        """Record that this rank has completed ``samples`` samples. Default: one batch.
 
-        Call it after the step and before the commit.
+        Call this after the step and before the commit.
         """
         super().record(self.batch_size if samples is None else samples)

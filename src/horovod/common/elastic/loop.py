@@ -1,4 +1,4 @@
-"""Loop that calls an elastic program's function, and again after each failure or change of members.
+"""Loop that runs an elastic training function, and runs it again after each failure or change of members.
 
 settle --> on_reset --> sync --> func --returns--> done
   ^                     ^          |
@@ -6,7 +6,7 @@ settle --> on_reset --> sync --> func --returns--> done
   |                                '-- HostsUpdatedInterrupt
   '-------------- reset <--------------'
 
-``settle`` (``state.Keeping``) and ``sync`` are skipped if no rank needs them.
+The loop skips ``settle`` (``state.Keeping``) and ``sync`` if no rank needs them.
 """
 
 import functools
@@ -32,19 +32,19 @@ def run_fn(
 ) -> Callable[..., Any]:
     """Wrap ``func`` in a loop that calls it again after each failure or change of members.
 
-    The result is called as ``run(state, *args, **kwargs)``.
+    Call the result as ``run(state, *args, **kwargs)``.
 
-    The loop raises RuntimeError if the same ranks fail repeatedly although none is lost (``RepeatedFailures``). Other
-    reasons to give up are up to the launcher. Exceptions other than HorovodInternalError and HostsUpdatedInterrupt pass
-    through. That includes errors of ``reset``, for example if a worker's slot is gone.
+    The loop raises RuntimeError if the same ranks fail repeatedly and none is lost (``RepeatedFailures``). The launcher
+    decides about other reasons to give up. The loop handles HorovodInternalError and HostsUpdatedInterrupt. It raises
+    all other exceptions, including errors of ``reset``, for example if a worker's slot is gone.
 
     Args:
         func: The training function.
-        reset: Leaves the job and joins the next epoch.
-        failures: Returns how many operations have failed because ranks were lost. If ``func`` returns normally after
-            such a failure, it has swallowed the error, and the loop raises RuntimeError.
-        errors_as_ours: Wraps a function to convert the framework's own error for a failed operation into
-            HorovodInternalError. Applied to ``func``, to callbacks and to the state's ``sync``.
+        reset: Function that leaves the job and joins the next epoch.
+        failures: Function that returns the number of operations that have failed because ranks were lost. If ``func``
+            returns normally after such a failure, ``func`` has swallowed the error, and the loop raises RuntimeError.
+        errors_as_ours: Decorator that converts the framework's own error for a failed operation into
+            HorovodInternalError. The loop applies it to ``func``, to callbacks and to the state's ``sync``.
     """
 
     @functools.wraps(func)
@@ -53,7 +53,7 @@ def run_fn(
         notification_manager.register_listener(state)
         together.begin()
         changed = failed = False
-        entered: int | None = None  # commits and checks for host updates when ``func`` was last called
+        entered: int | None = None  # progress counter of the state when ``func`` was last called
         in_vain = RepeatedFailures()
 
         @errors_as_ours
@@ -64,9 +64,9 @@ def run_fn(
                 again = None if outcome is None or outcome.restore else outcome.lost
                 marks.back(0 if outcome is None else outcome.root, again)
             failed = False
-            if changed:  # reset callbacks may use collectives, which may fail
+            if changed:  # reset callbacks can use collectives, which can fail
                 state.on_reset()
-                notification_manager.register_listener(state)  # also delivers updates received since
+                notification_manager.register_listener(state)  # also delivers the updates received in the meantime
             if together.needed:
                 if isinstance(state, State):
                     state.begin_step()
@@ -104,8 +104,8 @@ def run_fn(
 class RepeatedFailures:
     """Detector of failures that would repeat forever.
 
-    It counts failures with the same members, no lost rank and no progress of the program. Mistakes in the program cause
-    such failures, for example different shapes on different ranks.
+    It counts failures that occur with the same members, without a lost rank and without progress of the program.
+    Mistakes in the program cause such failures, for example different shapes on different ranks.
     """
 
     def __init__(self) -> None:
@@ -115,15 +115,15 @@ class RepeatedFailures:
         self._error: HorovodInternalError | None = None
 
     def failed(self, error: HorovodInternalError, lost: bool, further: int, members: tuple[int, ...]) -> None:
-        """Count a failure of the program's function.
+        """Count a failure of the training function.
 
-        A single commit or check before the same error does not count as progress, because a program may commit before
-        the step that fails.
+        A program can commit before the step that fails. So a single commit or check for host updates before the same
+        error does not count as progress.
 
         Args:
-            error: The failure.
-            lost: True if the failure was caused by lost ranks.
-            further: How often the program has committed or checked for host updates since it was called.
+            error: Error that the training function raised.
+            lost: True if lost ranks caused the failure.
+            further: Number of commits and checks for host updates since the function was called.
             members: Members of the epoch.
         """
         stuck = further == 0 or (further == 1 and str(error) == self._text)
@@ -133,9 +133,10 @@ class RepeatedFailures:
         self._error = error if self._times >= _IN_VAIN else None
 
     def check(self, func: Callable[..., Any]) -> None:
-        """Raise RuntimeError if retrying will not help.
+        """Raise RuntimeError if the failures would repeat forever.
 
-        The failure is not set as the cause of the RuntimeError, so that other ranks are not blamed for this rank's end.
+        The failure is not the cause (``__cause__``) of the RuntimeError. Otherwise other ranks would be blamed for the
+        end of this rank.
         """
         if self._error is None:
             return
@@ -154,7 +155,7 @@ def _join_again(reset: Callable[[], None]) -> None:
         reset()
     except Exception as error:
         place = launchers.find(os.environ)
-        if place is None or place.size < 2:  # horovodrun started the job and reports the reason itself
+        if place is None or place.size < 2:  # started by horovodrun, which reports the reason itself
             raise
         raise ValueError(
             f"hvd.elastic.run goes on after a failure in jobs of horovodrun --min-np N only: {place.launcher} has "
@@ -180,8 +181,10 @@ def _settle(state: Any) -> Outcome | None:
 def _go_back(state: Any, error: HorovodInternalError, entered: bool) -> None:
     """Restore or keep the state after a failure.
 
-    ``entered`` is True if the program's function was called since the last ``sync``. Otherwise the state has not
-    changed.
+    Args:
+        state: The elastic state.
+        error: The failure.
+        entered: True if the training function was called since the last ``sync``. If False, the state has not changed.
     """
     if not isinstance(state, Keeping):
         state.restore()

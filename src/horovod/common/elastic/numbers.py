@@ -1,4 +1,4 @@
-"""Exchange of numbers in a single operation, without the pickling that objects need."""
+"""Exchange of numbers between ranks in a single operation, without pickling."""
 
 import ctypes
 from collections.abc import Sequence
@@ -7,15 +7,15 @@ from typing import Any
 from horovod.common import dtypes, ops
 from horovod.common.frontends import Frontend
 
-_memory: dict[tuple[str, str, int], Any] = {}  # memory that interrupted operations may still use
+_memory: dict[tuple[str, str, int], Any] = {}  # keeps the memory of interrupted operations alive
 
 
 def numbers_of_rank_0(numbers: Sequence[float], name: str, face: Frontend) -> tuple[float, ...]:
     """Return rank 0's numbers on all ranks.
 
     Args:
-        numbers: This rank's numbers; the same count on all ranks.
-        name: Name of the operation; only one with this name may be in flight.
+        numbers: This rank's numbers. All ranks must pass the same count.
+        name: Name of the operation. Only one operation with this name can be in flight.
         face: Frontend that submits the operation.
 
     Raises:
@@ -32,11 +32,13 @@ def numbers_of_rank_0(numbers: Sequence[float], name: str, face: Frontend) -> tu
 
 
 def largest(value: int, name: str, face: Frontend) -> int:
-    """Return the maximum of the ranks' values, from 0 to 255. It sends one byte, which is cheap enough for every step.
+    """Return the maximum of the ranks' values, each from 0 to 255.
+
+    Each rank sends only one byte, which is cheap enough for every step.
 
     Args:
         value: This rank's value.
-        name: Name of the operation; only one with this name may be in flight.
+        name: Name of the operation. Only one operation with this name can be in flight.
         face: Frontend that submits the operation.
 
     Raises:

@@ -1,20 +1,20 @@
-"""Assignment of an epoch's samples to ranks, whose number may change during the epoch.
+"""Assignment of an epoch's samples to ranks, whose number can change during the epoch.
 
-All ranks use the same order of all samples, which depends on the seed and the epoch, and they move through it together.
-A *round* consists of the next samples of the order: one or more for each rank, its share. A rank that has recorded n
-shares has completed n rounds. So the completed samples are always a prefix of the order. One number describes this
-prefix, whatever the number of ranks is. Each rank knows it without asking the others, even lost ones, because all ranks
-take the same steps.
+The seed and the epoch determine an order of all samples, which all ranks go through together. In each *round*, every
+rank gets its *share*: the next sample of the order, or the next few. A rank that has recorded n shares has completed n
+rounds. The completed samples are therefore always a prefix of the order, for any number of ranks, and one number
+describes the prefix. Because all ranks take the same steps, each rank knows this number without communication, even
+after other ranks are lost.
 
     order   s0 s1 s2 s3 | s4 s5 s6 s7 | s8 s9            4 ranks, after one round rank 3 is lost:
             `- done ---'  r0 r1 r2 r0   r1 r2  <- 3 ranks share what is left
 
-All ranks must make the same number of steps. So with ``filled``, the last round is filled up with samples from the same
-part of the order, which are then visited twice. If shares are (nearly) equal, the last samples are first divided anew,
-so that fewer samples than there are ranks are visited twice. Without ``filled``, each sample is visited exactly once,
-and the ranks' counts differ by at most one.
+All ranks must make the same number of steps. With ``filled``, the last round is therefore filled up with other samples
+from the same part of the order, which are then visited twice. If shares are (nearly) equal, the last samples are first
+divided again, so that fewer samples than there are ranks are visited twice. Without ``filled``, each sample is visited
+exactly once, and the ranks' counts differ by at most one.
 
-``Walk`` is the position of one rank in an epoch, which is kept when the members of the job change.
+``Walk`` is the position of one rank in an epoch, which persists when the members of the job change.
 """
 
 import random
@@ -24,9 +24,9 @@ from typing import Any
 
 
 def permutation(length: int, seed: int, epoch: int) -> list[int]:
-    """Return the order of an epoch, the same on all machines and in all Python versions.
+    """Return an epoch's order of samples, the same on all machines and in all Python versions.
 
-    For that, it uses only the generator's ``getrandbits`` (MT19937) and its own unbiased shuffle.
+    To guarantee that, use only the generator's ``getrandbits`` (MT19937) and a separate unbiased shuffle.
     """
     bits = random.Random((seed << 32) + epoch).getrandbits
     made = list(range(length))
@@ -41,9 +41,9 @@ def permutation(length: int, seed: int, epoch: int) -> list[int]:
 
 @dataclass(frozen=True)
 class Shares:
-    """Number of samples that each rank gets per round.
+    """Numbers of samples that each rank gets per round, usually one.
 
-    Usually one each. Other shares are used if a global batch is not divisible by the number of ranks.
+    Other numbers are used if a global batch is not divisible by the number of ranks.
     """
 
     of: tuple[int, ...]
@@ -54,32 +54,32 @@ class Shares:
 
     @classmethod
     def equal(cls, ranks: int) -> "Shares":
-        """Return one sample per round for each rank."""
+        """Create shares of one sample per round for each rank."""
         return cls((1,) * ranks)
 
     @property
     def round(self) -> int:
-        """Number of samples of all ranks per round."""
+        """Total number of samples in a round, over all ranks."""
         return sum(self.of)
 
     @property
     def alike(self) -> bool:
-        """True if all shares are positive and differ by at most one, with the larger ones first."""
+        """True if all shares are positive, differ by at most one, and the larger ones come first."""
         return min(self.of) > 0 and max(self.of) - min(self.of) <= 1 and sorted(self.of, reverse=True) == list(self.of)
 
     def begin(self, rank: int) -> int:
-        """Return the offset of the rank's part within a round."""
+        """Return the offset of the rank's first sample within a round."""
         return sum(self.of[:rank])
 
 
 def mine(left: Sequence[int], rank: int, shares: Shares, filled: bool) -> list[int]:
-    """Return the samples of ``left`` that the rank visits, in order.
+    """Return the samples that one rank visits, in order.
 
     Args:
-        left: Samples that are not done, in order.
-        rank: The rank.
+        left: Remaining samples of the epoch, in order.
+        rank: Rank whose samples to return.
         shares: Shares of all ranks.
-        filled: True if all ranks must have a part of every round.
+        filled: True to repeat samples so that all ranks get samples in every round.
     """
     size, share, begin = shares.round, shares.of[rank], shares.begin(rank)
     if not left or not share:
@@ -88,7 +88,7 @@ def mine(left: Sequence[int], rank: int, shares: Shares, filled: bool) -> list[i
     if filled and len(left) % size and shares.alike:
         whole = len(left) - len(left) % size
         rest = left[whole:]
-        each, more = divmod(len(rest), len(shares.of))  # never more than the share, as larger shares come first
+        each, more = divmod(len(rest), len(shares.of))  # at most the rank's share, because larger shares come first
         first = rank * each + min(rank, more)
         part = rest[first : first + each + (rank < more)] or [left[(whole + rank) % len(left)]]
         return [*mine(left[:whole], rank, shares, filled), *part]
@@ -105,16 +105,16 @@ def mine(left: Sequence[int], rank: int, shares: Shares, filled: bool) -> list[i
 
 
 def done(recorded: int, rank: int, shares: Shares, length: int, whole: bool = False) -> int:
-    """Return how many samples are done when the rank has visited ``recorded`` samples.
+    """Return how many samples all ranks have completed when this rank has visited ``recorded`` samples.
 
-    A round counts only if the rank has completed its part of it.
+    A round counts only if the rank has completed its share of the round.
 
     Args:
         recorded: Samples that the rank has visited.
         rank: The rank.
         shares: Shares of all ranks.
-        length: Number of samples that are not done when counting begins.
-        whole: True if the rank has visited all its samples, so that its last part counts even if it is smaller.
+        length: Number of samples that remained when counting began.
+        whole: True if the rank has visited all its samples, so that a smaller last share counts as a round.
     """
     share = shares.of[rank]
     rounds = 0 if not share else -(-recorded // share) if whole else recorded // share
@@ -122,35 +122,36 @@ def done(recorded: int, rank: int, shares: Shares, length: int, whole: bool = Fa
 
 
 class Resumes:
-    """Object whose ``state_dict`` an elastic state saves, restores and synchronizes.
+    """Base class for attributes of an elastic state that save a position, such as a sampler.
 
-    The ``state_dict`` is the same on all ranks, while each rank keeps its own object.
+    The elastic state saves, restores and synchronizes the ``state_dict``, which is the same on all ranks. Each rank
+    keeps its own object.
     """
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position in a form that is valid on all ranks and for any number of ranks."""
+        """Return the position in a form that every rank can load, with any number of ranks."""
         raise NotImplementedError
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue from a saved position, dividing the rest among the current members."""
+        """Continue from a saved position, and divide the remaining samples among the current members."""
         raise NotImplementedError
 
     def reset(self) -> None:
-        """Adapt the position to new members of the job."""
+        """Adapt the position to the new members of the job."""
         raise NotImplementedError
 
 
 class Walk(Resumes):
-    """Position of a rank in an epoch of ``length`` samples.
+    """Position of one rank in an epoch of ``length`` samples.
 
     Args:
         length: Number of samples.
         rank: ``rank`` of the frontend.
         size: ``size`` of the frontend.
-        shuffle: If True, use a different order in each epoch.
+        shuffle: True to use a different order in each epoch.
         seed: Seed of the order.
-        filled: If True, all ranks make the same number of steps; a few samples (fewer than there are ranks) are visited
-            twice at the end of an epoch.
+        filled: True if all ranks must make the same number of steps. A few samples (fewer than there are ranks) are
+            then visited twice at the end of an epoch.
     """
 
     def __init__(
@@ -169,30 +170,30 @@ class Walk(Resumes):
         self.epoch = 0
         self._place = rank, size
         self._order: Sequence[int] = range(0)
-        self._order_of = -1  # Epoch of `_order`.
-        self._done = 0  # Samples done when the rest was last divided among ranks.
-        self._recorded = 0  # Samples that this rank has recorded since then.
+        self._order_of = -1
+        self._done = 0
+        self._recorded = 0
         self._me, self._ranks = 0, 1
         self.mine: list[int] = []
         """Samples that this rank visits from here on, in order."""
         self._begin(0, 0)
 
     def set_epoch(self, epoch: int) -> None:
-        """Begin an epoch; call this when the previous epoch is over.
+        """Begin an epoch. Call this when the previous epoch is over.
 
-        If ``epoch`` is the current epoch and partly completed, recorded samples stay done. If it is complete, it begins
-        again.
+        If ``epoch`` is the current epoch and is partly completed, the completed samples are not visited again. If all
+        its samples are completed, the epoch begins again.
         """
         under_way = epoch == self.epoch and 0 < self.processed_num < self.length
         self._begin(epoch, self.processed_num if under_way else 0)
 
     def record(self, samples: int) -> None:
-        """Record that the next ``samples`` of ``mine`` are done. All ranks must do so in the same steps."""
+        """Record that this rank has completed ``samples`` samples. All ranks must do so in the same steps."""
         self._recorded = min(self._recorded + samples, len(self.mine))
 
     @property
     def processed_num(self) -> int:
-        """Number of samples of the epoch that all ranks together have completed."""
+        """Number of samples that all ranks together have completed in this epoch."""
         left, whole = self.length - self._done, self._recorded >= len(self.mine)
         return self._done + done(self._recorded, self._me, self._parts(), left, whole)
 
@@ -203,7 +204,7 @@ class Walk(Resumes):
         """Continue from a saved position.
 
         Raises:
-            ValueError: If it is for a different dataset or seed.
+            ValueError: If the position is from a different dataset or seed.
         """
         for name, here in (("seed", self.seed), ("length", self.length)):
             if state_dict.get(name, here) != here:
@@ -226,5 +227,5 @@ class Walk(Resumes):
         self.mine = mine(self._order[processed:], self._me, self._parts(), self.filled)
 
     def _parts(self) -> Shares:
-        """Return the shares of the current ranks."""
+        """Return each rank's number of samples per round, for the current number of ranks."""
         return Shares.equal(self._ranks)

@@ -1,10 +1,11 @@
 """Values that differ between ranks and are not synchronized: random number states and accumulated gradients.
 
-With each commit, every rank sends values such as its random number states to all others, so that they survive its loss.
+With each commit, every rank sends its random number states and similar values to all other ranks. So the values survive
+the loss of a rank.
 
-Optimizers accumulate gradients over several backward passes in variables that no state saves. A failure in the middle
-of a cycle of passes leaves ranks at different passes, and a new rank has made none. So all ranks restart the cycle when
-training resumes.
+Optimizers accumulate gradients over several backward passes, in variables that no elastic state saves. After a failure
+between these passes, ranks have made different numbers of passes, and a new rank has made none. So all ranks drop the
+accumulated gradients when training resumes.
 """
 
 import random
@@ -24,16 +25,16 @@ class PerRank:
         self.value = value
 
     def get(self) -> Any:
-        """Return the value in a form that can be copied and sent."""
+        """Return the value in a form that can be copied and sent to other ranks."""
         return self.value
 
     def put(self, value: Any) -> None:
-        """Set the value to a result of ``get``, possibly that of a lost rank."""
+        """Set the value to a result of ``get``, which can come from a lost rank."""
         self.value = value
 
 
 class RandomNumbers(PerRank):
-    """States of this rank's random generators: Python's, and NumPy's and PyTorch's (CPU) if they are imported."""
+    """States of the random generators of Python and, if they are imported, of NumPy and PyTorch (CPU)."""
 
     def get(self) -> Any:
         told: dict[str, Any] = {"random": random.getstate()}
@@ -52,12 +53,12 @@ class RandomNumbers(PerRank):
 
 
 def seats(held: Sequence[int | None], known: Mapping[int, Any]) -> list[int]:
-    """Return the seat of each rank, which identifies a set of per-rank values.
+    """Return the seat of each rank: the number that identifies a set of per-rank values.
 
-    A new rank takes the lowest seat whose rank is gone. If there is none, it gets a new seat.
+    A new rank takes the lowest seat that a lost rank has left. If there is none, the rank gets a new seat.
 
     Args:
-        held: Seat of each rank; None for a new rank.
+        held: Current seat of each rank, or None for a new rank.
         known: Per-rank values by seat, including those of lost ranks.
     """
     taken = {seat for seat in held if seat is not None}
@@ -72,29 +73,29 @@ def seats(held: Sequence[int | None], known: Mapping[int, Any]) -> list[int]:
 
 
 class Accumulator(Protocol):
-    """Part of an optimizer that counts backward passes and accumulates their gradients."""
+    """Interface of an optimizer that accumulates the gradients of several backward passes."""
 
     def pending(self) -> bool:
-        """Return True after the first and before the last pass of a cycle."""
+        """Return True if gradients are accumulated that no optimizer step has used yet."""
 
     def drop(self) -> None:
-        """Drop the accumulated gradients and restart the cycle."""
+        """Drop the accumulated gradients, so that the next backward pass starts from zero."""
 
 
 _known: "weakref.WeakSet[Accumulator]" = weakref.WeakSet()
 
 
 def register_accumulator(one: Accumulator) -> None:
-    """Include this accumulator in ``accumulation_pending`` and ``drop_accumulated`` while it exists."""
+    """Add an accumulator that ``accumulation_pending`` and ``drop_accumulated`` include while it exists."""
     _known.add(one)
 
 
 def accumulation_pending() -> bool:
-    """Return True if there are accumulated gradients that no optimizer step has used yet."""
+    """Return True if any accumulator has gradients that no optimizer step has used yet."""
     return any(one.pending() for one in list(_known))
 
 
 def drop_accumulated() -> None:
-    """Drop accumulated gradients and restart the cycles of all accumulators."""
+    """Drop the accumulated gradients of all accumulators."""
     for one in list(_known):
         one.drop()

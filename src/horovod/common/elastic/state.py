@@ -1,7 +1,7 @@
-"""State that an elastic program keeps across failures and changes of members.
+"""State of an elastic program, which survives failures and changes of members.
 
-A *commit* is a copy in memory to which a rank returns after a failure. *sync* gives all ranks the same state, including
-new workers.
+A *commit* is a copy of the state in memory. A rank can return to the copy after a failure. A *sync* gives all ranks the
+same state, including new workers.
 """
 
 import copy
@@ -26,7 +26,7 @@ Broadcast = Callable[..., Any]
 Gather = Callable[..., list[Any]]
 """``allgather_object(obj, name=...)`` of a frontend."""
 
-# Maximum number of times in a row to defer a host update, for programs that only check in the middle of a step.
+# Maximum number of consecutive deferrals of a host update, for programs that check only in the middle of a step.
 _HELD_BACK = 1000
 
 
@@ -35,7 +35,7 @@ class State(ABC):
 
     _face: Frontend | None = None
     """Frontend whose operations check for host updates in each step; None: use ``bcast_object``."""
-    _come_further = 0  # progress counter: grows with each commit and each check for host updates
+    _come_further = 0  # progress counter, incremented by each commit and each check for host updates
 
     def __init__(self, bcast_object: Broadcast, get_rank: Callable[[], int]) -> None:
         """Create a state from the frontend's ``bcast_object`` and ``get_rank`` functions."""
@@ -46,14 +46,13 @@ class State(ABC):
         self._reset_callbacks: list[Callable[[], Any]] = []
         self._load: Callable[[], None] | None = None
         self._other_size: Callable[[], bool] | None = None
-        self._adapts = False  # True if the state is from a checkpoint of another number of ranks
+        self._adapts = False  # True if a different number of ranks wrote the loaded checkpoint
         self._held_back = 0
 
     def resume_with(self, load: Callable[[], None]) -> None:
-        """Set a function that loads a checkpoint into this state if necessary.
+        """Set a function that loads a checkpoint if this rank must provide the job's initial state.
 
-        It is called if this rank has to provide the initial state of the job, because the rank that was to provide it
-        may be lost before the first sync.
+        A new rank 0 must provide the initial state if the previous rank 0 is lost before the first sync.
         """
         self._load = load
 
@@ -61,23 +60,23 @@ class State(ABC):
         """Mark this rank's state as loaded from a checkpoint.
 
         Args:
-            other_size: Returns True if the job that wrote the checkpoint had a different number of ranks.
+            other_size: Function that returns True if the job that wrote the checkpoint had a different number of ranks.
         """
         self._other_size = other_size
 
     def _begin(self, new: Sequence[bool], root: int) -> None:
-        """Prepare for taking the state of ``root``. ``new``: for each rank, True if it was never synchronized."""
+        """Prepare to take the state of ``root``. ``new[rank]`` is True if that rank's state was never synchronized."""
         load, self._load, self._adapts = self._load, None, False
         if not all(new):
             return
-        self._load = load  # keep `load`, in case this attempt fails
+        self._load = load  # keep the function in case this attempt fails
         if load is not None and root == self._rank():
             load()
-        # All ranks are new, so root is 0.
+        # All ranks are new, so ``root`` is 0, and rank 0 knows who wrote the checkpoint.
         self._adapts = self._bcast_object(self._other_size is not None and self._other_size())
 
     def on_resumed(self) -> None:
-        """Call the reset callbacks after ``sync`` if a different number of ranks has written the checkpoint."""
+        """Call the reset callbacks after the first ``sync`` if a different number of ranks wrote the checkpoint."""
         if not self._adapts:
             return
         self._adapts = False
@@ -86,24 +85,26 @@ class State(ABC):
         self.save()
 
     def register_reset_callbacks(self, callbacks: Iterable[Callable[[], Any]]) -> None:
-        """Register callbacks without arguments that are called after each change of members.
+        """Register callbacks without arguments that run after each change of members.
 
-        Use them to adapt values that depend on the number of ranks, such as a learning rate. They are called before the
-        state is synchronized, but after a return to the last commit if that is needed. New ranks do not call them but
-        receive the resulting state, so callbacks must not use collectives. If a job continues from a checkpoint that a
-        different number of ranks has written, all ranks call them after the first sync.
+        Use callbacks to adapt values that depend on the number of ranks, such as a learning rate. A callback runs
+        before the state is synchronized. If the state returns to the last commit, the callback runs after that. New
+        ranks do not run callbacks but receive the resulting state, so callbacks must not use collectives.
+
+        If a job continues from a checkpoint that a different number of ranks wrote, all ranks run the callbacks after
+        the first sync.
         """
         self._reset_callbacks.extend(callbacks)
 
     def on_reset(self) -> None:
-        """Reset the state and call the reset callbacks, after the members have changed."""
-        self._host_messages = queue.Queue()  # earlier updates concern the previous members
+        """Reset the state and run the reset callbacks after a change of members."""
+        self._host_messages = queue.Queue()  # drop updates about the previous members
         self.reset()
         for callback in self._reset_callbacks:
             callback()
 
     def on_hosts_updated(self, timestamp: float, update_res: HostUpdateResult) -> None:
-        """Store a host update. Rank 0's next ``check_host_updates`` handles those of rank 0. Thread-safe."""
+        """Store a host update until ``check_host_updates`` handles it. Only rank 0's updates count. Thread-safe."""
         self._host_messages.put((timestamp, update_res))
 
     def commit(self) -> None:
@@ -133,7 +134,7 @@ class State(ABC):
         try:
             before, last, told = self._told_by_rank_0((before, last, int(update)))
         except HorovodInternalError as error:
-            # The program expects members to change at this point, so training can continue from the current state.
+            # The program expects a change of members here, so training can continue from the current state.
             error.handed_over = True  # type: ignore[attr-defined]
             raise
         self._last_updated_timestamp = last
@@ -142,13 +143,14 @@ class State(ABC):
             raise HostsUpdatedInterrupt(told == HostUpdateResult.removed)
 
     def _told_by_rank_0(self, numbers: tuple[float, float, float]) -> tuple[float, ...]:
-        """Return rank 0's numbers on all ranks.
+        """Broadcast rank 0's numbers to all ranks.
 
-        In nearly all steps rank 0 has no host update. Then ranks exchange only one byte, and the result is (previous
-        timestamp, previous timestamp, 0).
+        In nearly all steps, rank 0 has no host update. The ranks then exchange only one byte, and the result is
+        (previous timestamp, previous timestamp, 0).
 
         Args:
-            numbers: This rank's (timestamp of the previous update, timestamp of the latest one, kind of the latest).
+            numbers: This rank's (timestamp of the previous update, timestamp of the latest update, kind of the latest
+                one).
         """
         if self._face is None:
             return tuple(self._bcast_object(numbers))
@@ -158,11 +160,11 @@ class State(ABC):
         return numbers_of_rank_0(numbers, "elastic.updates", self._face)
 
     def _in_a_step(self) -> bool:
-        """Return True if an interrupt now would lose work that the program counts as done."""
+        """Return True if an interrupt at this point would lose work that the program counts as done."""
         return accumulation_pending()
 
     def begin_step(self) -> None:
-        """Drop accumulated gradients of an unfinished step; called before ``sync``."""
+        """Drop accumulated gradients of an unfinished step. Called before ``sync``."""
         drop_accumulated()
 
     @abstractmethod
@@ -175,7 +177,7 @@ class State(ABC):
 
     @abstractmethod
     def sync(self) -> None:
-        """Give all ranks the same state. All ranks must call this."""
+        """Give all ranks the same state. All ranks must call this together."""
 
     def reset(self) -> None:
         """Adapt the state to the new members of the job."""
@@ -186,13 +188,14 @@ def fit_together(told: Sequence[Told], rank: int) -> None:
     """Check that the states of all ranks match.
 
     Args:
-        told: (attribute names, whether the state is new) of each rank.
+        told: For each rank, its attribute names and True if its state is new.
         rank: This rank.
 
     Raises:
         ValueError: If this rank's attributes differ from those of the job, or if states differ when the job begins. The
             message names ranks and attributes.
-        HostsUpdatedInterrupt: If other ranks differ. They end with an error, and this rank can continue without them.
+        HostsUpdatedInterrupt: If other ranks' attributes differ. Those ranks end with an error, and this rank can
+            continue without them.
     """
     misfit = find_mismatch(told, rank)
     if misfit is None:
@@ -203,33 +206,38 @@ def fit_together(told: Sequence[Told], rank: int) -> None:
 
 
 class Keeping(State):
-    """State with which training can continue after a failure without a return to the last commit (``agreement``).
+    """Base class of states that can continue training after a failure without a return to the last commit.
 
-    A subclass decides whether training can continue from its current state (``before_step``), exchanges reports about
-    the ranks' progress (``standing``, ``agree``), and gives all ranks the state of one rank (``take``).
+    After a failure, ranks report their progress and choose the rank whose state all of them take (``agreement``). A
+    subclass implements the steps of this procedure.
+
+    Attributes:
+        _whole: True if training can continue from the current state.
+        _between: True while another rank's state is being received.
+        _settled: Rank whose state all ranks take, and the progress of that state.
     """
 
-    _whole = True  # True if training can continue from the current state.
-    _between = False  # True while another rank's state is being received.
-    _settled: tuple[int, Standing] | None = None  # Rank whose state all take, and its progress.
+    _whole = True
+    _between = False
+    _settled: tuple[int, Standing] | None = None
 
     def failed(self, error: HorovodInternalError) -> None:
-        """Record a failure of the program's function. The ranks decide how to continue once they have met again."""
+        """Record a failure of the training function. The ranks later decide together how to continue."""
         if not self._between:
             self._whole = getattr(error, "handed_over", False) or self.before_step(error)
         self._between = False
 
     @abstractmethod
     def before_step(self, error: HorovodInternalError) -> bool:
-        """Return True if the error was raised after a complete step, before the next one had changed anything."""
+        """Return True if the error occurred after a complete step and before the next step changed anything."""
 
     @abstractmethod
     def standing(self, whole: bool) -> Standing:
-        """Return this rank's progress. ``whole`` is True if training can continue from its current state."""
+        """Return this rank's progress. ``whole`` is True if training can continue from the current state."""
 
     @abstractmethod
     def agree(self, standing: Standing) -> list[Standing]:
-        """Exchange the ranks' progress, and return it by rank. Raises the errors of ``fit_together``."""
+        """Exchange progress reports, and return all ranks' reports in order. Raises the errors of ``fit_together``."""
 
     @abstractmethod
     def take(self, root: int) -> None:
@@ -237,19 +245,19 @@ class Keeping(State):
 
     @abstractmethod
     def taken(self, root: Standing) -> None:
-        """Record that all ranks now have the state of the rank with this progress."""
+        """Record that all ranks now have the state whose progress is ``root``."""
 
     def settle(self, needed: bool = True) -> Outcome | None:
-        """Decide with all ranks whose state to take. This is the first half of ``sync``.
+        """Decide together with all ranks whose state to take. This is the first half of ``sync``.
 
-        If no rank is certain that training can continue from its current state, all return to their last commit. That
-        must happen before the reset callbacks, whose changes it would overwrite.
+        If no rank is certain that training can continue from its current state, all ranks return to their last commit.
+        They must do so before the reset callbacks run, because the return would overwrite the callbacks' changes.
 
         Args:
-            needed: False if ``sync`` will not be called. Then this does nothing.
+            needed: False if ``sync`` will not be called. The method then does nothing.
 
         Returns:
-            The decision; None if not needed.
+            The decision, or None if ``needed`` is False.
         """
         self._settled = None
         if not needed:
@@ -264,15 +272,16 @@ class Keeping(State):
         return outcome
 
     def sync(self) -> None:
-        """Give all ranks the state of the furthest rank, or its last commit if its current state is unsafe.
+        """Give all ranks the state of the most advanced rank, or its last commit if its current state is unsafe.
 
-        The result counts as committed.
+        The result counts as a commit.
         """
         if self._settled is None:
             self.settle()
         assert self._settled is not None
         (number, root), self._settled = self._settled, None
-        # If the transfer is interrupted, a state that was being overwritten by an equal one is still usable.
+        # If the transfer is interrupted, a partly overwritten state is still usable if the old and new states are
+        # equal.
         self._whole = self._whole and self.standing(self._whole).steps == root.steps
         self._between = True
         self.take(number)
@@ -283,7 +292,7 @@ class Keeping(State):
 
 
 class ObjectState(State):
-    """State made of attributes of any type that can be copied and pickled."""
+    """Elastic state with attributes of any types that can be copied and pickled."""
 
     _OWN: ClassVar[frozenset[str]] = frozenset(("bcast_object", "get_rank"))
 
@@ -294,13 +303,13 @@ class ObjectState(State):
         allgather_object: Gather | None = None,
         **kwargs: Any,
     ) -> None:
-        """Create a state with the given attributes.
+        """Create a state with the attributes ``kwargs``.
 
         Args:
             bcast_object: ``broadcast_object`` of the frontend.
             get_rank: ``rank`` of the frontend.
-            allgather_object: ``allgather_object`` of the frontend, or None. With it, all ranks raise the error if names
-                differ.
+            allgather_object: ``allgather_object`` of the frontend, or None. With it, all ranks raise an error if their
+                attribute names differ.
             **kwargs: Attributes and their initial values. The names must be the same on all ranks.
 
         Raises:
@@ -308,9 +317,9 @@ class ObjectState(State):
         """
         super().__init__(bcast_object, get_rank)
         self._gather = allgather_object
-        self._new = True  # True until the first sync with other ranks.
-        self._seat: int | None = None  # Id of this rank's own values (`own.seats`).
-        self._own_of: dict[int, dict[str, Any]] = {}  # Per-rank values by seat, as of the last commit.
+        self._new = True  # True until the first sync with other ranks
+        self._seat: int | None = None  # number that identifies this rank's own values (`own.seats`)
+        self._own_of: dict[int, dict[str, Any]] = {}  # per-rank values of all seats, as of the last commit
         self._saved_own: dict[str, Any] = {}
         for name, value in kwargs.items():
             if hasattr(type(self), name) or name in self.__dict__:
@@ -335,14 +344,14 @@ class ObjectState(State):
         self._set_attributes({name: _copy(name, value) for name, value in self._saved_state.items()})
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the current attributes by name, without copying them."""
+        """Return the current attributes by name, not copied."""
         return self._attributes()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load a result of ``state_dict``, which may be another job's. The loaded state counts as committed.
+        """Load a result of ``state_dict``, for example of another job. The loaded state counts as a commit.
 
         Raises:
-            ValueError: If attributes differ. The message names the attributes.
+            ValueError: If the attributes differ from those of this state. The message names the attributes.
         """
         self._check_loaded(state_dict, self._attributes())
         self._set_attributes({name: state_dict[name] for name in self._attributes()})
@@ -362,12 +371,12 @@ class ObjectState(State):
     def sync(self) -> None:
         """Give all ranks the state of the first rank that is not new, or of rank 0 when the job begins.
 
-        The result counts as committed. Raises the errors of ``fit_together``.
+        The result counts as a commit. Raises the errors of ``fit_together``.
         """
         self._sync_attributes(self._compare())
 
     def _save_attributes(self) -> None:
-        # Copy all attributes before replacing the last copy, which must stay if an attribute cannot be copied.
+        # If an attribute cannot be copied, the last commit must remain. So copy all attributes before replacing it.
         saved = {name: _copy(name, value) for name, value in self._attributes().items()}
         self._saved_own = {name: _copy(name, one.get()) for name, one in self._own().items()}
         self._saved_state = saved
@@ -379,7 +388,7 @@ class ObjectState(State):
         return {name: one for name in self._names if isinstance(one := getattr(self, name), PerRank)}
 
     def _tell_own(self) -> None:
-        """Send the committed per-rank values of each rank to all ranks."""
+        """Send each rank's committed per-rank values to all ranks."""
         if not self._saved_own or self._gather is None or self._seat is None:
             return
         try:
@@ -391,7 +400,7 @@ class ObjectState(State):
         self._own_of = {**gone, **dict(told)}
 
     def _take_own(self, root: int) -> None:
-        """Give new ranks the per-rank values of lost ranks. ``root`` is a rank that knows them."""
+        """Give new ranks the per-rank values of lost ranks, which rank ``root`` provides."""
         if self._gather is None or not (own := self._own()):
             return
         told = self._gather((self._seat, self._own_of if self._rank() == root else {}), name="elastic.seats")
@@ -401,7 +410,7 @@ class ObjectState(State):
         if new:
             for name, value in self._own_of.get(self._seat, {}).items():
                 own[name].put(value)
-                self._saved_own[name] = _copy(name, value)  # committed, even if the rest of `sync` fails
+                self._saved_own[name] = _copy(name, value)  # part of the commit, even if the rest of `sync` fails
 
     def _attributes(self) -> dict[str, Any]:
         """Return the attributes that all ranks share, in a form that can be copied and sent."""
@@ -417,9 +426,9 @@ class ObjectState(State):
                 setattr(self, name, value)
 
     def _compare(self) -> int:
-        """Check that the states of all ranks match, and return the rank whose state all take.
+        """Check that the states of all ranks match, and return the rank whose state all ranks take.
 
-        Call it before broadcasting any attribute.
+        Call this before broadcasting any attribute.
         """
         if self._gather is None:
             return 0
@@ -430,11 +439,11 @@ class ObjectState(State):
         return holder(new)
 
     def _described(self) -> list[str]:
-        """Return descriptions of further properties that must be equal on all ranks."""
+        """Return descriptions of properties, besides attribute names, that must be equal on all ranks."""
         return []
 
     def _sync_attributes(self, root: int) -> None:
-        """Replace the attributes by those of ``root``. This is the last part of ``sync``."""
+        """Replace this rank's attributes by those of ``root``. This is the last part of ``sync``."""
         self._take_own(root)
         if self._attributes() or self._gather is None:
             self._take_attributes(root)
@@ -458,7 +467,7 @@ def _copy(name: str, value: Any) -> Any:
 
 
 def cannot_be_copied(name: str, value: Any, error: Exception) -> ValueError:
-    """Return the error for an attribute that cannot be copied."""
+    """Create the ValueError for an attribute that cannot be copied."""
     return ValueError(
         f"the state's attribute {name!r} ({type(value).__name__}) cannot be copied: {type(error).__name__}: {error}"
     )

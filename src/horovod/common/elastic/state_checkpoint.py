@@ -1,4 +1,4 @@
-"""Checkpoints of elastic states, from which a restarted job can continue."""
+"""Checkpoints of elastic states, with which a restarted job can continue training."""
 
 import os
 import pickle
@@ -13,7 +13,7 @@ _SIZE, _STATE = "horovod checkpoint: ranks", "state"
 
 
 class Stateful(Protocol):
-    """Interface of an elastic state, for any frontend."""
+    """Interface that every frontend's elastic state implements for checkpoints."""
 
     def state_dict(self) -> dict[str, Any]: ...
     def load_state_dict(self, state_dict: dict[str, Any]) -> None: ...
@@ -22,16 +22,16 @@ class Stateful(Protocol):
 
 
 class StateCheckpoint(Checkpoint):
-    """Checkpoints of one job, in a directory for this job only.
+    """Writer and reader of one job's checkpoints, in a directory that no other job uses.
 
     Only rank 0 needs access to the directory.
 
     Example::
 
         checkpoint = hvd.elastic.Checkpoint("checkpoints", keep=3)
-        checkpoint.resume(state)                # before the elastic function, whose first sync gives it to all ranks
+        checkpoint.resume(state)                # call before the training function, whose first sync updates all ranks
         ...
-        checkpoint.save(step, state)            # on all ranks; rank 0 writes, in the background
+        checkpoint.save(step, state)            # call on all ranks; rank 0 writes in the background
     """
 
     def __init__(
@@ -46,21 +46,21 @@ class StateCheckpoint(Checkpoint):
         load: Load = pickle.load,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        """Open the directory of the checkpoints.
+        """Prepare to write checkpoints to a directory and to load them.
 
         Args:
             directory: Path, or URL that fsspec supports, such as ``s3://bucket/name``.
             keep: Number of latest checkpoints to keep.
             rank: ``rank`` of the frontend.
             size: ``size`` of the frontend.
-            copied: Copies a result of ``state_dict``.
-            dump: Serializes a value; default: pickle.
-            load: Deserializes it; default: pickle.
-            storage_options: Options for fsspec with a URL.
+            copied: Function that copies a result of ``state_dict``.
+            dump: Function that serializes a value into a file. Default: pickle.
+            load: Function that reads a value from a file. Default: pickle.
+            storage_options: fsspec options for a URL.
 
         Raises:
             ValueError: If ``keep`` is below 1 or the directory is a file.
-            ImportError: If a package that the URL needs is missing. The message names the package.
+            ImportError: If a package is missing that the URL needs. The message names the package.
         """
         self._rank = rank
         self._size = size
@@ -80,20 +80,21 @@ class StateCheckpoint(Checkpoint):
         )
 
     def load(self, step: int | None = None) -> Loaded | None:
-        """Load a checkpoint like ``Checkpoint.load``; its value is the saved state."""
+        """Load a checkpoint like ``Checkpoint.load``. The value of the result is the saved state."""
         found = super().load(step)
         return found and Loaded(found.step, _parts(found.value)[0])
 
     def load_into(self, state: Stateful) -> int | None:
         """Load the newest complete checkpoint into ``state`` on rank 0.
 
-        If a different number of ranks has written it, all ranks call the state's reset callbacks after the first sync.
+        If a different number of ranks wrote the checkpoint, all ranks run the state's reset callbacks after the first
+        sync.
 
         Returns:
-            Step of the checkpoint. None if there is no checkpoint, and on ranks other than 0.
+            Step of the checkpoint, or None if there is no checkpoint or this rank is not rank 0.
 
         Raises:
-            ValueError: If the checkpoint does not match the state. The message names the difference.
+            ValueError: If the checkpoint does not match the state. The message describes the difference.
         """
         return self._load_into(state) if self._rank() == 0 else None
 
@@ -107,18 +108,18 @@ class StateCheckpoint(Checkpoint):
         return found.step
 
     def resume(self, state: Stateful) -> int | None:
-        """Call ``load_into`` in a job started with ``horovodrun --resume`` (HOROVOD_RESUME=1).
+        """Load the newest checkpoint if the job was started with ``horovodrun --resume`` (HOROVOD_RESUME=1).
 
-        It loads only when the job begins; a worker that joins later gets the state from the others. In jobs without
-        ``--resume``, it only warns if there is a checkpoint.
+        A checkpoint is loaded only when the job begins, with ``load_into``. A worker that joins later gets the state
+        from the other workers. In jobs without ``--resume``, the method only warns if there is a checkpoint.
 
         If rank 0 is lost before the first sync, the new rank 0 loads the checkpoint during that sync.
 
         Returns:
-            Step of the checkpoint; None if this rank has loaded nothing.
+            Step of the checkpoint, or None if this rank has loaded nothing.
 
         Raises:
-            ValueError: If the checkpoint does not match the state. During the first sync, also if a new rank 0 cannot
+            ValueError: If the checkpoint does not match the state. The first sync also raises it if a new rank 0 cannot
                 access the directory.
         """
         settings = Settings.from_environ()
@@ -145,7 +146,7 @@ class StateCheckpoint(Checkpoint):
 
 
 def _parts(value: Any) -> tuple[Any, int | None]:
-    """Return (saved value, number of ranks that saved it); the number is None if an older version has saved it."""
+    """Return the saved value and its number of ranks, or None if an older version wrote the checkpoint."""
     if isinstance(value, dict) and value.keys() == {_SIZE, _STATE}:
         return value[_STATE], value[_SIZE]
     return value, None
