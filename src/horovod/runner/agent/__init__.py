@@ -1,1 +1,1 @@
-"""Agent: the process on each host that starts, watches and ends the host's workers."""
+"""Agent of the launcher on each host, which starts, watches and ends the workers of this host."""

@@ -1,13 +1,13 @@
-"""Agent process: starts, watches and ends the workers of one host, and talks to the launcher over stdin and stdout.
+"""Agent process that starts, watches and ends the workers of one host. It talks to the launcher over stdin and stdout.
 
-The agent uses two processes, so that no worker survives if either of them is killed with SIGKILL:
+The agent uses two processes, so that no worker survives if one of them is killed with SIGKILL:
 
-    guard (subreaper)           only waits; when the agent has ended, kills the remaining processes below it
+    guard (subreaper)           kills all processes below it when the agent has ended
       agent (subreaper)         runs the loop of this file; stops when the guard dies or the launcher's pipe closes
         worker, worker, ...     each in its own session; gets SIGKILL when the agent dies
 
-When a process dies, the agent (or the guard) adopts its children, even daemons, so all processes of the job are found
-below it. `state` documents the states of a job on a host.
+If a process dies, the agent or the guard adopts its children, even daemons. So all processes of the job are descendants
+of the agent or the guard. `state` documents the phases of a job on a host.
 """
 
 from __future__ import annotations
@@ -54,24 +54,24 @@ from horovod.runner.protocol.messages import (
     Worker,
 )
 
-# Options `--gpus-per-worker` and `--gpu-affinity`: the agent assigns GPUs of its host, and the CPUs near them, to
-# workers.
-
 
 def with_gpus(job: StartJob, environ: Mapping[str, str], allowed: Collection[int]) -> StartJob:
-    """Return the orders with GPUs and CPUs assigned to each worker, if the job asks for that.
+    """Assign GPUs and CPUs of this host to each worker, if `--gpus-per-worker` or `--gpu-affinity` requests it.
 
     Args:
-        job: Orders from the launcher.
-        environ: Environment of the agent; its CUDA_VISIBLE_DEVICES limits the GPUs to assign.
-        allowed: CPUs that may be used.
+        job: Request of the launcher to start the job.
+        environ: Environment of the agent. Its CUDA_VISIBLE_DEVICES limits the GPUs.
+        allowed: CPUs that can be assigned.
+
+    Returns:
+        The request with the assigned GPUs and CPUs.
 
     Raises:
-        AgentError: The host has too few GPUs, or the CPUs near them are not known.
+        AgentError: The host has too few GPUs, or the CPUs near them are unknown.
     """
     if not job.gpus_per_worker and not job.gpu_affinity:
         return job
-    # Import here, because only jobs that assign GPUs need it.
+    # Import this module only here, because most jobs do not assign GPUs.
     from horovod.common.devices import affinity, nvml, visible
 
     survey = nvml.survey()
@@ -98,13 +98,17 @@ def _encoded(variables: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
     return [(os.fsencode(name), os.fsencode(value)) for name, value in variables.items()]
 
 
-TICK = 0.05  # Seconds between scans of the process tree while stopping.
-OUTPUT_LIMIT = 4 << 20  # Bytes queued for the launcher above which the agent stops reading the workers' pipes.
+TICK = 0.05  # Pause between scans of the process tree while the job is stopping (s).
+# The agent reads no more output of workers while more than OUTPUT_LIMIT bytes are queued for the launcher.
+OUTPUT_LIMIT = 4 << 20
 READ_SIZE = 1 << 16
 
 
 class Agent:
-    """Event loop of the agent, which polls pipes and signals. It scans the process tree only while stopping."""
+    """Event loop of the agent, which polls pipes and signals.
+
+    It scans the process tree only while the job is stopping.
+    """
 
     def __init__(self, requests: int, reports: int) -> None:
         self._requests: int | None = requests
@@ -114,21 +118,21 @@ class Agent:
         self._streams = Streams(self._writer.send)
         self._payload = bytearray()
         self._state = HostState()
-        self._relays = False  # True if workers that start later reach the store through this agent.
-        self._limit = 0.0  # Seconds of silence after which the launcher counts as lost; 0: no limit.
+        self._relays = False  # True if workers that start later connect to the store through this agent.
+        self._limit = 0.0  # The launcher counts as lost after this many seconds of silence. 0 disables the limit.
         self._heard = self._looked = time.monotonic()
-        self._next_word = 0.0  # Time at which the next heartbeat is due.
+        self._next_word = 0.0  # time at which the next heartbeat must be sent
         self._signals: list[int] = []
         os.set_blocking(requests, False)
         self._wake, wake_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         signal.set_wakeup_fd(wake_end, warn_on_full_buffer=False)
 
     def on_signal(self, number: int, _frame: FrameType | None) -> None:
-        """Queue a signal for the loop; installed as a signal handler."""
+        """Handle a signal by queueing it for the event loop."""
         self._signals.append(number)
 
     def run(self) -> int:
-        """Serve one job until it ends. Returns the exit code of the agent: 0 unless an order failed."""
+        """Serve one job until it has ended. Return the exit code of the agent, which is 0 unless a request failed."""
         code = 0
         self._writer.send(Hello(messages.gather()))
         while True:
@@ -146,7 +150,7 @@ class Agent:
                 self._workers.read_output(READ_SIZE)
             self._streams.serve(listening)
             self._workers.reap(self._streams.reaped)
-            if not self._state.stopping:  # a stop ends all processes, the ranks last
+            if not self._state.stopping:  # While the job is stopping, the state machine ends all processes.
                 self._workers.clear(time.monotonic())
             self._writer.flush()
             if self._over():
@@ -164,7 +168,7 @@ class Agent:
                 poll.register(fd, select.POLLIN)
         wanted = dict.fromkeys((*self._workers.writable_fds(), *self._streams.writable_fds()), select.POLLOUT)
         for fd in self._streams.readable_fds() if self._writer.pending < OUTPUT_LIMIT else ():
-            if fd in wanted:  # sockets are polled for input and output
+            if fd in wanted:  # Sockets need polling for input and for output.
                 wanted[fd] |= select.POLLIN
         for fd, event in wanted.items():
             poll.register(fd, event)
@@ -176,7 +180,7 @@ class Agent:
             pass
 
     def _patience(self) -> float | None:
-        """Return the seconds until the next timed action, or None to wait for an event."""
+        """Return the seconds until the next timed action, or None if there is none."""
         if self._state.changes:
             return TICK
         due = self._workers.next_time()
@@ -196,9 +200,9 @@ class Agent:
                 self._end_by_itself(f"it received {signal.Signals(number).name}")
 
     def _watch(self) -> None:
-        """Send heartbeats, and stop if the launcher is silent.
+        """Send heartbeats, and stop the job if the launcher has been silent for too long.
 
-        Time during which this loop itself was stuck does not count.
+        Time during which this loop was blocked does not count as silence.
         """
         now = time.monotonic()
         if now - self._looked > max(1.0, self._limit / 2):
@@ -209,24 +213,25 @@ class Agent:
             self._lose_launcher()
 
     def _say_alive(self) -> None:
-        """Send a heartbeat if one is due. Also called between worker starts, which are slow on a crowded host."""
+        """Send a heartbeat if one is due.
+
+        This function also runs between worker starts, which can be slow on a busy host.
+        """
         now = time.monotonic()
         if self._limit and self._requests is not None and now >= self._next_word:
             self._next_word = now + self._limit / 4
-            if not self._writer.pending:  # queued data already serves as a heartbeat
+            if not self._writer.pending:  # Queued data already shows that the agent is alive.
                 self._writer.send(Alive())
             self._writer.flush()
 
-    # Reasons to stop
-
     def _lose_launcher(self) -> None:
-        """Stop because the launcher was killed or cannot be reached."""
+        """Stop the job, because the launcher was killed or cannot be reached."""
         self._limit = 0
         self._writer.broken = True
         self._hear_no_more()
 
     def _hear_no_more(self) -> None:
-        """Stop because the launcher has closed its request pipe; it may still read reports."""
+        """Stop the job, because the launcher has closed the request pipe. The launcher can still read reports."""
         self._requests = None
         self._streams.hang_up()
         self._stop(TERM_GRACE)
@@ -237,8 +242,6 @@ class Agent:
 
     def _stop(self, grace: float, first: int = 0) -> None:
         self._state.stop(grace, time.monotonic(), first)
-
-    # Orders
 
     def _read_requests(self) -> None:
         while self._requests is not None:
@@ -293,7 +296,7 @@ class Agent:
             self._writer.send(StdinReady(open=True))
 
     def _start_one(self, worker: Worker) -> None:
-        """Start one worker of a lasting job, unless the job is stopping."""
+        """Start one worker of an elastic job, unless the job is stopping."""
         if self._state.phase is not HostPhase.RUNNING:
             return
         if self._relays:
@@ -310,17 +313,16 @@ class Agent:
                 f"{error.strerror}; make it on every host, or start from a shared directory"
             ) from None
 
-    # Shutdown
-
     def _over(self) -> bool:
-        """Continue the end of the job, if it has begun. Returns True once no process runs and the launcher knows it."""
+        """Advance the end of the job. Return True once no process is left and the launcher has received all reports."""
         now = time.monotonic()
         step = self._state.advance(now, self._workers.running, self._alive)
         if step.first:
             self._state.confirm_signalled(self._workers.stop_ranks(step.first))
         for pid in step.term:
             linux.send_signal(pid, signal.SIGTERM)
-            linux.send_signal(pid, signal.SIGCONT)  # a process stopped by SIGSTOP cannot handle the signal
+            # A process that was stopped by SIGSTOP handles signals only after SIGCONT.
+            linux.send_signal(pid, signal.SIGCONT)
         for pid in step.kill:
             linux.send_signal(pid, signal.SIGKILL)
         if step.survivors is not None:
@@ -328,11 +330,11 @@ class Agent:
         return self._state.phase is HostPhase.FINISHED and self._delivered(now)
 
     def _alive(self) -> list[int]:
-        """Return all descendants of this process, except the commands that connect to agents on other hosts."""
+        """Return all descendants of the agent, except the commands that connect to agents on other hosts."""
         return linux.descendants(os.getpid(), without=self._streams.pids)
 
     def _finish(self, survivors: list[int]) -> None:
-        """Send the last reports, then close the streams."""
+        """Send the last output of the workers and the Finished report, and close all streams."""
         self._workers.reap(self._streams.reaped)
         self._workers.drain()
         self._streams.serve(listening=True)
@@ -340,10 +342,13 @@ class Agent:
         self._writer.send(Finished(survivors))
 
     def _delivered(self, now: float) -> bool:
-        """Return True once the launcher has all reports, including those of agents relayed here, or after a timeout."""
+        """Return True if the launcher has received all reports, including those of agents behind this one.
+
+        If the launcher is lost, the function returns True after a timeout.
+        """
         if not self._streams.pids and (not self._writer.pending or self._writer.broken):
             return True
-        if self._requests is not None:  # the launcher is only slow; `_watch` detects a lost one
+        if self._requests is not None:  # Wait, because the launcher is only slow. `_watch` detects a lost launcher.
             return False
         if not self._state.gives_up(now):
             return False
@@ -354,7 +359,8 @@ class Agent:
 def _run_agent(guard: int) -> int:
     linux.die_with_parent(guard, signal.SIGTERM)
     linux.become_subreaper()
-    # Workers' pipes must not get descriptors 0, 1 or 2, and the launcher must not read stray prints as reports.
+    # Keep descriptors 0, 1 and 2 away from the workers' pipes. Also, the launcher must not receive stray prints as
+    # reports.
     linux.raise_descriptor_limit()
     requests, reports = os.dup(0), os.dup(1)
     null = os.open(os.devnull, os.O_RDWR)
@@ -364,14 +370,14 @@ def _run_agent(guard: int) -> int:
     agent = Agent(requests, reports)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD, WARNING):
         signal.signal(number, agent.on_signal)
-    # Restore the default handlers: the launcher ignores these signals, and the workers would inherit that.
+    # Restore the default handlers. The launcher ignores these signals, and workers would inherit that.
     for number in (signal.SIGTTIN, signal.SIGTTOU, signal.SIGQUIT):
         signal.signal(number, signal.SIG_DFL)
     return agent.run()
 
 
 def _guard(agent: int) -> int:
-    """Wait for the agent, then kill all its descendants. stdout closes only afterwards, which tells the launcher."""
+    """Wait for the agent to end, then kill all its descendants. The launcher notices the end when stdout closes."""
     os.close(0)
     status = 0
     while True:
@@ -396,10 +402,10 @@ def _guard(agent: int) -> int:
 
 
 def main() -> None:
-    """Run the agent, then exit the process."""
+    """Run the agent in a child process, which this process guards."""
     linux.become_subreaper()
-    # Slurm sends this signal to all processes of a step, and it must not kill the guard or the agent. Install a handler
-    # instead of ignoring the signal, because workers would inherit an ignored signal.
+    # Slurm sends this signal to all processes of a step. A handler protects the guard and the agent. Ignoring the
+    # signal would not work, because workers would inherit that.
     signal.signal(WARNING, lambda *_: None)
     guard = os.getpid()
     pid = os.fork()

@@ -1,4 +1,4 @@
-"""Selection of the processes that get the user's Ctrl-C, and the pipe for the ranks' reports."""
+"""Choice of the processes that receive the user's Ctrl-C, and the pipe for reports of ranks."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from horovod.common.contract.worker_env import path_of_descriptor
 
 
 def ranks_of(workers: Collection[int], called: Collection[int], parents: Mapping[int, int]) -> list[int]:
-    """Return the processes that get the user's signal.
+    """Return the processes to which the user's signal must be sent.
 
-    A worker is the command that was started, which can be a shell or a Python program that runs the rank. The rank is
-    the process that has called `hvd.init()`. Only the rank gets the signal: it needs its data loaders and other helpers
-    to shut down cleanly, and a wrapper might kill it instead of waiting. If no process of a worker has called
-    `hvd.init()`, all its processes get the signal, as from a terminal.
+    A worker is the started command. This can be a shell or another wrapper around the rank, which is the process that
+    has called `hvd.init()`. Only the rank gets the signal. It needs its data loaders and other helpers to shut down,
+    and a wrapper might kill it instead of waiting. If no process of a worker has called `hvd.init()`, all its processes
+    get the signal, as from a terminal.
 
     Args:
-        workers: Process ids of the commands that were started.
-        called: Process ids that reported a call of `hvd.init()`. Some may have ended, or belong to another pid
+        workers: Process ids of the started commands.
+        called: Process ids that have reported a call of `hvd.init()`. Some might have ended or belong to another pid
             namespace.
-        parents: Parent pid of every live process.
+        parents: Parent pid of each live process.
     """
     worker_of = {pid: worker for pid in parents if (worker := _worker(pid, workers, parents)) is not None}
     known = {worker_of[pid] for pid in called if pid in worker_of}
@@ -29,27 +29,29 @@ def ranks_of(workers: Collection[int], called: Collection[int], parents: Mapping
 
 
 def _worker(pid: int, workers: Collection[int], parents: Mapping[int, int]) -> int | None:
-    """Return the worker that `pid` is or descends from, or None."""
+    """Return the worker from which process `pid` descends, or None. A worker descends from itself."""
     seen: set[int] = set()
     while pid not in workers:
         parent = parents.get(pid)
-        if parent is None or parent in seen:  # the process table was read while processes started and ended
+        if parent is None or parent in seen:  # Processes started or ended while the process table was read.
             return None
         seen.add(pid)
         pid = parent
     return pid
 
 
-# The agent's end of the pipe through which the workers of its host report; see `horovod.common.contract.reasons`.
-
-_AT_ONCE = 16 * LIMIT  # Maximum bytes per read, so that a worker that writes nonstop cannot block the agent.
+# One call reads at most _AT_ONCE bytes, so that a worker that writes without pause cannot block the agent.
+_AT_ONCE = 16 * LIMIT
 
 
 class ReportPipe:
-    """Non-blocking pipe. One descriptor holds both ends open, so no end of file occurs while workers come and go."""
+    """Non-blocking pipe through which workers send reports to the agent.
+
+    One descriptor holds both ends open, so that the pipe does not end when all workers have closed it.
+    """
 
     def __init__(self) -> None:
-        """Create the pipe. Raises OSError if that fails."""
+        """Create the pipe. Raises OSError if no pipe can be created."""
         ends = os.pipe2(os.O_CLOEXEC)
         try:
             own = path_of_descriptor(os.getpid(), ends[0])
@@ -62,7 +64,7 @@ class ReportPipe:
         self._rest = b""
 
     def read(self) -> list[bytes]:
-        """Return the reports received since the last call, each at most LIMIT bytes."""
+        """Return the reports that have arrived since the last call. Each has at most LIMIT bytes."""
         data = self._rest
         while len(data) < _AT_ONCE:
             try:

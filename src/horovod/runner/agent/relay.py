@@ -1,7 +1,7 @@
-"""Streams relayed by an agent: workers' connections to the store, and the launcher's connections to other agents.
+"""Streams that an agent relays: workers' connections to the store, and the launcher's connections to other agents.
 
-The launcher opens streams with even numbers (commands to spawn), the agent those with odd numbers (connections of
-workers). All descriptors are non-blocking, and no call blocks.
+The launcher opens streams with even numbers, which run commands. The agent opens streams with odd numbers, which are
+connections of workers. All descriptors are non-blocking, and no call blocks.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ from horovod.runner.base.errors import AgentError
 from horovod.runner.protocol.messages import CHUNK, ByteWriter, Report, Spawn, StreamData, StreamEnd, StreamOpen
 
 READ_SIZE = 1 << 16
-EACH = 2  # Maximum connections of one worker to the store.
-# The same for a worker that can rejoin: it also needs one for notifications, and old ones may still be open.
+EACH = 2  # Maximum number of a worker's connections to the store.
+# A worker of an elastic job also needs a connection for notifications, and its old connections can still be open.
 EACH_LASTING = 4
-STRANGERS = 64  # Additional connections allowed, because only the store can tell which peers belong to the job.
-ACCEPTS = 128  # Maximum connections accepted per call, so that a flood of them does not delay heartbeats.
-SENT_LIMIT = 64 << 20  # Maximum bytes queued for a peer that does not read.
+STRANGERS = 64  # Additional connections are allowed, because only the store can find out which peers belong to the job.
+ACCEPTS = 128  # One call accepts at most ACCEPTS connections, so that a flood of connections does not delay heartbeats.
+SENT_LIMIT = 64 << 20  # At most SENT_LIMIT bytes are queued for a peer that does not read.
 assert READ_SIZE <= CHUNK
 
 
 @dataclass
 class _Stream:
     number: int
-    source: int  # descriptor to read from; -1 at end of file
+    source: int  # descriptor to read from, or -1 at the end of its data
     writer: ByteWriter | None
     popen: subprocess.Popen[bytes] | None = None
     errors: int = -1
     sock: socket.socket | None = None
-    closing: bool = False  # True if the other side has ended, so the stream closes once the queue is written
+    closing: bool = False  # True if the other end is closed, so that the stream closes after queued data is written
 
 
 class Streams:
-    """All relayed streams of one agent. `report` is called with each report."""
+    """Collection of all streams that one agent relays. The agent calls `report` to send a report to the launcher."""
 
     def __init__(self, report: Callable[[Report], None]) -> None:
         self._report = report
@@ -49,20 +49,20 @@ class Streams:
         self._next = 1
         self._limit = 0  # maximum number of simultaneous connections
 
-    # Workers' connections to the store
-
     def listen(self, workers: int, each: int = EACH) -> tuple[str, int]:
-        """Accept workers' connections to the store on loopback. Call it again when the number of workers changes.
+        """Accept workers' connections to the store on a loopback address.
 
-        The store authenticates the connections, not the agent. Their number is limited so that unauthenticated peers
-        cannot exhaust the agent's descriptors or the launcher's memory.
+        Call this again if the number of workers changes.
+
+        The store, rather than the agent, authenticates the connections. The agent limits their number, because
+        unauthenticated peers could exhaust its descriptors or the launcher's memory.
 
         Args:
             workers: Number of workers on this host.
-            each: Maximum connections of one worker.
+            each: Maximum number of connections per worker.
 
         Returns:
-            The (host, port) that workers connect to.
+            Host and port to which workers connect.
         """
         self._limit = min(each * workers + STRANGERS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
         if self._listener is None:
@@ -88,10 +88,8 @@ class Streams:
             self._streams[stream.number] = stream
             self._report(StreamOpen(stream.number))
 
-    # Agents on other hosts
-
     def spawn(self, message: Spawn) -> None:
-        """Run the command of a new stream. Raises AgentError if the stream number is in use."""
+        """Run the command of a new stream. Raises AgentError if the stream number is already in use."""
         if message.stream in self._streams or message.stream % 2:
             raise AgentError(f"a stream number that is not free: {message.stream}")
         try:
@@ -119,11 +117,11 @@ class Streams:
 
     @property
     def pids(self) -> set[int]:
-        """Process ids of the spawned commands that still run."""
+        """Process ids of the commands that are still running."""
         return {stream.popen.pid for stream in self._streams.values() if stream.popen is not None}
 
     def reaped(self, pid: int, status: int) -> bool:
-        """Record that a child has ended; return False if it is not a spawned command."""
+        """Record the end of a child process. Return False if the process does not belong to a stream."""
         for stream in self._streams.values():
             if stream.popen is not None and stream.popen.pid == pid:
                 stream.popen.returncode = status
@@ -133,23 +131,18 @@ class Streams:
         return False
 
     def hang_up(self) -> None:
-        """Close the stdin of all spawned commands, so that the remote agents end."""
+        """Close the stdin of all commands, so that the agents on other hosts end."""
         for stream in self._streams.values():
             if stream.popen is not None:
                 self._close_input(stream)
 
     def kill(self) -> None:
-        """Kill all spawned commands with SIGKILL."""
+        """Kill all commands of streams with SIGKILL."""
         for pid in self.pids:
             linux.send_signal(pid, signal.SIGKILL)
 
-    # Requests
-
     def take(self, message: StreamData | StreamEnd) -> None:
-        """Write data from the launcher to a stream, or end the stream.
-
-        Does nothing if the stream has already ended here.
-        """
+        """Write data from the launcher to a stream, or end the stream. Do nothing if the stream has already ended."""
         stream = self._streams.get(message.stream)
         if stream is None:
             return
@@ -161,15 +154,13 @@ class Streams:
                     self._drop(stream)
         elif stream.popen is None:
             stream.closing = True
-        elif message.status:  # the remote host is lost, so the command would take long to end by itself
+        elif message.status:  # The remote host is lost, so the command would not end soon by itself.
             linux.send_signal(stream.popen.pid, signal.SIGKILL)
         else:
             self._close_input(stream)
 
-    # Descriptors
-
     def readable_fds(self) -> Iterator[int]:
-        """Yield the descriptors to poll for input."""
+        """Yield the file descriptors to poll for input."""
         if self._listener is not None:
             yield self._listener.fileno()
         for stream in self._streams.values():
@@ -179,7 +170,7 @@ class Streams:
                 yield stream.errors
 
     def writable_fds(self) -> Iterator[int]:
-        """Yield the descriptors to poll for output."""
+        """Yield the file descriptors to poll for output."""
         for stream in self._streams.values():
             if stream.writer is not None and stream.writer.pending and not stream.writer.broken:
                 yield stream.writer.fd
@@ -241,7 +232,7 @@ class Streams:
             self._streams.pop(stream.number, None)
 
     def close(self) -> None:
-        """Close the listener and the workers' connections."""
+        """Close the listener and all connections of workers."""
         if self._listener is not None:
             self._listener.close()
             self._listener = None
@@ -250,7 +241,7 @@ class Streams:
 
 
 def _loopback_listener() -> socket.socket:
-    """Return a listening socket on 127.0.0.1, or ::1 on a host without IPv4."""
+    """Create a listening socket on 127.0.0.1, or on ::1 if the host has no IPv4."""
     last: OSError | None = None
     for family, address in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
         try:

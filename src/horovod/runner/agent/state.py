@@ -1,4 +1,4 @@
-"""State machine of a job on one host: decides which processes get which signal and when the job has ended. No I/O.
+"""State machine of a job on one host, which decides when processes get signals and when the job has ended. No I/O.
 
 The caller passes the current time (monotonic, seconds) and the set of live processes.
 
@@ -6,10 +6,10 @@ The caller passes the current time (monotonic, seconds) and the set of live proc
        |                     |                                     | processes left after LINGER s
        '--- Stop, a signal, bad orders, launcher lost -------------+--> STOPPING --SIGTERM ... SIGKILL--> FINISHED
 
-A stop can begin with a signal to the ranks only (SIGINT after Ctrl-C). The ranks keep their data loaders and other
-helpers until they have ended or the grace period is over; then all processes get SIGTERM.
+A stop can begin with a signal to the ranks only, such as SIGINT after Ctrl-C. The ranks then keep their data loaders
+and other helpers. When the ranks have ended or the grace period is over, all processes get SIGTERM.
 
-A lasting job continues when all its workers have ended, because more can start.
+A lasting (elastic) job continues when all its workers have ended, because more workers can start.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-TERM_GRACE = 5.0  # Seconds between SIGTERM and SIGKILL, unless the launcher requests another time.
-# Seconds after SIGKILL until processes that cannot be killed (on a dead network disk) are reported and left.
+TERM_GRACE = 5.0  # SIGKILL follows SIGTERM after TERM_GRACE seconds, unless the launcher requests another time.
+# Processes that still exist GIVE_UP seconds after SIGKILL, for example because of a dead network disk, are reported and
+# abandoned.
 GIVE_UP = 5.0
-LINGER = 0.2  # Seconds for children of ended workers, such as multiprocessing helpers, to end by themselves.
+LINGER = 0.2  # Children of ended workers, such as multiprocessing helpers, get LINGER seconds to end by themselves.
 
 
 class HostPhase(Enum):
-    """State of a job on one host."""
+    """Phase of a job on one host."""
 
     WAITING = "waiting"
     RUNNING = "running"
@@ -37,13 +38,13 @@ class HostPhase(Enum):
 
 @dataclass(frozen=True)
 class Step:
-    """Signals that the agent sends now, as computed by `HostState.advance`.
+    """Signals that the agent must send now, as returned by `HostState.advance`.
 
     Attributes:
-        first: Signal for all ranks, 0 for none. The caller confirms it with `HostState.confirm_signalled`.
+        first: Signal for all ranks, or 0 for none. The caller confirms it with `HostState.confirm_signalled`.
         term: Processes that get SIGTERM.
         kill: Processes that get SIGKILL.
-        survivors: Processes that could not be killed; None until the job has finished on this host.
+        survivors: Processes that could not be killed, or None until the job has finished on this host.
     """
 
     first: int = 0
@@ -53,33 +54,34 @@ class Step:
 
 
 class HostState:
-    """State of the job on this host. `phase` is the current state."""
+    """State machine of the job on this host. `phase` is its current phase."""
 
     def __init__(self) -> None:
         self.phase = HostPhase.WAITING
         self._started = False
         self._lasting = False
-        self._linger_until: float  # Time until which children can end by themselves while winding down.
+        self._linger_until: float  # time until which children of ended workers can end by themselves
         self._kill_at: float | None = None
-        self._asked: set[int] = set()  # Processes that got SIGTERM.
-        self._first = 0  # Signal that begins the stop; 0 for none, or once SIGTERM has followed.
-        self._ranks: list[int] | None = None  # Processes that got this signal; None until it is sent.
-        self._term_at = 0.0  # Time at which SIGTERM follows.
+        self._asked: set[int] = set()  # Processes that have received SIGTERM.
+        self._first = 0  # Signal with which the stop begins, or 0 once SIGTERM has followed.
+        # Processes that have received the first signal, or None before it is sent.
+        self._ranks: list[int] | None = None
+        self._term_at = 0.0  # Time at which SIGTERM follows the first signal.
 
     @property
     def changes(self) -> bool:
-        """True if the next step depends on processes whose exits are not reported, so the caller must poll them."""
+        """True if the caller must scan the process tree repeatedly, because not all process exits are reported."""
         return self.phase in (HostPhase.WINDING_DOWN, HostPhase.STOPPING)
 
     @property
     def stopping(self) -> bool:
-        """True once a stop has been requested."""
+        """True if the job is being stopped."""
         return self.phase is HostPhase.STOPPING
 
     def start(self, lasting: bool = False) -> bool:
-        """Record the arrival of the orders; return False if it is not the first.
+        """Record a StartJob request. Return False if the job was already started.
 
-        A `lasting` job continues without workers.
+        If `lasting` is True, the job continues when it has no workers.
         """
         first = not self._started
         self._lasting = lasting
@@ -89,10 +91,10 @@ class HostState:
         return first
 
     def stop(self, grace: float, now: float, first: int = 0) -> None:
-        """Begin to end all processes, with `grace` seconds from SIGTERM to SIGKILL. Later calls can only shorten this.
+        """Start to end all processes, with `grace` seconds from SIGTERM to SIGKILL.
 
-        If `first` is given, the ranks get this signal first and have `grace` seconds to end. SIGTERM then follows, and
-        SIGKILL TERM_GRACE seconds later.
+        Later calls can only shorten the time. If `first` is given, the ranks get this signal first and have `grace`
+        seconds to end. Then all processes get SIGTERM, and SIGKILL after TERM_GRACE seconds more.
         """
         if self.phase is HostPhase.FINISHED:
             return
@@ -105,13 +107,19 @@ class HostState:
         self.phase = HostPhase.STOPPING
 
     def confirm_signalled(self, ranks: Sequence[int]) -> None:
-        """Record the processes that got the first signal."""
+        """Record which processes have received the first signal of the stop."""
         self._ranks = list(ranks)
         if self._first == signal.SIGTERM:
             self._asked.update(ranks)
 
     def advance(self, now: float, running: bool, look: Callable[[], list[int]]) -> Step:
-        """Return the next step. `running` is True if any worker runs; `look` returns all live processes of the job."""
+        """Return the signals to send now.
+
+        Args:
+            now: Current time (monotonic, s).
+            running: True if any worker is running.
+            look: Function that returns all live processes of the job.
+        """
         runs_on = self.phase is HostPhase.RUNNING and (running or self._lasting)
         if runs_on or self.phase in (HostPhase.WAITING, HostPhase.FINISHED):
             return Step()
@@ -122,13 +130,14 @@ class HostState:
             return self._finish([])
         if self.phase is HostPhase.WINDING_DOWN:
             if now >= self._linger_until:
-                self.stop(TERM_GRACE, now)  # end the processes that the workers left behind
+                self.stop(TERM_GRACE, now)  # Processes that the workers left behind have not ended by themselves.
             return Step()
         assert self._kill_at is not None
         if self._first:
             if self._ranks is None:
                 return Step(first=self._first)
-            if not set(self._ranks).intersection(alive):  # all ranks have ended, so their helpers can end too
+            # All ranks have ended, so their helpers are not needed any more.
+            if not set(self._ranks).intersection(alive):
                 self._term_at = min(self._term_at, now + LINGER)
             if now < self._term_at:
                 return Step()
@@ -147,9 +156,9 @@ class HostState:
         return Step(kill=survivors, survivors=survivors)
 
     def gives_up(self, now: float) -> bool:
-        """Return True if a lost launcher had enough time to read the last reports.
+        """Return True if the launcher has had enough time to read the last reports.
 
-        Call it after all processes have ended.
+        Call this only after all processes have ended and the launcher is lost.
         """
         if self._kill_at is None:
             self._kill_at = now

@@ -1,4 +1,4 @@
-"""Worker processes of one host: the agent starts them, reads their pipes and collects their exit codes."""
+"""Worker processes of one host. The agent starts them, reads their pipes and collects their exit codes."""
 
 from __future__ import annotations
 
@@ -36,30 +36,32 @@ RESULT_FD = b"HOROVOD_RUN_RESULT_FD"
 REPORT_PIPE = PIPE.encode()
 STORE_ADDRESS = b"HOROVOD_GLOO_RENDEZVOUS_ADDR"
 STORE_PORT = b"HOROVOD_GLOO_RENDEZVOUS_PORT"
-ONE_WARNING = 10.0  # Seconds in which a repeated warning signal counts as the same one.
-LEFTOVERS = 1.0  # Seconds for children of an ended worker to end by themselves, in a lasting job.
-DRAIN_LIMIT = 1 << 20  # Maximum bytes read when a worker ends, in case one of its children keeps writing.
+ONE_WARNING = 10.0  # A warning signal that is repeated within ONE_WARNING seconds is ignored.
+LEFTOVERS = 1.0  # In elastic jobs, children of an ended worker get LEFTOVERS seconds to end by themselves.
+# At most DRAIN_LIMIT bytes are read after a worker's end, because one of its children could keep writing.
+DRAIN_LIMIT = 1 << 20
 
 
 @dataclass
 class _Process:
     rank: int
     popen: subprocess.Popen[bytes]
-    pipes: dict[int, int] = field(default_factory=dict)  # descriptor of each stream (1: stdout, 2: stderr)
+    pipes: dict[int, int] = field(default_factory=dict)  # file descriptors by stream (1: stdout, 2: stderr)
     result: int | None = None
     running: bool = True
 
 
 class WorkerTable:
-    """All workers of the host. `report` is called with each report. No call blocks."""
+    """Table of all workers on this host. It calls `report` to send reports to the launcher. No call blocks."""
 
     def __init__(self, report: Callable[[Report], None]) -> None:
         self._report = report
-        self._processes: dict[int, _Process] = {}  # keyed by pid
+        self._processes: dict[int, _Process] = {}  # worker processes by pid
         self._job: StartJob
-        self._inherited: list[tuple[bytes, int]] = []  # Variables and descriptors that all workers inherit.
+        # Environment variables and the descriptors that all workers inherit through them.
+        self._inherited: list[tuple[bytes, int]] = []
         self._deaf_until = 0.0  # Time until which warning signals are ignored.
-        self._called: set[int] = set()  # Pids of processes that have called hvd.init().
+        self._called: set[int] = set()  # Pids of the processes that have called hvd.init().
         # Time at which the remaining processes of an ended worker are killed, by session id.
         self._left: dict[int, float] = {}
         self._key_file = b""
@@ -77,22 +79,22 @@ class WorkerTable:
 
     @property
     def count(self) -> int:
-        """Number of running workers."""
+        """Number of workers that are running."""
         return sum(process.running for process in self._processes.values())
 
     def prepare(self, job: StartJob, payload: bytes | None, store: tuple[str, int] | None) -> None:
-        """Prepare the data that all workers share.
+        """Prepare the data that all workers share, before starting workers.
 
         Args:
-            job: Orders from the launcher.
-            payload: Contents of a file that all workers inherit.
-            store: Address at which workers of this host reach the job's store, if it is not the launcher's address.
+            job: Request of the launcher to start the job.
+            payload: Contents of a file that all workers inherit, or None.
+            store: Address at which workers on this host reach the job's store, or None for the launcher's address.
         """
         self._job = job
         if store is not None:
             self._store = {STORE_ADDRESS: store[0].encode(), STORE_PORT: b"%d" % store[1]}
-        # The agent keeps the descriptor of the key open too. A program between agent and training script may close
-        # inherited descriptors. The script then opens the key by its path in /proc, which only this user can open.
+        # The agent keeps the descriptor of the key open, because programs such as shells can close inherited
+        # descriptors. The training script then opens the key by its path in /proc, which only this user can do.
         key = make_key_fd(job.key)
         self._key_file = path_of_descriptor(os.getpid(), key).encode()
         self._pipe = ReportPipe()
@@ -108,12 +110,16 @@ class WorkerTable:
         store: tuple[str, int] | None,
         between: Callable[[], None] = lambda: None,
     ) -> list[tuple[int, int]]:
-        """Start all workers of a job of fixed size: call `prepare`, then `start_one` for each.
+        """Start all workers of a job with a fixed size.
 
-        `between` is called before each start.
+        Args:
+            job: Request of the launcher to start the job.
+            payload: Contents of a file that all workers inherit, or None.
+            store: Address at which workers on this host reach the job's store, or None for the launcher's address.
+            between: Function to call before each start.
 
         Returns:
-            A (rank, pid) pair for each worker that started.
+            Rank and pid of each worker that has started.
         """
         self.prepare(job, payload, store)
         pids = []
@@ -125,14 +131,17 @@ class WorkerTable:
         return pids
 
     def start_one(self, worker: Worker) -> list[tuple[int, int]]:
-        """Start a worker and return its (rank, pid). If the start fails, report `Exited` with status 126 or 127."""
+        """Start a worker, and return a list with its rank and pid. If the start fails, return an empty list.
+
+        A failed start is reported to the launcher as `Exited` with status 126 or 127.
+        """
         inherited = list(self._inherited)
         result = linux.memory_file("horovod-result", b"", sealed=False) if self._job.results else None
         if result is not None:
             inherited.append((RESULT_FD, result))
         try:
             process = self._spawn(self._job, worker, inherited)
-        except (OSError, ValueError) as error:  # ValueError: an argument or a variable contains a NUL byte
+        except (OSError, ValueError) as error:  # ValueError means that an argument or variable contains a NUL byte.
             missing = isinstance(error, FileNotFoundError)
             name = os.fsdecode(self._job.command[0])
             reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
@@ -178,9 +187,9 @@ class WorkerTable:
         terminal: int | None,
         cpus: list[int],
     ) -> subprocess.Popen[bytes]:
-        """Start the process with stderr as a pipe, to explain failures.
+        """Start a process whose stderr is a pipe, so that failures can be explained.
 
-        `terminal` is a descriptor for stdin and stdout.
+        If `terminal` is given, it is the descriptor for stdin and stdout.
         """
         return subprocess.Popen(
             [os.fsencode(sys.executable), *job.command] if job.own_python else job.command,
@@ -196,7 +205,7 @@ class WorkerTable:
         )
 
     def _watched(self, rank: int, popen: subprocess.Popen[bytes]) -> _Process:
-        # Duplicate the descriptors, because Popen's file objects would close them again.
+        # Duplicate the descriptors, because Popen's file objects would close the originals.
         process = _Process(rank, popen)
         for stream, pipe in ((1, popen.stdout), (2, popen.stderr)):
             if pipe is not None:
@@ -210,10 +219,8 @@ class WorkerTable:
             os.set_blocking(fd, False)
         return process
 
-    # Standard input of one worker
-
     def give_stdin(self, data: bytes) -> None:
-        """Queue bytes for the worker that reads stdin; empty bytes mean end of file."""
+        """Queue data for the worker that reads stdin. Empty data means the end of the input."""
         if self._stdin is None:
             self._report(StdinReady(open=False))
             return
@@ -221,7 +228,7 @@ class WorkerTable:
         self._stdin_ends = not data
 
     def feed_stdin(self) -> None:
-        """Write queued bytes to the worker. Once all are written, ask the launcher for more."""
+        """Write queued data to the worker's stdin. Request more from the launcher when all data is written."""
         if self._stdin is None or not (self._stdin_data or self._stdin_ends):
             return
         try:
@@ -229,7 +236,7 @@ class WorkerTable:
                 del self._stdin_data[: os.write(self._stdin, self._stdin_data)]
         except BlockingIOError:
             return
-        except OSError:  # the worker has closed its end
+        except OSError:  # The worker has closed its stdin.
             self._close_stdin()
             self._report(StdinReady(open=False))
             return
@@ -245,21 +252,20 @@ class WorkerTable:
         self._stdin_data.clear()
 
     def writable_fds(self) -> Iterator[int]:
-        """Yield the descriptor of the worker's stdin if data is queued for it."""
+        """Yield the descriptor of the worker's stdin if it must be polled for output."""
         if self._stdin is not None and self._stdin_data:
             yield self._stdin
 
-    # Output
-
     def readable_fds(self) -> Iterator[int]:
-        """Yield the descriptors to poll for input."""
-        if self._pipe is not None and self.running:  # the report pipe never reaches an end of file
+        """Yield the file descriptors to poll for input."""
+        # The report pipe never ends, so poll it only while workers are running.
+        if self._pipe is not None and self.running:
             yield self._pipe.fd
         for process in self._processes.values():
             yield from process.pipes.values()
 
     def read_output(self, size: int) -> None:
-        """Report at most `size` bytes from each pipe that has data."""
+        """Read at most `size` bytes from each pipe that has data, and report them."""
         self._pass_reports()
         for process in self._processes.values():
             for stream in list(process.pipes):
@@ -272,7 +278,10 @@ class WorkerTable:
             self._report(WorkerReport(report))
 
     def _read_pipe(self, process: _Process, stream: int, size: int) -> int:
-        """Read once and return the number of bytes: 0 if no data is available, or at the end of file."""
+        """Read from a pipe and return the number of bytes.
+
+        The result is 0 at the end of the data or if none is available.
+        """
         try:
             data = os.read(process.pipes[stream], size)
         except BlockingIOError:
@@ -293,19 +302,19 @@ class WorkerTable:
                     break
 
     def drain(self) -> None:
-        """Report all data left in the pipes of the worker."""
+        """Report all data that is left in the pipes of the workers."""
         for process in self._processes.values():
             self._drain_process(process)
 
-    # Exits of workers
-
     def reap(self, others: Callable[[int, int], object]) -> None:
-        """Collect all children that have ended, workers and adopted orphans, and report the exits of workers.
+        """Collect the exit codes of all children that have ended, and report the ends of workers.
 
-        The output of a worker is reported before its exit, because the launcher uses the output to explain the exit.
+        Children can also be orphans that the agent adopted. The output of a worker is reported before its end, because
+        the launcher uses the output to explain the end.
 
         Args:
-            others: Called with pid and exit code (negative for a signal) for each child that is not a worker.
+            others: Function to call for each child that is not a worker, with its pid and exit code. A negative exit
+                code is a signal.
         """
         options = os.WNOHANG | (os.WUNTRACED | os.WCONTINUED if self._lasting else 0)
         while True:
@@ -341,20 +350,18 @@ class WorkerTable:
         if self._lasting:
             self._left[process.popen.pid] = time.monotonic() + LEFTOVERS
 
-    # Signals
-
     def kill(self, rank: int) -> None:
-        """Send SIGKILL to a worker that still runs and to its descendants."""
+        """Send SIGKILL to a running worker and all its descendants."""
         for pid, process in self._processes.items():
             if process.rank == rank and process.running:
                 for one in [pid, *linux.descendants(pid)]:
                     linux.send_signal(one, signal.SIGKILL)
 
     def warn(self, number: int) -> None:
-        """Send a warning signal to the workers and their descendants that handle it.
+        """Send a warning signal to those processes of the workers that handle it.
 
-        A repeated signal within ONE_WARNING seconds is ignored: both the launcher and Slurm send it, and a second one
-        would end the rank.
+        A signal that is repeated within ONE_WARNING seconds is ignored. Both the launcher and Slurm send the signal,
+        and a second signal would end the rank.
         """
         now = time.monotonic()
         if now < self._deaf_until:
@@ -367,25 +374,26 @@ class WorkerTable:
                         linux.send_signal(one, number)
 
     def stop_ranks(self, number: int) -> list[int]:
-        """Send the first signal of a stop to all ranks (`ranks_of`). Returns the processes that do not ignore it."""
+        """Send the first signal of a stop to all ranks. Return the processes that do not ignore the signal."""
         parents = linux.parents()
         workers = [pid for pid, process in self._processes.items() if process.running]
         self._called &= parents.keys()
         told = [pid for pid in ranks_of(workers, self._called, parents) if not linux.ignores(pid, number)]
         for pid in told:
             linux.send_signal(pid, number)
-            linux.send_signal(pid, signal.SIGCONT)  # a process stopped by SIGSTOP cannot handle the signal
+            # A process that was stopped by SIGSTOP handles signals only after SIGCONT.
+            linux.send_signal(pid, signal.SIGCONT)
         return told
 
     def next_time(self) -> float | None:
-        """Return the time at which `clear` must be called next, or None."""
+        """Return the time at which the caller must call `clear`, or None."""
         return min(self._left.values(), default=None)
 
     def clear(self, now: float) -> None:
-        """Kill what remains of workers that ended at least LEFTOVERS seconds ago, and forget these workers."""
+        """Kill and forget the remaining processes of workers that ended at least LEFTOVERS seconds ago."""
         for session in [pid for pid, at in self._left.items() if at <= now]:
             del self._left[session]
-            if self._processes[session].running:  # another worker has reused the pid
+            if self._processes[session].running:  # A new worker has the same pid.
                 continue
             for pid in linux.descendants(os.getpid(), session=session):
                 linux.send_signal(pid, signal.SIGKILL)

@@ -1,1 +1,1 @@
-"""Failure attribution: finds the rank that failed first and explains why. Only `endings` holds state."""
+"""Failure attribution, which finds the rank that failed first and explains why. Only `endings` has state."""

@@ -1,4 +1,4 @@
-"""Exits of a job's ranks, as reported by the ranks and the agents."""
+"""Collected reports about the ends of a job's ranks, from the ranks and the agents."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from horovod.runner.protocol.messages import Exited
 
 
 class Endings:
-    """Collected reports about how the ranks of a job ended.
+    """Collection of reports about how the ranks of a job have ended.
 
     Attributes:
         ends: One entry for each rank that has ended, in order of time.
         called: Ranks that have called hvd.init().
-        pids: Process id of each of these ranks on its host.
+        pids: Process ids of the ranks that have called hvd.init().
     """
 
     def __init__(self, hosts: Mapping[int, str]) -> None:
-        """Create an empty collection. `hosts` maps each rank to its host."""
+        """Create an empty collection. `hosts` contains the host of each rank."""
         self._hosts = hosts
         self._endings: dict[int, reasons.Ending] = {}
         self._left: dict[int, str] = {}
         self._refused: set[int] = set()
-        # Last stderr output of each rank when the launcher began to stop the job
+        # last stderr output of each rank at the time when the launcher began to stop the job
         self._tails: Mapping[int, str] | None = None
         self.ends: list[RankEnd] = []
         self.called: set[int] = set()
@@ -34,19 +34,16 @@ class Endings:
 
     @property
     def stopping(self) -> bool:
-        """True once the launcher has begun to stop the job."""
+        """True if the launcher has begun to stop the job."""
         return self._tails is not None
 
     def stop(self, tails: Mapping[int, str]) -> None:
-        """Record that the launcher has begun to stop the job.
-
-        `tails` holds each rank's last stderr output at that time.
-        """
+        """Record that the launcher has begun to stop the job. `tails` contains each rank's last stderr output."""
         if self._tails is None:
             self._tails = tails
 
     def hear(self, line: bytes) -> None:
-        """Record a report that a worker sent."""
+        """Record a report that a worker has sent."""
         report = reasons.decode(line)
         if report is None or report.rank not in self._hosts:
             return
@@ -57,34 +54,34 @@ class Endings:
             self._refused.add(report.rank)
         elif isinstance(report, reasons.Left):
             self._left[report.rank] = report.reason
-        elif not self.stopping:  # reports after this point may be mere consequences of the stop
+        elif not self.stopping:  # Later reports might only be consequences of the stop.
             self._endings[report.rank] = self._checked(report)
 
     def reports(self) -> list[reasons.Ending]:
-        """Return the ranks' reports about their exits, in order of arrival."""
+        """Return the reports of ranks about their own ends, in order of arrival."""
         return list(self._endings.values())
 
     def forget(self, ranks: Collection[int]) -> None:
-        """Drop all records about these ranks."""
+        """Remove all records about these ranks."""
         self.ends = [end for end in self.ends if end.rank not in ranks]
         for rank in ranks:
             self._endings.pop(rank, None)
             self._left.pop(rank, None)
 
     def suffers(self, rank: int) -> bool:
-        """Return True if the rank reported that it ended only because another rank did."""
+        """Return True if the rank reported that it failed only because of another rank."""
         ending = self._endings.get(rank)
         return ending is not None and ending.suffers
 
     def _checked(self, ending: reasons.Ending) -> reasons.Ending:
-        """Return the report without those absent ranks that have called hvd.init() since."""
+        """Remove ranks from a report about absent ranks that have called hvd.init() in the meantime."""
         ranks = [rank for rank in ending.ranks if rank in self._hosts]
         if ending.why == "absent":
             ranks = [rank for rank in ranks if rank not in self.called] or ranks
         return msgspec.structs.replace(ending, ranks=ranks)
 
     def end(self, report: Exited, tail: str) -> None:
-        """Record that a worker has ended. `tail` is its last stderr output."""
+        """Record the end of a worker. `tail` is its last stderr output."""
         rank = report.rank
         self.ends.append(
             RankEnd(

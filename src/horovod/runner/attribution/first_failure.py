@@ -1,9 +1,9 @@
-"""Attribution of a job's failure: the rank that failed first, and why. Depends only on how the workers ended.
+"""Attribution of a job's failure to the rank that failed first, from the reports about all ends.
 
-When one worker fails, the collectives of all others fail too, so most of them end with HorovodInternalError. These are
-the victims. The failure is attributed to the first rank that ended in another way, or that printed another exception
-before the job was stopped. If there is none, it is attributed to the rank that the victims name. Workers report their
-reasons (`RankEnd.reason`). For a worker without a report, the last output on its stderr is used.
+If one worker fails, the collectives of all other workers fail too. So most workers end with HorovodInternalError. They
+are victims. The failure is attributed to the first rank that ended in another way, or that printed another exception
+before the job was stopped. If there is no such rank, it is attributed to the rank that the victims name. Workers report
+their reasons (`RankEnd.reason`). Without a report, the worker's last stderr output is used.
 """
 
 from __future__ import annotations
@@ -18,13 +18,7 @@ from horovod.runner.attribution import tracebacks
 from horovod.runner.attribution.tracebacks import last_lines
 from horovod.runner.base.job_result import describe_status
 
-# Attribution of failures to ranks that did not fail themselves.
-#
-# Such a rank left or was lost without an error, or never called hvd.init(). Other ranks report it
-# (`horovod.common.contract.reasons`). Under other launchers, or with a container between agent and worker, no report
-# arrives. `read` then derives one from the text of an exception.
-
-# Patterns of messages from core/engine/driver_end.cc and src/horovod/common/bootstrap/errors.py.
+# These patterns match messages from core/engine/driver_end.cc and src/horovod/common/bootstrap/errors.py.
 _LEFT = re.compile(r"\brank (\d+) \(host [^)]*\) has left the job(?:: ([^;\n]*))?")
 _LOST = re.compile(r"\brank (\d+) \(host [^)]*\) was lost\b")
 _ABSENT = re.compile(r"\bwaited (\S+) s for rank (\d+(?:, \d+)*)(?:, \.\.\.)? \(of \d+\) to call hvd\.init\(\)")
@@ -32,12 +26,14 @@ _ENDED = "the process ended"
 
 
 def read(rank: int, exception: Sequence[str], victim: bool) -> Ending | None:
-    """Derive a report from the exception that ended a rank.
+    """Derive a report from the exception that ended a rank, because the rank itself sent no report.
+
+    Reports do not arrive with other launchers, or if a container separates the agent from the worker.
 
     Args:
         rank: Rank that has ended.
         exception: Lines of the rank's traceback.
-        victim: True if the exception is, or was caused by, a HorovodInternalError.
+        victim: True if the exception is a HorovodInternalError or was caused by one.
 
     Returns:
         The report, or None if there is no exception.
@@ -55,17 +51,17 @@ def read(rank: int, exception: Sequence[str], victim: bool) -> Ending | None:
 
 
 def why_left(exception: Sequence[str]) -> str:
-    """Return the reason that a leaving rank gave, as another rank's exception quotes it; empty if it gave none."""
+    """Return a rank's reason for leaving the job, as quoted in another rank's exception. Empty if it gave no reason."""
     left = _LEFT.search("\n".join(exception))
     return left[2] or "" if left is not None else ""
 
 
 def describe(accusation: Ending, reason: str, status: int, stopped: bool) -> str:
-    """Describe the end of a rank that other ranks blame for their failure.
+    """Describe the end of a rank that other ranks name as the cause of their failure.
 
     Args:
-        accusation: Report in which another rank blames this one.
-        reason: Reason for leaving that the rank itself reported.
+        accusation: Report in which another rank names this rank.
+        reason: Reason for leaving the job that this rank reported.
         status: Exit code of the rank, or the negative signal number.
         stopped: True if the launcher stopped the rank.
     """
@@ -83,7 +79,7 @@ def describe(accusation: Ending, reason: str, status: int, stopped: bool) -> str
     return f"it ended with exit code {status} without leaving the job (as os._exit does), while others still needed it"
 
 
-TAIL_LIMIT = 1 << 16  # Bytes of stderr that are kept per rank to explain its end.
+TAIL_LIMIT = 1 << 16  # The last TAIL_LIMIT bytes of each rank's stderr are kept.
 _SHOWN_LINES = 24
 _LAST_LINES = 8
 _HEADER = tracebacks.HEADER
@@ -91,32 +87,34 @@ _CHAINED = (
     "During handling of the above exception, another exception occurred:",
     "The above exception was the direct cause of the following exception:",
 )
-# Printed for an error in a destructor, often at interpreter exit. Does not end the process.
+# Python prints this text for an error in a destructor, which does not end the process.
 _IGNORED = "Exception ignored"
-_THREAD = "Exception in thread"  # Printed for an error in a thread. Ends only that thread.
+_THREAD = "Exception in thread"  # Python prints this text for an error in a thread, which ends only this thread.
 _VICTIM = re.compile(r"(?:[\w.]+\.)?HorovodInternalError\b")
-# TensorFlow raises this error when an operation loses a peer. It has other uses, so the message must be Horovod's too.
+# TensorFlow raises this error if an operation loses a peer, but also in other cases. So the message must contain _OURS
+# too.
 _TENSORFLOW_VICTIM = re.compile(r"(?:[\w.]+\.)?UnknownError\b")
 _OURS = "Horovod "
-_LEFT_DEBUGGER = ("bdb.BdbQuit", "BdbQuit")  # Raised by `q` in the debugger, or at the end of its input.
-_MORE_LINES = 8  # Maximum lines that are kept of a message after a blank line.
+# Command `q` of the debugger raises this exception, and so does the end of its input.
+_LEFT_DEBUGGER = ("bdb.BdbQuit", "BdbQuit")
+_MORE_LINES = 8  # At most _MORE_LINES lines of a message are kept after a blank line.
 
 
 @dataclass(frozen=True)
 class RankEnd:
-    """End of one worker: how it ended, and why.
+    """Description of how and why one worker has ended.
 
     Attributes:
         rank: Rank of the worker.
         host: Host of the worker.
-        status: Exit code, or the negative signal number.
+        status: Exit code, or a negative signal number.
         tail: Last output on stderr.
-        stopped: True if it ended after the launcher had begun to stop the job.
-        tail_at_stop: `tail` when the stop began; None if the worker ended before, or if the job was not stopped.
-        error: Reason why the worker could not be started.
-        reason: Report of the worker about its end, sent before the stop.
-        left: Reason for leaving the job that the worker reported.
-        refused: True if a child process of the worker called hvd.init().
+        stopped: True if the worker ended after the launcher had begun to stop the job.
+        tail_at_stop: `tail` at the beginning of the stop. None if the worker ended before or the job was not stopped.
+        error: Reason why the worker could not be started, or an empty string.
+        reason: Worker's own report about its end, sent before the stop. None if there is none.
+        left: Worker's own reason for leaving the job, or None.
+        refused: True if a child process of the worker called hvd.init(), which is an error.
     """
 
     rank: int
@@ -133,14 +131,14 @@ class RankEnd:
 
 @dataclass(frozen=True)
 class FirstFailure:
-    """The rank that failed first, and the job's exit code.
+    """Rank that failed first, and the resulting exit code of the job.
 
     Attributes:
         rank: Rank to which the failure is attributed.
         exit_code: Exit code of the job.
         text: Complete message for the user.
         headline: First part of `text`, without the rank's exception or last lines of output.
-        victim: True if the rank itself ended as a consequence of something else.
+        victim: True if the rank itself failed as a consequence of something else.
     """
 
     rank: int
@@ -151,18 +149,18 @@ class FirstFailure:
 
 
 def split_lines(text: str) -> list[str]:
-    r"""Split text into lines as a terminal shows them: the \r of a progress bar begins a new line."""
+    r"""Split text into lines as a terminal shows them. The \r of a progress bar begins a new line."""
     return re.split(r"\r\n|\n|\r", text)
 
 
 def find_exception(tail: str) -> tuple[list[str], bool]:
     """Find the last traceback in the text.
 
-    Exceptions that Python ignores do not count. Tracebacks of threads count only if there is no other traceback.
+    Exceptions that Python ignores are skipped. Tracebacks of threads are used only if there are no others.
 
     Returns:
-        A tuple of the traceback's lines (empty if there is none), and True if the exception or one chained to it is a
-        HorovodInternalError.
+        Lines of the traceback, and True if the exception or one chained to it is a HorovodInternalError. Without a
+        traceback, there are no lines.
     """
     lines = split_lines(tail)
     chains = _find_chains(lines)
@@ -173,7 +171,7 @@ def find_exception(tail: str) -> tuple[list[str], bool]:
 
 
 def exception_in_brackets(tail: str) -> str:
-    """Return the line that names the last exception, in parentheses; empty if there is no exception."""
+    """Return the line that names the last exception, in parentheses, or an empty string."""
     lines, _ = find_exception(tail)
     named = [line for line in lines[1:] if line[:1].strip()]
     return f" ({named[0][:200]})" if named else ""
@@ -188,7 +186,7 @@ def _is_victim(block: Sequence[str]) -> bool:
 
 
 def _find_chains(lines: Sequence[str]) -> list[list[int]]:
-    """Return the line indices at which relevant tracebacks begin, one list for each chain of exceptions."""
+    """Return the line numbers at which tracebacks begin, as one list for each chain of exceptions."""
     chains: list[list[int]] = []
     kinds: list[str] = []
     for index, line in enumerate(lines):
@@ -208,12 +206,12 @@ def _find_chains(lines: Sequence[str]) -> list[list[int]]:
 
 
 def _bare(line: str) -> str:
-    """Return the line without the `|` margin of an exception group."""
+    """Remove the `|` margin of an exception group from the line."""
     return line.strip(" |+")
 
 
 def _exception_lines(lines: Sequence[str], header: int) -> list[str]:
-    """Return the lines from the header to the blank line that ends the message."""
+    """Return the lines of a traceback, from its header to the end of the exception's message."""
     block = [lines[header]]
     named = False
     for index, line in enumerate(lines[header + 1 :], header + 1):
@@ -231,9 +229,9 @@ def _ends_message(line: str) -> bool:
 
 
 def _rest_of_message(lines: Sequence[str]) -> list[str]:
-    """Return the rest of a message that continues after "...:" and a blank line, as in TensorFlow.
+    """Return the rest of a message after a line that ends with a colon and a blank line, as in TensorFlow.
 
-    The rest ends with Horovod's last line, if there is one. Stack traces in between are dropped.
+    The rest ends with Horovod's last line if there is one. It omits stack traces.
     """
     end = next((i for i, line in enumerate(lines) if _ends_message(line)), len(lines))
     said = [line for line in lines[:end] if line.strip() and not line.startswith((" ", "\t"))]
@@ -249,12 +247,12 @@ def _exception_name(block: Sequence[str]) -> str:
 
 
 def _names(line: str) -> bool:
-    """Return True if the line can name the exception, judged by its position below the frames."""
+    """Return True if the line names the exception. Unlike the lines of frames, it is not indented."""
     return not line.startswith((" ", "\t")) and not tracebacks.is_marks(line)
 
 
 def judge(ends: Sequence[RankEnd]) -> FirstFailure | None:
-    """Attribute the failure of a job. `ends` must list the workers in the order in which they ended.
+    """Attribute the failure of a job to a rank. `ends` must list the workers in the order of their ends.
 
     Returns:
         The attribution, or None if no rank failed.
@@ -262,7 +260,7 @@ def judge(ends: Sequence[RankEnd]) -> FirstFailure | None:
     own = [end for end in ends if end.status != 0 and not end.stopped]
     late = [end for end in ends if end.status != 0 and end.stopped]
     culprit = _first(own, lambda end: not _suffers(end))
-    # The culprit may still have been exiting when the victims had ended and the launcher stopped the job
+    # A slow culprit might still have been exiting when the launcher stopped the job because of its victims.
     if culprit is None:
         culprit = _first(late, _has_own_exception)
     if culprit is None and (accused := _accused(own, ends)) is not None:
@@ -278,12 +276,12 @@ def judge(ends: Sequence[RankEnd]) -> FirstFailure | None:
 
 
 def has_culprit(ends: Sequence[RankEnd]) -> bool:
-    """Return True if any rank has failed by itself, not as a victim."""
+    """Return True if any rank has failed on its own, rather than because of another rank."""
     return any(end.status != 0 and not _suffers(end) for end in ends)
 
 
 def _reason(end: RankEnd, tail: str | None = None) -> Ending | None:
-    """Return why a rank ended, from its report or else from its stderr (`tail` if given). Returns None if unknown."""
+    """Return the rank's report about its end. Without a report, derive it from stderr, or from `tail` if given."""
     if end.reason is not None:
         return end.reason
     return read(end.rank, *find_exception(end.tail if tail is None else tail))
@@ -296,7 +294,10 @@ def _suffers(end: RankEnd) -> bool:
 
 
 def _accused(victims: Sequence[RankEnd], ends: Sequence[RankEnd]) -> FirstFailure | None:
-    """Attribute the failure to a rank that victims name and that did not fail itself. Returns None without one."""
+    """Attribute the failure to a rank that victims name although it reported no failure.
+
+    Return None if there is none.
+    """
     for victim in victims:
         reason = _reason(victim)
         if reason is None or not reason.ranks:
@@ -331,7 +332,8 @@ def _has_own_exception(end: RankEnd) -> bool:
 
 
 def _exit_code(culprit: RankEnd) -> int:
-    if culprit.stopped:  # the exit status shows the launcher's signal, but an exception was already ending the rank
+    # The exit status only shows the launcher's signal, but an exception was already ending the rank.
+    if culprit.stopped:
         return 1
     return 128 - culprit.status if culprit.status < 0 else culprit.status
 
@@ -362,7 +364,7 @@ def _headline(culprit: RankEnd, ends: Sequence[RankEnd]) -> list[str]:
 
 
 def _last_words(culprit: RankEnd, called: str = "") -> list[str]:
-    """Return the rank's exception, or its last stderr lines, under a heading. `called` names the exception."""
+    """Return the rank's exception or its last stderr lines, below a heading that begins with `called`."""
     if culprit.error:
         return []
     lines = []
@@ -370,7 +372,7 @@ def _last_words(culprit: RankEnd, called: str = "") -> list[str]:
     exception, _ = find_exception(tail)
     if exception:
         lines.append(f"{called or 'its exception'}:")
-        shown = tracebacks.shortened(exception[1:])  # the rank's own output has the full traceback
+        shown = tracebacks.shortened(exception[1:])  # The rank's own output contains the full traceback.
     else:
         shown = last_lines(tail, _LAST_LINES)
         if shown:
@@ -381,7 +383,7 @@ def _last_words(culprit: RankEnd, called: str = "") -> list[str]:
 
 
 def _summary(culprit: RankEnd, ends: Sequence[RankEnd]) -> list[str]:
-    """Return lines about the ranks that ended by themselves without being the culprit, and about the stopped ranks."""
+    """Return lines about the other ranks that have ended and about the stopped ranks."""
     groups: dict[str, list[int]] = {}
     stopped = []
     for end in ends:
@@ -400,7 +402,7 @@ def _summary(culprit: RankEnd, ends: Sequence[RankEnd]) -> list[str]:
 
 
 def _also_failed(culprit: RankEnd, ends: Sequence[RankEnd]) -> list[str]:
-    """Return a line about the ranks that failed by themselves after the culprit."""
+    """Return lines about the ranks that failed on their own after the culprit."""
     groups: dict[str, list[int]] = {}
     for end in ends:
         if end is not culprit and end.status != 0 and not end.stopped and not _is_consequence(end):

@@ -1,4 +1,4 @@
-"""Shortened tracebacks: frames of the user's code are kept, and each run of library frames becomes one line."""
+"""Shortening of tracebacks. User frames are kept, and each run of library frames is replaced by one line."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from horovod.common.contract.log import library_of
 
 HEADER = "Traceback (most recent call last):"
-MOST = 12  # Maximum user frames that are shown. If there are more, the first and the last ones are shown.
-_KEPT_LIBRARY = 2  # Library frames that are shown if there are no user frames.
+MOST = 12  # At most MOST user frames are shown: the first ones and the last ones.
+_KEPT_LIBRARY = 2  # Without user frames, the last _KEPT_LIBRARY library frames are shown.
 
-# In an exception group, each line begins with a margin of `|`.
+# Each line of an exception group begins with a margin of `|`.
 _FRAME = re.compile(r'(?P<margin>[ |]*)File "(?P<path>[^"]+)", line \d+(?P<where>, in .*)?$')
 _MARKS = re.compile(r"[ |]*[~^][~^ ]*$")
 _REPEATED = re.compile(r"\[Previous line repeated (\d+) more times?\]")
@@ -22,17 +22,17 @@ _REPEATED = re.compile(r"\[Previous line repeated (\d+) more times?\]")
 class _Frame:
     lines: tuple[str, ...]
     margin: str
-    library: str  # Name of the library; empty for the user's code.
+    library: str  # Name of the library, or an empty string for the user's code.
     count: int  # Number of frames, including repetitions.
 
 
 def is_marks(line: str) -> bool:
-    """Return True for a line of `^` and `~` that marks code. Python 3.11 and 3.12 sometimes do not indent these."""
+    """Return True if the line consists of `^` and `~`, with which Python marks code. Some versions do not indent it."""
     return _MARKS.match(line) is not None
 
 
 def shortened(lines: Sequence[str]) -> list[str]:
-    """Return the lines without library frames and without marks below code. Lines outside tracebacks are kept.
+    """Remove library frames and code marks from the lines. Keep lines outside of tracebacks.
 
     If a traceback has no user frame, its last frames are kept.
     """
@@ -49,7 +49,7 @@ def shortened(lines: Sequence[str]) -> list[str]:
 
 
 def _items(lines: Sequence[str]) -> Iterator[_Frame | str]:
-    """Yield each frame together with its code lines, and every other line as it is."""
+    """Yield each frame of a traceback with its code lines, and all other lines unchanged."""
     index = 0
     while index < len(lines):
         match = _FRAME.match(lines[index])
@@ -61,7 +61,7 @@ def _items(lines: Sequence[str]) -> Iterator[_Frame | str]:
         while end < len(lines) and _belongs(lines[end], match["margin"]):
             end += 1
         body = lines[index:end]
-        if match["where"] is not None:  # keep the mark of a SyntaxError, which shows the position of the error
+        if match["where"] is not None:  # The mark of a SyntaxError shows the position of the error.
             body = [line for line in body if not is_marks(line)]
         repeated = _REPEATED.search(body[-1])
         count = 1 + int(repeated[1]) if repeated else 1
@@ -70,7 +70,7 @@ def _items(lines: Sequence[str]) -> Iterator[_Frame | str]:
 
 
 def _belongs(line: str, margin: str) -> bool:
-    """Return True if the line belongs to the frame above: code, marks, or `[Previous line repeated ...]`."""
+    """Return True if the line belongs to the frame above, as code, marks or `[Previous line repeated ...]`."""
     code = line.startswith(margin + "  ") and _FRAME.match(line) is None
     return code or is_marks(line) or _REPEATED.search(line) is not None
 
@@ -100,22 +100,24 @@ def _elision(frames: Sequence[_Frame]) -> list[str]:
     return [f"{frames[0].margin}... {count} frame{'s' if count > 1 else ''}{where} ..."]
 
 
-# Last lines of a rank's output as a terminal shows them, with only the final state of each progress bar.
-
 _UP = "\x1b[A"
 _CONTROL = re.compile("\x1b\\[[0-?]*[ -/]*[@-~]|\x1b][^\x07\x1b]*(?:\x07|\x1b\\\\)|[\x00-\x08\x0b-\x1f\x7f]")
 
 
 def last_lines(text: str, count: int) -> list[str]:
-    """Return the last `count` lines that are not blank, without escape sequences."""
+    """Return the last `count` lines of a rank's output as a terminal shows them, without escape sequences.
+
+    Blank lines are omitted, and only the final state of each progress bar is kept.
+    """
     lines: list[str] = []
-    again = False  # True if the next line overwrites the last one
+    again = False
     for line in text.split("\n"):
         states = [state for state in line.split("\r") if _CONTROL.sub("", state).strip()]
         if not states:
             continue
         if again:
             lines.pop()
-        again = line.endswith(_UP)  # a program with several progress bars moves up before it draws again
+        # A program with several progress bars moves the cursor up before it draws them again.
+        again = line.endswith(_UP)
         lines.append(_CONTROL.sub("", states[-1]).rstrip())
     return lines[-count:]

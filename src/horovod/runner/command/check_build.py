@@ -1,4 +1,7 @@
-"""`horovodrun --check-build`: report what this installation supports, without importing a framework or the engine."""
+"""Command `horovodrun --check-build`, which reports the features of this installation.
+
+It imports neither frameworks nor the engine.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ def _present(module: str) -> bool:
         spec = find_spec(module)
     except (ImportError, ValueError):
         return False
-    # A namespace package, that is, a folder without code, is not usable.
+    # A namespace package, which is a folder without code, does not count as installed.
     return spec is not None and spec.origin is not None
 
 
@@ -33,12 +36,12 @@ def _version(packages: Sequence[str]) -> str:
 
 
 def _row(framework: Framework, found: Collection[str]) -> tuple[str, bool]:
-    """Return the framework's title, and True if the framework and Horovod's frontend for it are installed."""
+    """Return the framework's name, and True if both the framework and Horovod's frontend are installed."""
     return framework.title, framework.title in found and _present(framework.face)
 
 
 def _devices(environ: Mapping[str, str]) -> list[str]:
-    """Return lines that describe GPUs, driver and NCCL, without initializing CUDA or loading NCCL."""
+    """Return lines that describe GPUs, driver and NCCL. CUDA and NCCL are not loaded."""
     survey = nvml.survey()
     if survey.gpus:
         names = ", ".join(f"{gpu.index} {gpu.name} ({gpu.capability[0]}.{gpu.capability[1]})" for gpu in survey.gpus)
@@ -55,15 +58,15 @@ def _devices(environ: Mapping[str, str]) -> list[str]:
 
 
 def report(verbose: bool = False) -> str:
-    """Return tables of frameworks, controllers and tensor operations, where [X] marks what is available.
+    """Return tables of frameworks, controllers and tensor operations. [X] marks available ones.
 
-    A tensor operation is marked only if the engine can use it. An installed GPU library alone does not suffice.
+    A tensor operation is available only if the engine can use it. An installed GPU library is not sufficient.
 
     Args:
-        verbose: True to add the versions and paths that were found.
+        verbose: True to add versions and paths.
     """
     engine = _present("horovod._core")
-    found = {  # for each title, its installed module and the packages that may provide it
+    found = {  # module that is installed, and packages that can contain it, by title
         framework.title: next((m, packages) for m, packages in framework.modules.items() if _present(m))
         for framework in FRAMEWORKS
         if any(map(_present, framework.modules))

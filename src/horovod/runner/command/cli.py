@@ -36,7 +36,10 @@ class _Parser(argparse.ArgumentParser):
 
 
 class _Check:
-    """Converter for argparse's `type`. Its ArgumentTypeError messages appear after the name of the flag."""
+    """Converter of a flag's value for argparse.
+
+    argparse shows the message of its ArgumentTypeError after the flag's name.
+    """
 
     def __init__(self, flag: Flag) -> None:
         self._flag = flag
@@ -51,7 +54,7 @@ class _Check:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """Return the parser for the flags in front of the command."""
+    """Create the parser for the flags before the command."""
     parser = _Parser(prog="horovodrun", usage=help.USAGE, allow_abbrev=False)
     exclusive: dict[str, argparse._MutuallyExclusiveGroup] = {}
     for title in GROUPS:
@@ -81,25 +84,25 @@ def _add(target: argparse._ActionsContainer, flag: Flag) -> None:
 
 
 def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-    """Return the values of the flags (None where not given) and the command.
+    """Parse the command line into the values of flags and the command. The value of an absent flag is None.
 
     Raises:
-        LaunchError: A flag is unknown or its value is not accepted.
+        LaunchError: A flag is unknown, or its value is invalid.
     """
     before, command = command_line.split(arguments)
     return make_parser().parse_args(before), command
 
 
 def settings(namespace: argparse.Namespace, command: list[str], environ: Mapping[str, str]) -> LaunchSettings:
-    """Check that the flags fit together, and assign ranks to hosts.
+    """Check the flags and return the settings of the job, with ranks assigned to hosts.
 
     Args:
         namespace: Values of the flags, from `parse`.
-        command: The command and its arguments.
+        command: Command that each rank runs, with its arguments.
         environ: Environment variables of the launcher.
 
     Raises:
-        LaunchError: A flag is missing, contradicts another one, or its value is not accepted.
+        LaunchError: A flag is missing, is invalid, or contradicts another flag.
     """
     config = Config()
     if namespace.config_file is not None:
@@ -127,7 +130,7 @@ def settings(namespace: argparse.Namespace, command: list[str], environ: Mapping
         command = command_line.with_auto(command, namespace.lr_scale or "none")
         variables.setdefault(
             "PYTHONHASHSEED", environ.get("PYTHONHASHSEED", "0")
-        )  # sets have the same order on all ranks
+        )  # A set can have a different order in each process.
     elif namespace.lr_scale is not None:
         raise LaunchError("--lr-scale has no effect without --auto: add --auto, or scale the rate in the program")
     given = chosen_hosts(namespace, environ)
@@ -168,13 +171,13 @@ def _mpi_options(namespace: argparse.Namespace) -> MpiOptions:
 
 
 def with_variables(settings: LaunchSettings, environ: Mapping[str, str]) -> LaunchSettings:
-    """Add the values of environment variables that the launcher itself uses to `settings`.
+    """Apply the environment variables that the launcher itself uses to the settings.
 
-    `settings.variables` override `environ`. All variables are checked as the workers would check them, so that a
-    mistake is reported once, before anything starts. A warning names the variables that have no effect.
+    `settings.variables` take precedence over `environ`. All variables are checked as the workers would check them, so
+    that mistakes are reported once, before any process starts. A warning names variables that have no effect.
 
     Raises:
-        LaunchError: The value of a variable is not accepted.
+        LaunchError: The value of a variable is invalid.
     """
     try:
         checked = Settings.from_environ({**environ, **settings.variables})
@@ -211,12 +214,12 @@ def with_variables(settings: LaunchSettings, environ: Mapping[str, str]) -> Laun
 
 
 def flag_variables(namespace: argparse.Namespace, environ: Mapping[str, str], config: Config) -> dict[str, str]:
-    """Return the workers' variables that flags or keys of the config file set. Flags take precedence.
+    """Return the workers' variables that flags or the config file set. Flags take precedence.
 
-    If a flag or key has no effect because another one is missing, it is left out and a warning is issued.
+    A flag or key that has no effect without another one is omitted, with a warning.
     """
     given: dict[str, str] = {}
-    source: dict[str, str] = {}  # for each variable, the flag or key as the user wrote it
+    source: dict[str, str] = {}  # flag or key that set each variable, as the user wrote it
     for flag in FLAGS:
         value = getattr(namespace, flag.dest)
         if flag.variable is not None and value is not None:
@@ -239,7 +242,7 @@ def flag_variables(namespace: argparse.Namespace, environ: Mapping[str, str], co
 
 
 def _is_on(name: str, given: Mapping[str, str], environ: Mapping[str, str]) -> bool:
-    """Return True if the setting of flag `name` is on, by flag, config file or environment."""
+    """Return True if the setting of flag `name` is switched on by a flag, the config file or the environment."""
     variable = _variable_of(name)
     return not is_off(given.get(variable, environ.get(variable, "")))
 
@@ -251,7 +254,7 @@ def _variable_of(name: str) -> str:
 
 
 def _changes(variable: str, text: str) -> bool:
-    """Return True if the text sets the variable to a value other than its default."""
+    """Return True if `text` changes the variable from its default value."""
     return BY_NAME[variable].parse(text) != BY_NAME[variable].default
 
 
@@ -264,15 +267,15 @@ def _interfaces(namespace: argparse.Namespace) -> list[str]:
 
 
 def interface_variables(interfaces: Sequence[str], names: Collection[str]) -> dict[str, str]:
-    """Return the variables that select the interfaces for the engine (only the first one) and for NCCL.
+    """Return the variables that select network interfaces. The engine uses only the first interface, NCCL uses all.
 
     Args:
         interfaces: Names of network interfaces.
         names: Names of the job's hosts.
 
     Raises:
-        LaunchError: The job runs on this machine only, and the machine lacks one of the interfaces. Interfaces of other
-            hosts are not checked.
+        LaunchError: This machine lacks one of the interfaces. This is checked only if the job runs on this machine
+            alone.
     """
     here = bool(interfaces and names) and all(hosts.is_local(name) for name in set(names))
     present = [name for _, name in socket.if_nameindex()]
@@ -285,7 +288,10 @@ def interface_variables(interfaces: Sequence[str], names: Collection[str]) -> di
 
 
 def given_hosts(namespace: argparse.Namespace) -> list[hosts.Host]:
-    """Return the hosts of -H or of the host file; empty if neither is given. Raises LaunchError if they are invalid."""
+    """Return the hosts of -H or of the host file. Raises LaunchError if they are invalid.
+
+    The list is empty if neither is given.
+    """
     if namespace.hosts is not None:
         return hosts.parse_hosts(namespace.hosts)
     if namespace.hostfile is not None:
@@ -294,13 +300,18 @@ def given_hosts(namespace: argparse.Namespace) -> list[hosts.Host]:
 
 
 def chosen_hosts(namespace: argparse.Namespace, environ: Mapping[str, str], tell: bool = True) -> list[hosts.Host]:
-    """Return the hosts that the user gave, or else those that the training service assigned.
+    """Return the hosts that the user selected, or else the hosts that the training service assigned.
+
+    Args:
+        namespace: Values of the flags.
+        environ: Environment variables of the launcher.
+        tell: True to print the hosts on stderr.
 
     Returns:
-        The hosts. Empty means this machine, or hosts that a discovery script or jsrun finds later.
+        The hosts. An empty list means this machine, or hosts that a discovery script or jsrun finds later.
 
     Raises:
-        LaunchError: The hosts or the variables of the training service cannot be read.
+        LaunchError: The hosts or the variables of the training service are invalid.
     """
     given = given_hosts(namespace)
     if given or namespace.host_discovery_script or namespace.jsrun:
@@ -309,10 +320,10 @@ def chosen_hosts(namespace: argparse.Namespace, environ: Mapping[str, str], tell
 
 
 def machines_of_service(environ: Mapping[str, str]) -> allocations.Machines | None:
-    """Return the machines that the training service lists in this container; None as in `clouds.machines`.
+    """Return the machines that SageMaker or Vertex AI lists in this container, or None as `clouds.machines` does.
 
     Raises:
-        LaunchError: The list cannot be read.
+        LaunchError: The list of machines is invalid.
     """
     try:
         config = Path(allocations.SAGEMAKER_FILE).read_text(encoding="utf-8")
@@ -330,16 +341,17 @@ def hosts_of_service(size: int, environ: Mapping[str, str], tell: bool = True) -
         tell: True to print the hosts on stderr.
 
     Returns:
-        The hosts. Empty outside these services and for a job on one machine.
+        The hosts. The list is empty outside these services, and for a job on one machine.
 
     Raises:
-        LaunchError: The list of machines cannot be read.
+        LaunchError: The list of machines is invalid.
     """
     machines = machines_of_service(environ)
     if machines is None:
         return []
     found = machines.hosts(size)
-    if not hosts.is_local(machines.here):  # Vertex AI's host names lead through a proxy, even to this machine
+    # Vertex AI's host names lead through a proxy, so do not use one for this machine.
+    if not hosts.is_local(machines.here):
         found[0] = hosts.Host("localhost", found[0].slots)
     if tell:
         listed = ",".join(f"{host.name}:{host.slots}" for host in found)
@@ -348,7 +360,7 @@ def hosts_of_service(size: int, environ: Mapping[str, str], tell: bool = True) -
 
 
 def read_hostfile(path: str) -> list[hosts.Host]:
-    """Read a host file. Raises LaunchError that shows the path and the invalid line's number."""
+    """Read a host file. Raises LaunchError with the path and line number if the file is invalid."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -357,7 +369,7 @@ def read_hostfile(path: str) -> list[hosts.Host]:
 
 
 def check_affinity(cores: Sequence[int], slots: Sequence[Slot]) -> None:
-    """Raise LaunchError unless `cores` has exactly one core, or at least one core for each local rank."""
+    """Raise LaunchError unless `cores` contains one core, or at least as many cores as local ranks."""
     needed = max((slot.local_size for slot in slots), default=1)
     if 1 < len(cores) < needed:
         raise LaunchError(

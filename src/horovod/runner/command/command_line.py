@@ -1,6 +1,6 @@
-"""Parser that splits a command line into flags, which can be abbreviated, and the command.
+"""Parser that splits a command line into flags and the command.
 
-argparse alone would read words of the command as flags of horovodrun.
+argparse alone would interpret arguments of the command as flags of horovodrun. Flags can be abbreviated.
 """
 
 from __future__ import annotations
@@ -14,36 +14,34 @@ from collections.abc import Mapping, Sequence
 from horovod.runner.base.errors import LaunchError
 from horovod.runner.command.flags import FLAGS, Flag
 
-# Suggestions for unknown flags, and for commands that cannot be started.
-
-# Flags of other launchers, without dashes, and what horovodrun offers instead.
+# Flags of other launchers, without dashes, and the advice to show for them.
 _ALL = "use -np N, the number of processes in all (-H host:N,... says how many on which host)"
 _HOSTS = "use -H host:N,... or --hostfile FILE, which name the hosts"
 _PASSED = "the environment is passed on by itself (--env-allow and --env-deny limit that)"
 _MEET = "ranks find one another by themselves"
 _GPUS = "did you mean --gpus-per-worker N? Without it all workers of a host see all its GPUs"
 ELSEWHERE = {
-    "nproc-per-node": _ALL,  # torchrun
+    "nproc-per-node": _ALL,  # flag of torchrun
     "nproc": _ALL,
     "node-rank": _MEET,
     "rdzv-endpoint": _MEET,
     "nnodes": _HOSTS,
     "master-addr": _MEET,
     "master-port": _MEET,
-    "num-processes": _ALL,  # accelerate
-    "num-gpus": _ALL,  # deepspeed
+    "num-processes": _ALL,  # Flag of accelerate.
+    "num-gpus": _ALL,  # Flag of deepspeed.
     "gpus": _ALL,
-    "gpus-per-task": _GPUS,  # srun
+    "gpus-per-task": _GPUS,  # flag of srun
     "gpus-per-node": _GPUS,
     "gpu-bind": "did you mean --gpus-per-worker N, or --gpu-affinity for the CPUs near them?",
     "output-dir": "did you mean --output-filename DIR?",
-    "ntasks": _ALL,  # srun
+    "ntasks": _ALL,  # flag of srun
     "ntasks-per-node": _ALL,
     "nodes": _HOSTS,
-    "ppn": _ALL,  # mpiexec
+    "ppn": _ALL,  # flag of mpiexec
     "machinefile": _HOSTS,
     "genvlist": _PASSED,
-    "x": _PASSED,  # mpirun -x NAME
+    "x": _PASSED,  # flag of mpirun, as in `mpirun -x NAME`
 }
 _NUMBER = re.compile(r"(-np|-n|--num-proc=)\d+")
 _PYTHON = re.compile(r"(i?python|pypy)[\d.]*t?")
@@ -52,7 +50,7 @@ _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 
 
 def spellings() -> tuple[list[str], list[str]]:
-    """Return all names of flags, and the one-letter names to which a value can be joined (`-p22`)."""
+    """Return the names of all flags, and those one-letter names that accept a value without a space (`-p22`)."""
     names = ["-h", "--help"]
     letters = []
     for flag in FLAGS:
@@ -63,15 +61,16 @@ def spellings() -> tuple[list[str], list[str]]:
 
 
 def is_flag(word: str) -> bool:
-    """Return True if `word` is a flag, a flag with =value, or a one-letter flag joined with its value."""
+    """Return True if `word` is a flag, with or without its value."""
     names, letters = spellings()
     if word.partition("=")[0] in names:
         return True
-    return word[:2] in letters and (word[:2] != "-n" or word[2:].isdecimal())  # -np4 does not mean -n with the value p4
+    # -np4 is a misspelled -np 4, rather than -n with the value p4
+    return word[:2] in letters and (word[:2] != "-n" or word[2:].isdecimal())
 
 
 def advice(word: str) -> str:
-    """Return a clause that suggests a replacement for an unknown flag, or an empty string."""
+    """Suggest a replacement for an unknown flag. Return an empty string if there is none."""
     given = word.partition("=")[0]
     bare = given.lstrip("-").replace("_", "-").lower()
     if bare in ELSEWHERE:
@@ -85,26 +84,26 @@ def _near(given: str, bare: str) -> str:
     same = [name for name in names if name.lstrip("-") == bare]  # names that differ only in their dashes
     if same:
         return same[0]
-    import difflib  # imported only when advice is needed
+    import difflib  # difflib is only needed for error messages.
 
     near = difflib.get_close_matches("--" + bare if given.startswith("--") else given, names, 1, 0.7)
     return near[0] if near else ""
 
 
 def without_assignments(command: Sequence[str]) -> list[str]:
-    """Return the command without leading `NAME=value` words."""
+    """Return the command without its leading variable assignments (`NAME=value`)."""
     count = next((i for i, word in enumerate(command) if not _ASSIGNMENT.match(word)), len(command))
     return list(command[count:])
 
 
 def assigned(command: Sequence[str]) -> list[str]:
-    """Return the names of the variables that precede the command as `NAME=value`."""
+    """Return the names of the variables that are assigned before the command (`NAME=value`)."""
     count = len(command) - len(without_assignments(command))
     return [word.partition("=")[0] for word in command[:count]]
 
 
 def moved_number(command: Sequence[str]) -> str:
-    """Return -np and its value if they come after the command's first word, else an empty string."""
+    """Return `-np` with its value if the user wrote it behind the command's name, otherwise an empty string."""
     for index, word in enumerate(command[1:], 1):
         if word in ("-np", "-n", "--num-proc") and "".join(command[index + 1 : index + 2]).isdecimal():
             return f"{word} {command[index + 1]}"
@@ -114,25 +113,25 @@ def moved_number(command: Sequence[str]) -> str:
 
 
 def missing_script(command: Sequence[str]) -> str:
-    """Return the script that the command passes to Python, if it does not exist on this machine.
+    """Return the path of the Python script that the command runs, if it does not exist on this machine.
 
-    Returns:
-        Path of the script. Empty if it exists, or if the command does not show which file Python runs.
+    The result is empty if the script exists, or if the command does not show which file Python runs.
     """
     program = without_assignments(command[1:] if command[:1] == ["env"] else command)
     if not program or not _PYTHON.fullmatch(os.path.basename(program[0])):
         return ""
     index = 1
     while index < len(program) and program[index].startswith("-"):
-        if not _PLAIN_OPTION.fullmatch(program[index]):  # -c, -m, or an unknown option
+        # Python runs no file with -c or -m, and an unknown option could take a value.
+        if not _PLAIN_OPTION.fullmatch(program[index]):
             return ""
         index += 2 if program[index] in ("-W", "-X") else 1
     return program[index] if index < len(program) and not os.path.exists(program[index]) else ""
 
 
 def near_file(path: str) -> str:
-    """Return a clause that suggests a file of a similar name in the same folder, or an empty string."""
-    import difflib  # imported only when advice is needed
+    """Suggest a file in the same folder with a similar name. Return an empty string if there is none."""
+    import difflib  # difflib is only needed for error messages.
 
     folder, name = os.path.split(path)
     try:
@@ -143,14 +142,14 @@ def near_file(path: str) -> str:
 
 
 def refusal_of_script(arguments: Sequence[str], command: Sequence[str]) -> str:
-    """Return an error message with the right command line if a Python script cannot be started as a command.
+    """Return an error message if the command is a Python script that cannot be executed directly.
 
     Args:
-        arguments: Whole command line; `command` is its end.
-        command: The command and its arguments.
+        arguments: Whole command line, including the command at its end.
+        command: Command that each rank runs, with its arguments.
 
     Returns:
-        The message. Empty if the script can be started, or if the command is not a Python script.
+        Message with a corrected command line. Empty if the script can be executed, or if it is no Python script.
     """
     program = without_assignments(command)
     name = program[0] if program else ""
@@ -168,7 +167,7 @@ def refusal_of_script(arguments: Sequence[str], command: Sequence[str]) -> str:
 
 def _reason(name: str) -> str:
     if not os.path.isfile(name):
-        return ""  # the script may exist on other hosts
+        return ""  # The script might exist on other hosts.
     if not os.access(name, os.X_OK):
         return "this script is not executable"
     if "/" not in name:
@@ -181,12 +180,12 @@ def _reason(name: str) -> str:
 
 
 def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the flags with their full names, and the command after them.
+    """Split the command line into flags with their full names, and the command.
 
-    The command begins after `--`, or at the first word that is neither a flag nor the value of a flag.
+    The command begins after `--`, or at the first argument that is neither a flag nor a flag's value.
 
     Raises:
-        LaunchError: A flag is unknown or an abbreviation is ambiguous. The message lists the nearest flags.
+        LaunchError: A flag is unknown, or an abbreviation is ambiguous. The message suggests similar flags.
     """
     values = {name: flag.nargs if flag.value else 0 for flag in FLAGS for name in flag.names}
     flags: list[str] = []
@@ -205,7 +204,7 @@ def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def in_full(word: str) -> str:
-    """Return the full name of a flag. Raises LaunchError if `word` is unknown or an ambiguous prefix."""
+    """Return the full name of an abbreviated flag. Raises LaunchError if it is unknown or ambiguous."""
     if is_flag(word):
         return word
     given, equals, value = word.partition("=")
@@ -220,7 +219,7 @@ def in_full(word: str) -> str:
 
 
 def _beginning_with(given: str) -> Mapping[str, tuple[Flag | None, bool]]:
-    """Return the long names with this prefix, each with its meaning. Names of the same flag have equal meanings."""
+    """Return the long names that begin with `given`, with their flags. Names of the same flag have equal values."""
     known: dict[str, tuple[Flag | None, bool]] = {"--help": (None, True)}
     for flag in FLAGS:
         known.update(dict.fromkeys(flag.names, (flag, True)))
@@ -229,13 +228,16 @@ def _beginning_with(given: str) -> Mapping[str, tuple[Flag | None, bool]]:
 
 
 def through_env(command: Sequence[str]) -> list[str]:
-    """Return the command, run by `env` if `NAME=value` words precede it. Empty if there are only such words."""
+    """Return the command, with `env` in front if it begins with assignments (`NAME=value`).
+
+    The result is empty if there is no command after the assignments.
+    """
     bare = without_assignments(command)
     return ["env", *command] if bare and len(bare) < len(command) else bare
 
 
 def with_auto(command: Sequence[str], lr_scale: str) -> list[str]:
-    """Return the command `python train.py` as `python -m horovod.auto train.py`, so that it trains on all ranks."""
+    """Insert `-m horovod.auto` into the command `python train.py`, which makes the script train on all ranks."""
     words = list(command)
     at = len(words) - len(without_assignments(words[1:])) if words[0] == "env" else 0
     if at < len(words) and _PYTHON.fullmatch(os.path.basename(words[at])):

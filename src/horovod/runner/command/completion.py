@@ -1,4 +1,4 @@
-"""`horovodrun --completion SHELL`: generate a shell's completion script from FLAGS."""
+"""Command `horovodrun --completion SHELL`, which generates a completion script for a shell."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def script(shell: str, kubernetes: Sequence[str] = ()) -> str:
 
     Args:
         shell: One of SHELLS.
-        kubernetes: Words that can follow `kubernetes`, in addition to the flags.
+        kubernetes: Additional completions for `horovodrun kubernetes`.
     """
     after = " ".join([*kubernetes, *(name for flag in OFFERED for name in _spellings(flag))])
     return {"bash": _bash, "zsh": _zsh, "fish": _fish}[shell](after)
@@ -26,14 +26,12 @@ def _spellings(flag: Flag) -> list[str]:
 
 
 def _summary(flag: Flag) -> str:
-    """Return the description up to its first parenthesis or semicolon, because completion lists are narrow."""
+    """Shorten a flag's description at the first parenthesis or semicolon, because completion lists are narrow."""
     return flag.help.split(" (")[0].split(";")[0]
 
 
-# Shell command that prints the names of the network interfaces. It avoids /sys, which containers can lack.
+# Shell command that prints the names of the network interfaces. Some containers have no /sys, so it reads /proc.
 _INTERFACES = "sed -n 's/^ *\\([^: ]*\\):.*/\\1/p' /proc/net/dev 2>/dev/null"
-
-# bash
 
 _BASH = r"""# bash completion for horovodrun:  source <(horovodrun --completion bash)
 _horovodrun() {
@@ -144,8 +142,6 @@ def _bash(kubernetes: str) -> str:
     return text.replace("@FLAGS@", names).replace("@KUBERNETES@", kubernetes)
 
 
-# zsh
-
 _ZSH_VALUES = {
     "file": "_files",
     "directory": "_files -/",
@@ -200,8 +196,6 @@ def _zsh_escape(text: str) -> str:
     return text
 
 
-# fish
-
 _FISH_VALUES = {
     "file": "-r -F",
     "directory": "-x -a '(__fish_complete_directories)'",
@@ -211,7 +205,7 @@ _FISH_VALUES = {
 
 
 def _fish(kubernetes: str) -> str:
-    """Return the completion script for fish. Like `command_line.split`, it skips flags and their values."""
+    """Return the completion script for fish. It skips flags and their values, like `command_line.split`."""
     counts = " ".join(f"{name}:{flag.nargs}" for flag in FLAGS if flag.value for name in flag.names)
     lines = [
         "# fish completion for horovodrun: horovodrun --completion fish > ~/.config/fish/completions/horovodrun.fish",

@@ -1,4 +1,4 @@
-"""YAML file of `--config-file`: its keys are names of settings and are converted to variables."""
+"""YAML file of `--config-file`, whose keys are names of settings. The values are converted to environment variables."""
 
 from __future__ import annotations
 
@@ -25,7 +25,13 @@ _FLAG_OF: dict[str, Flag] = {flag.variable: flag for flag in FLAGS if flag.varia
 
 @dataclass(frozen=True)
 class Config:
-    """Contents of a config file: the controller, and for each variable its text and the key that set it."""
+    """Contents of a config file.
+
+    Attributes:
+        controller: Controller that the file selects, or None.
+        variables: Text of each environment variable.
+        keys: Key in the file that set each variable.
+    """
 
     controller: str | None = None
     variables: dict[str, str] = field(default_factory=dict)
@@ -33,7 +39,7 @@ class Config:
 
 
 def read(path: str) -> Config:
-    """Read a config file. A LaunchError shows file, line, key, value and accepted values."""
+    """Read a config file. Raises LaunchError with the file, line, key and valid values if it is invalid."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -42,9 +48,9 @@ def read(path: str) -> Config:
 
 
 def parse(text: str, path: str) -> Config:
-    """Parse the text of a file. `path` appears only in messages. Raises LaunchError for an invalid file."""
+    """Parse the text of a config file. `path` is only used in messages. Raises LaunchError if the text is invalid."""
     try:
-        import yaml  # imported only for jobs with a config file
+        import yaml  # Most jobs have no config file and do not need this import.
     except ImportError:
         raise LaunchError(f"--config-file {path}: PyYAML is not installed; `pip install pyyaml` adds it") from None
     try:
@@ -56,7 +62,7 @@ def parse(text: str, path: str) -> Config:
 
 
 class _Reader:
-    """Reader of a file's YAML nodes. Nodes, unlike plain values, know their lines and keep duplicate keys."""
+    """Reader of the YAML nodes of a file. Unlike plain values, nodes have line numbers and duplicate keys."""
 
     def __init__(self, path: str, loader: yaml.SafeLoader) -> None:
         self._path = path
@@ -75,7 +81,7 @@ class _Reader:
                 continue
             if section not in SECTIONS:
                 raise self._error(node, f"unknown section {section!r}{_hint('', section)}")
-            if self._value(node) is None:  # all keys of the section are commented out
+            if self._value(node) is None:  # All keys of the section are commented out.
                 continue
             for name, value in self._entries(node, f"section {section}"):
                 key = f"{section}.{name}"
@@ -101,7 +107,7 @@ class _Reader:
             yield name, value_node
 
     def _controller(self, node: yaml.Node) -> str:
-        """Return the controller, written as `controller: mpi` or as a section that contains `mpi: true`."""
+        """Return the controller. It is written as `controller: mpi`, or as a section that contains `mpi: true`."""
         value = self._value(node)
         if isinstance(value, dict) and len(value) == 1 and next(iter(value.values())) is True:
             value = next(iter(value))
@@ -110,7 +116,7 @@ class _Reader:
         raise self._error(node, f"controller must be {' or '.join(CONTROLLERS)}, got {self._shown(node)}")
 
     def _text(self, key: str, node: yaml.Node) -> str:
-        """Return the value of the key as text for its variable."""
+        """Return the key's value as text for its environment variable."""
         setting = KEYS[key]
         flag = _FLAG_OF.get(setting.name)
         kind = flag.value if flag is not None else None
@@ -127,7 +133,8 @@ class _Reader:
     def _value(self, node: yaml.Node) -> object:
         try:
             return self._loader.construct_object(node, deep=True)
-        except (ValueError, LookupError, AttributeError, TypeError) as error:  # an impossible date, or `!!bool maybe`
+        # The value is an impossible date, or has a tag that does not fit, such as `!!bool maybe`.
+        except (ValueError, LookupError, AttributeError, TypeError) as error:
             raise self._error(node, f"cannot be read: {type(error).__name__}: {error}") from None
 
     def _shown(self, node: yaml.Node) -> str:
@@ -139,7 +146,7 @@ class _Reader:
 
 
 def _plain_text(setting: Setting, value: object) -> str:
-    """Return the value as a user would write it into the variable. Raises ValueError if its type is wrong."""
+    """Convert a value to text for its environment variable. Raises ValueError if its type is wrong."""
     if setting.kind == "bool":
         if value not in (True, False):
             raise ValueError
@@ -156,7 +163,10 @@ def _plain_text(setting: Setting, value: object) -> str:
 
 
 def _hint(section: str, name: str) -> str:
-    """Return a clause that suggests the known key or section nearest to an unknown one."""
+    """Suggest the known key or section that is most similar to an unknown one.
+
+    Return an empty string if there is none.
+    """
     given = f"{section}.{name}" if section else name
     same_name = [key for key in KEYS if key.split(".")[1] == name]
     known = [*KEYS, *SECTIONS] if not section else list(KEYS)

@@ -1,4 +1,4 @@
-"""Settings of elastic jobs, from the flags of horovodrun or the arguments of `horovod.run`."""
+"""Settings of elastic jobs, from the flags of horovodrun or from the arguments of `horovod.run`."""
 
 from __future__ import annotations
 
@@ -44,11 +44,12 @@ def of_flags(
 
     Args:
         namespace: Values of the flags.
-        given: Hosts of -H or of the host file, if any.
-        environ: Environment variables. Without `given` or a discovery script, they can describe a Slurm allocation.
+        given: Hosts of -H or of the host file. Empty if neither is given.
+        environ: Environment variables. They can describe a Slurm allocation, which is used without `given` and without
+            a discovery script.
 
     Raises:
-        LaunchError: The value of a flag is not accepted, or flags contradict each other.
+        LaunchError: A flag is invalid, or flags contradict each other.
     """
     script = namespace.host_discovery_script
     if script is None and namespace.min_num_proc is None:
@@ -93,24 +94,24 @@ def make_settings(
     nodes: allocations.Allocation | None = None,
     names: Names = FLAGS,
 ) -> ElasticSettings:
-    """Check that the values fit together, and return the settings of an elastic job.
+    """Check the values and return the settings of an elastic job.
 
     Args:
         start: Initial number of ranks.
-        least: Minimum number of ranks; None means `start`.
-        most: Maximum number of ranks; None means no limit.
-        slots: Slots of each host for which the script or Slurm gives none.
-        resets: Number of times the set of ranks may change; None means no limit.
-        cooldown: Initial and maximum delay in seconds before a failed host is used again; None means it never is.
+        least: Minimum number of ranks. The default is `start`.
+        most: Maximum number of ranks, or None for no limit.
+        slots: Slots of each host for which the script or Slurm specifies none.
+        resets: Maximum number of changes of the set of ranks, or None for no limit.
+        cooldown: Initial and maximum delay in seconds before a failed host is used again. None excludes it permanently.
         script: Path of the discovery script, or None.
         given: Hosts of the job if there is no script.
         nodes: Slurm allocation to use instead of `given`.
         names: Names of the values in messages: flags or arguments.
 
     Raises:
-        LaunchError: A value is not accepted.
+        LaunchError: A value is invalid.
     """
-    # Import here, because only elastic jobs need it.
+    # Import these modules only here, because most jobs are not elastic.
     from horovod.runner.elastic.discovery import check_fixed
     from horovod.runner.elastic.limits import Limits, check_range
 
@@ -128,7 +129,7 @@ def make_settings(
     if nodes is not None:
         given = [hosts.Host(name, count if slots is None else slots) for name, count in nodes.slots.items()]
     if script is None:
-        hosts.assign(given, start)  # raises an error that describes what is missing
+        hosts.assign(given, start)  # `assign` raises an error with a better explanation.
     return ElasticSettings(
         limits.start,
         limits.least,
@@ -143,12 +144,12 @@ def make_settings(
 
 
 def with_variables(settings: LaunchSettings, checked: Settings) -> LaunchSettings:
-    """Add the timeout and the injected faults of environment variables to the settings of an elastic job.
+    """Add the timeout and the injected faults from environment variables to the settings of an elastic job.
 
-    The faults are parsed in every job, so that a mistake is reported before the start.
+    In other jobs, only check the faults, so that a mistake is reported before the job starts.
 
     Raises:
-        LaunchError: The faults cannot be parsed, or a variable is not supported in elastic jobs.
+        LaunchError: The faults are invalid, or a variable is not supported in elastic jobs.
     """
     faults = _faults(checked.text("HOROVOD_CHAOS"))
     if settings.elastic is None:
@@ -162,9 +163,9 @@ def with_variables(settings: LaunchSettings, checked: Settings) -> LaunchSetting
 
 
 def _faults(text: str) -> tuple[Event, ...]:
-    """Return the injected faults of HOROVOD_CHAOS. Checks them before the start as each rank would in hvd.init()."""
+    """Parse the injected faults of HOROVOD_CHAOS, and check them as each rank would in hvd.init()."""
     if text:
-        # Import here, because only jobs with injected faults need it.
+        # Import this module only here, because most jobs have no injected faults.
         from horovod.chaos import plan
 
         try:

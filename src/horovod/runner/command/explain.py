@@ -1,4 +1,4 @@
-"""Command `horovodrun --explain`: ask a running job on this host why it waits, before a stall is reported."""
+"""Command `horovodrun --explain`, which asks a running job on this host why it is waiting."""
 
 from __future__ import annotations
 
@@ -19,16 +19,15 @@ _MARKS = (
     b"SLURM_JOB_ID",
     b"SLURM_STEP_ID",
 )
-_PATIENCE = 15.0  # Seconds to wait for the answer. The job needs up to 5.
-_AGAIN = 0.1  # Seconds between two attempts to connect.
+_PATIENCE = 15.0  # The answer must arrive within _PATIENCE seconds. The job needs up to 5 seconds.
+_AGAIN = 0.1  # Pause between two attempts to connect (s).
 
 
 def run(target: str) -> str:
-    """Return the job's explanation of why it waits.
+    """Ask a job why it is waiting, and return its explanation.
 
     Args:
-        target: Pid of horovodrun or of a rank; or a folder: the job's report folder, or the working directory of rank
-            0.
+        target: Pid of horovodrun or of a rank, the job's report folder, or the working directory of rank 0.
 
     Raises:
         LaunchError: No job matches, several jobs match, or the job does not answer.
@@ -56,11 +55,13 @@ def run(target: str) -> str:
 
 
 def _connect(pid: int, names: Sequence[str]) -> socket.socket:
-    """Connect to the first of these sockets that process `pid` created itself. Others can belong to other processes.
+    """Connect to the first of these sockets that process `pid` has created.
+
+    Other processes can create sockets with forged names.
 
     Raises:
         TimeoutError: The process accepts no connection.
-        LaunchError: The process created none of the sockets.
+        LaunchError: The process has created none of the sockets.
     """
     end = time.monotonic() + _PATIENCE
     strangers: dict[str, str] = {}
@@ -76,7 +77,7 @@ def _connect(pid: int, names: Sequence[str]) -> socket.socket:
                     connection.settimeout(max(0.1, end - time.monotonic()))
                     return connection
                 strangers[name] = stranger
-            except BlockingIOError:  # the listen backlog is full, so try again
+            except BlockingIOError:  # The listen backlog is full, so try again.
                 pass
             except OSError as error:
                 strangers[name] = str(error.strerror)
@@ -92,9 +93,9 @@ def _connect(pid: int, names: Sequence[str]) -> socket.socket:
 
 
 def _genuine(found: Sequence[int], doors: Sequence[tuple[int, str]]) -> Sequence[int]:
-    """Return the processes that really created a socket they claim, or all of `found` if none did.
+    """Return the processes that have created the sockets attributed to them, or `found` if there are none.
 
-    Any process can create a socket whose name claims to be of another rank.
+    Any process can create a socket whose name claims that it belongs to another rank.
     """
     if len(found) < 2:
         return found
@@ -112,7 +113,7 @@ def _made_by(pid: int, name: str) -> bool:
 
 
 def _stranger(connection: socket.socket, pid: int) -> str:
-    """Return an empty string if the peer is process `pid` of `pid`'s user, else a description of the peer."""
+    """Return an empty string if the peer is process `pid` with the same user, otherwise describe the peer."""
     there, user, _ = descriptors.peer_credentials(connection)
     if there == pid and user == _user_of(pid):
         return ""
@@ -122,13 +123,14 @@ def _stranger(connection: socket.socket, pid: int) -> str:
 def _user_of(pid: int) -> int | None:
     try:
         with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as lines:
-            return next(int(line.split()[2]) for line in lines if line.startswith("Uid:"))  # effective user id
+            # This column is the effective user id.
+            return next(int(line.split()[2]) for line in lines if line.startswith("Uid:"))
     except (OSError, StopIteration):
         return None
 
 
 def find(target: str, doors: Sequence[int]) -> list[int]:
-    """Return the processes among `doors` that `target` (a pid or a folder, as in `run`) refers to."""
+    """Return those processes among `doors` that belong to `target`, which is a pid or a folder."""
     if os.path.isdir(target):
         pid = reports.process_of(target)
         if pid is not None:
@@ -164,7 +166,7 @@ def _folder_of(pid: int) -> str:
 
 
 def _marks_of(pid: int) -> dict[bytes, bytes]:
-    """Return the variables whose values identify a rank's job; empty if the process is not a rank."""
+    """Return the environment variables that identify the job of a rank. Empty if the process is not a rank."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as environ:
             variables = dict(entry.partition(b"=")[::2] for entry in environ.read().split(b"\0"))

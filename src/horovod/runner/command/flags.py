@@ -1,8 +1,7 @@
-"""Table of all flags of `horovodrun`.
+"""Table of all flags of `horovodrun`, from which the parser and the help text are derived.
 
-A flag for a setting takes its variable, type, range and help text from the table of settings
-(`horovod.common.contract.settings`). The parser, the variables and the check for unsupported features are all derived
-from FLAGS.
+A flag for a setting gets its variable, type, range and help text from the table of settings
+(`horovod.common.contract.settings`).
 """
 
 from __future__ import annotations
@@ -16,41 +15,63 @@ from horovod.common.contract.settings import BY_NAME
 
 @dataclass(frozen=True)
 class Value:
-    """Type of a flag's value. `parse` returns the value or raises ValueError; `accepted` says what is accepted."""
+    """Type of a flag's value.
+
+    Attributes:
+        metavar: Name of the value in help texts.
+        accepted: Description of the valid values, for messages.
+        parse: Function that converts text to a value or raises ValueError.
+        choices: All valid values, if there are only a few.
+        completes: Kind of shell completion: "file", "directory", "host", "interface" or empty.
+    """
 
     metavar: str
     accepted: str
     parse: Callable[[str], object]
     choices: tuple[str, ...] = ()
-    completes: str = ""  # what the shell completes: "file", "directory", "host", "interface" or nothing
+    completes: str = ""
 
 
 @dataclass(frozen=True)
 class Flag:
-    """One flag. A flag whose `value` is None is a switch."""
+    """Flag of horovodrun.
+
+    Attributes:
+        names: All spellings of the flag.
+        group: Heading in the help text.
+        help: Description in the help text.
+        value: Type of the value, or None for a switch.
+        variable: Environment variable that passes the value to workers, or None.
+        constant: Value of this variable if a switch is given.
+        no: True if the switch also has the form --no-..., whose value is 0.
+        nargs: Number of values.
+        repeat: True if the flag can be given several times.
+        exclusive: Name of a group of flags of which only one can be given, or None.
+        needs: Flag or its variable without which this flag has no effect, or None.
+        later: True if horovodrun accepts the flag but ignores it.
+    """
 
     names: tuple[str, ...]
     group: str
     help: str
     value: Value | None = None
-    variable: str | None = None  # Variable that passes the value to the workers.
-    constant: str = "1"  # Text that a switch stores in the variable.
-    no: bool = False  # True if there is also a flag --no-..., which stores 0.
+    variable: str | None = None
+    constant: str = "1"
+    no: bool = False
     nargs: int = 1
     repeat: bool = False
-    exclusive: str | None = None  # Name of a group of flags that exclude each other.
-    # Flag that must also be given, or whose variable must be set; otherwise this flag has no effect.
+    exclusive: str | None = None
     needs: str | None = None
-    later: bool = False  # True if the flag is accepted but does nothing yet.
+    later: bool = False
 
     @property
     def idle(self) -> bool:
-        """True if the flag does nothing yet, so that only --help-all shows it."""
+        """True if horovodrun ignores the flag. Only --help-all shows such flags."""
         return self.later
 
     @property
     def dest(self) -> str:
-        """Name of the flag in the namespace, derived from its longest spelling."""
+        """Name of the flag's value in the namespace, derived from the flag's longest spelling."""
         return max(self.names, key=len).lstrip("-").replace("-", "_")
 
 
@@ -87,10 +108,10 @@ def _choice(metavar: str, *choices: str) -> Value:
 
 
 def _value(setting: Setting) -> Value:
-    """Return the type of a setting's value. The variable gets the user's text, provided that it can be parsed."""
+    """Return the type of a setting's value. The environment variable gets the user's text if this text is valid."""
 
     def parse(text: str) -> str:
-        if not text.strip():  # an empty variable would mean the default
+        if not text.strip():  # An empty environment variable would select the default.
             raise ValueError
         setting.parse(text)
         return text.strip()
@@ -133,7 +154,7 @@ def _setting(
     exclusive: str | None = None,
     needs: str | None = None,
 ) -> Flag:
-    """Return a flag that sets `setting`."""
+    """Create a flag for a setting from the table of settings."""
     setting = BY_NAME[variable]
     switch = setting.kind == "bool"
     shown = default or ("" if switch or setting.default in (None, "") else _shown(setting))

@@ -1,4 +1,7 @@
-"""Help text of `horovodrun --help`, generated from FLAGS. argparse's layout differs between Python versions."""
+"""Help text of `horovodrun --help`, generated from the table of flags.
+
+argparse's own layout differs between Python versions.
+"""
 
 from __future__ import annotations
 
@@ -25,16 +28,16 @@ EXAMPLES = (
     ("source <(horovodrun --completion bash)", "completion in this shell"),
 )
 _INDENT = 2
-_COLUMN = 34  # Column at which the descriptions begin.
-_MOST = 110  # Maximum width in columns; longer lines are hard to read.
+_COLUMN = 34  # The descriptions begin at column _COLUMN.
+_MOST = 110  # The text has at most _MOST columns, because longer lines are hard to read.
 
 
 def text(width: int | None = None, everything: bool = False) -> str:
     """Return the text of `horovodrun --help`.
 
     Args:
-        width: Width in columns; by default the width of this process's terminal.
-        everything: True to include flags that do nothing yet.
+        width: Width in columns. The default is the width of the terminal.
+        everything: True to include flags that horovodrun ignores.
     """
     width = max(60, min(width or shutil.get_terminal_size((100, 24)).columns, _MOST))
     column = min(_COLUMN, width // 2)
@@ -55,14 +58,14 @@ def text(width: int | None = None, everything: bool = False) -> str:
 
 
 def flag_names(flag: Flag) -> str:
-    """Return a flag's spellings and value: `-np, --num-proc N`, or `--[no-]autotune` for a switch with a --no- form."""
+    """Return the flag's names and value for the help text, such as `-np, --num-proc N` or `--[no-]autotune`."""
     names = [f"--[no-]{name[2:]}" if flag.no else name for name in flag.names]
     values = [flag.value.metavar] * flag.nargs if flag.value is not None else []
     return " ".join([", ".join(names), *values])
 
 
 def described(flag: Flag) -> str:
-    """Return the flag's description with its choices, and with a note if the flag does nothing yet."""
+    """Return the flag's description with its choices, and with a note if horovodrun ignores the flag."""
     choices = ", ".join(flag.value.choices) if flag.value is not None else ""
     text = f"{flag.help}: {choices}" if choices else flag.help
     return f"{text} (no effect yet)" if flag.later else text

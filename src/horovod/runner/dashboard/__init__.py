@@ -1,4 +1,4 @@
-"""Live web page of a job. Its modules are imported only for jobs with a dashboard."""
+"""Live web page that shows a running job. It is only imported for jobs with a dashboard."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from horovod.runner.plan.settings import LaunchSettings
 
 
 def open_sink(settings: LaunchSettings) -> DashboardSink:
-    """Return the dashboard that the settings request. Raises LaunchError if its port cannot be used."""
+    """Start the dashboard that the settings request. Raises LaunchError if its port cannot be used."""
     if settings.dashboard is None:
         return DashboardSink()
     from horovod.runner.dashboard.server import Dashboard

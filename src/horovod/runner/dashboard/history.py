@@ -1,4 +1,4 @@
-"""Bounded history that the dashboard shows: time series, and the last output lines of each rank."""
+"""History of bounded size for the dashboard, with time series and the last output lines of each rank."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-# Time series of bounded size. Each point is the mean over an interval, whose length doubles when there are too many
-# points.
-
 POINTS = 240
 
 
 class Series:
-    """Time series whose rows are lists of numbers, with None for missing values."""
+    """Time series of bounded size. Each point is the mean over an interval.
+
+    If there are more than POINTS points, the interval doubles. Missing values are None.
+    """
 
     def __init__(self, columns: int) -> None:
         self.width = 1.0
         """Seconds per point."""
         self._columns = columns
-        self._rows: dict[int, _Point] = {}  # points by interval number, in order of time
+        self._rows: dict[int, _Point] = {}  # points by the number of their interval
 
     def add(self, version: int, at: float, values: Sequence[float | None]) -> None:
-        """Add values that were measured at time `at`, in seconds since the start."""
+        """Add values that were measured at time `at` (seconds since the start of the job)."""
         self._point(int(at / self.width)).add(version, values)
         while len(self._rows) > POINTS:
             self._halve(version)
@@ -38,10 +38,10 @@ class Series:
             self._point(number // 2).merge(version, point)
 
     def since(self, version: int) -> dict[str, Any] | None:
-        """Return the changes since `version` of the state, or None if there are none.
+        """Return the points that have changed since `version`, or None if there are none.
 
-        Each of `rows` is [seconds since the start, values...] and replaces the row of the same time. Rows with another
-        `width` are obsolete.
+        Each entry of `rows` is [seconds since the start, values...]. It replaces the earlier row with the same time. If
+        `width` has changed, all earlier rows are obsolete.
         """
         rows = [
             [number * self.width, *point.means()] for number, point in self._rows.items() if point.version > version
@@ -74,17 +74,15 @@ class _Point:
         ]
 
 
-# Last output lines of a rank, as text to display. Memory is bounded, because long lines are cut.
-
-CUT = 400  # Characters kept of a complete line.
-_HELD = 4 * CUT  # Bytes kept of an incomplete line.
+CUT = 400  # A complete line is cut after CUT characters.
+_HELD = 4 * CUT  # An incomplete line is cut after _HELD bytes.
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 _CONTROLS = dict.fromkeys([*range(9), *range(10, 32), *range(127, 160)])
 _NUMBERS = re.compile(r"\B(?=(?:\d{3})+$)")
 
 
 class Line(NamedTuple):
-    """Line of output, with the version of the state at which it was added."""
+    """Line of output, with the version of the dashboard's state in which it was added."""
 
     version: int
     stream: int
@@ -92,7 +90,7 @@ class Line(NamedTuple):
 
 
 def shown(data: bytes, length: int) -> str:
-    """Return the kept part of a line, `data`, as text without colors and control characters."""
+    """Convert a line to text without colors and control characters. If `data` is incomplete, append the full length."""
     text = _ESCAPES.sub("", data.decode(errors="replace")).translate(_CONTROLS)
     if len(text) <= CUT and length <= len(data):
         return text
@@ -100,13 +98,13 @@ def shown(data: bytes, length: int) -> str:
 
 
 def text(words: str) -> str:
-    """Return `words` as one line without colors and control characters, cut like a rank's line."""
+    """Convert text to a single line without colors and control characters, cut like a line of output."""
     data = words.replace("\n", " ").encode(errors="replace")
     return shown(data[:_HELD], len(data))
 
 
 class _Open:
-    """Output line that has not ended yet."""
+    """Output line that is still incomplete."""
 
     def __init__(self) -> None:
         self._data = bytearray()
@@ -114,7 +112,7 @@ class _Open:
         self._returned = False
 
     def add(self, piece: bytes) -> None:
-        """Add output. As on a terminal, a carriage return restarts the line, so a progress bar shows its last state."""
+        """Add output to the line. A carriage return restarts the line, so that a progress bar shows its last state."""
         if not piece:
             return
         last = piece.rstrip(b"\r")
@@ -139,7 +137,7 @@ class _Open:
 
 
 class Tail:
-    """Last lines of one rank, from stdout and stderr in order of arrival."""
+    """Last output lines of one rank, from stdout and stderr, in order of arrival."""
 
     def __init__(self, keep: int) -> None:
         self._keep = keep
@@ -151,7 +149,7 @@ class Tail:
         """Text of the line that has not ended yet."""
 
     def feed(self, version: int, stream: int, data: bytes) -> None:
-        """Add output of a stream. `version` is the new version of the state."""
+        """Add output of a stream. `version` is the new version of the dashboard's state."""
         begun = self._open[stream]
         *whole, rest = data.split(b"\n")
         skipped = len(whole) - self._keep
@@ -168,5 +166,5 @@ class Tail:
 
     @property
     def last(self) -> str:
-        """The most recent line, even if it is incomplete."""
+        """Most recent output line, even if it is incomplete."""
         return self.now or (self.lines[-1].text if self.lines else "")

@@ -1,7 +1,7 @@
-"""HTTP server of the dashboard. It serves only loopback, and only clients that know the address with its token.
+"""HTTP server of the dashboard. It serves only loopback, and only clients whose URL contains the secret token.
 
-Each connection has a thread and a time limit. The server disconnects a page that does not read, and never waits for
-one.
+Each connection has its own thread and a time limit. The server never waits for a page that does not read. It
+disconnects the page instead.
 """
 
 from __future__ import annotations
@@ -29,13 +29,14 @@ from horovod.runner.dashboard.state import State
 from horovod.runner.plan.settings import LaunchSettings
 
 HOST = "127.0.0.1"
-INTERVAL = 1.0  # Seconds between two updates of a page.
-PATIENCE = 5.0  # Seconds within which a request must arrive and a page must receive an update.
+INTERVAL = 1.0  # A page is updated every INTERVAL seconds.
+PATIENCE = 5.0  # A request must arrive within PATIENCE seconds, and a page must receive each update within this time.
 MOST_PAGES = 16
 _MOST_CONNECTIONS = 64
-_BUFFER = 256 << 10  # size in bytes of a connection's send buffer in the kernel
+_BUFFER = 256 << 10  # size of a connection's send buffer in the kernel (bytes)
 _PAGE = Path(__file__).with_name("page")
-_HOSTS = re.compile(r"(127\.0\.0\.1|localhost)(:\d+)?", re.IGNORECASE)  # any port, because a tunnel can use another one
+# The port can be any port, because users can reach the dashboard through an ssh tunnel.
+_HOSTS = re.compile(r"(127\.0\.0\.1|localhost)(:\d+)?", re.IGNORECASE)
 _FILES = {
     "": ("index.html", "text/html; charset=utf-8"),
     "page.js": ("page.js", "text/javascript; charset=utf-8"),
@@ -49,10 +50,10 @@ Feed = Callable[[int], tuple[int, bytes]]
 
 
 class Server:
-    """Dashboard server that runs until ``close`` is called."""
+    """HTTP server of the dashboard, which runs until `close` is called."""
 
     def __init__(self, port: int, feed: Feed) -> None:
-        """Start to serve on ``port``; 0 selects a free one. Raises OSError if the port cannot be used."""
+        """Start to serve on `port`. 0 selects a free port. Raises OSError if the port cannot be used."""
         self._token = secrets.token_urlsafe(24)
         self._over = threading.Event()
         self._closed = threading.Event()
@@ -62,14 +63,14 @@ class Server:
         self.address = f"http://{HOST}:{self.port}/{self._token}/"
 
     def finish(self, seconds: float) -> None:
-        """Wait until open pages have received the end of the job, for ``seconds`` at most."""
+        """Wait up to `seconds` until all open pages have received the end of the job."""
         self._over.set()
         end = time.monotonic() + seconds
         while self._pages.used and time.monotonic() < end:
             time.sleep(0.01)
 
     def close(self) -> None:
-        """Stop serving. Idempotent."""
+        """Stop the server. Further calls have no effect."""
         if self._closed.is_set():
             return
         self._closed.set()
@@ -78,7 +79,7 @@ class Server:
 
 
 class _Count:
-    """Thread-safe counter with a maximum."""
+    """Counter with a maximum, safe for use by several threads."""
 
     def __init__(self, most: int) -> None:
         self._most, self.used = most, 0
@@ -118,11 +119,11 @@ class _Handler(HttpRequest):
             self.send_error(HTTPStatus.NOT_FOUND)
 
     def _name(self) -> str | None:
-        """Return the requested name. If the request is refused, send the error and return None."""
+        """Return the requested page name. If the request is invalid, send an error and return None."""
         host = self.headers.get("Host", "")
         origin = self.headers.get("Origin")
         if _HOSTS.fullmatch(host) is None:
-            # Refuse pages of other sites that make their host name resolve to this address (DNS rebinding).
+            # Refuse requests from other sites whose host names resolve to this address (DNS rebinding).
             self.send_error(HTTPStatus.FORBIDDEN, "this host name is not served")
             return None
         if origin is not None and origin != f"http://{host}":
@@ -146,7 +147,7 @@ class _Handler(HttpRequest):
         self.wfile.write(body)
 
     def _tell(self) -> None:
-        """Send server-sent events until the job is over or the page stops reading."""
+        """Send server-sent events until the job has ended or the page stops reading."""
         if not self.server.pages.take():
             self.send_error(HTTPStatus.SERVICE_UNAVAILABLE, f"{MOST_PAGES} pages are open already")
             return
@@ -159,7 +160,8 @@ class _Handler(HttpRequest):
             while not over:
                 over = self.server.over.wait(INTERVAL if version else 0)
                 version, changes = self.server.feed(version)
-                self.connection.sendall(b"data: " + changes + b"\n\n")  # fails after PATIENCE seconds
+                # `sendall` raises an error after PATIENCE seconds.
+                self.connection.sendall(b"data: " + changes + b"\n\n")
         except OSError:
             self.close_connection = True
         finally:
@@ -176,18 +178,16 @@ class _Handler(HttpRequest):
         super().end_headers()
 
 
-# Dashboard of a job. The launcher's loop updates its state, and other threads serve it.
-
-_LAST_WORD = 2.0  # seconds for pages to receive the end of the job
+_LAST_WORD = 2.0  # pages have _LAST_WORD seconds to receive the end of the job
 
 
 class Dashboard(DashboardSink):
-    """Dashboard of one job, served from start to end."""
+    """Dashboard of one job. The launcher's loop updates its state, and other threads serve it."""
 
     def __init__(self, settings: LaunchSettings) -> None:
-        """Start to serve. Raises LaunchError if the port cannot be used."""
+        """Start the HTTP server. Raises LaunchError if the port cannot be used."""
         self._began = time.monotonic()
-        self._lock = threading.Lock()  # protects the state
+        self._lock = threading.Lock()  # protects the state of the job
         self._phase = ""
         self._state = State(shlex.join(settings.whole_command), settings.slots)
         port = settings.dashboard or 0
@@ -205,7 +205,10 @@ class Dashboard(DashboardSink):
         return time.monotonic() - self._began
 
     def _changes(self, version: int) -> tuple[int, bytes]:
-        """Return the changes for a page. Encodes them without holding the lock, which the launcher's loop needs."""
+        """Return the changes since `version` and the new version.
+
+        The changes are encoded without holding the lock, because the launcher's loop needs it.
+        """
         with self._lock:
             changes = self._state.since(version, self._now())
         return changes["version"], msgspec.json.encode(changes)

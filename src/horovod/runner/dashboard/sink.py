@@ -1,4 +1,4 @@
-"""Interface through which a job reports its events to the dashboard."""
+"""Interface through which the launcher reports events of a job to the dashboard."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from horovod.runner.base.job_result import JobResult
 
 
 class DashboardSink:
-    """Receiver of a job's events.
+    """Receiver of a job's events. This base class ignores all events, for jobs without a dashboard.
 
-    This base class ignores them, for jobs without a dashboard. No call blocks or raises.
+    No method blocks or raises an exception.
     """
 
     address = ""
     """URL of the dashboard; empty if there is none."""
 
     def phase(self, name: str) -> None:
-        """Report the launcher's phase. Repeated calls are allowed."""
+        """Report the current phase of the launcher. Repeated calls with the same phase are allowed."""
 
     def started(self, pids: Sequence[tuple[int, int]]) -> None:
-        """Report the processes started on a host, as (rank, pid) pairs."""
+        """Report the processes that were started on a host, as (rank, pid) pairs."""
 
     def output(self, rank: int, stream: int, data: bytes) -> None:
         """Report data that a rank wrote to stdout (1) or stderr (2)."""
@@ -29,13 +29,13 @@ class DashboardSink:
         """Report a message that the launcher printed."""
 
     def worker_report(self, line: bytes) -> None:
-        """Pass on a report of a worker, unchanged."""
+        """Report a line that a worker sent to its agent."""
 
     def exited(self, rank: int, status: int, error: str) -> None:
-        """Report that a worker has ended. The arguments are those of the message ``Exited``."""
+        """Report the end of a worker. The arguments are the same as those of the message `Exited`."""
 
     def end(self, result: JobResult) -> None:
-        """Report the end of the job, wait briefly for pages to receive it, and stop serving."""
+        """Report the end of the job, wait briefly until pages have received it, and stop serving."""
 
     def close(self) -> None:
-        """Stop serving, regardless of how the job ended. Idempotent."""
+        """Stop serving, even if the end of the job was not reported. Further calls have no effect."""

@@ -1,7 +1,7 @@
-"""State that the dashboard shows of a job. The caller passes the time and reports each event.
+"""State of a job as the dashboard shows it. The launcher reports each event with its time.
 
-The memory used depends on the number of ranks, not on how much they print or report. Each part stores the version of
-its last change, so `since` can return to a page exactly what is new since its version.
+The memory use depends only on the number of ranks, not on the amount of output or reports. Each part stores the version
+of its last change. So `since` can return only the changes that a page has not received yet.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from horovod.common.contract import live, reasons
 from horovod.runner.dashboard.history import Line, Series, Tail, text
 from horovod.runner.plan.hosts import Slot
 
-LINES = 100  # lines kept of each rank; fewer if there are many ranks
+LINES = 100  # Number of output lines to keep of each rank. Large jobs keep fewer.
 _ALL_LINES = 20_000
 _LEAST_LINES = 20
-# Maximum lines sent to a page at once for all ranks together, and minimum for each rank.
+# At most _AT_ONCE lines of all ranks are sent to a page in one update, but at least _LEAST_AT_ONCE of each rank.
 _AT_ONCE, _LEAST_AT_ONCE = 2000, 5
-NAMES = 100  # Maximum number of reported values.
+NAMES = 100  # Maximum number of values that the job can report.
 _CHARTED = 8  # Number of reported values whose history is kept.
-_SAID = 50  # Number of launcher messages that are kept.
+_SAID = 50  # Number of the launcher's messages that are kept.
 
 _PHASES = {
     "CONNECTING": "starting",
@@ -38,7 +38,7 @@ _PHASES = {
 class _Rank:
     host: str
     tail: Tail
-    state: str = "starting"  # also "running", "training" (after hvd.init()), "ended" or "failed"
+    state: str = "starting"  # "starting", "running", "training" (after hvd.init()), "ended" or "failed"
     pid: int = 0
     end: str = ""
     row: live.Row | None = None
@@ -50,8 +50,8 @@ class _Rank:
 class _Job:
     phase: str = "starting"
     overall: live.Overall | None = None
-    rate: float | None = None  # Steps per second, computed from rank 0's own steps, whose times are exact.
-    stepped: float | None = None  # Time of the last steps, in seconds since the start.
+    rate: float | None = None  # Steps per second, computed from rank 0's own timestamps, which are exact.
+    stepped: float | None = None  # Time at which the number of steps last increased, in seconds since the start.
     ended: dict[str, Any] | None = None
     version: int = 1
 
@@ -63,7 +63,7 @@ class _Waiting:
 
 
 class State:
-    """State of one job, as pages display it."""
+    """State of one job, from which pages are updated."""
 
     def __init__(self, command: str, slots: list[Slot]) -> None:
         self.version = 1
@@ -79,23 +79,21 @@ class State:
 
     @property
     def ended(self) -> bool:
-        """True once the job has ended."""
+        """True if the job has ended."""
         return self._job.ended is not None
-
-    # Events
 
     def _next(self) -> int:
         self.version += 1
         return self.version
 
     def phase(self, name: str) -> None:
-        """Set the phase to show, given the phase name of the launcher's policy."""
+        """Set the phase of the job. `name` is the phase of the launcher's policy."""
         phase = _PHASES.get(name, "running")
         if phase != self._job.phase and not self.ended:
             self._job.phase, self._job.version = phase, self._next()
 
     def started(self, rank: int, pid: int) -> None:
-        """Record that the process of a rank runs."""
+        """Record that the process of a rank has started."""
         one = self._ranks[rank]
         one.pid, one.state, one.version = pid, "running", self._next()
 
@@ -106,7 +104,7 @@ class State:
         one.tail.feed(one.printed, stream, data)
 
     def add_message(self, message: str) -> None:
-        """Record a message that the launcher printed."""
+        """Record a message that the launcher has printed."""
         for line in message.splitlines():
             self._said.append(Line(self._next(), 0, text(line)))
 
@@ -118,10 +116,15 @@ class State:
     def end(self, code: int, message: str, rank: int | None, now: float, stopped: str = "") -> None:
         """Record the end of the job.
 
-        `rank` is the first to fail; `stopped` names the signal that ended the job, if any.
+        Args:
+            code: Exit code of the job.
+            message: Message that explains a failure.
+            rank: Rank that failed first, or None.
+            now: Current time, in seconds since the start.
+            stopped: Name of the signal that ended the job, or an empty string.
         """
         for number, one in self._ranks.items():
-            if one.state not in ("ended", "failed"):  # other launchers do not report the end of each rank
+            if one.state not in ("ended", "failed"):  # Some launchers do not report the end of each rank.
                 one.state, one.version = "failed" if number == rank else "ended", self._next()
         said = "\n".join(text(line) for line in message.splitlines()[:_SAID])
         self._job.ended = {"code": code, "message": said, "rank": rank, "stopped": stopped, "after": round(now, 1)}
@@ -129,7 +132,7 @@ class State:
         self._job.phase, self._job.version = phase, self._next()
 
     def add_report(self, line: bytes, now: float) -> None:
-        """Record a report of a worker. Lines that are not reports are ignored."""
+        """Record a report from a worker. Lines that are not valid reports are ignored."""
         report = live.decode(line) or reasons.decode(line)
         if isinstance(report, live.Overall):
             self._take_overall(report, now)
@@ -151,7 +154,8 @@ class State:
         if overall == before:
             return
         job.overall, job.version = overall, self._next()
-        if before is None or overall.made < before.made:  # counts restart with the new engine of another hvd.init()
+        # The counts restarted, because the script called hvd.init() again.
+        if before is None or overall.made < before.made:
             job.stepped = now if overall.made else None
             return
         if overall.made == before.made:
@@ -178,10 +182,11 @@ class State:
             if name in self._charts or len(self._charts) < _CHARTED:
                 self._charts.setdefault(name, Series(1)).add(self.version, now, [value.mean])
 
-    # Updates for pages
-
     def since(self, version: int, now: float) -> dict[str, Any]:
-        """Return all changes since `version`, or everything for 0. `now` is in seconds since the start."""
+        """Return all changes since `version`, or the whole state for version 0.
+
+        `now` is the current time in seconds since the start.
+        """
         found: dict[str, Any] = {"version": self.version, "now": round(now, 1)}
         parts: dict[str, Any] = {
             "job": self._told_job() if self._job.version > version else None,
@@ -258,10 +263,10 @@ class State:
 
 
 def _stacked(parts: live.Parts | None) -> list[float | None]:
-    """Return the durations of a step's parts, and of the whole step.
+    """Return the durations of a step's parts, followed by the duration of the whole step.
 
-    The parts are: waiting for data, computing without communication, computing that hides communication, and exposed
-    communication.
+    The parts are waiting for data, computation without communication, computation that overlaps with communication, and
+    exposed communication.
     """
     if parts is None:
         return [None] * 5
@@ -272,7 +277,7 @@ def _stacked(parts: live.Parts | None) -> list[float | None]:
 
 
 def _named(parts: live.Parts | None) -> Mapping[str, float | None] | None:
-    """Return the durations by name, rounded for display."""
+    """Return the durations of a step's parts by name, rounded for display."""
     if parts is None:
         return None
     data, alone, hidden, exposed, step = (None if value is None else round(value, 7) for value in _stacked(parts))

@@ -1,1 +1,1 @@
-"""Checks of hosts and of the network between them, for `horovodrun --doctor`."""
+"""Checks of the hosts and of the network between them, for `horovodrun --doctor`."""

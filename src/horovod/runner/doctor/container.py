@@ -1,4 +1,4 @@
-"""Container of a host: reports its limits, and makes findings and table cells from them. No function raises."""
+"""Limits of the container in which a host runs, and findings about them. No function raises an exception."""
 
 from __future__ import annotations
 
@@ -21,9 +21,11 @@ _VARIABLES = {
 
 
 def examine(environ: Mapping[str, str] = os.environ, root: str = "/") -> ContainerReport:
-    """Return the facts about this container.
+    """Examine this container and return its limits.
 
-    `environ` is a worker's environment; proc, sys, dev and run lie below `root`.
+    Args:
+        environ: Environment of a worker.
+        root: Folder that contains proc, sys, dev and run.
     """
     memory, tasks = cgroups.memory(root), cgroups.tasks(root)
     size, error = _shm(os.path.join(root, SHM))
@@ -40,27 +42,31 @@ def examine(environ: Mapping[str, str] = os.environ, root: str = "/") -> Contain
 
 
 def _kind(environ: Mapping[str, str], root: str) -> str:
-    """Return the container runtime, by variables and files. sshd does not pass variables, so files matter too."""
+    """Detect the container runtime from environment variables and files.
+
+    sshd does not pass all variables to processes.
+    """
     for variable, kind in _VARIABLES.items():
         if environ.get(variable):
             return kind
     for path, kind in _SIGNS.items():
         if os.path.exists(os.path.join(root, path)):
             return kind
-    return environ.get("container", "")[:64]  # a convention of systemd: lxc, oci, systemd-nspawn
+    # systemd defines this variable, with values such as lxc, oci or systemd-nspawn.
+    return environ.get("container", "")[:64]
 
 
 def _shm(path: str) -> tuple[int, str]:
-    """Return the size of the file system in bytes (-1: unknown), and the reason if it cannot be written to."""
+    """Return the size of the file system in bytes and, if it is not writable, the reason. A size of -1 is unknown."""
     try:
         stat = os.statvfs(path)
-        size = stat.f_blocks * stat.f_frsize or -1  # 0 means a tmpfs without limit
+        size = stat.f_blocks * stat.f_frsize or -1  # A size of 0 means a tmpfs without a limit.
     except OSError as error:
         return -1, _why(error)
     try:
-        os.close(os.open(path, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600))  # an unnamed file leaves nothing behind
+        os.close(os.open(path, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600))  # An unnamed file needs no cleanup.
     except OSError as error:
-        # These errors mean that unnamed files are not supported
+        # These errors only mean that the file system does not support unnamed files.
         if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR):
             return size, _why(error)
     return size, ""
@@ -88,22 +94,20 @@ def _spaces(root: str) -> dict[str, str]:
     return found
 
 
-# Findings about the containers of hosts. Hosts that are not containers have none.
-
-SHM_EACH = SHM_DEFAULT  # Minimum bytes of /dev/shm for the data loaders of a rank.
-SHM_GOOD = 256 << 20  # Recommended bytes of /dev/shm for each rank.
-MEMORY_EACH = 300 << 20  # Bytes that a rank uses after importing PyTorch, without data.
-TASKS_EACH = 128  # Threads and processes of a rank: thread pools of the framework, data loaders.
+SHM_EACH = SHM_DEFAULT  # Minimum size of /dev/shm for the data loaders of one rank, in bytes.
+SHM_GOOD = 256 << 20  # Recommended size of /dev/shm for one rank, in bytes.
+MEMORY_EACH = 300 << 20  # Memory that one rank uses after importing PyTorch, in bytes.
+TASKS_EACH = 128  # Processes and threads that one rank starts, including thread pools and data loaders.
 _GIB = 1 << 30
 
 
 def is_scarce(answer: HostAnswer, report: HostReport) -> bool:
-    """Return True if /dev/shm has too little space left for the data loaders of this host's ranks."""
+    """Return True if /dev/shm has too little free space for the data loaders of this host's ranks."""
     return 0 <= report.shm_free <= answer.slots * SHM_EACH
 
 
 def shared_memory(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
-    """Check that /dev/shm is large enough for data loaders. Horovod itself uses unnamed memory outside of it."""
+    """Check that /dev/shm is large enough for data loaders. Horovod's own shared memory does not use it."""
     for answer, report in _reports(answers):
         size = f"{max(1, -(-answer.slots * SHM_GOOD // _GIB))}g"
         if report.container.shm_error:
@@ -130,7 +134,7 @@ def shared_memory(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
 
 
 def memory_limit(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
-    """Check that the memory limit of the container suffices for the ranks."""
+    """Check that the container's memory limit suffices for the ranks."""
     for answer, report in _reports(answers):
         if report.container.memory_limit < 0:
             continue
@@ -149,7 +153,7 @@ def memory_limit(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
 
 
 def tasks(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
-    """Check the container's limit on processes and threads."""
+    """Check that the container's limit on processes and threads suffices for the ranks."""
     for answer, report in _reports(answers):
         if 0 <= report.container.tasks_free < answer.slots * TASKS_EACH:
             yield Finding(
@@ -163,7 +167,7 @@ def tasks(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
 
 
 def neighbours(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
-    """Warn about containers on the same machine: they count as separate hosts and do not share memory."""
+    """Warn about containers on the same machine, because they count as separate hosts and share no memory."""
     machines: dict[str, list[tuple[HostAnswer, HostReport]]] = {}
     for answer, report in _reports(answers):
         if report.container.machine:
@@ -182,12 +186,12 @@ def neighbours(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
 
 
 def _apart(found: Sequence[tuple[HostAnswer, HostReport]]) -> bool:
-    """Return True unless the containers share both their IPC and their pid namespace."""
+    """Return True if the containers have different IPC namespaces or different pid namespaces."""
     return any(len({report.container.spaces.get(name, "") for _, report in found}) > 1 for name in ("ipc", "pid"))
 
 
 def shown(report: HostReport) -> str:
-    """Return the text for the table; "-" for a host without container and limits."""
+    """Describe the container and its limits for the table, or return "-" if there are none."""
     container = report.container
     parts = [container.kind] if container.kind else []
     if container.memory_limit >= 0:

@@ -1,6 +1,6 @@
-"""GPUs of this host, and the software that ranks need for them. No function that examines the host raises.
+"""GPUs of a host and the software that ranks need for them, and findings about both.
 
-CUDA and NCCL are loaded in separate processes.
+The functions that examine the host raise no exceptions. Separate processes load CUDA and NCCL.
 """
 
 from __future__ import annotations
@@ -20,9 +20,11 @@ _MODULES = ("nvidia_peermem", "nv_peer_mem")
 
 
 def examine(environ: Mapping[str, str] = os.environ, root: str = "/") -> DeviceReport:
-    """Return the facts about this host's GPUs.
+    """Examine the GPUs of this host and their software.
 
-    `environ` is a worker's environment; sys and proc lie below `root`, for tests.
+    Args:
+        environ: Environment of a worker.
+        root: Folder that contains sys and proc. Tests change it.
     """
     sys = os.path.join(root, "sys")
     survey = nvml.survey(pairs=True)
@@ -60,10 +62,9 @@ def examine(environ: Mapping[str, str] = os.environ, root: str = "/") -> DeviceR
 
 
 def _nccl(library: Library | libraries.Missing) -> tuple[int, str]:
-    """Return the version code of NCCL, and the error of the library or an empty string.
+    """Return NCCL's version code, and the reason why the library cannot be used or an empty string.
 
-    A missing library is no error here, because only hosts with GPUs need it; the caller checks that. A variable with a
-    wrong path always is an error.
+    A missing library is an error only if HOROVOD_NCCL_LIBRARY names it, because hosts without GPUs do not need NCCL.
     """
     if not isinstance(library, Library):
         return 0, library.reason if libraries.NCCL_VARIABLE in library.reason else ""
@@ -72,7 +73,7 @@ def _nccl(library: Library | libraries.Missing) -> tuple[int, str]:
 
 
 def _cache(environ: Mapping[str, str]) -> tuple[str, str]:
-    """Return the folder in which the driver stores compiled kernels, and the reason if it cannot store them."""
+    """Return the folder in which the driver caches compiled kernels and, if it is not writable, the reason."""
     if environ.get("CUDA_CACHE_DISABLE", "0").strip() not in ("", "0"):
         return "", "CUDA_CACHE_DISABLE is set"
     home = environ.get("HOME", "")
@@ -94,7 +95,10 @@ def _mps(environ: Mapping[str, str]) -> str:
 
 
 def _direct(root: str) -> str:
-    """Return what lets InfiniBand cards access GPU memory: a kernel module, or DMA-BUF of the open kernel modules."""
+    """Return the feature that lets InfiniBand cards access GPU memory, or an empty string.
+
+    The feature is a kernel module, or DMA-BUF of NVIDIA's open kernel modules.
+    """
     for name in _MODULES:
         if os.path.isdir(os.path.join(root, "sys/module", name)):
             return name
@@ -113,14 +117,12 @@ def _kernel(root: str) -> tuple[int, int]:
         return 0, 0
 
 
-# Findings about the GPUs of hosts. Hosts without GPUs have none.
-
 LOW_SHM = 512 << 20
 _RESULTS = "the job runs, and tensors of GPUs do not take this way"
 
 
 def gpus(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
-    """Check that the driver works and that the ranks can use the GPUs."""
+    """Check that the GPU driver works and that the ranks can use the GPUs."""
     for answer, report in _devices(answers):
         yield from _driver(answer.host, report)
         yield from _tried(answer, report)
@@ -166,7 +168,7 @@ def _driver(host: str, report: DeviceReport) -> Iterator[Finding]:
         )
 
 
-_ADVICE = {  # keyed by error code of cuInit
+_ADVICE = {  # advice by error code of cuInit
     "(46)": "another process has exclusive use of the GPU (compute mode); wait, or run `nvidia-smi -c 0` as root",
     "(100)": "CUDA sees none of them: CUDA_VISIBLE_DEVICES, or /dev/nvidia* that are not in this container",
     "(802)": "the manager of NVSwitch does not run: `systemctl start nvidia-fabricmanager`, in the driver's version",
@@ -238,7 +240,7 @@ def _enough(answer: HostAnswer, report: DeviceReport) -> Iterator[Finding]:
 
 
 def alike(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
-    """Check that all hosts have the same GPUs, driver and NCCL."""
+    """Check that all hosts have the same GPU models, driver version and NCCL version."""
     known = list(_devices(answers))
     counts = {answer.host: str(len(report.usable)) for answer, report in known}
     yield from _compare("GPU", "GPUs", counts, "ranks of a host with fewer share them, and all wait for these")
@@ -263,7 +265,7 @@ def _compare(check: str, what: str, values: dict[str, str], advice: str) -> Iter
 
 
 def nccl(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
-    """Check that each host with GPUs has exactly one NCCL."""
+    """Check that each host with GPUs has exactly one usable NCCL library."""
     for answer, report in _devices(answers):
         if report.nccl_error:
             yield Finding(WARN, "NCCL", answer.host, report.nccl_error, f"install it again; else {_RESULTS}")
@@ -288,7 +290,7 @@ def nccl(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
 
 
 def compiling(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
-    """Check that the driver can compile Horovod's kernels when they are first used."""
+    """Check that the driver can compile Horovod's kernels and cache them."""
     for answer, report in _devices(answers):
         if not report.survey.gpus or report.driver_error:
             continue
@@ -305,7 +307,7 @@ def compiling(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
 
 
 def links(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
-    """Check the connections between GPUs within a host, and to GPUs of other hosts."""
+    """Check the connections between the GPUs of a host, and from its GPUs to other hosts."""
     several = sum(answer.report is not None for answer in answers) > 1
     for answer, report in _devices(answers):
         refused = [pair for pair in report.survey.pairs if pair.refused]
@@ -317,7 +319,7 @@ def links(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
             yield Finding(WARN, "links", answer.host, text, advice + "forbid it (`nvidia-smi topo -p2p r`)")
         assert answer.report is not None
         small = 0 <= answer.report.shm_free < LOW_SHM and not container.is_scarce(answer, answer.report)
-        if small and len(report.usable) > 1 and answer.slots > 1:  # very little space has a separate warning
+        if small and len(report.usable) > 1 and answer.slots > 1:  # A separate finding covers an even smaller /dev/shm.
             text = (
                 f"/dev/shm has {answer.report.shm_free >> 20} MiB left, in which NCCL and CUDA keep buffers for ranks "
             )
@@ -329,7 +331,7 @@ def links(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
 
 
 def _direct_findings(answer: HostAnswer, report: DeviceReport, card: str) -> Iterator[Finding]:
-    """Check that NCCL or MPI has what it needs to send through a network card of this kind."""
+    """Check that NCCL and MPI can send data through this network card."""
     if report.survey.gpus and not report.direct:
         text = f"{card} cannot reach the memory of GPUs (GPUDirect RDMA): there is neither nvidia_peermem nor DMA-BUF"
         advice = (

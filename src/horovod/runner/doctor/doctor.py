@@ -1,8 +1,8 @@
-"""Checks of this machine and of a job's hosts, run by `horovodrun --doctor`.
+"""Checks of all hosts of a job, run by `horovodrun --doctor`.
 
-The checks use the same agents, environment and handshakes as the job. First, an agent is started on every host, so that
-each unreachable host is named and the others are still checked. Then a job with one worker per host runs `probe`, and
-the launcher evaluates and shows the reports of these workers.
+The checks use the same agents, environment and handshakes as a job. First, the doctor starts an agent on each host, to
+find all unreachable hosts. Then it runs a job on the reachable hosts, with `probe` as the only worker on each host.
+Finally, it evaluates the reports of these workers.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from horovod.runner.remote.connections import Agent
 from horovod.runner.remote.fleet import Fleet, Trouble
 
 END_SECONDS = 5.0
-WIDTH = 160  # columns of the output if it is not a terminal
+WIDTH = 160  # width of the output in columns if it is not a terminal
 
 
 class _StoppedError(Exception):
-    """Signal that the user has stopped the checks."""
+    """Exception that ends the checks, because the user has stopped them."""
 
     def __init__(self, number: int) -> None:
         super().__init__(f"stopped by {signal.Signals(number).name}")
@@ -49,7 +49,7 @@ class _StoppedError(Exception):
 
 
 class _Nowhere(OutputSink):
-    """Output sink that drops the output of the probes, such as warnings of frameworks."""
+    """Output sink that drops all output of the probes, such as warnings of frameworks."""
 
     def __init__(self) -> None:
         super().__init__(set(), together=False)
@@ -59,7 +59,11 @@ class _Nowhere(OutputSink):
 
 
 def run(namespace: argparse.Namespace, environ: Mapping[str, str], signals: SignalQueue | None = None) -> JobResult:
-    """Check the hosts and print the table. The exit code is 0 unless a check fails. Raises LaunchError."""
+    """Check the hosts and print the results. The exit code is 0 unless a check has failed.
+
+    Raises:
+        LaunchError: The command line is invalid.
+    """
     settings = _settings(namespace, environ)
     try:
         diagnosis = diagnose(settings, environ, signals)
@@ -70,19 +74,21 @@ def run(namespace: argparse.Namespace, environ: Mapping[str, str], signals: Sign
 
 
 def _settings(namespace: argparse.Namespace, environ: Mapping[str, str]) -> LaunchSettings:
-    """Return settings for a job on all slots of the hosts, or on -np slots."""
+    """Return settings for a job on -np slots, or on all slots of the hosts."""
     _fix(namespace)
     if namespace.num_proc is None:
-        chosen = cli.chosen_hosts(namespace, environ, tell=False)  # `cli.settings` prints the hosts
+        chosen = cli.chosen_hosts(namespace, environ, tell=False)  # `cli.settings` prints the chosen hosts later.
         namespace.num_proc = sum(host.slots for host in chosen) if chosen else 1
     return cli.settings(namespace, ["-"], environ)
 
 
 def _fix(namespace: argparse.Namespace) -> None:
-    """Replace an elastic job by a job of fixed size, on the hosts that its script finds now.
+    """Change the options of an elastic job to those of a job with a fixed size.
+
+    The job uses the hosts that the discovery script finds now.
 
     Raises:
-        LaunchError: The script cannot be run, or its output is invalid.
+        LaunchError: The discovery script cannot be run, or its output is invalid.
     """
     if namespace.host_discovery_script is not None:
         found = ScriptRun(namespace.host_discovery_script, namespace.slots_per_host).finish()
@@ -96,7 +102,7 @@ def _fix(namespace: argparse.Namespace) -> None:
 
 
 def diagnose(settings: LaunchSettings, environ: Mapping[str, str], signals: SignalQueue | None = None) -> Diagnosis:
-    """Return the findings about the hosts of this job.
+    """Check the hosts of this job and return the findings.
 
     Raises:
         AgentError: This machine cannot start an agent.
@@ -117,8 +123,8 @@ def diagnose(settings: LaunchSettings, environ: Mapping[str, str], signals: Sign
 
 
 def reach(settings: LaunchSettings, environ: Mapping[str, str], signals: SignalQueue | None = None) -> list[HostAnswer]:
-    """Start an agent on every host within the start timeout, then end it. Returns one answer per host."""
-    # Start each agent directly, because an unusable host must not hide the hosts that depend on it.
+    """Start an agent on each host, then end it. Return one answer per host, within the start timeout."""
+    # Start each agent directly. If agents started other agents, an unusable host would hide the hosts behind it.
     fleet = make_fleet(dataclasses.replace(settings, ssh_fanout=len(settings.slots)), environ)
     failures: dict[str, str] = {}
     seconds: dict[str, float] = {}
@@ -169,18 +175,18 @@ def _wait(fleet: Fleet, deadline: float, signals: SignalQueue | None) -> list[Tr
 
 
 def _ignore(agent: Agent, report: Report) -> None:
-    """Ignore a report. Without a job, agents send only their `Hello`."""
+    """Ignore the report of an agent. Without a job, agents send nothing but Hello messages."""
 
 
 def _without_ranks(text: str, agent: Agent) -> str:
-    """Return the text without its prefix `host a (ranks 0-3)`, because the table shows that."""
+    """Remove the prefix `host a (ranks 0-3)` from the text, because the table shows this information."""
     return text.removeprefix(f"host {agent.host} ({agent.ranks})").removeprefix(":").strip()
 
 
 def _examine(
     settings: LaunchSettings, environ: Mapping[str, str], names: Sequence[str], signals: SignalQueue | None
 ) -> tuple[dict[int, HostReport], str]:
-    """Return one report per host, keyed by the rank of its probe, and the error of the job itself."""
+    """Run the probes, and return their reports by rank. The second value is the job's own error, or an empty string."""
     python = {slot.hostname: slot.python for slot in settings.slots}
     available = [hosts.Host(name, 1, python[name]) for name in names]
     slots: list[Slot] = hosts.assign(available, len(names))

@@ -1,6 +1,6 @@
-"""Findings about hosts. Every check is a pure function from answers to findings.
+"""Findings about hosts. Each check is a pure function from the hosts' answers to findings.
 
-A check that finds no problem returns at most one finding for each host.
+A check that finds no problem returns at most one finding per host.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from horovod.runner.base.frameworks import usable
 from horovod.runner.doctor import container, devices, mpi
 from horovod.runner.doctor.report import FAIL, OK, WARN, Finding, HostAnswer, HostReport, Measured
 
-SLOW_CONNECT = 5.0  # Seconds above which connecting to a host counts as slow.
-CLOCK_TOLERANCE = 2.0  # Seconds by which clocks may differ.
-LOW_MEMORY = 0.05  # Fraction of the memory that should be available.
+SLOW_CONNECT = 5.0  # A host is reported as slow if connecting to it takes more than SLOW_CONNECT seconds.
+CLOCK_TOLERANCE = 2.0  # Clocks that differ by more than CLOCK_TOLERANCE seconds are reported.
+LOW_MEMORY = 0.05  # A host is reported if less than this fraction of its memory is available.
 LOW_PROCESSES = 2048
 SLOW_GIGABITS = 0.5
-# Fraction of an interface's nominal speed that one stream must reach. Only interfaces up to TRUSTED_MEGABITS count.
+# A stream must reach at least SLOW_PART of its interface's nominal speed. Interfaces above TRUSTED_MEGABITS Mbit/s are
+# not checked.
 SLOW_PART = 0.25
 TRUSTED_MEGABITS = 10000
 SLOW_ROUND_TRIP_US = 1000.0
@@ -30,7 +31,7 @@ FIREWALL = (
 
 
 def judge(answers: Sequence[HostAnswer]) -> list[Finding]:
-    """Return all findings, in the order of the checks."""
+    """Run all checks, and return their findings in order."""
     return [finding for check in CHECKS for finding in check(answers)]
 
 
@@ -41,7 +42,7 @@ def _reports(answers: Sequence[HostAnswer]) -> Iterator[tuple[HostAnswer, HostRe
 
 
 def connection(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
-    """Check that an agent has answered on each host, and how long that took."""
+    """Check that the agent on each host has answered, and report slow answers."""
     for each in answers:
         if each.failure:
             what, _, advice = each.failure.partition("\n")
@@ -61,7 +62,7 @@ def connection(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
 
 
 def versions(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
-    """Compare the Python versions. Different versions of horovod are found before these checks."""
+    """Check that all hosts have the same Python version. Different versions of horovod are detected earlier."""
     found = {answer.host: ".".join(report.python.split(".")[:2]) for answer, report in _reports(answers)}
     yield from _compare(
         "Python",
@@ -72,7 +73,7 @@ def versions(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
 
 
 def frameworks(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
-    """Check that all hosts have the same versions of the same frameworks."""
+    """Check that all hosts have the same frameworks in the same versions."""
     names = sorted({name for _, report in _reports(answers) for name in report.frameworks})
     if any(answer.report for answer in answers) and not usable(names):
         what = "no usable framework is installed"
@@ -83,7 +84,7 @@ def frameworks(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
 
 
 def _compare(check: str, found: dict[str, str], advice: str) -> Iterator[Finding]:
-    """Yield a warning if the values differ between hosts."""
+    """Yield a warning if the values in `found` differ between hosts."""
     if len(set(found.values())) > 1:
         texts = [
             f"{value} on {_list([h for h, v in found.items() if v == value])}" for value in sorted(set(found.values()))
@@ -98,7 +99,7 @@ def _list(names: Sequence[str]) -> str:
 
 
 def engine(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
-    """Check that the native engine can be loaded and can encrypt."""
+    """Check that each host can load the native engine and encrypt connections."""
     for answer, report in _reports(answers):
         if report.engine_error:
             yield Finding(
@@ -121,7 +122,7 @@ def engine(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
 
 
 def processors(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
-    """Check that there are enough cores for the ranks, and that no other load uses them."""
+    """Check that each host has enough cores for its ranks and no other load."""
     for answer, report in _reports(answers):
         usable = report.cores if report.quota is None else min(report.cores, report.quota)
         if answer.slots > usable:
@@ -146,7 +147,7 @@ def processors(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
 
 
 def memory(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
-    """Check that ranks can share memory, and that enough memory is free."""
+    """Check that the ranks of a host can share memory, and that enough memory is available."""
     for answer, report in _reports(answers):
         if report.memfd_error:
             yield Finding(
@@ -166,7 +167,7 @@ def memory(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
 
 
 def limits(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
-    """Check the limits on processes and on descriptors. Each rank is connected to all others."""
+    """Check the limits on processes and file descriptors. Each rank needs a connection to every other rank."""
     ranks = sum(answer.slots for answer in answers)
     needed = 256 + 4 * ranks
     for answer, report in _reports(answers):
@@ -192,7 +193,7 @@ def limits(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
 
 
 def clocks(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
-    """Check the clocks, because times in logs and of files should be comparable."""
+    """Check that the hosts' clocks agree, so that times in logs and of files are comparable."""
     for answer, _ in _reports(answers):
         if abs(answer.clock_offset) > CLOCK_TOLERANCE:
             way = "ahead of" if answer.clock_offset > 0 else "behind"
@@ -203,7 +204,7 @@ def clocks(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
 
 
 def interfaces(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
-    """Check that hosts have a network, and that its interfaces use the same packet size (MTU)."""
+    """Check that each host has a network interface, and that all hosts on a network use the same MTU."""
     if len(answers) < 2:
         return
     sizes: dict[str, dict[str, int]] = {}
@@ -227,7 +228,7 @@ def interfaces(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
 
 
 def reachability(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
-    """Check that each pair of hosts can connect. One direction suffices, but both are better."""
+    """Check that each pair of hosts can connect. One direction suffices, but both directions are faster."""
     known = [answer for answer, _ in _reports(answers)]
     for i, one in enumerate(known):
         for other in known[i + 1 :]:
@@ -265,7 +266,7 @@ def _between(one: HostAnswer, other: HostAnswer) -> Iterator[Finding]:
 
 
 def _gets_through(answer: HostAnswer, peer: HostAnswer) -> bool | None:
-    """Return True if the peer can be reached through a selected interface. Returns None if this was not tried."""
+    """Return True if the host can connect to its peer over a selected interface, or None if this was not tried."""
     assert answer.report is not None
     if answer.report.pairs_error:
         return None
@@ -282,7 +283,7 @@ def _outcomes(answer: HostAnswer, peer: HostAnswer) -> str:
 
 
 def speeds(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
-    """Report the speeds that were measured between hosts."""
+    """Report the network speeds that were measured between hosts."""
     known = {answer.rank: answer for answer, _ in _reports(answers)}
     for answer, report in _reports(answers):
         for each in report.measured:
@@ -307,7 +308,7 @@ def _speed(answer: HostAnswer, other: HostAnswer, report: HostReport, each: Meas
 
 
 def _nominal(report: HostReport, each: Measured) -> int:
-    """Return the nominal Mbit/s of the interface used; 0 if it is unknown, not physical or too fast to compare."""
+    """Return the nominal speed of the interface in Mbit/s, or 0 if no comparison with it makes sense."""
     for interface in report.interfaces:
         if interface.name == each.interface and interface.physical and interface.speed <= TRUSTED_MEGABITS:
             return interface.speed

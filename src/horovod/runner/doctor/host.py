@@ -1,4 +1,4 @@
-"""Facts about this host. No function raises; the report contains the reasons why a fact is unknown."""
+"""Facts about this host. If a fact is unknown, the report contains the reason instead of an exception."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ LIMITS = {
     "memlock": resource.RLIMIT_MEMLOCK,
     "fsize": resource.RLIMIT_FSIZE,
 }
-SEGMENT = 64 << 20  # bytes of shared memory that a small job needs on a host
+SEGMENT = 64 << 20  # shared memory that a small job needs on each host (bytes)
 
 
 def examine() -> HostReport:
-    """Return the facts that can be found without connecting to other hosts."""
+    """Examine this host without connecting to other hosts."""
     engine_error, ciphers = _engine()
     memory = _memory()
     return HostReport(
@@ -56,12 +56,12 @@ def examine() -> HostReport:
 
 
 def _engine() -> tuple[str, list[str]]:
-    """Return why the engine cannot be loaded (empty if it can), and its ciphers for connections."""
+    """Return the reason why the engine cannot be loaded or an empty string, and the engine's ciphers."""
     try:
         from horovod.common.security import cipher
 
         return "", list(cipher.available())
-    except Exception as error:  # a broken installation can raise any exception
+    except Exception as error:  # A broken installation can raise any exception.
         return f"{type(error).__name__}: {error}"[:4000], []
 
 
@@ -81,7 +81,10 @@ def _interfaces() -> list[Interface]:
 
 
 def _memory() -> tuple[int, int]:
-    """Return total and available bytes of memory: the machine's, or the container's share if that is less."""
+    """Return the total and available memory in bytes.
+
+    A container's limit counts if it is lower than the machine's memory.
+    """
     machine, room = _meminfo(), cgroups.memory()
     total, free = machine.get("MemTotal", -1), machine.get("MemAvailable", -1)
     return (total, free) if room is None else (min(total, room.limit), min(free, room.free))
@@ -97,7 +100,7 @@ def _meminfo() -> dict[str, int]:
 
 
 def _memfd_error(size: int) -> str:
-    """Return the reason why ranks on this host cannot share memory, or an empty string."""
+    """Return the reason why ranks on this host cannot share memory, or an empty string if they can."""
     try:
         fd = descriptors.create_memory_file("horovod-doctor")
     except descriptors.MemoryFileError as error:
@@ -116,4 +119,4 @@ def _free(path: str) -> int:
         stat = os.statvfs(path)
     except OSError:
         return -1
-    return stat.f_bavail * stat.f_frsize if stat.f_blocks else -1  # 0 means a tmpfs without limit
+    return stat.f_bavail * stat.f_frsize if stat.f_blocks else -1  # A size of 0 means a tmpfs without a limit.

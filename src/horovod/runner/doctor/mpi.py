@@ -1,4 +1,4 @@
-"""MPI library of a host, which can carry a job (docs/mpi.md): its facts, findings and table cell."""
+"""MPI library of a host, which can start and connect a job's ranks (docs/mpi.md), and findings about it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LOW = ("MPI_THREAD_SINGLE", "MPI_THREAD_FUNNELED")
 
 
 def examine(environ: Mapping[str, str] = os.environ) -> MpiReport:
-    """Return the facts about this host's MPI, which a separate process initializes. Does not raise."""
+    """Examine the MPI library of this host. A separate process initializes it. The function raises no exceptions."""
     try:
         one_thread = bool(BY_NAME[_THREADS].parse(environ.get(_THREADS, "")))
         library = mpi_libraries.find_for_launch(environ)
@@ -37,7 +37,7 @@ def examine(environ: Mapping[str, str] = os.environ) -> MpiReport:
 
 
 def check(answers: Sequence[HostAnswer]) -> Iterator[Finding]:
-    """Check that MPI works where it is installed, and that all hosts have the same."""
+    """Check that MPI works on each host that has it, and that all hosts have the same version."""
     reports = {answer.host: answer.report.mpi for answer in answers if answer.report is not None}
     for host, report in reports.items():
         yield from _of_host(host, report)
@@ -63,7 +63,7 @@ def _of_host(host: str, report: MpiReport) -> Iterator[Finding]:
 
 
 def where_wanted(environ: Mapping[str, str], answers: Sequence[HostAnswer]) -> Iterator[Finding]:
-    """Check that MPI is installed if the launcher's environment selects MPI for the job."""
+    """Check that each host has MPI if the launcher's environment selects MPI for the job."""
     if environ.get(_OPERATIONS, "").strip().lower() != "mpi":
         return
     for answer in answers:
@@ -74,7 +74,7 @@ def where_wanted(environ: Mapping[str, str], answers: Sequence[HostAnswer]) -> I
 
 
 def shown(report: MpiReport) -> str:
-    """Return the text for the table: the library that would be used, and whether it works."""
+    """Describe the MPI library for the table: its name, and whether it works."""
     if not report.path:
         return "-"
     level = "one thread" if report.one_thread else report.level

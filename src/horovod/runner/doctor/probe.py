@@ -1,6 +1,6 @@
 """Program that the doctor runs as the only worker on each host. It writes a HostReport to its result file.
 
-This process has the environment, limits and cores that a training script would have.
+The program has the same environment, limits and cores as a training script.
 """
 
 from __future__ import annotations
@@ -32,29 +32,34 @@ from horovod.runner.agent.workers import RESULT_FD
 from horovod.runner.doctor import host
 from horovod.runner.doctor.report import HostReport, Measured, Tried
 
-# Network checks between two hosts: which addresses lead to the right rank, latency and throughput.
-#
-# Every connection begins with the handshake that the job's links use (common/security/auth.py), so only ranks of this
-# job can take part.
+# Each connection begins with the same handshake as the connections of a job (common/security/auth.py). So only ranks of
+# this job can take part.
 
-REACH, MEASURE = 100, 101  # purposes of these connections in the handshake; the job's links use smaller numbers
+# Purposes of the probe's connections in the handshake. The connections of a job use smaller numbers.
+REACH, MEASURE = 100, 101
 EPOCH = 1
-REACH_SECONDS = 2.0  # Seconds until an address counts as unreachable. The job's links try others after 0.25 s.
-ANSWER_SECONDS = 10.0  # Seconds for the handshake after a peer has accepted the connection, because it may be busy.
-STALL_SECONDS = 10.0  # Seconds without progress after which a measurement fails.
+# An address counts as unreachable after REACH_SECONDS. Ranks of a job already try other addresses after 0.25 s.
+REACH_SECONDS = 2.0
+ANSWER_SECONDS = 10.0  # Time limit for a handshake (s). It is long, because the peer can be busy.
+STALL_SECONDS = 10.0  # A measurement fails after STALL_SECONDS without progress.
 ECHOES = 100
 STREAM_SECONDS = 0.3
 PIECE = 256 << 10
-_COUNTED = struct.Struct("!Qd")  # bytes, seconds
+_COUNTED = struct.Struct("!Qd")  # number of bytes (unsigned 64-bit), duration in seconds (double)
 _THREADS = 32
 _MOST = 4 * _THREADS  # Maximum number of connections to a listener.
-_GRACE = 1.0  # Minimum seconds that each connection has for its handshake, even under heavy load.
+_GRACE = 1.0  # Each connection has at least _GRACE seconds for its handshake, even under heavy load.
 
 
 def rounds(count: int, most: int) -> list[list[tuple[int, int]]]:
-    """Return rounds of disjoint pairs (i, j), i < j, in which ranks 0 to count - 1 meet.
+    """Arrange the pairs of ranks in rounds, so that each rank belongs to at most one pair per round.
 
-    There are at most `most` rounds. If that suffices, every two ranks meet once (circle method of tournaments).
+    Each pair (i, j) has i < j. If `most` rounds suffice, each pair of ranks occurs exactly once, as in a round-robin
+    tournament.
+
+    Args:
+        count: Number of ranks.
+        most: Maximum number of rounds.
     """
     ring = list(range(count)) if count % 2 == 0 else [*range(count), -1]
     made = []
@@ -67,7 +72,7 @@ def rounds(count: int, most: int) -> list[list[tuple[int, int]]]:
 
 
 class Server:
-    """Server that answers the other ranks on all listeners until it is closed."""
+    """Server that answers the connections of other ranks on all listeners until it is closed."""
 
     def __init__(self, listeners: Listeners, key: bytes, rank: int) -> None:
         self._listeners = listeners
@@ -91,7 +96,7 @@ class Server:
 
 
 def dial(endpoint: Endpoint, key: bytes, purpose: int, rank: int, peer: int) -> socket.socket:
-    """Connect to a rank and return the authenticated connection. Raises OSError or AuthError."""
+    """Connect to a rank, and return the authenticated socket. Raises OSError or AuthError."""
     sock = socket.create_connection((endpoint.address, endpoint.port), timeout=REACH_SECONDS)
     try:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -103,7 +108,7 @@ def dial(endpoint: Endpoint, key: bytes, purpose: int, rank: int, peer: int) -> 
 
 
 def try_all(targets: Sequence[tuple[int, Endpoint]], key: bytes, rank: int) -> list[Tried]:
-    """Try every (peer, endpoint) in parallel, and return the results in the same order."""
+    """Try to connect to each (peer, endpoint) in parallel, and return the results in the same order."""
 
     def one(target: tuple[int, Endpoint]) -> Tried:
         peer, endpoint = target
@@ -119,7 +124,7 @@ def try_all(targets: Sequence[tuple[int, Endpoint]], key: bytes, rank: int) -> l
 
 
 def describe(error: Exception) -> str:
-    """Return a short description of why a connection failed."""
+    """Return a short explanation why a connection failed."""
     if isinstance(error, AuthError):
         return "another process answers"
     if isinstance(error, ConnectionRefusedError):
@@ -130,7 +135,7 @@ def describe(error: Exception) -> str:
 
 
 def measure(endpoint: Endpoint, key: bytes, rank: int, peer: int) -> Measured:
-    """Measure the median round trip of small messages, then the throughput of one stream during `STREAM_SECONDS`."""
+    """Measure the median round trip of small messages, and the throughput of one stream."""
     stage = "connecting"
     try:
         with dial(endpoint, key, MEASURE, rank, peer) as sock:
@@ -157,20 +162,20 @@ def _echo(sock: socket.socket) -> float:
 
 
 def _stream(sock: socket.socket) -> float:
-    """Send for `STREAM_SECONDS` and return the gigabits per second that the receiver counted."""
+    """Send data for STREAM_SECONDS, and return the throughput in Gbit/s that the receiver measured."""
     piece = memoryview(bytearray(PIECE))
     end = time.perf_counter() + STREAM_SECONDS
     while time.perf_counter() < end:
         rest = piece
         while rest:
-            rest = rest[sock.send(rest) :]  # the timeout of `sendall` would cover all of the data
+            rest = rest[sock.send(rest) :]  # `sendall` would apply the timeout to the whole piece.
     sock.shutdown(socket.SHUT_WR)
     count, seconds = _COUNTED.unpack(_receive(sock, _COUNTED.size))
     return float(count * 8 / max(seconds, 1e-9) / 1e9)
 
 
 def serve_measurement(sock: socket.socket) -> None:
-    """Serve the other side of `measure` on this connection."""
+    """Answer the messages of `measure` on a connection from another rank."""
     sock.settimeout(STALL_SECONDS)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     for _ in range(ECHOES):
@@ -193,19 +198,19 @@ def _receive(sock: socket.socket, size: int) -> bytes:
     return data
 
 
-ROUNDS = 7  # rounds of measurements between pairs; enough for all pairs of up to 8 hosts
+ROUNDS = 7  # Number of rounds in which pairs of hosts measure their speed. It suffices for all pairs of up to 8 hosts.
 MEET_SECONDS = 30.0
 
 
 class _Meeting(msgspec.Struct, array_like=True):
-    """Message that each rank sends to all others before the checks."""
+    """Message that each rank sends to all other ranks before the checks."""
 
     network: str
     endpoints: list[Endpoint]
 
 
 def main() -> None:
-    """Check this host and its network, then write the report."""
+    """Check this host and its network, and write the report to the result file."""
     fd = int(os.environb.pop(RESULT_FD))
     report = host.examine()
     env = WorkerEnv.from_environ()
@@ -224,7 +229,7 @@ def _with_network(report: HostReport, env: WorkerEnv) -> HostReport:
     job_key = env.job_key()
     key = derive_key(job_key, "doctor")
     ports = parse_ports(os.environ.get("HOROVOD_PORT_RANGE", "").strip())
-    # Check all interfaces, even if the user has selected one, because another one may solve the problem.
+    # Check all interfaces even if the user selected one, because another interface might solve a problem.
     listeners = Listeners(to_listen(report.interfaces, "", alone=False), 64, ports)
     server = Server(listeners, key, env.rank)
     try:
@@ -260,7 +265,10 @@ def _try(peers: list[_Meeting], key: bytes, rank: int) -> list[Tried]:
 def _measure(
     pair: tuple[int, int], rank: int, peers: list[_Meeting], tried: list[list[Tried]], key: bytes
 ) -> list[Measured]:
-    """Measure the connection of two ranks if it is this rank's turn: the lower rank, unless it cannot connect."""
+    """Measure the speed of a connection between two ranks, or return an empty list if the other rank measures it.
+
+    The lower rank measures, unless only the higher rank can connect.
+    """
     wanted = parse_names(os.environ.get("HOROVOD_GLOO_IFACE", ""))
     for source, target in (pair, pair[::-1]):
         good = [each for each in tried[source] if each.peer == target and not each.outcome]

@@ -1,4 +1,4 @@
-"""Report of the doctor's probe on one host, and the launcher's diagnosis from these reports."""
+"""Report of the doctor's probe on one host, and the diagnosis that the launcher makes from all reports."""
 
 from __future__ import annotations
 
@@ -18,7 +18,14 @@ _Texts = Annotated[list[_Text], msgspec.Meta(max_length=1024)]
 
 
 class Tried(msgspec.Struct, frozen=True):
-    """Attempt to connect to an address of another rank. `outcome` is empty if it succeeded, else the error."""
+    """Result of an attempt to connect to an address of another rank.
+
+    Attributes:
+        peer: Rank to which the connection was attempted.
+        address: Address of this rank.
+        interface: Name of the local network interface.
+        outcome: Error, or an empty string if the connection was established.
+    """
 
     peer: int
     address: _Text
@@ -27,13 +34,22 @@ class Tried(msgspec.Struct, frozen=True):
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """Measured speed of a connection to another rank. `error` says why there is no result."""
+    """Measured speed of a connection to another rank.
+
+    Attributes:
+        peer: Rank at the other end.
+        address: Address of this rank.
+        interface: Name of the local network interface.
+        round_trip_us: Median round trip of a small message in microseconds.
+        gigabits: Throughput of one stream to this rank in Gbit/s.
+        error: Reason why the measurement failed, or an empty string.
+    """
 
     peer: int
     address: _Text
     interface: _Text
     round_trip_us: float = 0.0
-    gigabits: float = 0.0  # throughput of one stream in this direction, in Gbit/s
+    gigabits: float = 0.0
     error: _Text = ""
 
 
@@ -45,106 +61,201 @@ class Place(msgspec.Struct, frozen=True):
 
 
 class DeviceReport(msgspec.Struct, frozen=True):
-    """GPUs of one host, and the software that ranks need for them. Empty strings mean "absent" or "no error"."""
+    """GPUs of one host, and the software that ranks need for them. Empty strings mean "absent" or "no error".
+
+    Attributes:
+        survey: Facts about the GPUs, from the driver.
+        usable: Entries of CUDA_VISIBLE_DEVICES that the agent can assign to workers.
+        variable: CUDA_VISIBLE_DEVICES of a worker on this host, or None.
+        places: CPUs and network cards near each GPU, in the order of the GPUs.
+        hardware: PCI addresses of the GPUs by vendor. They are known even without a driver.
+        driver: Name or path of the CUDA driver library.
+        driver_error: Reason why this library cannot be loaded.
+        cuda_error: Reason why CUDA cannot be initialized.
+        ipc_error: Reason why processes cannot share GPU memory.
+        jit: Path of the library with which the driver compiles Horovod's kernels.
+        cache: Folder in which the driver caches compiled kernels.
+        cache_error: Reason why the driver cannot use this folder.
+        torch_cuda: CUDA version for which PyTorch was built.
+        nccl: Path of the NCCL library.
+        nccl_source: Place where the NCCL library was found.
+        nccl_version: Version code of NCCL, or 0.
+        nccl_error: Reason why NCCL cannot be used.
+        nccl_packages: Versions of the installed packages that contain NCCL, by name.
+        nvtx: Path of the NVTX library.
+        mps: Folder of the pipes of the MPS daemon, which lets processes share a GPU.
+        direct: Feature that lets network cards access GPU memory.
+        ports: InfiniBand and RoCE ports of the host.
+    """
 
     survey: Survey
-    usable: _Texts = []  # Entries of CUDA_VISIBLE_DEVICES that a worker can be given.
-    variable: str | None = None  # CUDA_VISIBLE_DEVICES of a worker on this host.
-    places: Annotated[list[Place], msgspec.Meta(max_length=1024)] = []  # One entry for each GPU, in order.
-    hardware: dict[_Text, _Texts] = {}  # PCI addresses of GPUs by vendor, known even without a driver.
-    driver: _Text = ""  # Name or path of the CUDA driver library.
-    driver_error: _Text = ""  # Reason why the library cannot be loaded.
-    cuda_error: _Text = ""  # Reason why CUDA does not start.
-    ipc_error: _Text = ""  # Reason why processes cannot share GPU memory.
-    jit: _Text = ""  # Path of the library that compiles Horovod's kernels for a GPU.
-    cache: _Text = ""  # Folder of compiled kernels.
+    usable: _Texts = []
+    variable: str | None = None
+    places: Annotated[list[Place], msgspec.Meta(max_length=1024)] = []
+    hardware: dict[_Text, _Texts] = {}
+    driver: _Text = ""
+    driver_error: _Text = ""
+    cuda_error: _Text = ""
+    ipc_error: _Text = ""
+    jit: _Text = ""
+    cache: _Text = ""
     cache_error: _Text = ""
-    torch_cuda: _Text = ""  # CUDA version for which PyTorch was built.
-    nccl: _Text = ""  # Path of the NCCL library.
+    torch_cuda: _Text = ""
+    nccl: _Text = ""
     nccl_source: _Text = ""
     nccl_version: int = 0
     nccl_error: _Text = ""
     nccl_packages: dict[_Text, _Text] = {}
     nvtx: _Text = ""
-    mps: _Text = ""  # Folder with the pipes of the MPS daemon, which lets processes share a GPU.
-    direct: _Text = ""  # Feature that lets network cards access GPU memory.
+    mps: _Text = ""
+    direct: _Text = ""
     ports: Annotated[list[Port], msgspec.Meta(max_length=1024)] = []
 
 
 class MpiReport(msgspec.Struct, frozen=True):
-    """MPI that can carry a job on this host. Empty strings mean "absent" or "no error"."""
+    """MPI library of one host. Empty strings mean "absent" or "no error".
+
+    Attributes:
+        path: Path of the library.
+        source: Place where the library was found.
+        missing: Reason why no library was found.
+        version: Version of the library.
+        abi: MPI implementation with whose ABI the library is compatible.
+        level: Thread support level that the library provides.
+        error: Reason why the library cannot be used.
+        one_thread: True if HOROVOD_MPI_THREADS_DISABLE is set.
+    """
 
     path: _Text = ""
-    source: _Text = ""  # Place where the library was found.
-    missing: _Text = ""  # Reason why no library was found.
+    source: _Text = ""
+    missing: _Text = ""
     version: _Text = ""
-    abi: _Text = ""  # Implementation whose ABI the library has.
-    level: _Text = ""  # Thread support level that the library provides.
-    error: _Text = ""  # Reason why the library cannot be used.
-    one_thread: bool = False  # True if HOROVOD_MPI_THREADS_DISABLE is set.
+    abi: _Text = ""
+    level: _Text = ""
+    error: _Text = ""
+    one_thread: bool = False
 
 
 class ContainerReport(msgspec.Struct, frozen=True):
-    """Limits of a container or another limited group of processes. -1 means no limit or unknown."""
+    """Limits of a container, or of another restricted group of processes. -1 means no limit or an unknown one.
 
-    kind: _Text = ""  # "docker", "podman", ...; empty if no container is detected.
-    memory_limit: int = -1  # Memory limit in bytes.
-    tasks_limit: int = -1  # Maximum number of processes and threads.
+    Attributes:
+        kind: Container runtime, such as "docker". Empty if no container is detected.
+        memory_limit: Memory limit in bytes.
+        tasks_limit: Maximum number of processes and threads.
+        tasks_free: Number of processes and threads that can still be started.
+        shm: Size of /dev/shm in bytes.
+        shm_error: Reason why programs cannot write to /dev/shm.
+        machine: Identity of the running kernel. It is equal for all containers on a machine.
+        spaces: Identities of the "ipc", "pid" and "mnt" namespaces.
+    """
+
+    kind: _Text = ""
+    memory_limit: int = -1
+    tasks_limit: int = -1
     tasks_free: int = -1
-    shm: int = -1  # Size in bytes of the file system at /dev/shm.
-    shm_error: _Text = ""  # Reason why programs cannot write to /dev/shm.
-    machine: _Text = ""  # Identity of the running kernel, equal for all containers on it.
-    spaces: dict[_Text, _Text] = {}  # Identity of each namespace: "ipc", "pid", "mnt".
+    shm: int = -1
+    shm_error: _Text = ""
+    machine: _Text = ""
+    spaces: dict[_Text, _Text] = {}
 
 
 class HostReport(msgspec.Struct, frozen=True):
-    """Facts about one host, as a worker there sees it. Sizes are in bytes; -1 means no limit or an unknown size."""
+    """Facts about one host, as a worker on this host sees them. -1 means no limit or an unknown size.
+
+    Attributes:
+        version: Version of horovod.
+        python: Version of Python.
+        executable: Path of the Python interpreter.
+        kernel: Version of the Linux kernel.
+        engine_error: Reason why horovod._core cannot be loaded, or an empty string.
+        ciphers: Ciphers with which the engine can encrypt connections.
+        frameworks: Versions of the installed frameworks, by package name.
+        interfaces: Network interfaces of the host.
+        wanted_interfaces: Value of HOROVOD_GLOO_IFACE.
+        cores: Number of cores on which a worker can run.
+        all_cores: Number of cores of the host.
+        quota: Number of cores that the container can use, or None for no limit.
+        load: Load average of the last minute.
+        memory: Total memory of the machine or container in bytes.
+        memory_available: Available memory in bytes.
+        memfd_error: Reason why ranks cannot share memory, or an empty string.
+        shm_free: Free space in /dev/shm in bytes, or -1 if /dev/shm does not exist.
+        limits: Soft and hard resource limits by name.
+        devices: GPUs and their software.
+        mpi: MPI library.
+        container: Limits of the container.
+        tried: Attempts to connect to other ranks.
+        measured: Speeds of connections to other ranks.
+        pairs_error: Reason why the network was not checked completely, or an empty string.
+    """
 
     version: _Text
     python: _Text
     executable: _Text
     kernel: _Text
-    engine_error: _Text  # reason why horovod._core cannot be loaded
+    engine_error: _Text
     ciphers: _Texts
-    frameworks: dict[_Text, _Text]  # version of each distribution
+    frameworks: dict[_Text, _Text]
     interfaces: Annotated[list[Interface], msgspec.Meta(max_length=4096)]
-    wanted_interfaces: _Text  # Value of HOROVOD_GLOO_IFACE.
-    cores: int  # Number of cores that a worker may run on.
+    wanted_interfaces: _Text
+    cores: int
     all_cores: int
-    quota: float | None  # Number of cores that the container may use.
-    load: float  # Load average of the last minute.
-    memory: int  # Total memory in bytes, of the machine or of the container.
+    quota: float | None
+    load: float
+    memory: int
     memory_available: int
     memfd_error: _Text
-    shm_free: int  # Bytes free in /dev/shm; -1 if it does not exist.
-    limits: dict[_Text, tuple[int, int]]  # (soft, hard) resource limits by name.
+    shm_free: int
+    limits: dict[_Text, tuple[int, int]]
     devices: DeviceReport
     mpi: MpiReport = MpiReport()
     container: ContainerReport = ContainerReport()
     tried: Annotated[list[Tried], msgspec.Meta(max_length=65536)] = []
     measured: Annotated[list[Measured], msgspec.Meta(max_length=65536)] = []
-    pairs_error: _Text = ""  # reason why the network was not checked completely
+    pairs_error: _Text = ""
 
 
 @dataclass(frozen=True)
 class HostAnswer:
-    """One requested host and its answer."""
+    """Host that the user requested, and its answer.
+
+    Attributes:
+        host: Name of the host.
+        slots: Number of ranks on the host.
+        remote: True if the host is not this machine.
+        connect_seconds: Seconds until the agent on the host answered.
+        clock_offset: Seconds by which the host's clock is ahead of the launcher's clock.
+        failure: Reason why no agent answered, or an empty string. Further lines give advice.
+        gpus_each: Number of GPUs for each worker (--gpus-per-worker), or 0.
+        visible_devices: CUDA_VISIBLE_DEVICES of the agent, or None. It limits the GPUs that workers can use.
+        rank: Rank of the probe on this host, or -1.
+        report: Report of this probe, or None.
+    """
 
     host: str
     slots: int
     remote: bool = False
     connect_seconds: float = 0.0
-    clock_offset: float = 0.0  # Seconds by which the host's clock is ahead of the launcher's.
-    failure: str = ""  # Reason why no agent answered; lines after the first give advice.
-    gpus_each: int = 0  # GPUs for each worker (--gpus-per-worker).
-    visible_devices: str | None = None  # CUDA_VISIBLE_DEVICES of the agent, which limits these GPUs.
-    rank: int = -1  # Rank of the probe on this host, as used in reports.
+    clock_offset: float = 0.0
+    failure: str = ""
+    gpus_each: int = 0
+    visible_devices: str | None = None
+    rank: int = -1
     report: HostReport | None = None
 
 
 @dataclass(frozen=True)
 class Finding:
-    """Result of one check. `level` is OK, WARN or FAIL; `host` is empty if it concerns several hosts."""
+    """Result of one check.
+
+    Attributes:
+        level: OK, WARN or FAIL.
+        check: Name of the check.
+        host: Host to which the result applies, or an empty string for several hosts.
+        text: Description of the result.
+        advice: Advice how to solve the problem, or an empty string.
+    """
 
     level: str
     check: str
@@ -155,12 +266,12 @@ class Finding:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Answers of the hosts, and all findings about them."""
+    """Answers of all hosts, and the findings of all checks."""
 
     answers: list[HostAnswer]
     findings: list[Finding] = field(default_factory=list)
 
     @property
     def healthy(self) -> bool:
-        """True if no check has failed."""
+        """True if no check has failed. Warnings are ignored."""
         return not any(finding.level == FAIL for finding in self.findings)

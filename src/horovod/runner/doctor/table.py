@@ -1,4 +1,4 @@
-"""Text output of a diagnosis: tables of hosts, GPUs and connections, and the findings with advice."""
+"""Text form of a diagnosis, with tables of hosts, GPUs and connections, and all findings."""
 
 from __future__ import annotations
 
@@ -13,13 +13,11 @@ from horovod.runner.base import frameworks
 from horovod.runner.doctor import container, mpi
 from horovod.runner.doctor.report import FAIL, OK, WARN, DeviceReport, Diagnosis, Finding, HostAnswer, HostReport, Place
 
-# Tables of GPUs: one line per host in the table of hosts, and below it one row per GPU.
-
-MOST = 64  # maximum number of GPUs listed
+MOST = 64  # The table lists at most MOST GPUs.
 
 
 def gpu_count(report: DeviceReport) -> str:
-    """Return text such as `8 (H200)` or `4 of 8 (H200)`."""
+    """Describe the number and model of the usable GPUs, such as `8 (H200)` or `4 of 8 (H200)`."""
     found = report.survey.gpus
     if not found:
         notes = {"NVIDIA": "without a driver that works", "AMD": "of AMD, which are not looked into"}
@@ -34,7 +32,7 @@ def gpu_count(report: DeviceReport) -> str:
 
 
 def driver(report: DeviceReport) -> str:
-    """Return text such as `580.82.07, CUDA 13.0, MPS in ...`."""
+    """Describe the GPU driver, such as `580.82.07, CUDA 13.0, MPS in ...`."""
     if not report.survey.driver:
         return NOTHING
     parts = [report.survey.driver, f"CUDA {report.survey.cuda or 'unknown'}"]
@@ -44,7 +42,7 @@ def driver(report: DeviceReport) -> str:
 
 
 def nccl(report: DeviceReport) -> str:
-    """Return text such as `2.28.9 (nvidia-nccl-cu13: /usr/.../libnccl.so.2)`."""
+    """Describe the NCCL library, such as `2.28.9 (nvidia-nccl-cu13: /usr/.../libnccl.so.2)`."""
     if not report.nccl:
         return "none"
     version = text_of(report.nccl_version) if report.nccl_version else "unknown version"
@@ -53,7 +51,7 @@ def nccl(report: DeviceReport) -> str:
 
 
 def direct(report: DeviceReport) -> str:
-    """Return text such as `mlx5_0 400 Gb/sec, mlx5_1 down; GPUDirect by nvidia_peermem`."""
+    """Describe the host's network cards, such as `mlx5_0 400 Gb/sec, mlx5_1 down; GPUDirect by nvidia_peermem`."""
     if not report.ports:
         return NOTHING
     ports = [f"{port.device} {port.rate if port.state == 'ACTIVE' else 'down'}" for port in report.ports[:16]]
@@ -61,7 +59,7 @@ def direct(report: DeviceReport) -> str:
 
 
 def listed(answers: Sequence[HostAnswer]) -> list[tuple[str, ...]]:
-    """Return a header and one row for each GPU of all hosts; empty if there are no GPUs."""
+    """Return a table of the GPUs of all hosts, with a header row. It is empty if there are no GPUs."""
     rows = [
         (answer.host, *_row(gpu, place))
         for answer in answers
@@ -91,7 +89,7 @@ def _row(gpu: Gpu, place: Place | None) -> tuple[str, ...]:
 
 
 def _near(gpu: Gpu, place: Place | None) -> str:
-    """Return text such as `CPUs 0-31 (node 0), mlx5_0 (one switch)`."""
+    """Describe the CPUs and network cards near a GPU, such as `CPUs 0-31 (node 0), mlx5_0 (one switch)`."""
     parts = []
     cpus = gpu.cpus or (place.near.cpus if place is not None else [])
     if cpus:
@@ -104,7 +102,10 @@ def _near(gpu: Gpu, place: Place | None) -> str:
 
 
 def between(answers: Sequence[HostAnswer]) -> list[tuple[str, ...]]:
-    """Return the connections between the GPUs of each host, one row per kind; empty if no host has two GPUs."""
+    """Return a table of the connections between the GPUs of each host, with one row per kind of connection.
+
+    The table is empty if no host has two GPUs.
+    """
     rows = [
         (answer.host, kind, pairs)
         for answer in answers
@@ -132,10 +133,7 @@ OF_SOME = ("container", "driver", "InfiniBand", "MPI")
 
 
 def show(diagnosis: Diagnosis, width: int) -> str:
-    """Return the complete output.
-
-    `width` is the width of the terminal; hosts become columns if they fit, else sections.
-    """
+    """Format a diagnosis as text. Hosts become columns if they fit into `width` characters, otherwise sections."""
     answers = diagnosis.answers
     parts = [f"horovod {__version__}, {len(answers)} host{'s' if len(answers) != 1 else ''}", ""]
     parts += _hosts(answers, width)
@@ -161,7 +159,7 @@ def _hosts(answers: Sequence[HostAnswer], width: int) -> list[str]:
 
 
 def _sections(names: Sequence[str], rows: Sequence[tuple[str, ...]]) -> list[str]:
-    """Return the lines with values that all hosts share, then the lines of each host."""
+    """Format the values that are equal on all hosts, then the other values of each host."""
     common = [(title, values[0]) for title, *values in rows if len(set(values)) == 1]
     lines = ["on all hosts", *(f"  {line}" for line in _columns(common))] if common else []
     for index, name in enumerate(names):
@@ -188,7 +186,10 @@ def _pairs(answers: Sequence[HostAnswer]) -> Iterator[tuple[str, str, str, str]]
 
 
 def _findings(findings: Sequence[Finding]) -> Iterator[str]:
-    """Yield lines about problems, then the counts. The worst come last, because a terminal shows the end."""
+    """Yield one line per problem, and then the numbers of findings.
+
+    The worst problems come last, where terminals stop.
+    """
     for level in (WARN, FAIL):
         for finding in findings:
             if finding.level == level:
