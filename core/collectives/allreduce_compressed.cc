@@ -60,7 +60,7 @@ class CodedAllreduce {
  private:
   size_t n() const { return static_cast<size_t>(comm_.size); }
 
-  // Encode this rank's contribution. `coded` is ordered by part, then by run.
+  // Encode this rank's contribution. `coded` is ordered by owner, then by run.
   void contribute(std::byte* coded) const {
     for (size_t i = 0; i < n(); ++i) {
       for (const CodedRun& run : runs_) {
@@ -81,7 +81,7 @@ class CodedAllreduce {
     std::memcpy(part.residual + at * sizeof(float), values, some * sizeof(float));
   }
 
-  // Reduce all contributions to this rank's part and encode the result.
+  // Reduce all contributions to this rank's slice and encode the result.
   void reduce(const std::byte* theirs, std::byte* coded) const {
     auto* floats = reinterpret_cast<float*>(comm_.scratch->get(kSlotCodedFloats, n() * kCodedStep * sizeof(float)));
     auto* sources = reinterpret_cast<const std::byte**>(comm_.scratch->get(kSlotSources, n() * sizeof(std::byte*)));
@@ -101,7 +101,7 @@ class CodedAllreduce {
     }
   }
 
-  // Add the result's coding error to the residual, scaled to units of a contribution.
+  // Add the encoding error of the result to the residual, in units of a contribution.
   void keep_rest(const CodedRun& part, size_t at, size_t some, const float* sum, const std::byte* coded) const {
     const double unit = static_cast<double>(scale_.divisor) / scale_.factor;
     if (!std::isfinite(unit)) return;
@@ -143,8 +143,10 @@ class CodedAllreduce {
   const WireFormat format_;
   const Scale& scale_;
   const Parts parts_;
-  std::span<size_t> bytes_;  // Bytes of each rank's part.
-  std::span<size_t> mine_;   // Bytes that each rank sends to this rank: the size of this rank's part.
+  // Encoded bytes of each rank's slice.
+  std::span<size_t> bytes_;
+  // Bytes that each rank sends to this rank: always the size of this rank's slice.
+  std::span<size_t> mine_;
   size_t total_ = 0, before_ = 0;
 };
 
@@ -158,14 +160,13 @@ Status allreduce_compressed(Comm& comm, const Segments& data, std::span<float* c
   return in_batches(data, residuals, [&](std::span<const CodedRun> runs) { return allreduce_coded_runs(comm, runs, format, scale); });
 }
 
-// Compressed allreduce for hosts with several ranks: float32 in shared memory inside the hosts, where bytes are cheap,
-// and coded data only between the hosts. As in allreduce_hierarchical, the members of a host with a local index below
-// comm.slices each own a slice of the host's sum. The members with the same index on all hosts reduce that slice among
-// themselves, here with the compressed algorithm. A slice consists of one part of every tensor, so ownership does not
-// depend on fusion.
+// Compressed allreduce for hosts with several ranks. It uses float32 in shared memory within hosts, where bytes are
+// cheap, and encoded data only between hosts. As in allreduce_hierarchical, each rank of a host with a local index
+// below comm.slices owns a slice of the host's sum. The ranks with the same local index on all hosts reduce their slice
+// with the compressed algorithm. A slice contains one part of every tensor, so ownership does not depend on fusion.
 //
-// Error feedback: every rank adds its residual to its contribution and clears it. The coding error of the host's sum
-// goes to the member that owns the slice.
+// Error feedback: every rank adds its residual to its contribution and clears the residual. The encoding error of the
+// host's sum goes to the rank that owns the slice.
 
 namespace {
 
@@ -203,7 +204,7 @@ class Slices {
   }
 
  private:
-  // The order is slice by slice, and within a slice run by run.
+  // Copy all inputs to `wide`, ordered by slice, then by run.
   void gather_in(float* wide) const {
     for (size_t s = 0; s < parts_.n; ++s) {
       for (const CodedRun& run : runs_) {
@@ -240,7 +241,8 @@ class Slices {
   Comm& local_;
   std::span<const CodedRun> runs_;
   const Parts parts_;
-  std::span<size_t> counts_;  // elements of each local rank's slice
+  // Number of elements in each local rank's slice.
+  std::span<size_t> counts_;
   size_t total_ = 0, before_ = 0;
   std::vector<CodedRun> own_;
 };

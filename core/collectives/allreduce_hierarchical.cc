@@ -1,18 +1,17 @@
-// Hierarchical allreduce: inside the hosts, then between them, then inside again, so that only one copy of the data
-// leaves a host. The data are split into slices, one for each local index that every host has (comm.slices). Each
-// member with such an index reduces its slice for the host through shared memory. The members with the same index on
-// all hosts then reduce that slice between the hosts, with all slices in parallel over separate connections. Finally
-// the slices are gathered inside the host.
+// Hierarchical allreduce: reduce within each host, then between hosts, then gather within each host. Only one copy of
+// the data leaves a host. The data are split into comm.slices slices, one for each local index that exists on every
+// host. Each rank with such an index reduces its slice for the host through shared memory. The ranks with the same
+// index on all hosts then reduce their slice between the hosts. All slices are reduced in parallel over separate
+// connections. Finally, each host gathers the slices.
 //
-// The cost for H hosts with L members each is l(N) + T(H, N / L) + l(N), where l is the cost in shared memory. T is the
-// cost of recursive doubling for small slices, of the pairwise algorithm for few hosts, and of Rabenseifner's algorithm
-// for more hosts if H is a power of two. These three add in the same order, so the choice does not affect the result.
-// Values are added in the canonical order among the members of a host, then among the hosts. The order holds per
-// element, so slices do not affect the result either. 16-bit floats stay in float32 until the last addition, because
-// the hosts' sums must not be rounded before they are added. Only the result of large slices is sent as 16 bits between
-// the hosts.
-// Sources: N. Karonis et al., "Exploiting hierarchy in parallel computer networks to optimize collective operation
-// performance", IPDPS 2000. For slices: M. Cho et al., "BlueConnect", SysML 2019.
+// The cost for H hosts with L ranks each is l(N) + T(H, N / L) + l(N), where l is the cost in shared memory. T is the
+// cost of the algorithm between hosts: recursive doubling for small slices, the pairwise algorithm for few hosts, and
+// Rabenseifner's algorithm for more hosts if H is a power of two. These three add in the same order, so the choice does
+// not affect the result. Values are added in the canonical order among the ranks of a host, then among the hosts. The
+// order applies to each element, so the slices do not affect the result either. 16-bit floats stay in float32 until the
+// last addition, because the hosts' sums must not be rounded before they are added. Only the result of large slices is
+// sent as 16 bits between hosts. Sources: N. Karonis et al., "Exploiting hierarchy in parallel computer networks to
+// optimize collective operation performance", IPDPS 2000. For slices: M. Cho et al., "BlueConnect", SysML 2019.
 #include <algorithm>
 #include <bit>
 
@@ -22,12 +21,14 @@
 namespace hvd {
 namespace {
 
-// Slices up to this many bytes use recursive doubling, because the number of messages matters more than their size.
+// Maximum bytes of a slice for recursive doubling. The number of messages matters more than their size here.
 constexpr size_t kSmall = 32 << 10;
-constexpr size_t kSmallForTwo = 512 << 10;  // The same limit for two hosts, which send each other all data with either algorithm.
-constexpr int kFewHosts = 8;  // Up to this many hosts the pairwise algorithm can keep all connections busy at once.
+// The same limit for two hosts, which send each other all data with either algorithm.
+constexpr size_t kSmallForTwo = 512 << 10;
+// Maximum number of hosts for which the pairwise algorithm can keep all connections busy.
+constexpr int kFewHosts = 8;
 
-// Reduce a slice between the hosts. The values have type `acc`, and the result has type `d`.
+// Reduce a slice between hosts. The values have type `acc`, and the result has type `d`.
 Status between_hosts(Comm& cross, std::byte* slice, DType acc, std::byte* result, DType d, size_t count, ReduceOp op,
                      const BetweenHosts& other) {
   const bool small = count * size_of(acc) <= (cross.size == 2 ? kSmallForTwo : kSmall);
@@ -56,7 +57,8 @@ Status allreduce_hierarchical_by(const BetweenHosts& other, Comm& comm, std::byt
   }
   Comm& local = *comm.local;
   const DType acc = accumulator(d);
-  const bool own = local.rank < comm.slices;  // true if this rank owns a slice
+  // True if this rank owns a slice.
+  const bool own = local.rank < comm.slices;
   auto begin = [&](int i) { return slice_at(count, comm.slices, std::min(i, comm.slices)); };
   const size_t first = begin(local.rank), mine = begin(local.rank + 1) - first;
   auto* memory = reinterpret_cast<size_t*>(comm.scratch->get(kSlotHierarchyCounts, local.size * sizeof(size_t)));
@@ -64,7 +66,8 @@ Status allreduce_hierarchical_by(const BetweenHosts& other, Comm& comm, std::byt
   for (int i = 0; i < local.size; ++i) memory[i] = begin(i + 1) - begin(i);
 
   std::byte* wide = widened(comm, kSlotHierarchyWide, data, count, d);
-  std::byte* slice = wide + first * size_of(acc);  // from here on, only this rank uses this part of its copy
+  // This rank's slice. Only this rank uses the memory from here on.
+  std::byte* slice = wide + first * size_of(acc);
   if (local.size > 1) {
     std::byte* sum = comm.scratch->get(kSlotHierarchySlice, mine * size_of(acc));
     HVD_RETURN_IF_ERROR(reducescatter_shm(local, wide, sum, parts, acc, op, {}));

@@ -1,17 +1,18 @@
-// Direct reduce-scatter, then direct allgather: every rank sends each other rank its part of the data, reduces all
-// contributions to its own part at once, and sends the result to all ranks. This takes two rounds of messages for any
-// P, and no forwarding. The owner of a part sees all contributions, so it can add them in the canonical order. The
-// algorithm is good for large data on few ranks.
+// Direct reduce-scatter, then direct allgather. Every rank owns a slice of the data. It sends every other rank the data
+// for that rank's slice, reduces all contributions to its own slice, and sends the result to all ranks. For any P, this
+// takes two rounds of messages and no forwarding. The owner of a slice has all contributions, so it can add them in the
+// canonical order. The algorithm suits large data on few ranks.
 //
-// The two halves overlap. On each connection the result follows the contribution, and a block of the result is sent as
-// soon as all contributions to it have been added, while later ones are still in flight. So connections are busy in
-// both directions all the time. Only one block per peer waits to be added, which fits the cache.
+// Reduce-scatter and allgather overlap. On each connection, the result follows the contribution. A block of the result
+// is sent as soon as all contributions to it have been added, while contributions to later blocks are still in flight.
+// Connections are then busy in both directions all the time. Only one block per peer waits to be added, and these
+// blocks fit the cache.
 //
 // The cost, in the symbols of plan/cost.h, is 2 (P-1) * alpha + 2 (P-1)/P * N * beta + (P-1)/P * N * gamma. The alphas
-// overlap, and so do all additions except those of the last block. 16-bit floats are sent as 16 bits both ways, because
-// only original values and final results are sent, while the sums stay with the owner.
-// Source: the pairwise exchange for reduce-scatter in R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective
-// Communication Operations in MPICH", IJHPCA 19(1), 2005.
+// overlap, and so do all additions except those of the last block. 16-bit floats are sent as 16 bits both ways: the
+// ranks exchange only original values and final results, while the sums stay with the owner. Source: the pairwise
+// exchange for reduce-scatter in R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication
+// Operations in MPICH", IJHPCA 19(1), 2005.
 #include <algorithm>
 #include <new>
 
@@ -21,24 +22,30 @@
 namespace hvd {
 namespace {
 
-constexpr size_t kBlocks = 256 << 10;  // total bytes of the contributions that wait to be added
+// Total bytes of the contributions that wait to be added.
+constexpr size_t kBlocks = 256 << 10;
 constexpr size_t kBlockLeast = 16 << 10, kBlockMost = 128 << 10;
 constexpr size_t kAlign = 64;
 
 // Data in flight between this rank and one peer.
 struct Exchange {
   int peer;
-  ConstBytes give;     // The part of this rank's contribution to the peer's slice that is not yet sent.
-  Bytes block;         // Receive buffer for one block of the peer's contribution to this rank's slice.
-  Bytes missing;       // The part of `block` that has not yet arrived.
-  size_t told = 0;     // Bytes of this rank's result that were sent to the peer.
-  Bytes result;        // The part of the peer's result that has not yet arrived.
+  // Unsent rest of this rank's contribution to the peer's slice.
+  ConstBytes give;
+  // Receive buffer for one block of the peer's contribution to this rank's slice.
+  Bytes block;
+  // Rest of `block` that has not yet arrived.
+  Bytes missing;
+  // Bytes of this rank's result that have been sent to the peer.
+  size_t told = 0;
+  // Rest of the peer's result that has not yet arrived.
+  Bytes result;
 };
 
 class Direct {
  public:
-  // Contributions have type `d` and the result has type `out`. Either the types are equal and share the same memory, or
-  // the contributions are float32 sums and the result is 16-bit floats.
+  // Contributions have type `d`, and the result has type `out`. If the types are equal, both use the same memory. If
+  // not, the contributions are float32 sums and the result is 16-bit floats.
   Direct(Comm& comm, std::byte* data, DType d, std::byte* result, DType out, size_t count, ReduceOp op)
       : comm_(comm), dtype_(d), out_(out), op_(op) {
     auto slice_of = [&](std::byte* base, DType type, int i) {
@@ -54,7 +61,8 @@ class Direct {
     sources_ = reinterpret_cast<const std::byte**>(comm.scratch->get(kSlotSources, comm.size * sizeof(std::byte*)));
     auto* memory = comm.scratch->get(kSlotCounts, peers * sizeof(Exchange));
     exchanges_ = {reinterpret_cast<Exchange*>(memory), peers};
-    for (size_t i = 0; i < peers; ++i) {  // start with the next rank, so that ranks do not all begin with the same peer
+    // Start with the next rank, so that the ranks do not all begin with the same peer.
+    for (size_t i = 0; i < peers; ++i) {
       const int peer = (comm.rank + 1 + static_cast<int>(i)) % comm.size;
       new (&exchanges_[i]) Exchange{peer, slice(peer), {staging_ + i * block_, 0}, {}, 0, slice_of(result, out, peer)};
     }
@@ -92,8 +100,8 @@ class Direct {
     return {};
   }
 
-  // The peer sends its result after its contribution. The result overwrites this rank's contribution to the peer; that
-  // is safe, because the peer has received all of it.
+  // Receive the peer's result after its contribution. The result overwrites this rank's contribution to the peer. This
+  // is safe because the peer has received the whole contribution.
   Status receive(Exchange& e, bool& moved) {
     if (!e.missing.empty()) return advance_in(comm_, e.peer, e.missing, moved);
     const bool contributed = ready_ + e.block.size() == mine_.size();
@@ -118,11 +126,11 @@ class Direct {
 
   bool waits_for(const Exchange& e) const { return !e.missing.empty() || !e.result.empty(); }
   bool owes(const Exchange& e) const { return !e.give.empty() || e.told < final_.size(); }
-  // Return the number of bytes of the result that may be sent.
+  // Return the number of bytes of the result that can be sent.
   size_t final_ready() const { return ready_ / size_of(dtype_) * size_of(out_); }
 
   std::string text() const {
-    // If a contribution is missing, name that rank first, because the other ranks wait for it as well.
+    // If a contribution is missing, name its rank first, because the other ranks wait for the same contribution.
     for (const Exchange& e : exchanges_) {
       if (!e.missing.empty()) return pending_text(comm_, e.peer, !e.give.empty(), e.peer, true);
     }
@@ -138,17 +146,21 @@ class Direct {
   Comm& comm_;
   DType dtype_, out_;
   ReduceOp op_;
-  Bytes mine_;   // This rank's slice of the data.
-  Bytes final_;  // Memory for the result of this slice.
-  size_t block_ = 0;  // Number of bytes that are reduced at a time.
-  size_t ready_ = 0;  // Number of bytes of this rank's slice that are already reduced.
+  // This rank's slice of the data.
+  Bytes mine_;
+  // Memory for the result of this rank's slice.
+  Bytes final_;
+  // Number of bytes reduced at a time.
+  size_t block_ = 0;
+  // Number of bytes of this rank's slice that have been reduced.
+  size_t ready_ = 0;
   std::byte* staging_ = nullptr;
   const std::byte** sources_ = nullptr;
   std::span<Exchange> exchanges_;
 };
 
-// Variant for many ranks, where only some connections should be busy at a time. It completes the reduce-scatter before
-// the allgather and handles the peers in windows.
+// Variant for many ranks, which keeps only some connections busy at a time. It completes the reduce-scatter before the
+// allgather, and exchanges data with one window of peers at a time.
 Status in_windows(Comm& comm, std::byte* data, DType d, std::byte* result, DType out, size_t count, ReduceOp op) {
   auto* counts = reinterpret_cast<size_t*>(comm.scratch->get(kSlotCounts, comm.size * sizeof(size_t)));
   for (int i = 0; i < comm.size; ++i) counts[i] = slice_at(count, comm.size, i + 1) - slice_at(count, comm.size, i);

@@ -1,13 +1,14 @@
 // Rabenseifner's algorithm: reduce-scatter by recursive halving, then allgather by recursive doubling. In each of the
-// first log2(P) steps two ranks share a range, and each takes the other's values for one half of it and adds them. Then
-// the results are copied back the same way. Partners are neighbours first (vector halving, distance doubling), because
-// that is the canonical order of reductions. So the result is the same as with recursive doubling.
+// first log2(P) steps, two ranks share a range. Each rank receives the other's values for one half of the range and
+// adds them. The results are then copied back in the reverse order. Partners are neighbours first (vector halving,
+// distance doubling), because that is the canonical order of reductions. The result then has the same bits as with
+// recursive doubling.
 //
 // The cost, in the symbols of plan/cost.h, is 2 log2(P) * alpha + 2 (P-1)/P * N * beta + (P-1)/P * N * gamma. If P is
 // not a power of two, two more steps send all N bytes. 16-bit floats are sent as 16 bits in the first step and on the
-// way back, and as float32 in between.
-// Sources: R. Rabenseifner, "Optimization of Collective Reduction Operations", ICCS 2004; R. Thakur, R. Rabenseifner,
-// W. Gropp, "Optimization of Collective Communication Operations in MPICH", IJHPCA 19(1), 2005.
+// way back, and as float32 in the other steps. Sources: R. Rabenseifner, "Optimization of Collective Reduction
+// Operations", ICCS 2004; R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication Operations in
+// MPICH", IJHPCA 19(1), 2005.
 #include "collectives/collectives.h"
 #include "collectives/flow.h"
 
@@ -21,7 +22,8 @@ struct Range {
 
 struct Halving {
   const Fold& fold;
-  Range path[32];  // path[k] is the range shared with the partner of step k, and path[steps] is the range that this rank reduces
+  // path[k] is the range shared with the partner of step k. path[steps] is the range that this rank reduces.
+  Range path[32];
   int steps = 0;
 
   Halving(const Fold& f, size_t count) : fold(f) {
@@ -44,7 +46,8 @@ struct Halving {
 
 namespace {
 
-// If `sums` is true, v.wide already holds sums and v.data holds nothing.
+// Reduce-scatter by halving, then allgather by doubling. If `sums` is true, v.wide already holds sums and v.data is
+// unused.
 Status halve_and_double(Comm& comm, const AllreduceValues& v, ReduceOp op, bool sums) {
   std::byte* data = v.data;
   const DType d = v.d;

@@ -1,32 +1,31 @@
-// Recursive doubling: in step k every rank exchanges all its partial values with the rank whose number differs in bit
-// k, and both add them. After log2(P) steps every rank has the result. No algorithm takes fewer steps, so this is the
-// best one for small data.
+// Recursive doubling: in step k, every rank exchanges all its partial sums with the rank whose number differs in bit k,
+// and both ranks add them. After log2(P) steps, every rank has the result. No algorithm takes fewer steps, so this one
+// is best for small data.
 //
 // The cost, in the symbols of plan/cost.h, is log2(P) * (alpha + N * (beta + gamma)), with two more steps if P is not a
-// power of two. 16-bit floats are sent as 16 bits in the first step. Later steps send sums, as float32, so that a value
-// is rounded only once. Values are added in the canonical order (collectives/reduce.h).
-// Source: R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication Operations in MPICH", IJHPCA
-// 19(1), 2005.
+// power of two. 16-bit floats are sent as 16 bits in the first step. Later steps send float32 sums, so that each value
+// is rounded only once. Values are added in the canonical order (collectives/reduce.h). Source: R. Thakur, R.
+// Rabenseifner, W. Gropp, "Optimization of Collective Communication Operations in MPICH", IJHPCA 19(1), 2005.
 #include "collectives/collectives.h"
 #include "collectives/flow.h"
 
 namespace hvd {
 namespace {
 
-// First step for 16-bit floats. Each side holds either its original values or already the sum of two ranks.
+// First step for 16-bit floats. Each rank starts with either its original values or the sum of two ranks.
 Status first_of_halves(Comm& comm, const Fold& fold, const AllreduceValues& v, ReduceOp op) {
   const int place = fold.place ^ 1, peer = fold.rank_at(place);
   const bool sum = fold.begins_with_sum(fold.place), theirs_is_sum = fold.begins_with_sum(place);
   const Bytes mine = v.mine(0, v.count);
   const Combine combine = v.combine(theirs_is_sum, op, place < fold.place);
   if (!sum) return exchange_combine(comm, peer, v.outgoing(false, 0, v.count), peer, mine, combine);
-  // Data must not change while they are being sent, so the peer's values are added only afterwards.
+  // Add the peer's values only after the exchange, because data must not change while they are being sent.
   std::byte* theirs = comm.scratch->get(kSlotTheirs, mine.size());
   if (theirs_is_sum) return swap_combine(comm, peer, mine, theirs, combine);
   HVD_RETURN_IF_ERROR(exchange(comm, peer, mine, peer, {theirs, v.count * size_of(v.d)}));
   auto* wide = reinterpret_cast<float*>(comm.scratch->get(kSlotTheirsWide, mine.size()));
   widen(v.d, wide, theirs, v.count);
-  // Only the lowest places start with sums.
+  // Only the lowest places start with sums of two ranks.
   reduce2(v.acc, op, mine.data(), mine.data(), reinterpret_cast<std::byte*>(wide), v.count);
   return {};
 }
@@ -42,7 +41,7 @@ Status double_up(Comm& comm, const Fold& fold, const AllreduceValues& v, ReduceO
   for (; distance < fold.places; distance *= 2) {
     const int place = fold.place ^ distance;
     const int peer = fold.rank_at(place);
-    // Both sides use the same operands in the same order, so they get the same bits.
+    // Both ranks add the same operands in the same order, so they get the same bits.
     HVD_RETURN_IF_ERROR(swap_combine(comm, peer, mine, theirs, {v.acc, op, place < fold.place}));
   }
   return {};
@@ -53,7 +52,7 @@ Status double_up(Comm& comm, const Fold& fold, const AllreduceValues& v, ReduceO
 Status allreduce_recursive_doubling(Comm& comm, std::byte* data, size_t count, DType d, ReduceOp op) {
   if (count == 0 || comm.size == 1) return {};
   const Fold fold = Fold::of(comm.rank, comm.size);
-  // A single addition rounds once, whether it starts from 16-bit or from float32 values.
+  // With two ranks, add 16-bit values directly: a single addition rounds only once even without float32.
   const AllreduceValues v = comm.size == 2 ? AllreduceValues{data, data, count, d, d} : AllreduceValues::of(comm, data, count, d);
   HVD_RETURN_IF_ERROR(fold_in(comm, fold, v, op));
   if (fold.place >= 0) {

@@ -1,15 +1,14 @@
 // Ring allreduce: the data are split into P slices. Each slice travels once around the ring to collect the values of
-// all ranks, and once more as the result. Every rank sends to one neighbour and receives from the other all the time.
-// This is optimal in bandwidth and needs only two connections per rank. There are no separate steps: a slice is sent on
-// as soon as its first block has been combined.
+// all ranks, and once more as the result. Every rank always sends to one neighbour and receives from the other. The
+// ring is optimal in bandwidth and needs only two connections per rank. There are no separate steps: a rank forwards a
+// slice as soon as it has combined the slice's first block.
 //
-// The cost, in the symbols of plan/cost.h, is 2 (P-1) * alpha + 2 (P-1)/P * N * beta + (P-1)/P * N * gamma.
-// Slice i starts at rank i + 1 and is added along the ring, so the position of an element decides the order of its
-// additions. All ranks get the same bits, but these differ from those of the other algorithms and change with fusion.
-// So the ring is not chosen by default for floats on more than two ranks (plan/algorithms.h). 16-bit floats are sent as
-// 16 bits in the first step and on the second pass, and as float32 while they are sums.
-// Source: P. Patarasuk, X. Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", JPDC 69(2),
-// 2009.
+// The cost, in the symbols of plan/cost.h, is 2 (P-1) * alpha + 2 (P-1)/P * N * beta + (P-1)/P * N * gamma. Slice i
+// starts at rank i + 1 and is added along the ring, so the position of an element decides the order of its additions.
+// All ranks get the same bits, but these bits differ from the other algorithms and change with fusion. By default, the
+// ring is therefore not used for floats on more than two ranks (plan/algorithms.h). 16-bit floats are sent as 16 bits
+// in the first step and in the second pass, and as float32 while they are sums. Source: P. Patarasuk, X. Yuan,
+// "Bandwidth optimal all-reduce algorithms for clusters of workstations", JPDC 69(2), 2009.
 #include "collectives/collectives.h"
 #include "collectives/flow.h"
 
@@ -27,7 +26,8 @@ Status allreduce_ring(Comm& comm, std::byte* data, size_t count, DType d, Reduce
   };
   cut(size_of(acc));
   const Combine combine{acc, op, true};
-  const int begin = (comm.rank + n - 1) % n;  // chosen so that the slice with this rank's number arrives last
+  // Start with the slice that makes this rank's own slice arrive last.
+  const int begin = (comm.rank + n - 1) % n;
   HVD_RETURN_IF_ERROR(acc == d ? ring_pass(comm, wide, offsets, begin, &combine)
                                : ring_pass_halves(comm, data, d, wide, offsets, begin, op));
   const size_t first = slice_at(count, n, comm.rank);

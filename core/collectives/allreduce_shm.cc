@@ -1,18 +1,18 @@
-// Allreduce over shared memory, directly from and to the users' tensors. There are three algorithms. All of them add in
-// the canonical order (reduce.h), so the choice among them, the chunk size and fusion change no bit of the result.
+// Allreduce over shared memory, directly from and to the users' tensors. There are three algorithms: direct, sliced,
+// and in place (arena_offsets.h). All three add in the canonical order (reduce.h), so the algorithm, the chunk size and
+// fusion do not change any bit of the result.
 //
-// The direct algorithm is for small data. Every member stages its whole vector and reduces all vectors itself, with one
+// The direct algorithm is for small data. Every rank stages its whole vector and reduces all vectors itself, with one
 // synchronisation. The cost, in the symbols of shm.h, is a + R m + W m + X (n - 1) m.
 //
-// The sliced algorithm is for larger data. In each round every member owns one of n slices. It stages the slices that
-// it does not own. Then it reduces its own slice, reading its own contribution from user memory and the others' from
-// their staging areas, and writes the result to its output and its staging area. Finally it copies out the others'
-// results. There are two synchronisations per round, hidden by working on three rounds at a time. The cost is 2 a
-// (once) + R m + W m + X 2 (n - 1) / n m. If the tensors are in the arenas of all members, the sliced algorithm needs
-// no staging at all; see arena_offsets.h.
+// The sliced algorithm is for larger data. In each round, every rank owns one of n slices and stages the slices that it
+// does not own. It then reduces its own slice, from its own user memory and the others' staging areas, and writes the
+// result to its output and its staging area. Finally, it copies out the others' results. Each round has two
+// synchronisations, which are hidden by working on three rounds at a time. The cost is 2 a (once) + R m + W m + X 2 (n
+// - 1) / n m. If the tensors are in the arenas of all ranks, no staging is needed; see arena_offsets.h.
 //
-// This is reduce-scatter followed by allgather (Thakur, Rabenseifner, Gropp: Optimization of Collective Communication
-// Operations in MPICH, 2005), with direct exchange in both, split into chunks that stay in cache.
+// The sliced algorithm is reduce-scatter followed by allgather (Thakur, Rabenseifner, Gropp: Optimization of Collective
+// Communication Operations in MPICH, 2005). Both use direct exchange, split into chunks that stay in the cache.
 #include <algorithm>
 #include <cstring>
 #include <vector>
@@ -24,8 +24,8 @@
 namespace hvd {
 namespace {
 
-// Block size within a slice. A block is reduced to the staging area and then copied to the output while it is still in
-// the L1 cache.
+// Bytes of a block within a slice. A block is reduced to the staging area and then copied to the output while it is
+// still in the L1 cache.
 constexpr size_t kShmBlockBytes = 16 << 10;
 
 class Job {
@@ -35,7 +35,8 @@ class Job {
         large_(data.total * element_ >= tuning_.stream_bytes), staged_(data), reduced_(data), copied_(data), sources_(node_.size()) {}
 
   Status direct(const SubBuffers& subs);
-  // `*mixed` is set to true if nothing was done because only some members have their tensors in their arenas.
+  // Run the sliced algorithm. `*mixed` is set to true, and nothing is done, if only some ranks have their tensors in
+  // their arenas.
   Status sliced(const SubBuffers& subs, const ArenaOffsets& offsets, bool* mixed);
 
  private:
@@ -90,8 +91,7 @@ Status Job::direct(const SubBuffers& subs) {
   return run_rounds(node_, ceil_div(data_.total, step), 0, stage_in, take_out);
 }
 
-// Reduce this member's slice of a round: elements [first, first + count) of the data, at element `at` of the
-// sub-buffers.
+// Reduce this rank's slice of a round: elements [first, first + count) of the data, at element `at` of the sub-buffers.
 void Job::reduce_own(const SubBuffers& subs, size_t round, size_t at, size_t first, size_t count) {
   reduced_.each(first, count, [&](const Segments::Piece& piece, size_t within, size_t offset, size_t n) {
     const size_t block = kShmBlockBytes / element_;
@@ -112,20 +112,20 @@ void Job::reduce_own(const SubBuffers& subs, size_t round, size_t at, size_t fir
 }
 
 // Stages are published in this order: staged 0, staged 1, reduced 0, staged 2, reduced 1, ..., reduced last. The
-// results of a round are copied out one round later, when all members have most likely published them.
+// results of a round are copied out one round later, when all ranks have most likely published them.
 //
-// kSlicedDepth = 5 sub-buffers make further waiting unnecessary: round m overwrites round m - 5. When this member
-// stages round m it has reduced m - 2, so it has seen that every member had staged m - 2. A member stages m - 2 only
-// after it has copied out m - 5.
+// kSlicedDepth = 5 sub-buffers make further waiting unnecessary. Round m overwrites round m - 5. When this rank stages
+// round m, it has already reduced round m - 2, so every rank had staged round m - 2. A rank stages round m - 2 only
+// after it has copied out round m - 5.
 constexpr size_t kSlicedDepth = 5;
 
-// Return a member's arena offsets, which are valid once the member has published its first stage.
+// Return the arena offsets of a rank. They are valid once the rank has published its first stage.
 const ArenaOffsets* homes_at(const SubBuffers& subs, int member) {
   return reinterpret_cast<const ArenaOffsets*>(subs.stage.staging[member]);
 }
 
-// Number of stages that every member has published after a mixed attempt. It is larger than what any member has
-// published by then.
+// Number of stages that every rank has published after a mixed attempt. It exceeds the number that any rank can have
+// published earlier.
 constexpr uint64_t kMixedStages = 4;
 
 int Job::count_at_home(const SubBuffers& subs) const {
@@ -157,7 +157,7 @@ Status Job::sliced(const SubBuffers& subs, const ArenaOffsets& offsets, bool* mi
   const size_t most = round_down(std::min(subs.bytes / members, tuning_.chunk_bytes) / element_, unit);
   const size_t rounds = ceil_div(total, most * members);
   const size_t slice = round_up(ceil_div(total, rounds * members), unit);
-  // Return the first element of member m's slice in round k.
+  // Return the first element of rank m's slice in round k.
   auto start = [&](size_t k, size_t m) { return std::min(total, (k * members + m) * slice); };
   auto staged_stage = [&](size_t k) { return k == 0 ? 1 : 2 * k; };
   auto reduced_stage = [&](size_t k) { return k + 1 < rounds ? 2 * k + 3 : 2 * rounds; };
@@ -227,7 +227,8 @@ Status allreduce_shm(Comm& comm, const Segments& data, DType d, ReduceOp op, con
   bool mixed = false;
   HVD_RETURN_IF_ERROR(job.sliced(subs, arena_offsets_of(node, data, size_of(d)), &mixed));
   if (!mixed) return {};
-  // Repeat as if no tensor were in an arena, because all members must use the same algorithm.
+  // Some tensors are outside the arenas, but all ranks must use the same algorithm. Repeat as if no tensor were in an
+  // arena.
   HVD_RETURN_IF_ERROR(node.begin(&stage));
   return Job(comm, data, d, op, s).sliced(SubBuffers(stage, kSlicedDepth, sizeof(ArenaOffsets)), ArenaOffsets{}, &mixed);
 }

@@ -1,8 +1,8 @@
-// All-to-all over shared memory: a sub-buffer has a region for each receiver. In each round every member fills its
+// All-to-all over shared memory. A sub-buffer has a region for each receiver. In each round, every rank fills its
 // regions and empties the regions meant for it. The cost, in the symbols of shm.h, is a + R m + X m (n - 1) / n + W m,
-// for m bytes sent and received. A member knows only its own sizes, so a header before the first round holds the sizes
-// of every member. It determines the number of rounds, which is equal for all, and shows whether the sent and expected
-// sizes match.
+// for m bytes sent and received. A rank knows only its own sizes, so a header before the first round holds the sizes of
+// all ranks. From the header, all ranks compute the same number of rounds and check that the sent and expected sizes
+// match.
 #include <cstring>
 #include <numeric>
 
@@ -20,8 +20,8 @@ uint64_t header_word(const NodeGroup::Stage& stage, int member, size_t i) {
   return word;
 }
 
-// Write this member's header. Word 0 is the largest number of bytes for any receiver; word 1 + i is the number of bytes
-// for member i.
+// Write this rank's header. Word 0 is the largest number of bytes for any receiver. Word 1 + i is the number of bytes
+// for rank i.
 void write_header(const NodeGroup::Stage& stage, int me, std::span<const size_t> send_bytes) {
   uint64_t largest = 0;
   for (size_t i = 0; i < send_bytes.size(); ++i) {
@@ -99,8 +99,8 @@ Status alltoall_shm(Comm& comm, const std::byte* in, std::span<const size_t> sen
   return run_rounds(node, ceil_div(largest, step), 1, stage_in, take_out);
 }
 
-// Pairwise all-to-all: every rank sends each other rank its part directly, to several peers at a time
-// (collectives/flow.h). A slow pair does not delay the other pairs of its window.
+// Pairwise all-to-all: every rank sends directly to every other rank, to several peers at a time (collectives/flow.h).
+// A slow pair does not delay the other pairs in its window.
 //
 // The cost, in the symbols of plan/cost.h, is (P-1) * alpha + (P-1)/P * N * beta. The alphas overlap within a window.
 // Source: the pairwise exchange in R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication

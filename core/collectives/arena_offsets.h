@@ -1,5 +1,5 @@
-// Allreduce of tensors in arenas, which the ranks of a host can access directly (transport/arena.h). Before a large
-// allreduce in shared memory, each member writes the arena offsets of its pieces to the start of its staging area.
+// Allreduce of tensors in arenas, which all ranks of a host can access directly (transport/arena.h). Before a large
+// allreduce in shared memory, each rank writes the arena offsets of its pieces to the start of its staging area.
 // Private to this layer.
 #pragma once
 #include <cstddef>
@@ -10,23 +10,24 @@
 
 namespace hvd {
 
-// Arena offsets of one member's pieces. They are stored at the start of its staging area.
+// Arena offsets of one rank's pieces, stored at the start of the rank's staging area.
 struct ArenaOffsets {
   static constexpr size_t kMax = 63;
-  uint64_t count = 0;  // number of pieces, or 0 unless every piece is in this rank's arena and reduced in place
+  // Number of pieces. 0 unless every piece is in this rank's arena and is reduced in place.
+  uint64_t count = 0;
   uint64_t offset[kMax];
 };
 static_assert(sizeof(ArenaOffsets) == 512);
 
-// Return the arena offsets of this member's pieces.
+// Return the arena offsets of this rank's pieces.
 ArenaOffsets arena_offsets_of(const NodeGroup& node, const Segments& data, size_t element);
 
-// Allreduce pieces that are in the arenas of all members. `offsets` holds the offsets of each member; all have the same
-// count. Each member reduces its slice directly from all members' tensors and stores the result into all of them,
-// without staging or copies, so each byte is read once and written once. The cost is 2 a + R m + W m, half of it from
-// and to the caches of other members.
-// Call this after all members have published their offsets, which also means that their tensors are ready. It publishes
-// one stage and waits until every member has reached `stage`, because others write into this member's tensors.
+// Allreduce of pieces that are in the arenas of all ranks. `offsets` holds the offsets of each rank; all ranks have the
+// same count. Each rank reduces its slice directly from all ranks' tensors and stores the result in all of them. There
+// is no staging and no copy: each byte is read once and written once. The cost is 2 a + R m + W m, half of it from and
+// to the caches of other ranks. Call this after all ranks have published their offsets, because their tensors are ready
+// only then. The function publishes one stage and waits until every rank has reached `stage`, because other ranks write
+// into this rank's tensors.
 Status allreduce_in_place(NodeGroup& node, const Segments& data, const ArenaOffsets* const* offsets, uint64_t stage, DType d, ReduceOp op,
                           const Scale& s);
 

@@ -1,5 +1,5 @@
-// Barrier over shared memory: every member increments its own counter and waits for the counters of the others. The
-// cost is a. It is flat, because a member reads all n counters at once; a tree would cost log(n) times a.
+// Barrier over shared memory: every rank increments its own counter and waits for the counters of the others. The cost
+// is a. A tree would cost log(n) times a; a flat barrier is cheaper, because a rank can read all n counters at once.
 #include "collectives/collectives.h"
 #include "collectives/flow.h"
 
@@ -15,15 +15,16 @@ Status barrier_shm(Comm& comm) {
   return {};
 }
 
-// Dissemination barrier: in round k every rank sends to the rank 2^k ahead and receives from the rank 2^k behind. After
-// ceil(log2(P)) rounds every rank has heard from every other rank, directly or indirectly.
+// Dissemination barrier: in round k, every rank sends to the rank 2^k ahead and receives from the rank 2^k behind.
+// After ceil(log2(P)) rounds, every rank has heard from every other rank, directly or indirectly.
 //
 // The cost, in the symbols of plan/cost.h, is ceil(log2(P)) * alpha.
 // Source: D. Hensgen, R. Finkel, U. Manber, "Two algorithms for barrier synchronization", Int. J. Parallel Programming
 // 17(1), 1988.
 
 Status barrier_dissemination(Comm& comm) {
-  std::byte round{0x40};  // a byte that is unlikely in other data, so that ranks out of step are detected
+  // Content of the barrier's messages: a value that is unlikely in other data, to detect ranks that are out of step.
+  std::byte round{0x40};
   for (int distance = 1; distance < comm.size; distance *= 2) {
     const int to = (comm.rank + distance) % comm.size, from = (comm.rank - distance + comm.size) % comm.size;
     std::byte heard{};

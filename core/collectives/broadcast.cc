@@ -1,7 +1,7 @@
-// Broadcast over shared memory: the root stages a chunk, and the others copy it out and publish that they have done so.
-// Up to kDepth chunks are in flight. The cost is a + R m at the root and X m + W m at the others, at the same time
-// except for the first chunk. The root serves all members directly, because forwarding is pointless in memory that all
-// can read. The n - 1 members read the root's staging area from the last-level cache.
+// Broadcast over shared memory: the root stages a chunk, and the other ranks copy it out and publish that they have. Up
+// to kDepth chunks are in flight. The cost is a + R m at the root and X m + W m at the other ranks, at the same time
+// except for the first chunk. The root serves all ranks directly, because forwarding gains nothing in shared memory.
+// The other n - 1 ranks read the root's staging area from the last-level cache.
 #include <bit>
 
 #include "collectives/collectives.h"
@@ -25,7 +25,7 @@ Status broadcast_shm(Comm& comm, std::byte* data, size_t bytes, int root) {
   for (size_t k = 0; k < rounds; ++k) {
     const size_t at = k * step, some = std::min(step, bytes - at);
     if (node.me() == root) {
-      // Stage j of a member other than the root means that it has copied out j chunks.
+      // Stage j of a rank other than the root means that the rank has copied out j chunks.
       if (k >= kDepth) HVD_RETURN_IF_ERROR(node.await_all(k - kDepth + 1));
       copy_bytes(subs.at(root, k), data + at, some, false);
     } else {
@@ -38,8 +38,8 @@ Status broadcast_shm(Comm& comm, std::byte* data, size_t bytes, int root) {
   return {};
 }
 
-// Binomial tree: the root sends to the rank half the set away, then each of the two serves one half of the set, and so
-// on. No algorithm takes fewer steps, so this is the best one for small data.
+// Binomial tree: the root sends to the rank half the set away. Each of the two then serves one half of the set in the
+// same way. No algorithm takes fewer steps, so this one is best for small data.
 //
 // The cost, in the symbols of plan/cost.h, is ceil(log2(P)) * (alpha + N * beta).
 // Source: R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication Operations in MPICH", IJHPCA
@@ -48,26 +48,27 @@ Status broadcast_shm(Comm& comm, std::byte* data, size_t bytes, int root) {
 Status broadcast_tree(Comm& comm, std::byte* data, size_t bytes, int root) {
   if (bytes == 0 || comm.size == 1) return {};
   const unsigned size = static_cast<unsigned>(comm.size);
-  // Return the position in the tree, which is 0 for the root.
+  // Return this rank's place in the tree. The root has place 0.
   const unsigned place = static_cast<unsigned>((comm.rank - root + comm.size) % comm.size);
   auto rank_at = [&](unsigned p) { return static_cast<int>((p + static_cast<unsigned>(root)) % size); };
-  // The parent of a place is the place with the lowest set bit cleared. A child has one additional bit below that.
+  // The parent of a place is the place with the lowest set bit cleared. A child has one additional bit below the lowest
+  // set bit.
   const unsigned lowest = place == 0 ? std::bit_ceil(size) : place & (~place + 1);
   if (place != 0) HVD_RETURN_IF_ERROR(recv_from(comm, rank_at(place - lowest), {data, bytes}));
-  for (unsigned bit = lowest / 2; bit > 0; bit /= 2) {  // serve the largest subtree first, because it is the deepest
+  // Serve the largest subtree first, because it is the deepest.
+  for (unsigned bit = lowest / 2; bit > 0; bit /= 2) {
     if (place + bit < size) HVD_RETURN_IF_ERROR(send_to(comm, rank_at(place + bit), {data, bytes}));
   }
   return {};
 }
 
-// Pipelined chain of the ranks root, root + 1, and so on. Each rank passes on what has arrived while the rest is still
+// Pipelined chain of the ranks root, root + 1, and so on. Each rank forwards what has arrived while the rest is still
 // arriving. Every connection carries the data once, so for large data the time does not grow with the number of ranks.
-// A segment is what a connection delivers at a time (at most its buffer), so there is no segment size to tune.
+// A segment is whatever a connection delivers at a time (at most its buffer), so there is no segment size to tune.
 //
 // The cost, in the symbols of plan/cost.h, is (P - 2 + N/S) * (alpha + S * beta), where S is the number of bytes that a
-// connection holds. For large N it is about N * beta.
-// Source: the pipelined linear broadcast of J. Pjesivac-Grbovic et al., "Performance analysis of MPI collective
-// operations", Cluster Computing 10(2), 2007.
+// connection can hold. For large N, the cost is about N * beta. Source: the pipelined linear broadcast of J.
+// Pjesivac-Grbovic et al., "Performance analysis of MPI collective operations", Cluster Computing 10(2), 2007.
 
 Status broadcast_pipelined(Comm& comm, std::byte* data, size_t bytes, int root) {
   if (bytes == 0 || comm.size == 1) return {};

@@ -13,9 +13,10 @@ namespace hvd {
 namespace {
 
 constexpr uint32_t kInfinity = 0x7f800000;
-constexpr float kLeastMagnitude = 0x1p-100f;  // Below this magnitude the inverse of the scale would be infinite.
-// The 7 bits of a byte and the 17 bits of a scale add up to 24, the size of a float32 significand. Cutting the scale
-// also keeps 127 * scale below the largest float.
+// Smallest magnitude that is not encoded as zero. Below it, the inverse of the scale would be infinite.
+constexpr float kLeastMagnitude = 0x1p-100f;
+// Bits to clear in a scale. An encoded value has 7 bits and a cut scale has 17, which add up to the 24 bits of a
+// float32 significand. Cutting the scale also keeps 127 * scale below the largest float.
 constexpr uint32_t kCut = 0x7f;
 
 float scale_for(uint32_t magnitude) {

@@ -1,16 +1,16 @@
 // Compressed encodings of float32 values for the wire.
 //
-// With fp16 and bf16, each value is rounded to nearest, ties to even. float16 overflows to infinity above 65504;
-// gradient scalers rely on it.
+// With fp16 and bf16, each value is rounded to nearest, ties to even. Values above 65504 become infinity in float16;
+// gradient scalers rely on this.
 //
-// With int8, values form blocks of kCodeBlock values, of which the last may be shorter. A block is a float32 scale,
-// then one signed byte per value, which stands for byte * scale. The scale is the block's largest magnitude / 127, with
-// its significand cut to 17 bits so that the product is exact. Bytes are rounded to nearest, ties to even. So the error
-// of a value is at most half the scale: 1/254 of the block's largest magnitude, or slightly more because of the cut. A
-// block with an infinity or a NaN decodes to NaN throughout, so that it is never mistaken for valid numbers. The
-// smallest scale is 2^-107: values below 2^-108 become zero.
-// Source of blockwise quantisation: D. Alistarh et al., "QSGD: Communication-efficient SGD via gradient quantization
-// and encoding", NIPS 2017. That paper uses random rounding; here results must be reproducible.
+// With int8, values form blocks of kCodeBlock values; the last block can be shorter. A block is a float32 scale, then
+// one signed byte per value, which stands for byte * scale. The scale is the block's largest magnitude / 127, with its
+// significand cut to 17 bits so that the product is exact. Bytes are rounded to nearest, ties to even. The error of a
+// value is at most half the scale: 1/254 of the block's largest magnitude, or slightly more because of the cut. A block
+// with an infinity or a NaN decodes to NaN throughout, so it is never mistaken for valid numbers. The smallest scale is
+// 2^-107: values below 2^-108 become zero. Source of blockwise quantisation: D. Alistarh et al., "QSGD:
+// Communication-efficient SGD via gradient quantization and encoding", NIPS 2017. Unlike that paper, this code does not
+// round randomly, because results must be reproducible.
 #pragma once
 #include <algorithm>
 #include <cstddef>
@@ -24,10 +24,10 @@ namespace hvd {
 
 inline constexpr size_t kCodeBlock = 256;
 
-// Return the unit in which coded data can be split: a split point must be a multiple of this many values.
+// Return the granularity of encoded data: data can be split only at multiples of this many values.
 constexpr size_t code_unit(WireFormat f) { return f == WireFormat::int8 ? kCodeBlock : 32; }
 
-// Return the number of bytes that `count` coded values take.
+// Return the encoded size of `count` values in bytes.
 constexpr size_t coded_bytes(WireFormat f, size_t count) {
   switch (f) {
     case WireFormat::none: return count * sizeof(float);
@@ -36,19 +36,23 @@ constexpr size_t coded_bytes(WireFormat f, size_t count) {
   }
 }
 
-// Float values must be aligned for float; coded data need no alignment. Every CPU produces the same bits.
+// Float values must be aligned for float; encoded data need no alignment. Every CPU produces the same bits.
 void encode_floats(WireFormat, std::byte* to, const float* from, size_t count);
 void decode_floats(WireFormat, float* to, const std::byte* from, size_t count);
 
 // Helpers of the two compressed allreduces: tensors split into runs, and the batches in which runs are processed.
 // Private to this layer.
 
-// A range of the elements of one float32 tensor.
+// Range of elements of one float32 tensor.
 struct CodedRun {
-  const std::byte* in;   // Input values, or null for zeros.
-  std::byte* out;        // Memory for the result, or null to drop it.
-  std::byte* residual;   // Coding error kept for the next call, or null to drop it.
-  size_t count;          // Number of elements.
+  // Input values, or null for zeros.
+  const std::byte* in;
+  // Memory for the result, or null to drop the result.
+  std::byte* out;
+  // Encoding error kept for the next call, or null to drop the error.
+  std::byte* residual;
+  // Number of elements.
+  size_t count;
 
   CodedRun part(size_t first, size_t n) const {
     const size_t at = first * sizeof(float);
@@ -56,8 +60,8 @@ struct CodedRun {
   }
 };
 
-// Split of every tensor into n parts, where part i belongs to rank i. The split depends only on the tensor, not on what
-// it is fused with, and parts begin where coded data can be split. So neither the blocks nor the owner of a residual
+// Split of every tensor into n parts, where part i belongs to rank i. The split depends only on the tensor, not on the
+// other fused tensors. Parts begin where encoded data can be split. The blocks and the owner of a residual then do not
 // depend on fusion.
 struct Parts {
   WireFormat format;
@@ -73,13 +77,13 @@ struct Parts {
   }
 };
 
-// Maximum number of elements processed at a time (16 MiB), which bounds the scratch memory.
+// Maximum number of elements processed at a time (16 MiB). This bounds the scratch memory.
 inline constexpr size_t kCodedBatch = 4 << 20;
-// Number of elements converted at a time, so that they stay in the L1 cache; a multiple of every code_unit().
+// Number of elements converted at a time, chosen to stay in the L1 cache. It is a multiple of every code_unit().
 inline constexpr size_t kCodedStep = 1024;
 
 // Call each(runs) for batches of at most kCodedBatch elements. Every tensor is split at multiples of kCodedBatch from
-// its own start, whatever tensors precede it.
+// its own start, regardless of the tensors before it.
 template <class Each>
 Status in_batches(const Segments& data, std::span<float* const> residuals, Each each) {
   std::vector<CodedRun> runs;
@@ -111,7 +115,7 @@ void in_steps(size_t count, Visit visit) {
 // Compute to = in + residual for elements [first, first + n) of the run; n is at most kCodedStep.
 void load_contribution(const CodedRun& run, size_t first, size_t n, float* to);
 
-// Sum one batch of runs over the ranks of `comm`, encoded on the wire, and scale the result. See
+// Sum one batch of runs over the ranks of `comm`, with encoded messages, and scale the result. See
 // allreduce_compressed.cc.
 Status allreduce_coded_runs(Comm& comm, std::span<const CodedRun> runs, WireFormat format, const Scale& scale);
 

@@ -1,9 +1,9 @@
-// All host collectives. A table for each collective maps algorithms to functions; plan/algorithm_table.h says when each
-// is chosen.
+// Declarations of all host collectives. A table for each collective maps algorithms to functions.
+// plan/algorithm_table.h describes when each algorithm is chosen.
 //
-// Counts are numbers of elements of dtype `d`. Every member of the comm calls a function with matching arguments. It
-// returns when this member's output is complete and its input may be reused. An error leaves the job unusable, and the
-// engine ends it.
+// Counts are numbers of elements of dtype `d`. Every rank of the comm calls a function with matching arguments. The
+// function returns when this rank's output is complete and its input can be reused. After an error the job is unusable,
+// and the engine ends it.
 #pragma once
 #include <functional>
 #include <span>
@@ -32,18 +32,20 @@ Function* implementation(const Implementation<Function> (&table)[kCount], Algori
 
 // ---- Allreduce algorithms -------------------------------------------------------------------------------------------
 
-// Over shared memory (comm.node), directly on segments without packing. allreduce_shm picks one of its algorithms by
-// size.
+// Allreduce over shared memory (comm.node), directly on segments without packing. allreduce_shm selects one of its
+// algorithms by size.
 Status allreduce_shm(Comm&, const Segments&, DType, ReduceOp, const Scale&);
 
-// Over links, in place on `count` contiguous elements. 16-bit floats accumulate in float32 (see each file).
+// Allreduce over links, in place on `count` contiguous elements. 16-bit floats accumulate in float32 (see each file).
 using Allreduce = Status(Comm&, std::byte* data, size_t count, DType, ReduceOp);
 Allreduce allreduce_recursive_doubling, allreduce_rabenseifner;
-Allreduce allreduce_pairwise;  // Direct reduce-scatter, then direct allgather.
-Allreduce allreduce_ring;      // Slices travel around a ring.
+// Direct reduce-scatter, then direct allgather.
+Allreduce allreduce_pairwise;
+// Ring of ranks around which slices travel.
+Allreduce allreduce_ring;
 Allreduce allreduce_hierarchical;
-// Only for comparison; never chosen. In the naive algorithm every rank sends to every rank. The driver algorithm
-// gathers at rank 0 and broadcasts. The tree algorithm does a binomial reduce, then a broadcast.
+// Algorithms for comparison only; they are never chosen. In the naive algorithm, every rank sends to every rank. The
+// driver algorithm gathers at rank 0 and broadcasts. The tree algorithm does a binomial reduce, then a broadcast.
 Allreduce allreduce_naive, allreduce_driver, allreduce_tree;
 inline constexpr Implementation<Allreduce> kAllreduces[] = {{Algorithm::recursive_doubling, allreduce_recursive_doubling},
                                                             {Algorithm::rabenseifner, allreduce_rabenseifner},
@@ -54,24 +56,24 @@ inline constexpr Implementation<Allreduce> kAllreduces[] = {{Algorithm::recursiv
                                                             {Algorithm::driver, allreduce_driver},
                                                             {Algorithm::naive, allreduce_naive}};
 
-// Reduce inside the hosts (comm.local), then slices between the hosts (comm.cross), then gather inside the hosts. The
-// first two functions start from float32 sums of 16-bit floats `d`, which the ranks of a host have already added. They
-// overwrite `sums` and write the result to `result`.
+// Hierarchical allreduce: reduce within hosts (comm.local), then reduce slices between hosts (comm.cross), then gather
+// within hosts. The first two functions start from float32 sums of 16-bit floats `d`, which the ranks of a host have
+// already added. They overwrite `sums` and write the result to `result`.
 Status allreduce_pairwise_sums(Comm&, float* sums, std::byte* result, size_t count, DType d, ReduceOp);
 Status allreduce_rabenseifner_sums(Comm&, float* sums, std::byte* result, size_t count, DType d, ReduceOp);
-// Hierarchical allreduce that uses a custom in-place allreduce between the hosts. It must add in the same order. A null
+// Hierarchical allreduce with a custom in-place allreduce between hosts, which must add in the same order. A null
 // function selects the algorithms over links.
 using BetweenHosts = std::function<Status(Comm& cross, std::byte* data, size_t count, DType, ReduceOp)>;
 Status allreduce_hierarchical_by(const BetweenHosts&, Comm&, std::byte* data, size_t count, DType, ReduceOp);
 
-// Adasum on segments, each of which is one tensor. It works in place or out of place, over links or in comm.node.
-// Floats only; the number of members must be a power of two.
+// Adasum on segments, each of which is one tensor. It works in place or out of place, over links or in comm.node. It
+// supports only floats, and the number of ranks must be a power of two.
 Status allreduce_adasum(Comm&, const Segments&, DType, const Scale&);
 
-// Sum float32 segments that are sent in a compressed encoding, in place or out of place. `residuals` is empty or has
-// one pointer per piece, which may be null. A residual holds `count` values: they are added to the contribution and
-// then replaced by its coding error. The first function runs over links or in comm.node. The second uses float32 inside
-// the hosts (comm.local) and coded data between them (comm.cross).
+// Sum float32 segments with encoded messages, in place or out of place. `residuals` is empty or has one pointer per
+// piece, which can be null. A residual holds `count` values. They are added to the contribution and then replaced by
+// its encoding error. The first function runs over links or in comm.node. The second uses float32 within hosts
+// (comm.local) and encoded data between hosts (comm.cross).
 Status allreduce_compressed(Comm&, const Segments&, std::span<float* const> residuals, WireFormat, const Scale&);
 Status allreduce_compressed_hierarchical(Comm&, const Segments&, std::span<float* const> residuals, WireFormat, const Scale&);
 
@@ -80,13 +82,15 @@ Status allreduce_compressed_hierarchical(Comm&, const Segments&, std::span<float
 // Broadcast `bytes` bytes at `data` from set rank `root`.
 using Broadcast = Status(Comm&, std::byte* data, size_t bytes, int root);
 Broadcast broadcast_shm;
-Broadcast broadcast_tree;       // Binomial tree.
-Broadcast broadcast_pipelined;  // Chain of ranks that pass on segments.
+// Binomial tree.
+Broadcast broadcast_tree;
+// Chain of ranks that forward segments.
+Broadcast broadcast_pipelined;
 inline constexpr Implementation<Broadcast> kBroadcasts[] = {
     {Algorithm::tree, broadcast_tree}, {Algorithm::pipelined, broadcast_pipelined}, {Algorithm::shm, broadcast_shm}};
 
-// Allgather: `in` has bytes[rank] bytes, and `out` receives the parts of all ranks in rank order. `in` may already be
-// in its place in `out`.
+// Allgather: `in` has bytes[rank] bytes, and `out` receives the contributions of all ranks in rank order. `in` can
+// already be at its place in `out`.
 using Allgather = Status(Comm&, const std::byte* in, std::byte* out, std::span<const size_t> bytes);
 Allgather allgather_shm, allgather_ring;
 inline constexpr Implementation<Allgather> kAllgathers[] = {{Algorithm::shm, allgather_shm}, {Algorithm::ring, allgather_ring}};
@@ -103,7 +107,7 @@ Reducescatter reducescatter_shm, reducescatter_pairwise;
 inline constexpr Implementation<Reducescatter> kReducescatters[] = {{Algorithm::shm, reducescatter_shm},
                                                                     {Algorithm::pairwise, reducescatter_pairwise}};
 
-// Barrier: the functions return only after all members have entered.
+// Barrier: these functions return only after all ranks have entered.
 using Barrier = Status(Comm&);
 Barrier barrier_shm, barrier_dissemination;
 inline constexpr Implementation<Barrier> kBarriers[] = {{Algorithm::shm, barrier_shm}, {Algorithm::dissemination, barrier_dissemination}};

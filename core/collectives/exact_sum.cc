@@ -12,8 +12,8 @@ __extension__ typedef __int128 Wide;
 constexpr int64_t kDoubleExact = int64_t{1} << 53;
 constexpr Wide kWidest = static_cast<Wide>(~static_cast<unsigned __int128>(0) >> 1);
 
-// A double has 53 significant bits, and a sum of int64 over up to 2^11 ranks has 74 bits, so their product fits 127
-// bits. Larger products saturate, like any result that does not fit the element type.
+// A double has 53 significant bits, and an int64 sum over up to 2^11 ranks has 74 bits, so their product fits 127 bits.
+// Larger products saturate, like any result that does not fit the element type.
 Wide times_exactly(Wide x, double factor) {
   int exponent = 0;
   Wide product = x;
@@ -35,11 +35,12 @@ Wide truncated(double x) {
   return static_cast<Wide>(x);
 }
 
-// A factor and a divisor, prepared for scaling many values.
+// Factor and divisor, prepared for scaling many values.
 class Scaler {
  public:
   explicit Scaler(const Scale& s) : factor_(s.factor), divisor_(s.divisor) {
-    // The double nearest to 1/3 is slightly less than a third, but a caller who writes 1/3 means a division by 3.
+    // Treat a factor of 1/3 as a division by 3. The nearest double is slightly less than a third, but the caller means
+    // a third.
     const double inverse = std::round(1.0 / s.factor);
     if (std::fabs(inverse) >= 1 && std::fabs(inverse) <= 0x1p53 && 1.0 / inverse == s.factor) {
       factor_ = 1.0;
@@ -48,7 +49,8 @@ class Scaler {
     fits_ = divisor_ > 0 && divisor_ == static_cast<int64_t>(divisor_);
   }
   Wide operator()(Wide x) const {
-    if (factor_ == 1.0) {  // avoid 128-bit divisions, which call a library function
+    // Avoid 128-bit divisions, which call a library function.
+    if (factor_ == 1.0) {
       const auto narrow = static_cast<int64_t>(x);
       return fits_ && x == narrow ? Wide{narrow / static_cast<int64_t>(divisor_)} : x / divisor_;
     }
@@ -70,7 +72,7 @@ T clamped(Wide x, Wide low = std::numeric_limits<T>::min(), Wide high = std::num
 
 template <class T>
 void to(int64_t* words, const std::byte* src, size_t n, double factor) {
-  // This limit of a single word leaves room for the sum over 2^11 ranks.
+  // Largest value in a single word that leaves room for the sum over 2^11 ranks.
   constexpr Wide kMax = sizeof(T) == 8 ? Wide{std::numeric_limits<int64_t>::max()} : Wide{1} << 52;
   const Scaler scaled({factor, 1});
   for (size_t i = 0; i < n; ++i) {

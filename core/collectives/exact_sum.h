@@ -1,6 +1,6 @@
-// Sums of integers that are averaged or scaled. They are carried in 64-bit words, so that neither the sum nor a factor
-// overflows: the result fits the type whenever the exact result does. All paths of the engine use these functions, so
-// they give the same bits.
+// Sums of integers that are averaged or scaled. Values are carried in 64-bit words, so neither the sum nor the factor
+// overflows: the result fits the type whenever the exact result does. All execution paths of the engine use these
+// functions, so they give the same bits.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -12,16 +12,16 @@ namespace hvd {
 
 constexpr bool is_integer(DType d) { return !is_float(d) && d != DType::boolean; }
 
-// Return the number of words per element. An int64 takes two, one for its upper and one for its lower 32 bits; their
-// sums fit for up to 2^31 ranks.
+// Return the number of words per element. An int64 takes two words, for its upper and lower 32 bits. Sums of these
+// words fit for up to 2^31 ranks.
 constexpr size_t words_of(DType d) { return d == DType::int64 ? 2 : 1; }
 
 // Compute words = src * factor elementwise, truncated towards zero; `d` is an integer type.
 void to_words(DType d, int64_t* words, const std::byte* src, size_t n, double factor);
 
 // Compute dst = sum * scale.factor / scale.divisor elementwise, truncated towards zero and clamped to the range of `d`.
-// The result is exact without a factor, with a factor 1/integer, and for sums beyond 2^53, where a double would lose
-// bits. Otherwise it has double precision.
+// The result is exact without a factor or with a factor 1/integer, even for sums beyond 2^53, where a double would lose
+// bits. With other factors, it has double precision.
 void from_words(DType d, std::byte* dst, const int64_t* words, size_t n, const Scale& scale);
 
 }  // namespace hvd

@@ -5,7 +5,8 @@
 namespace hvd {
 namespace {
 
-constexpr size_t kBlock = 64 << 10;  // number of bytes combined at once; together with the other operand they fit a 256 KiB cache
+// Bytes combined at a time. Two operands of this size fit a 256 KiB cache.
+constexpr size_t kBlock = 64 << 10;
 
 void combine_into(const Combine& c, std::byte* mine, const std::byte* theirs, size_t bytes) {
   if (bytes > 0) reduce2(c.dtype, c.op, mine, c.theirs_first ? theirs : mine, c.theirs_first ? mine : theirs, bytes / size_of(c.dtype));
@@ -89,8 +90,7 @@ Status swap_combine(Comm& comm, int peer, Bytes mine, std::byte* theirs, const C
 
 namespace {
 
-// Make one pass around the ring. If `raw` is not null, step 0 sends these 16-bit floats instead of the values at
-// `base`.
+// Make one pass around the ring. If `raw` is not null, step 0 sends its 16-bit floats instead of the values at `base`.
 Status pass(Comm& comm, std::byte* base, std::span<const size_t> offsets, int first, const Combine* combine, const std::byte* raw,
             DType d) {
   const int n = comm.size, next = (comm.rank + 1) % n, previous = (comm.rank + n - 1) % n;
@@ -110,8 +110,10 @@ Status pass(Comm& comm, std::byte* base, std::span<const size_t> offsets, int fi
     halves.wire = d;
   }
   Inflow in(comm, previous, combine);
-  int receiving = 0, sending = 0;  // Step numbers. slice(s + 1) arrives in step s and is sent in step s + 1.
-  size_t sent = 0;                 // Bytes of slice(sending) that were sent.
+  // Step numbers. slice(s + 1) arrives in step s and is sent in step s + 1.
+  int receiving = 0, sending = 0;
+  // Bytes of slice(sending) that have been sent.
+  size_t sent = 0;
   in.start(slice(1), raw ? &halves : combine);
   auto text = [&] { return pending_text(comm, next, sending < n - 1, previous, receiving < n - 1); };
   return pump(comm, text, [&](bool& moved, bool& done) -> Status {
@@ -119,7 +121,8 @@ Status pass(Comm& comm, std::byte* base, std::span<const size_t> offsets, int fi
       HVD_RETURN_IF_ERROR(in.advance(moved));
       if (in.done() && ++receiving < n - 1) {
         in.start(slice(receiving + 1), combine);
-        moved = true;  // count an empty slice as progress
+        // Count an empty slice as progress.
+        moved = true;
       }
     }
     if (sending < n - 1) {

@@ -1,4 +1,4 @@
-// Data flow that the loops of all algorithms over links share. Private to this layer.
+// Data flow shared by the loops of all algorithms over links. Private to this layer.
 #pragma once
 #include <algorithm>
 #include <array>
@@ -15,8 +15,8 @@ namespace hvd {
 Status advance_out(const Comm& comm, int peer, ConstBytes& out, bool& moved);
 Status advance_in(const Comm& comm, int peer, Bytes& in, bool& moved);
 
-// Return descriptions for messages: peer_name() gives "rank 3 (host a, pid 17)", and pending_text() "data from rank 3
-// (...) and rank 4 (...) to take data".
+// Return descriptions for messages. peer_name() returns, for example, "rank 3 (host a, pid 17)"; pending_text() returns
+// "data from rank 3 (...) and rank 4 (...) to take data".
 std::string peer_name(const Comm& comm, int peer);
 std::string pending_text(const Comm& comm, int to, bool sending, int from, bool receiving);
 
@@ -24,10 +24,10 @@ std::string pending_text(const Comm& comm, int to, bool sending, int from, bool 
 bool over_sockets(const Comm& comm);
 
 // Call step(moved, done) until it sets `done`, returns an error, or moves nothing for comm.timeout. text() describes
-// what the loop waits for.
+// what the loop is waiting for.
 template <class Text, class Step>
 Status pump(Comm& comm, const Text& text, Step step) {
-  // The lambda captures one pointer, so std::function does not allocate.
+  // Capture only one pointer, so that std::function does not allocate.
   Wait wait(*comm.waiter, comm.timeout, [&text] { return text(); });
   if (over_sockets(comm)) wait.polling_is_expensive();
   while (true) {
@@ -44,14 +44,17 @@ Status pump(Comm& comm, const Text& text, Step step) {
 
 // ---- Receiving and combining values ---------------------------------------------------------------------------------
 struct Combine {
-  DType dtype;  // type of the values in memory, always an accumulation type
+  // Type of the values in memory; always an accumulation type.
+  DType dtype;
   ReduceOp op;
-  bool theirs_first;  // True if the peer's value is the left operand, which belongs to the lower rank.
-  DType wire = dtype;  // Type of the arriving values; 16-bit floats may arrive for float32 values.
+  // True if the peer's value is the left operand, which belongs to the lower rank.
+  bool theirs_first;
+  // Type of the arriving values. 16-bit floats can arrive for float32 values.
+  DType wire = dtype;
 };
 
-// Data that arrive from one peer for a range of memory. They are stored there or combined with the values there. Each
-// complete cache-sized block is combined while the next one arrives.
+// Stream of data from one peer into a range of memory. Arriving values are stored there or combined with the values
+// already there. Each complete cache-sized block is combined while the next one arrives.
 class Inflow {
  public:
   Inflow(Comm& comm, int from, const Combine* combine);
@@ -59,83 +62,95 @@ class Inflow {
   void start(Bytes target, const Combine* combine);
   Status advance(bool& moved);
   bool done() const { return ready_ == target_.size(); }
-  size_t ready() const { return ready_; }  // number of leading bytes of the target that are final
+  // Return the number of leading bytes of the target that are final.
+  size_t ready() const { return ready_; }
 
  private:
   Comm& comm_;
   int from_;
   const Combine* combine_;
-  Bytes target_, window_, rest_;  // rest_ holds the bytes of this window that have not yet arrived
+  // target_ is the memory range, window_ the block that is arriving, and rest_ the missing bytes of that block.
+  Bytes target_, window_, rest_;
   size_t ready_ = 0;
   void open_window();
 };
 
-// Send `out` while combining what arrives into `mine`, which must not overlap `out`. Each direction has its own format.
+// Send `out` while combining received data into `mine`, which must not overlap `out`. Each direction has a separate
+// format.
 Status exchange_combine(Comm& comm, int to, ConstBytes out, int from, Bytes mine, const Combine& combine);
 
-// Exchange `mine` with a peer, so that both sides then hold the combination in its place. `theirs` is scratch memory of
-// the same size. Blocks that were both received and sent are combined while the rest is in flight.
+// Exchange `mine` with a peer and combine, so that both ranks end up with the combination in `mine`. `theirs` is
+// scratch memory of the same size. Blocks that were both received and sent are combined while the rest is in flight.
 Status swap_combine(Comm& comm, int peer, Bytes mine, std::byte* theirs, const Combine& combine);
 
-// Make one pass around the ring. `base` has one slice per rank, and slice i is the bytes [offsets[i], offsets[i + 1]).
-// This rank sends slices first, first - 1 and so on (size - 1 of them) to the next rank and receives first - 1, first -
-// 2 and so on from the previous one. With `combine`, each received slice is combined with this rank's slice before it
-// is sent on. Steps overlap: bytes are sent on as soon as they have arrived and been combined.
+// Make one pass around the ring. `base` has one slice per rank; slice i is the bytes [offsets[i], offsets[i + 1]). This
+// rank sends slices first, first - 1 and so on (size - 1 of them) to the next rank. It receives slices first - 1, first
+// - 2 and so on from the previous rank. With `combine`, each received slice is combined with this rank's slice before
+// it is sent on. Steps overlap: bytes are sent on as soon as they have arrived and been combined.
 Status ring_pass(Comm& comm, std::byte* base, std::span<const size_t> offsets, int first, const Combine* combine);
 
-// Make the same pass for 16-bit floats: `data` has this rank's values, and `base` receives the float32 sums. The first
+// Make the same pass for 16-bit floats. `data` has this rank's values, and `base` receives the float32 sums. The first
 // slice is sent as 16-bit floats.
 Status ring_pass_halves(Comm& comm, const std::byte* data, DType d, std::byte* base, std::span<const size_t> offsets, int first,
                         ReduceOp op);
 
-// Receive `data` from rank `from` and pass it on to rank `to` while it arrives. At the source `from` is negative; at
-// the last rank `to` is negative.
+// Receive `data` from rank `from` and forward it to rank `to` while it arrives. `from` is negative at the source, and
+// `to` is negative at the last rank.
 Status relay(Comm& comm, int from, int to, Bytes data);
 
 // ---- Conversion of 16-bit floats ------------------------------------------------------------------------------------
 
 // Return the values in their accumulation type: either `data` itself or a float32 copy in scratch slot `slot`.
 std::byte* widened(Comm& comm, int slot, std::byte* data, size_t count, DType d);
-// Convert elements [first, first + count) of `wide` back to `data`. This does nothing if both are the same memory.
+// Convert elements [first, first + count) of `wide` back to `data`. Does nothing if both are the same memory.
 void narrowed(std::byte* data, const std::byte* wide, size_t first, size_t count, DType d);
 
-// Return the index of the first element of slice i, if `count` elements are split into n slices.
+// Return the index of the first element of slice i if `count` elements are split into n slices.
 constexpr size_t slice_at(size_t count, int n, int i) {
   const size_t q = count / n, r = count % n;
   return q * i + (static_cast<size_t>(i) < r ? i : r);
 }
 
-// Scratch slots of the algorithms over links. A Comm and its local and cross parts may share one Scratch. Lower slots
-// are for algorithms in shared memory.
+// Scratch slots of the algorithms over links. A Comm and its `local` and `cross` comms can share one Scratch.
+// Algorithms in shared memory use lower slots.
 enum LinkSlot : int {
-  kSlotWide = 16,  // Float32 copy of the data.
-  kSlotTheirs,     // Data received from a peer.
-  kSlotTheirsWide,  // Data received from a peer, converted to float32.
+  // Float32 copy of the data.
+  kSlotWide = 16,
+  // Data received from a peer.
+  kSlotTheirs,
+  // Data received from a peer, converted to float32.
+  kSlotTheirsWide,
   kSlotOffsets,
   kSlotCounts,
   kSlotSources,
-  kSlotHierarchyWide,  // stays in use while another algorithm runs between the hosts
+  // Float32 copy of a hierarchical allreduce. It stays in use while another algorithm runs between hosts.
+  kSlotHierarchyWide,
   kSlotHierarchySlice,
   kSlotHierarchyCounts,
-  kSlotCoded,        // This rank's coded contribution in a compressed allreduce, later the coded result.
-  kSlotCodedTheirs,  // The contributions of all ranks to this rank's part.
+  // This rank's encoded contribution to a compressed allreduce; later the encoded result.
+  kSlotCoded,
+  // Encoded contributions of all ranks to this rank's slice.
+  kSlotCodedTheirs,
   kSlotCodedCounts,
   kSlotCodedFloats,
-  kSlotAdasum,       // The 16-bit result of Adasum.
-  kSlotGuardMine,    // Message of a guarded allreduce, kept between calls; no other collective uses this slot.
+  // 16-bit result of Adasum.
+  kSlotAdasum,
+  // Message of a guarded allreduce, kept between calls. No other collective uses this slot.
+  kSlotGuardMine,
   kSlotGuardTheirs,
 };
 
-// Order of the rounds in algorithms in which every rank talks directly to every other rank.
+// Order of the rounds in algorithms where every rank exchanges data directly with every other rank.
 //
-// Ranks a and b meet in round (a + b) mod size, so both agree on the round. In each round a rank meets one other rank
-// (or itself), so a window of consecutive rounds can run at once. Ranks never deadlock: in the earliest unfinished
-// window of the job, both sides of every transfer are present. Windows bound the number of active connections.
+// Ranks a and b meet in round (a + b) mod size, so both agree on the round. In each round, a rank meets one other rank
+// (or itself), so a window of consecutive rounds can run at the same time. Ranks never deadlock: in the earliest
+// unfinished window of the job, both sides of every transfer are present. Windows bound the number of active
+// connections.
 
 inline constexpr int kPairwiseWindow = 16;
 
-// Return the number of bytes that each of `ranks` ranks may have waiting at the rank that reduces them. All together
-// have about 16 MiB, and the result is a multiple of every element size.
+// Return the maximum bytes that each of `ranks` ranks can have waiting at the rank that reduces their contributions.
+// The total is about 16 MiB, and the result is a multiple of every element size.
 constexpr size_t block_of_contributions(size_t ranks) { return std::clamp<size_t>((16u << 20) / ranks / 64 * 64, 64 << 10, 2 << 20); }
 
 // Run transfer(peer), which returns a Transfer, for every other rank.
@@ -153,15 +168,18 @@ Status with_every_peer(Comm& comm, F transfer) {
   return {};
 }
 
-// Folding for the hypercube algorithms when the size is not a power of two. Let p be the largest power of two <= size
-// and r = size - p. First, for i < r, ranks 2i and 2i + 1 combine their values in rank 2i, which takes place i; ranks
-// from 2r on take the places from r on. At the end rank 2i sends the result to rank 2i + 1. This is the first step of
-// the canonical order of reductions (collectives/reduce.h).
+// Folding for the hypercube algorithms when the number of ranks is not a power of two. Let p be the largest power of
+// two <= size and r = size - p. First, for i < r, ranks 2i and 2i + 1 combine their values in rank 2i, which takes
+// place i. Ranks from 2r on take the places from r on. At the end, rank 2i sends the result to rank 2i + 1. Folding is
+// the first step of the canonical order of reductions (collectives/reduce.h).
 
 struct Fold {
-  int places;  // Number of places (p).
-  int folded;  // Number of pairs of ranks that are folded into one (r).
-  int place;   // This rank's place, or -1 if another rank works on its behalf.
+  // Number of places (p).
+  int places;
+  // Number of pairs of ranks that are folded into one (r).
+  int folded;
+  // This rank's place, or -1 if another rank takes part on its behalf.
+  int place;
 
   static Fold of(int rank, int size) {
     const int p = static_cast<int>(std::bit_floor(static_cast<unsigned>(size)));
@@ -175,19 +193,21 @@ struct Fold {
   bool begins_with_sum(int place_of_it) const { return place_of_it < folded; }
 };
 
-// The values during an allreduce. 16-bit floats are added in float32 and rounded once, at the end. A rank's initial
-// values can be sent as 16 bits, but sums must be sent as float32.
+// Values during an allreduce. 16-bit floats are added in float32 and rounded once, at the end. A rank's initial values
+// can be sent as 16 bits, but sums must be sent as float32.
 struct AllreduceValues {
-  std::byte* data;  // This rank's values, of type d; receives the result.
-  std::byte* wide;  // The values in the accumulation type; either `data` itself or a copy in scratch memory.
+  // This rank's values of type `d`. This memory receives the result.
+  std::byte* data;
+  // Values in the accumulation type: either `data` itself or a copy in scratch memory.
+  std::byte* wide;
   size_t count;
   DType d, acc;
 
   static AllreduceValues of(Comm& comm, std::byte* data, size_t count, DType d) {
     return {data, widened(comm, kSlotWide, data, count, d), count, d, accumulator(d)};
   }
-  // mine() returns elements [lo, hi) as they are in memory, and outgoing() as they are sent. `sum` is true if the
-  // elements are sums of several ranks.
+  // Return elements [lo, hi) as they are in memory (mine) or as they are sent (outgoing). `sum` is true if the elements
+  // are sums of several ranks.
   Bytes mine(size_t lo, size_t hi) const { return {wide + lo * size_of(acc), (hi - lo) * size_of(acc)}; }
   ConstBytes outgoing(bool sum, size_t lo, size_t hi) const {
     return sum ? mine(lo, hi) : Bytes(data + lo * size_of(d), (hi - lo) * size_of(d));
@@ -195,14 +215,14 @@ struct AllreduceValues {
   Combine combine(bool sum, ReduceOp op, bool theirs_first) const { return {acc, op, theirs_first, sum ? acc : d}; }
 };
 
-// Step before the algorithm. `sums` is true if the initial values of the ranks are already sums.
+// Fold before the algorithm. `sums` is true if the initial values of the ranks are already sums.
 inline Status fold_in(Comm& comm, const Fold& fold, const AllreduceValues& v, ReduceOp op, bool sums = false) {
   if (!fold.pairs(comm.rank)) return {};
   if (fold.place < 0) return send_to(comm, comm.rank - 1, v.outgoing(sums, 0, v.count));
   return exchange_combine(comm, comm.rank + 1, {}, comm.rank + 1, v.mine(0, v.count), v.combine(sums, op, false));
 }
 
-// Step after the algorithm, which passes on the bytes of the result.
+// Send the result to folded ranks after the algorithm.
 inline Status fold_out(Comm& comm, const Fold& fold, Bytes data) {
   if (!fold.pairs(comm.rank)) return {};
   return fold.place < 0 ? recv_from(comm, comm.rank - 1, data) : send_to(comm, comm.rank + 1, data);

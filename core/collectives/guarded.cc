@@ -10,10 +10,11 @@
 namespace hvd {
 namespace {
 
-// Offset of the data, which start on a cache line. The header is directly before them.
+// Offset of the data in a message. The data start on a cache line, directly after the header.
 constexpr size_t kDataAt = 64;
 constexpr size_t kHeaderAt = kDataAt - sizeof(GuardHeader);
-constexpr uint32_t kFoldStep = 1u << 31;  // the steps of the doubling are numbered by distance, which is always below this bit
+// Step number of folding. Steps of the doubling are numbered by distance, which is always lower.
+constexpr uint32_t kFoldStep = 1u << 31;
 
 }  // namespace
 
@@ -86,11 +87,11 @@ Status GuardedAllreduce::finish_step() {
     return {};
   }
   header().ready = std::min(header().ready, theirs.ready);
-  // If some rank is not ready, the data are meaningless, so they are not combined.
+  // Do not combine if some rank is not ready, because the data are meaningless.
   if (header().ready <= position_ || count_ == 0) return {};
   std::byte* mine = mine_ + kDataAt;
   const std::byte* other = theirs_ + kDataAt;
-  // Both sides combine the same operands in the same order, so they get the same bits.
+  // Both ranks combine the same operands in the same order, so they get the same bits.
   const bool mine_first = step.then == Then::combine_mine_first;
   reduce2(acc_, op_, mine, mine_first ? mine : other, mine_first ? other : mine, count_);
   return {};

@@ -1,4 +1,4 @@
-// Table of the array kernels for one instruction set. Used only by collectives/reduce.cc, which selects a table at run
+// Table of the array kernels for one instruction set. Only collectives/reduce.cc uses it, to select the kernels at run
 // time.
 #pragma once
 #include <cstddef>
@@ -8,34 +8,37 @@
 
 namespace hvd {
 
-inline constexpr int kReduceOps = 4;    // Sum, min, max and product, in this order.
-inline constexpr int kFusedSources = 4;  // A kernel takes 1 to 4 sources at once.
+// Number of reductions: sum, min, max and product, in this order.
+inline constexpr int kReduceOps = 4;
+// Maximum number of sources that a kernel combines in one pass.
+inline constexpr int kFusedSources = 4;
 
 struct Kernels {
-  // Computes dst[i] = f(sources[0][i], ..., sources[k - 1][i]) * factor. Integers and bool ignore `factor`. Sources are
-  // combined in the canonical order (reduce.h), in the accumulation type. dst may be one of the sources; otherwise it
-  // must not overlap them.
+  // Kernel that computes dst[i] = f(sources[0][i], ..., sources[k - 1][i]) * factor. Integers and bool ignore `factor`.
+  // Sources are combined in the canonical order (reduce.h), in the accumulation type. dst can be one of the sources,
+  // but must not overlap a source otherwise.
   using Reduce = void (*)(std::byte* dst, const std::byte* const* sources, size_t n, double factor);
 
   const char* name;
-  Reduce reduce[kDTypeCount][kReduceOps][kFusedSources];  // Indexed by [dtype][op][k - 1] for k sources.
-  // Variants for 16-bit floats (0: float16, 1: bfloat16) that leave the result in float32, and the conversion back.
+  // Reduction kernels, indexed by [dtype][op][k - 1] for k sources.
+  Reduce reduce[kDTypeCount][kReduceOps][kFusedSources];
+  // Kernels for 16-bit floats (0: float16, 1: bfloat16) that leave the result in float32, and the conversion back.
   Reduce widen[2][kReduceOps][kFusedSources];
   Reduce narrow[2];
   // Kernels for blocks of int8 (codec.h). magnitude() returns the largest bit pattern of |x|. quantize() computes x *
-  // inverse rounded to integers, ties to even; magnitudes must not exceed 127. dequantize() computes q * scale.
+  // inverse, rounded to integers with ties to even; magnitudes must not exceed 127. dequantize() computes q * scale.
   uint32_t (*magnitude)(const float* x, size_t n);
   void (*quantize)(int8_t* q, const float* x, size_t n, float inverse);
   void (*dequantize)(float* x, const int8_t* q, size_t n, float scale);
-  // Adasum (allreduce_adasum.cc) for float32 (index 0) and float64 (index 1), computed in double. Every unit is applied
-  // twice, because the range from the smallest number to one does not fit a double. dots() computes the sums of a'[i] *
-  // b'[i], a'[i]^2 and b'[i]^2, where a' = a * unit_a^2 and b' = b * unit_b^2. blend() computes dst[i] = a[i] *
-  // units[0]^2 * factors[0] + b[i] * units[1]^2 * factors[1]; dst may be a or b. largest() returns the maximum of
-  // |x[i]|, ignoring NaN.
+  // Adasum kernels (allreduce_adasum.cc) for float32 (index 0) and float64 (index 1), computed in double. Every unit is
+  // applied twice, because the ratio of one to the smallest number exceeds the range of a double. dots() computes the
+  // sums of a'[i] * b'[i], a'[i]^2 and b'[i]^2, where a' = a * unit_a^2 and b' = b * unit_b^2. blend() computes dst[i]
+  // = a[i] * units[0]^2 * factors[0] + b[i] * units[1]^2 * factors[1]; dst can be a or b. largest() returns the maximum
+  // of |x[i]|, ignoring NaN.
   void (*dots[2])(const std::byte* a, const std::byte* b, size_t n, double unit_a, double unit_b, double* sums);
   void (*blend[2])(std::byte* dst, const std::byte* a, const std::byte* b, size_t n, const double* units, const double* factors);
   double (*largest)(const double* x, size_t n);
-  // Copy bytes without memcpy, for the reason given at kCopyFrom in reduce.cc.
+  // Copy bytes without memcpy. reduce.cc gives the reason at kCopyFrom.
   void (*copy)(std::byte* dst, const std::byte* src, size_t bytes);
   // Copy with stores that bypass the cache, if the instruction set has them. The caller must call stream_fence()
   // afterwards.

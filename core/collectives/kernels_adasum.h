@@ -1,7 +1,7 @@
-// Adasum kernels. This is a part of kernels_impl.h, which includes the file inside its unnamed namespace.
+// Adasum kernels. kernels_impl.h includes this file inside its unnamed namespace.
 //
-// All arithmetic is in double, whatever the element type. On every instruction set, sums use kAdasumLanes lanes, and
-// lane i takes elements i, i + kAdasumLanes, and so on. So the bits are the same everywhere.
+// All arithmetic is in double for every element type. On every instruction set, sums use kAdasumLanes lanes, and lane i
+// takes elements i, i + kAdasumLanes, and so on. The bits are then the same everywhere.
 
 constexpr size_t kAdasumLanes = 8;
 
@@ -9,7 +9,7 @@ using DoubleVec = Vector<double>;
 constexpr size_t kDoubles = kWidth / sizeof(double);
 constexpr size_t kAdasumVecs = kAdasumLanes / kDoubles;
 
-// Load kDoubles elements as doubles, or store them.
+// Load or store kDoubles elements as doubles.
 template <class T>
 HVD_INLINE DoubleVec load_doubles(const std::byte* p) {
   typedef T Part __attribute__((vector_size(kDoubles * sizeof(T))));
@@ -73,7 +73,7 @@ void adasum_blend_loop(std::byte* dst, const std::byte* a, const std::byte* b, s
   });
 }
 
-// The maximum does not depend on the assignment to lanes. NaN never compares larger, so it is ignored.
+// The maximum does not depend on how elements are assigned to lanes. NaN never compares larger, so it is ignored.
 double adasum_largest_loop(const double* x, size_t n) {
   double most = 0;
   for (size_t i = 0; i < n; ++i) {

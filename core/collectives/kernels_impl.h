@@ -1,10 +1,10 @@
-// Kernel implementations, included once by each kernels_<isa>.cc. Before that, the file defines HVD_KERNEL_WIDTH (bytes
-// of a vector register), HVD_KERNEL_NAME (the name that isa() returns) and, if the CPU converts float16,
-// HVD_KERNEL_F16C. The kernels use the compiler's vector types, which GCC and Clang map to the target. So one source
-// serves SSE2, AVX2, AVX-512 and NEON without relying on the auto-vectoriser.
+// Kernel implementations. Each kernels_<isa>.cc includes this file once, after defining HVD_KERNEL_WIDTH (bytes of a
+// vector register), HVD_KERNEL_NAME (the name that isa() returns) and, if the CPU converts float16, HVD_KERNEL_F16C.
+// The kernels use the compiler's vector types, which GCC and Clang map to the target. One source then serves SSE2,
+// AVX2, AVX-512 and NEON without relying on the auto-vectoriser.
 //
 // Everything is in an unnamed namespace, and memcpy is the only library function used. An inline function with external
-// linkage would be compiled here with AVX code, and the linker might then use that copy in the whole program.
+// linkage would be compiled here with AVX instructions, and the linker might then use that copy in the whole program.
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -57,16 +57,16 @@ struct Native {
 
 struct Bool : Native<uint8_t> {};
 
-// A vector of 16-bit values with as many lanes as a FloatVec.
+// Vector of 16-bit values with as many lanes as a FloatVec.
 [[maybe_unused]] typedef uint16_t HalfVec __attribute__((vector_size(kWidth / 2)));
 using FloatVec = Vector<float>;
 using WordVec = Vector<uint32_t>;
 using IntVec = Vector<int32_t>;
 
-// Return all ones where a > b. Both must be below 2^31, because SSE2 and AVX2 compare only signed words.
+// Return all ones in the lanes where a > b. Both must be below 2^31, because SSE2 and AVX2 compare only signed words.
 HVD_INLINE WordVec greater(WordVec a, uint32_t b) { return same_bits<WordVec>(same_bits<IntVec>(a) > static_cast<int32_t>(b)); }
 
-// Convert between 16-bit values in memory and words. On x86 this is written with intrinsics, because GCC splits
+// Convert between 16-bit values in memory and words. On x86, this uses intrinsics, because GCC splits
 // __builtin_convertvector into single elements.
 #if defined(__x86_64__) && HVD_KERNEL_WIDTH == 64
 HVD_INLINE WordVec load_halves(const std::byte* p) {
@@ -88,7 +88,8 @@ HVD_INLINE WordVec load_halves(const std::byte* p) {
   return same_bits<WordVec>(_mm_unpacklo_epi16(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)), _mm_setzero_si128()));
 }
 HVD_INLINE void store_halves(std::byte* p, WordVec v) {
-  const __m128i extended = _mm_srai_epi32(_mm_slli_epi32(same_bits<__m128i>(v), 16), 16);  // SSE2 can only pack signed words
+  // SSE2 can only pack signed words.
+  const __m128i extended = _mm_srai_epi32(_mm_slli_epi32(same_bits<__m128i>(v), 16), 16);
   _mm_storel_epi64(reinterpret_cast<__m128i*>(p), _mm_packs_epi32(extended, extended));
 }
 #else
@@ -105,7 +106,7 @@ struct Float16 {
   static constexpr size_t kBytes = 2;
 
 #if defined(HVD_KERNEL_F16C) && HVD_KERNEL_WIDTH == 64
-  // Use masked forms with a zero source, because GCC 12's plain forms read an undefined register and warn about it.
+  // Use masked forms with a zero source. GCC 12's plain forms read an undefined register and cause a warning.
   HVD_INLINE static Vec load(const std::byte* p) { return same_bits<Vec>(_mm512_maskz_cvtph_ps(0xffff, load_bytes<__m256i>(p))); }
   HVD_INLINE static void store(std::byte* p, Vec v) {
     const __m256i h = _mm512_maskz_cvtps_ph(0xffff, same_bits<__m512>(v), _MM_FROUND_TO_NEAREST_INT);
@@ -118,7 +119,7 @@ struct Float16 {
     memcpy(p, &h, sizeof h);
   }
 #else
-  // base/half.h explains the cases. Here all of them are computed and the right one is selected.
+  // base/half.h explains the cases. This version computes all of them and selects the right one.
   HVD_INLINE static Vec load(const std::byte* p) {
     const WordVec h = load_halves(p);
     const WordVec magnitude = h & 0x7fff;
@@ -172,8 +173,8 @@ struct Product {
     return a * b;
   }
 };
-// Return a if it wins or is NaN, otherwise b, which is NaN if either operand is. For integers the compiler removes `a
-// != a`.
+// Return a if it wins or is NaN, and b if not. The result is then NaN if either operand is. For integers, the compiler
+// removes `a != a`.
 struct Min {
   template <class V>
   HVD_INLINE static V apply(V a, V b) {
@@ -220,7 +221,7 @@ HVD_INLINE typename In::Vec combine(const std::byte* const (&s)[K], size_t at) {
   }
 }
 
-// Multiplying by one changes no bit, so one loop serves scaled and unscaled results. It is bound by memory in any case.
+// Multiply by one for unscaled results: it changes no bit, and memory bounds the speed of the loop in any case.
 template <class Acc, class V>
 HVD_INLINE V scaled(V v, Acc factor) {
   if constexpr (kIsFloat<Acc>) {
@@ -245,7 +246,7 @@ void reduce_loop(std::byte* dst, const std::byte* const* sources, size_t n, doub
     Out::store(dst, scaled(first, factor));
     Out::store(dst + kOut, scaled(second, factor));
   }
-  // The remainder goes through the same vector code on padded copies, so its bits cannot differ.
+  // Process the remainder with the same vector code on padded copies, so that its bits cannot differ.
   while (left > 0) {
     const size_t some = left < kLanes ? left : kLanes;
     alignas(kWidth) std::byte padded[K][kWidth] = {};
@@ -261,9 +262,9 @@ void reduce_loop(std::byte* dst, const std::byte* const* sources, size_t n, doub
   }
 }
 
-// Blocks of int8, as plain loops that compilers vectorise. The maximum is computed on integers, because floats would
-// need special handling of NaN. Rounding is done by an addition that pushes the fraction out of the significand, which
-// gives the same bits on every instruction set.
+// Kernels for blocks of int8, as plain loops that compilers vectorise. The maximum is computed on integers, because
+// floats would need special handling of NaN. Rounding uses an addition that pushes the fraction out of the significand,
+// which gives the same bits on every instruction set.
 uint32_t magnitude_loop(const float* x, size_t n) {
   int32_t most = 0;
   for (size_t i = 0; i < n; ++i) {
@@ -294,7 +295,8 @@ void copy_loop(std::byte* dst, const std::byte* src, size_t bytes) {
     memcpy(dst + 2 * kWidth, &c, kWidth);
     memcpy(dst + 3 * kWidth, &d, kWidth);
 #if defined(__x86_64__)
-    asm volatile("" ::: "memory");  // keeps GCC from turning this loop into a call of memcpy
+    // Keep GCC from turning this loop into a call of memcpy.
+    asm volatile("" ::: "memory");
 #endif
   }
   memcpy(dst, src, bytes);
@@ -327,7 +329,8 @@ void stream_loop(std::byte* dst, const std::byte* src, size_t bytes) {
 
 template <class In, class Out, class Op>
 constexpr void fill_op(Kernels::Reduce (&row)[kFusedSources]) {
-  row[0] = reduce_loop<In, Out, Sum, 1>;  // with a single source, all operations give the same result
+  // With a single source, all operations give the same result.
+  row[0] = reduce_loop<In, Out, Sum, 1>;
   row[1] = reduce_loop<In, Out, Op, 2>;
   row[2] = reduce_loop<In, Out, Op, 3>;
   row[3] = reduce_loop<In, Out, Op, 4>;

@@ -1,9 +1,10 @@
-// Selects the kernels and applies the canonical order (see reduce.h). The kernels combine up to four sources.
+// Selection of the kernels for this CPU, and the canonical order (see reduce.h). Kernels combine up to four sources.
 //
-// Scaling of floats multiplies by factor / divisor, computed in double and rounded once to the accumulation type. That
-// equals x * factor / divisor if the divisor is a power of two, and is within one unit in the last place otherwise. A
-// multiplication is free in a loop that is bound by memory, but a division is not. Integers use x * factor / divisor in
-// double, truncated towards zero and clamped to the type's range. A bool is unchanged unless the factor is zero.
+// Floats are scaled by multiplying by factor / divisor, computed in double and rounded once to the accumulation type.
+// The result equals x * factor / divisor if the divisor is a power of two, and is within one unit in the last place if
+// not. In a memory-bound loop, a multiplication is free but a division is not. Integers are scaled as x * factor /
+// divisor in double, truncated towards zero and clamped to the type's range. A bool is unchanged unless the factor is
+// zero.
 #include "collectives/reduce.h"
 
 #if defined(__x86_64__)
@@ -23,20 +24,21 @@
 namespace hvd {
 namespace {
 
-constexpr size_t kBlockBytes = 4096;  // bytes of accumulators per block; a few such blocks stay in the L1 cache
+// Bytes of accumulators per block. A few such blocks stay in the L1 cache.
+constexpr size_t kBlockBytes = 4096;
 
-// Copies of at least this size do not use memcpy. On AMD Zen 3 with glibc 2.36, an allreduce of 64 KiB took 30 us with
-// memcpy and 8 us with a plain vector loop. The slow case, presumably `rep movsb`, is a destination a few bytes below
-// the source modulo a page. Page-aligned staging areas and large tensors, which start 16 or 64 bytes after a page
-// boundary, usually have this relation.
+// Copies of at least this many bytes do not use memcpy. On AMD Zen 3 with glibc 2.36, an allreduce of 64 KiB took 30 us
+// with memcpy and 8 us with a plain vector loop. memcpy, presumably `rep movsb`, is slow if the destination is a few
+// bytes below the source modulo a page. Page-aligned staging areas and large tensors, which start 16 or 64 bytes after
+// a page boundary, usually have such addresses.
 constexpr size_t kCopyFrom = 2048;
 
 const Kernels* find_kernels(std::string_view name) {
 #if defined(__x86_64__)
   const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
                       __builtin_cpu_supports("avx512dq");
-  // Some compilers (clang before 16) do not know the name "f16c". The "avx2" check already shows that the system saves
-  // the registers.
+  // Read the CPUID bit directly, because clang before version 16 does not accept the name "f16c". The "avx2" check
+  // already shows that the system saves the registers.
   unsigned a = 0, b = 0, c = 0, d = 0;
   const bool f16c = __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
   const bool avx2 = __builtin_cpu_supports("avx2") && f16c;
@@ -46,8 +48,7 @@ const Kernels* find_kernels(std::string_view name) {
   return name.empty() || name == "plain" ? kernels_plain() : nullptr;
 }
 
-// There is one choice for all engines of the process, because it depends only on the CPU. It is atomic because tests
-// change it.
+// Kernels for this CPU, shared by all engines of the process. Atomic because tests change them.
 std::atomic<const Kernels*>& chosen() {
   static std::atomic<const Kernels*> kernels{find_kernels("")};
   return kernels;
@@ -68,7 +69,8 @@ template <class T>
 void scale_integers(std::byte* dst, const std::byte* src, size_t n, const Scale& scale) {
   const double factor = scale.factor, divisor = static_cast<double>(scale.divisor);
   constexpr double kLow = static_cast<double>(std::numeric_limits<T>::min());
-  constexpr double kHigh = static_cast<double>(std::numeric_limits<T>::max());  // for int64 this is 2^63, just out of range
+  // For int64, this is 2^63, just out of range.
+  constexpr double kHigh = static_cast<double>(std::numeric_limits<T>::max());
   for (size_t i = 0; i < n; ++i) {
     T x;
     memcpy(&x, src + i * sizeof(T), sizeof(T));
@@ -91,7 +93,7 @@ void scale_bools(std::byte* dst, const std::byte* src, size_t n, const Scale& sc
 
 double multiplier(const Scale& scale) { return scale.factor / static_cast<double>(scale.divisor); }
 
-// Partial values of the canonical order. After the first step `count` of them remain; partial i covers the sources
+// Partial values of the canonical order. After the first step, `count` of them remain. Partial i covers the sources
 // [start(i), start(i + 1)).
 struct Plan {
   size_t count, pairs;
@@ -99,15 +101,16 @@ struct Plan {
   size_t start(size_t partial) const { return partial < pairs ? 2 * partial : partial + pairs; }
 };
 
-// One block of the reduction, computed by recursion over the tree. Its leaves are kernels of up to four sources: a
-// subtree of two partials has 2, 3 or 4 sources, and a subtree of four single partials has 4.
+// One block of the reduction, computed by recursion over the tree of sources. The leaves of the tree are kernels of up
+// to four sources: a subtree of two partials has 2, 3 or 4 sources, and a subtree of four single partials has 4.
 struct Block {
   const Kernels& k;
   DType dtype;
   int op;
   std::span<const std::byte* const> sources;
   Plan plan;
-  size_t at = 0, n = 0;  // first element of the block, and its number of elements
+  // First element of the block, and its number of elements.
+  size_t at = 0, n = 0;
 
   void leaf(std::byte* dst, size_t first, size_t count) const {
     const std::byte* s[kFusedSources];
@@ -198,7 +201,7 @@ void reduce_many(DType d, ReduceOp op, std::byte* dst, std::span<const std::byte
   const size_t step = kBlockBytes / size_of(accumulator(d));
   for (block.at = 0; block.at < n; block.at += step) {
     block.n = std::min(step, n - block.at);
-    // If the result has yet to be narrowed or streamed, use a separate block, because dst may be one of the sources.
+    // Use a separate block if the result must still be narrowed or streamed, because dst can be one of the sources.
     alignas(64) std::byte result[kBlockBytes], wide[kBlockBytes];
     std::byte* target = dst + block.at * element;
     std::byte* out = streaming ? result : target;

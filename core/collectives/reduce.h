@@ -1,6 +1,6 @@
-// Arithmetic on arrays; no other code interprets elements. The implementation for this CPU (plain, AVX2 or AVX-512,
-// where plain means NEON on AArch64) is chosen once at run time. All implementations give the same bits, so different
-// CPUs can work in one job.
+// Arithmetic on arrays. No other code interprets elements. The implementation for this CPU is selected once at run
+// time: plain (NEON on AArch64), AVX2 or AVX-512. All implementations give the same bits, so different CPUs can work in
+// one job.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -12,18 +12,19 @@
 
 namespace hvd {
 
-// Return the type in which values of `d` are accumulated: float32 for float16 and bfloat16, otherwise `d`.
+// Return the type in which values of `d` are accumulated: float32 for float16 and bfloat16, and `d` for all other
+// types.
 constexpr DType accumulator(DType d) { return is_half(d) ? DType::float32 : d; }
 
-// Compute dst[i] = a[i] op b[i] for i < n, all of dtype d. `a` is the operand of the lower rank, and dst may be a or b.
+// Compute dst[i] = a[i] op b[i] for i < n, all of dtype d. `a` is the operand of the lower rank, and dst can be a or b.
 // `op` is sum, min, max or product. 16-bit floats are computed in float32 and rounded once. Integer sums wrap, and min
 // and max propagate NaN. For bool, min and product mean logical and; max and sum mean logical or.
 void reduce2(DType d, ReduceOp op, std::byte* dst, const std::byte* a, const std::byte* b, size_t n);
 
-// Compute dst = x * scale.factor / scale.divisor elementwise; dst may be src.
+// Compute dst = x * scale.factor / scale.divisor elementwise. dst can be src.
 void scale(DType d, std::byte* dst, const std::byte* src, size_t n, const Scale& scale);
 
-// Convert between a 16-bit float and float32; narrowing rounds to nearest, ties to even.
+// Convert between a 16-bit float and float32. Narrowing rounds to nearest, ties to even.
 void widen(DType half, float* dst, const std::byte* src, size_t n);
 void narrow(DType half, std::byte* dst, const float* src, size_t n);
 
@@ -38,20 +39,20 @@ void blend(DType d, std::byte* dst, const std::byte* a, const std::byte* b, size
 double largest(const double* x, size_t n);
 
 // Reduce sources[0..n) to dst in the canonical order (see below), then scale. 16-bit floats stay in float32 until the
-// end. dst may be one of the sources. The data are processed in cache-sized blocks. `streaming` requests stores that
+// end. dst can be one of the sources. The data are processed in cache-sized blocks. `streaming` requests stores that
 // bypass the cache.
 void reduce_many(DType d, ReduceOp op, std::byte* dst, std::span<const std::byte* const> sources, size_t n, const Scale& scale,
                  bool streaming = false);
 
 // Copy large data for staging. `streaming` requests stores that bypass the cache, for outputs that are not read soon.
-// The ranges must not overlap.
+// The source and destination must not overlap.
 void copy_bytes(std::byte* dst, const std::byte* src, size_t bytes, bool streaming);
 
-// Canonical order. The order in which values are added must not depend on the algorithm, fusion or timing; otherwise
-// bits would differ between runs. Let p be the largest power of two <= n and r = n - p. First ranks 2i and 2i+1 combine
-// for i < r, which leaves p partial values in rank order. Then neighbours combine pairwise, which leaves p/2 values,
-// then p/4, and so on. Recursive doubling and Rabenseifner's algorithm follow this order by design; direct algorithms
-// follow it through reduce_many.
+// Canonical order. The order of additions must not depend on the algorithm, fusion or timing, because bits would then
+// differ between runs. Let p be the largest power of two <= n and r = n - p. First, ranks 2i and 2i+1 combine for i <
+// r, which leaves p partial values in rank order. Then neighbours combine pairwise, which leaves p/2 values, then p/4,
+// and so on. Recursive doubling and Rabenseifner's algorithm follow this order by design; direct algorithms follow it
+// through reduce_many.
 
 // isa() returns the name of the implementation in use, for example "avx2". force_isa() selects one for tests and
 // returns false if this CPU cannot run it.

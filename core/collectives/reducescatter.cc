@@ -1,7 +1,7 @@
 // Reduce-scatter over shared memory by direct exchange in the canonical order (reduce.h). A sub-buffer has a region for
-// each member. In each round every member stages its contributions to the others' parts and reduces its own part,
+// each rank. In each round, every rank stages its contributions to the others' slices and reduces its own slice,
 // reading its own contribution from user memory. The cost, in the symbols of shm.h, is a + R m + X m (n - 1) / n + W m
-// / n, for m bytes of input. `out` may be this member's own part of `in`, because no other member reads that.
+// / n, for m bytes of input. `out` can be this rank's own slice of `in`, because no other rank reads that slice.
 #include <algorithm>
 #include <numeric>
 #include <vector>
@@ -54,9 +54,9 @@ Status reducescatter_shm(Comm& comm, const std::byte* in, std::byte* out, std::s
   return run_rounds(node, ceil_div(largest, step), 0, stage_in, take_out);
 }
 
-// Direct reduce-scatter: every rank sends each other rank its part of the data. The owner of a part reduces all
-// contributions at once, in the canonical order (collectives/reduce.h), and scales the result. Large parts are sent in
-// rounds, to bound the memory for contributions that wait for the reduction.
+// Direct reduce-scatter: every rank sends each other rank the data for that rank's slice. The owner of a slice reduces
+// all contributions together, in the canonical order (collectives/reduce.h), and scales the result. Large slices are
+// sent in rounds, which bounds the memory for contributions that wait for reduction.
 //
 // The cost, in the symbols of plan/cost.h, is (P-1) * alpha + (P-1)/P * N * (beta + gamma). The alphas overlap within a
 // window of peers and are paid once per round. 16-bit floats are sent unchanged and added in float32.
@@ -65,7 +65,7 @@ Status reducescatter_shm(Comm& comm, const std::byte* in, std::byte* out, std::s
 
 namespace {
 
-// Return the number of elements of each part that one round handles.
+// Return the number of elements of each slice that one round handles.
 size_t round_count(int size, DType d) { return block_of_contributions(static_cast<size_t>(size)) / size_of(d); }
 
 }  // namespace

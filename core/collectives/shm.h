@@ -1,13 +1,13 @@
-// Code shared by the collectives over shared memory: the sub-buffers into which half of a staging area is divided,
-// which rounds use in turn, and iteration over the tensors of a fused operation.
+// Code shared by the collectives over shared memory: sub-buffers, and iteration over the tensors of a fused operation.
+// Half of a staging area is divided into sub-buffers, which the rounds of a collective use in turn.
 //
-// Common idea: a member copies what others need into its staging area, chunk by chunk, and the others read it there
-// while it is still in the last-level cache. A chunk of m bytes costs a + m * c_in + m * c_out, where a is the time
-// until another core sees a store (0.1 to 0.2 us) and c is the time to copy a byte. The cost formulas in these files
-// count the traffic of one member: R bytes read and W bytes written in user memory, and X bytes read from other
-// members' staging areas.
+// Common idea: a rank copies what others need into its staging area, chunk by chunk. The others read each chunk while
+// it is still in the last-level cache. A chunk of m bytes costs a + m * c_in + m * c_out, where a is the time until
+// another core sees a store (0.1 to 0.2 us) and c is the time to copy a byte. The cost formulas in these files count
+// the traffic of one rank: R bytes read and W bytes written in user memory, and X bytes read from other ranks' staging
+// areas.
 //
-// Common rule: a member writes only to its own staging area. So NodeGroup::begin() only has to wait for the readers of
+// Common rule: a rank writes only to its own staging area. NodeGroup::begin() then only has to wait for the readers of
 // that area.
 #pragma once
 #include <algorithm>
@@ -19,27 +19,30 @@
 
 namespace hvd {
 
-inline constexpr size_t kLine = 64;  // bytes of a cache line; slices are aligned to this
+// Bytes of a cache line. Slices are aligned to cache lines.
+inline constexpr size_t kLine = 64;
 
 constexpr size_t round_up(size_t n, size_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 constexpr size_t round_down(size_t n, size_t multiple) { return n / multiple * multiple; }
 constexpr size_t ceil_div(size_t n, size_t d) { return (n + d - 1) / d; }
 
-// Outputs of at least Tuning::stream_bytes bypass the cache, unless they were just read (in place). They would only
-// evict useful data, and a cached store would read the line first.
+// Outputs of at least Tuning::stream_bytes bypass the cache, except outputs that were just read (in place). In the
+// cache, a large output would evict useful data, and each store would first read the line.
 
-// Sub-buffers of the staging halves of all members. Round k uses number k % count, at the same offset on every member.
+// Sub-buffers of the staging halves of all ranks. Round k uses sub-buffer k % count, at the same offset on every rank.
 struct SubBuffers {
   NodeGroup::Stage stage;
   size_t count;
-  size_t bytes;  // bytes of one sub-buffer, a multiple of kLine
+  // Bytes of one sub-buffer; a multiple of kLine.
+  size_t bytes;
 
-  size_t skip;   // bytes before the first sub-buffer
+  // Bytes before the first sub-buffer.
+  size_t skip;
 
   SubBuffers(const NodeGroup::Stage& s, size_t n, size_t skipped = 0)
       : stage(s), count(n), bytes(s.bytes > skipped ? round_down((s.bytes - skipped) / n, kLine) : 0), skip(skipped) {}
   std::byte* at(int member, size_t round) const { return stage.staging[member] + skip + (round % count) * bytes; }
-  // Check that a sub-buffer that is split into `parts` has at least one cache line for each part.
+  // Check that a sub-buffer split into `parts` parts has at least one cache line for each part.
   Status check(size_t parts) const {
     if (bytes / parts >= kLine) return {};
     return Status(Code::invalid_argument, "the staging area must have at least " + std::to_string(2 * (skip + count * kLine * parts)) +
@@ -48,17 +51,17 @@ struct SubBuffers {
   }
 };
 
-// Run a collective with one stage per round: every member stages round k + 1 before it takes out round k, so that
-// members rarely wait for each other.
+// Run a collective with one stage per round. Every rank stages round k + 1 before it takes out round k, so that ranks
+// rarely wait for each other.
 //
-// stage_in(k) stores this member's data of round k into sub-buffer k % kDepth. take_out(k) waits for stage k + 1 of the
-// members that it reads from, reads their data, and returns a Status.
+// stage_in(k) stores this rank's data of round k in sub-buffer k % kDepth. take_out(k) waits until the ranks that it
+// reads from have reached stage k + 1, reads their data, and returns a Status.
 //
 // `staged` is the number of rounds (0 or 1) that the caller has already staged and published.
 //
-// kDepth = 4 sub-buffers make further waiting unnecessary: round m overwrites what round m - 4 staged. When this member
-// stages round m it has taken out m - 2, so it has seen that every member had published m - 2. A member publishes m - 2
-// only after it has taken out m - 4.
+// kDepth = 4 sub-buffers make further waiting unnecessary. Round m overwrites what round m - 4 staged. When this rank
+// stages round m, it has already taken out round m - 2, so every rank had published round m - 2. A rank publishes round
+// m - 2 only after it has taken out round m - 4.
 inline constexpr size_t kDepth = 4;
 
 template <class StageIn, class TakeOut>
@@ -78,7 +81,7 @@ Status run_rounds(NodeGroup& node, size_t rounds, size_t staged, StageIn&& stage
   return {};
 }
 
-// Iterates over the pieces of a range of Segments. It remembers its position, so ascending ranges need no search.
+// Iterator over the pieces in a range of Segments. It remembers its position, so ascending ranges need no search.
 class PieceWalk {
  public:
   explicit PieceWalk(const Segments& data) : data_(data) {}

@@ -9,7 +9,8 @@ constexpr size_t kLeast = size_t{64} << 10;
 
 PinnedPool::~PinnedPool() {
   const Device::Turn turn(*device_);
-  if (!turn.status().ok()) return;  // the device has failed or the process ends, so the memory goes with it
+  // The device has failed or the process is ending, which frees the memory anyway.
+  if (!turn.status().ok()) return;
   for (const auto& [bytes, blocks] : free_) {
     for (std::byte* block : blocks) device_->unpin(block);
   }

@@ -1,8 +1,8 @@
-// Pool of a device's pinned memory. It keeps memory between operations, because pinning may wait for all work on the
-// device. It never shrinks: unpinning may wait even for kernels of a collective that waits for a lost rank, and then
-// this thread could not notify the other ranks. So users limit how much they use at a time
-// (engine/device/host_staged_path.h), except for tensors that cannot be split. Not thread-safe; needs a Turn on the
-// device.
+// Pool of a device's pinned memory. It keeps memory between operations, because pinning can wait for all work on the
+// device. It never shrinks, because unpinning can also wait: for example, for kernels of a collective that waits for a
+// lost rank, and this thread could then not notify the other ranks. Users therefore limit how much memory they use at a
+// time (engine/device/host_staged_path.h), except for tensors that cannot be split. Not thread-safe. Needs a Turn on
+// the device.
 #pragma once
 #include <map>
 #include <memory>
@@ -29,13 +29,15 @@ class PinnedPool : public std::enable_shared_from_this<PinnedPool> {
    private:
     std::shared_ptr<PinnedPool> pool_;
     std::byte* data_;
-    size_t bytes_;  // bytes of the block's size class
+    // Bytes of the block's size class.
+    size_t bytes_;
   };
 
-  // Take a block of at least `bytes` bytes, with undefined contents. Release it only when no copy from or to it is in
-  // flight.
+  // Take a block of at least `bytes` bytes with undefined contents. Release the block only when no copy from or to it
+  // is in flight.
   Status take(size_t bytes, std::shared_ptr<Block>* out);
-  size_t held() const { return held_; }  // bytes of pinned memory, whether in use or free
+  // Return the bytes of pinned memory, both used and free.
+  size_t held() const { return held_; }
   size_t used() const {
     std::lock_guard lock(mutex_);
     return used_;
@@ -45,8 +47,10 @@ class PinnedPool : public std::enable_shared_from_this<PinnedPool> {
   void give_back(std::byte* data, size_t bytes);
 
   std::shared_ptr<Device> device_;
-  mutable std::mutex mutex_;  // Needed because blocks are returned from any thread.
-  std::map<size_t, std::vector<std::byte*>> free_;  // Free blocks, keyed by size.
+  // Protects free_, because any thread can return blocks.
+  mutable std::mutex mutex_;
+  // Free blocks, keyed by size.
+  std::map<size_t, std::vector<std::byte*>> free_;
   size_t held_ = 0, used_ = 0;
 };
 

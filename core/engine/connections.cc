@@ -17,12 +17,12 @@ int index_of(const std::vector<int>& v, int x) { return static_cast<int>(std::fi
 SpinPolicy spin_policy(const Settings& settings) {
   SpinPolicy policy;
   policy.spins = settings.spins;
-  // If there are more ranks than cores, spinning takes time from the peer waited for, so yield to it instead.
+  // With more ranks than cores, spinning takes CPU time from the peer that this rank waits for. Yield instead.
   if (settings.spins == 0) policy.yields = 200;
   return policy;
 }
 
-// Interval between checks as a fraction of the heartbeat timeout, which can therefore expire that much too early.
+// Interval between checks as a fraction of the heartbeat timeout. The timeout can expire that much too early.
 constexpr double kLook = 0.1;
 
 }  // namespace
@@ -71,7 +71,8 @@ void talk_through_memory(EngineOptions& o) {
     link =
         std::make_unique<NodeControlLink>(std::move(link), o.segment, me, peer, WakeupEvent(o.event_fds[peer], &o.segment->wakeup(peer)));
   };
-  if (me != 0) wrap(o.parent, locals.front());  // the parent of a node's first rank is on another node
+  // The parent of a node's first rank is on another node.
+  if (me != 0) wrap(o.parent, locals.front());
   for (auto& [rank, link] : o.children) wrap(link, rank);
 }
 
@@ -169,7 +170,8 @@ void Connections::add_set(uint32_t id, uint32_t generation, const std::vector<in
 }
 
 void Connections::build_hierarchy(SetComms* set, const std::vector<int>& ranks) {
-  std::vector<std::vector<int>> by_node;  // ranks of each node, nodes in order of first appearance
+  // Ranks of each node, with nodes in order of first appearance.
+  std::vector<std::vector<int>> by_node;
   std::vector<int> nodes;
   for (int r : ranks) {
     const int i = index_of(nodes, node_of_[r]);

@@ -1,5 +1,5 @@
-// This rank's topology, data links and shared memory, with one Comm for each process set that the rank belongs to. Used
-// only by the thread that drives the engine.
+// Connections of this rank: its topology, data links and shared memory, with one Comm for each process set that the
+// rank belongs to. Used only by the thread that drives the engine.
 #pragma once
 #include <map>
 #include <memory>
@@ -14,13 +14,14 @@ namespace hvd {
 
 class Connections {
  public:
-  explicit Connections(EngineOptions& options);  // takes ownership of links, event fds and segment
+  // Takes ownership of the links, event fds and segment in `options`.
+  explicit Connections(EngineOptions& options);
   ~Connections();
 
   int rank() const { return rank_; }
   int size() const { return static_cast<int>(node_of_.size()); }
   bool one_node() const { return one_node_; }
-  // True if there are several ranks and each is alone on its node, so that every pair of ranks has a link.
+  // True if there are several ranks and each is alone on its node. Every pair of ranks then has a link.
   bool flat() const { return flat_; }
   int local_rank() const { return local_rank_; }
   int local_size() const { return static_cast<int>(locals_.size()); }
@@ -29,31 +30,34 @@ class Connections {
   Waiter& waiter() { return waiter_; }
   WakeupEvent wakeup() const { return wakeups_[local_rank_]; }
   WakeupEvent wakeup_of(int local_rank) const { return wakeups_[local_rank]; }
-  // Return an error if a rank's host has owed an acknowledgement for longer than the heartbeat timeout; the error names
-  // the rank. The call is cheap, because it really checks only at intervals.
+  // Return an error that names a rank if its host has not acknowledged data for longer than the heartbeat timeout. The
+  // call is cheap, because it checks the connections only at intervals.
   Status look_for_silence();
-  // Seconds between two such checks while this rank waits for peers.
+  // Return the number of seconds between two such checks while this rank waits for peers.
   double between_looks() const { return look_every_ > 0 && !one_node_ ? look_every_ : kForever; }
-  const std::vector<int>& locals() const { return locals_; }  // Returns the global ranks on this node.
-  // Return the child of rank 0 that leads to `rank` in the control tree.
+  // Return the global ranks on this node.
+  const std::vector<int>& locals() const { return locals_; }
+  // Return the child of rank 0 whose subtree of the control tree contains `rank`.
   int below_root(int rank) const;
 
-  // Add or remove a process set. Every rank must call these at the same point of the order of operations. `generation`
-  // increases with each new set.
+  // Add or remove a process set. Every rank must call these functions at the same point in the order of operations.
+  // `generation` increases with each new set.
   void add_set(uint32_t id, uint32_t generation, const std::vector<int>& ranks);
   void remove_set(uint32_t id);
-  // Use other size thresholds in all sets. Every rank must call this at the same point of the order of operations.
+  // Set the size thresholds of all process sets. Every rank must call this at the same point in the order of
+  // operations.
   void set_tuning(const Tuning& tuning);
-  // Return the Comm of a set, or null if this rank is not a member.
+  // Return the Comm of a process set, or null if this rank is not in the set.
   Comm* comm(uint32_t set);
-  // Return the bytes that collectives have passed to links. Callable from any thread.
+  // Return the bytes that collectives have sent over links. Callable from any thread.
   uint64_t wire_bytes() const { return traffic_.get(); }
   size_t scratch_held() const { return scratch_.held(); }
   uint64_t unstaged_bytes() const { return ledger_.unstaged.load(std::memory_order_relaxed); }
 
  private:
   struct SetComms {
-    std::unique_ptr<NodeGroup> group;  // members of the set on this node
+    // Shared-memory group of the set's ranks on this node.
+    std::unique_ptr<NodeGroup> group;
     Comm comm, local, cross;
   };
   Comm sub_comm(const std::vector<int>& ranks, bool links);

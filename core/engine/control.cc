@@ -8,14 +8,15 @@ namespace hvd {
 namespace {
 
 struct Header {
-  uint32_t bytes;  // number of bytes in the payload
+  // Number of bytes in the payload.
+  uint32_t bytes;
   int32_t origin;
   uint8_t type;
   uint8_t pad[3];
 };
 static_assert(sizeof(Header) == 12);
 
-// More bytes than any valid list of operations needs; a larger length means a corrupt stream.
+// Maximum bytes of a valid payload. A greater length means that the stream is corrupt.
 constexpr uint32_t kMaxPayload = 256u << 20;
 
 }  // namespace
@@ -33,7 +34,8 @@ Control::Control(int rank, std::unique_ptr<Link> parent, int parent_rank, std::m
     n->number = static_cast<uint32_t>(children_.size());
     children_.push_back(std::move(n));
   }
-  constexpr size_t kMany = 2;  // with more children, one system call for all of them is cheaper than a recv(2) for each
+  // Number of children from which one system call for all of them is cheaper than a recv(2) for each.
+  constexpr size_t kMany = 2;
   if (children_.size() <= kMany) return;
   for (auto& child : children_) child->watched = !child->link->in_memory() && watch_.add(child->link->fd(), child->number);
 }
@@ -76,7 +78,8 @@ void Control::flood(FrameType type, const std::string& payload) {
   for (auto& child : children_) queue(*child, frame);
 }
 
-// The reader of a shared-memory ring wakes this rank when it has made room; a socket must be watched for room.
+// A socket must be polled for room to send. A shared-memory ring needs no polling, because its reader wakes this rank
+// after making room.
 short Control::events_of(const Neighbour& n) const {
   return static_cast<short>(POLLIN | (n.out.empty() || n.link->in_memory() ? 0 : POLLOUT));
 }
@@ -84,7 +87,7 @@ short Control::events_of(const Neighbour& n) const {
 void Control::flush(Neighbour& n) {
   while (!n.broken && n.sent < n.out.size()) {
     const int64_t moved = n.link->try_send({reinterpret_cast<const std::byte*>(n.out.data()) + n.sent, n.out.size() - n.sent});
-    // Leave a broken pipe to receive(), because the peer's last message, such as a goodbye, may still be unread.
+    // Leave a broken pipe to receive(), because the peer's last message, such as a goodbye, can still be unread.
     if (moved <= 0) break;
     n.sent += static_cast<size_t>(moved);
   }
@@ -151,7 +154,8 @@ void Control::handle(Neighbour& from, Frame frame) {
     case FrameType::observer_message_down:
       for (auto& child : children_) queue(*child, frame);
       break;
-    default:  // frames that travel towards the root
+    // All other frames travel towards the root.
+    default:
       if (parent_) {
         queue(*parent_, frame);
         return;

@@ -1,5 +1,5 @@
-// Control plane: a tree of links over which ranks request operations, agree on their order, and learn of failures. Rank
-// 0 is the root. The first rank of each node is a child of the root and the parent of the node's other ranks, so the
+// Control plane: a tree of links over which ranks request operations, agree on their order, and report failures. Rank 0
+// is the root. The first rank of each node is a child of the root and the parent of the node's other ranks, so the
 // root's work grows with the number of nodes, not ranks. These first ranks relay frames to the root. Frames from the
 // root go to all ranks. pump() never blocks.
 #pragma once
@@ -30,7 +30,7 @@ class SocketSet {
   }
   SocketSet(const SocketSet&) = delete;
 
-  // Add a socket. Return false if it cannot be watched; the caller must then check it itself.
+  // Add a socket. Return false if it cannot be watched; the caller must then check the socket itself.
   bool add(int socket, uint32_t number) {
     if (socket < 0) return false;
     if (epoll_ < 0) epoll_ = ::epoll_create1(EPOLL_CLOEXEC);
@@ -40,7 +40,7 @@ class SocketSet {
   void want_room(int socket, uint32_t number, bool wanted) { (void)change(EPOLL_CTL_MOD, socket, number, wanted); }
   void remove(int socket) { (void)change(EPOLL_CTL_DEL, socket, 0, false); }
 
-  // Call see(number) for each socket with data or room. Some sockets may be left for the next call.
+  // Call see(number) for each socket that has data or room. Some sockets can be left for the next call.
   template <class See>
   void look(See see) {
     if (epoll_ < 0) return;
@@ -51,11 +51,12 @@ class SocketSet {
       for (int i = 0; i < n; ++i) see(found[static_cast<size_t>(i)].data.u32);
     } while (n == static_cast<int>(found.size()) && ++rounds_ % kRounds);
   }
-  // Return a descriptor that is readable when look() would find an event; -1 if no socket is watched.
+  // Return a descriptor that is readable when look() would find an event, or -1 if no socket is watched.
   int fd() const { return epoll_; }
 
  private:
-  static constexpr unsigned kRounds = 16;  // limits the rounds of look() when a peer never stops sending
+  // Maximum rounds of look(), in case a peer never stops sending.
+  static constexpr unsigned kRounds = 16;
 
   bool change(int what, int socket, uint32_t number, bool room) {
     epoll_event event{};
@@ -73,25 +74,28 @@ class SocketSet {
 // root's work grows with the number of nodes, not ranks. These first ranks relay frames to the root. Frames from the
 // root go to all ranks. pump() never blocks.
 
-// Types of frames, with the direction in which each travels. engine/protocol.h defines the contents. Frames that are
-// "flooded" go from any rank to all others.
+// Types of frames, with the direction in which each travels. engine/protocol.h defines the contents. A "flooded" frame
+// goes from any rank to all others.
 enum class FrameType : uint8_t {
   request = 1,   // Up: tensors that are ready on this rank.
   responses = 2,  // Down: the operations that all ranks execute next.
-  ready = 3,      // Up: this rank's position in a schedule.
+  // Up: this rank's position in a schedule.
+  ready = 3,
   go = 4,         // Down: the position that all ranks have reached.
   revoke = 5,     // Up: this rank wants to leave the schedule.
   revoked = 6,    // Down: the position at which all ranks leave the schedule.
   settled = 7,    // Up: this rank has returned to negotiation.
   bye = 8,        // Flooded: a rank leaves on purpose.
   abort = 9,      // Flooded: a rank is lost, or an error occurred.
-  ack = 10,       // To a neighbour: its bye or abort has arrived, and this rank sends it nothing more.
-  stalled = 11,   // Down: operations that wait at rank 0.
+  // To a neighbour: its bye or abort has arrived, and this rank will send it nothing more.
+  ack = 10,
+  // Down: operations that are waiting at rank 0.
+  stalled = 11,
   observer_message_up = 12,   // Up: a message from an observer of this rank to rank 0's observers.
   observer_message_down = 13,  // Down: a message from an observer of rank 0 to observers of other ranks.
 };
 
-// One message of the control plane, with its type, the rank that sent it, and its encoded content.
+// One message of the control plane: its type, the rank that sent it, and its encoded content.
 struct Frame {
   FrameType type;
   int32_t origin;
@@ -109,8 +113,8 @@ constexpr bool goes_down(FrameType t) {
 }
 inline constexpr FrameType kLastFrameType = FrameType::observer_message_down;
 
-// Numbers of messages (relayed ones included) and bytes exchanged with the neighbours in the tree. Written by the
-// driving thread, read by any thread.
+// Numbers of messages (including relayed ones) and bytes exchanged with the neighbours in the tree. Written by the
+// driving thread, readable from any thread.
 class ControlTraffic {
  public:
   struct Read {
@@ -131,30 +135,31 @@ class Control {
   // Takes ownership of the links. `parent` is null at the root.
   Control(int rank, std::unique_ptr<Link> parent, int parent_rank, std::map<int, std::unique_ptr<Link>> children);
 
-  void send_up(FrameType type, const std::string& payload);      // Send to the root; at the root, add to its own inbox.
-  void broadcast(FrameType type, const std::string& payload);    // Root only: send to all ranks and add to its own inbox.
-  // Root only: send to the subtree of `child`, or add to the root's own inbox if `child` is this rank.
+  // Send a frame to the root. At the root, add it to this rank's inbox.
+  void send_up(FrameType type, const std::string& payload);
+  // Root only: send a frame to all ranks, and add it to this rank's inbox.
+  void broadcast(FrameType type, const std::string& payload);
+  // Root only: send a frame to the subtree of `child`, or add it to this rank's inbox if `child` is this rank.
   void send_down(FrameType type, const std::string& payload, int child);
-  // Send from any rank to all others. The frame is not added to this rank's own inbox.
+  // Send a frame from any rank to all others. It is not added to this rank's inbox.
   void flood(FrameType type, const std::string& payload);
 
-  // Send and receive without blocking, relay frames, and fill the inbox. A neighbour whose link breaks is reported
-  // once, by take_lost().
+  // Send and receive without blocking, relay frames, and fill the inbox. take_lost() reports each neighbour whose link
+  // has broken once.
   void pump();
-  // Check whether the neighbours connected through shared memory are alive, because pump() would not notice their
-  // death. Costs one system call.
+  // Check that the neighbours connected through shared memory are alive, because pump() would not notice their death.
+  // Costs one system call.
   void probe();
   bool pop(Frame* frame);
   // Pop a goodbye or abort from the inbox. These are handled before all other frames.
   bool pop_urgent(Frame* frame);
   bool inbox_empty() const { return inbox_.empty(); }
-  // True if every neighbour is gone or has received all frames from this rank, up to the flood that ended the job.
-  // Closing a socket while the peer's messages are unread would reset the connection, and the last frames would be
-  // lost.
+  // True if every neighbour is gone or has received all frames from this rank, including the flood that ended the job.
+  // Closing a socket with unread messages would reset the connection and lose the last frames.
   bool parted() const;
   bool unsent() const;
   // True if shared memory has work for pump(): messages to read, or room for messages that wait. Call this only after
-  // the sleep state says that this engine sleeps; changes after that trigger the wakeup event.
+  // the sleep state says that this engine sleeps. Later changes then trigger the wakeup event.
   bool work_in_memory() const;
 
   struct Lost {
@@ -164,10 +169,10 @@ class Control {
   // Return the neighbours lost since the last call.
   std::vector<Lost> take_lost();
 
-  // Append the file descriptors to sleep on.
+  // Append the file descriptors to poll while this rank sleeps.
   void poll_fds(std::vector<std::pair<int, short>>& fds) const;
 
-  // Return the only descriptor of poll_fds() that belongs to no link, or -1 if there is none.
+  // Return the descriptor in poll_fds() that belongs to no link, or -1 if there is none.
   int watch_fd() const { return watch_.fd(); }
 
   const ControlTraffic& sent() const { return sent_; }
@@ -177,13 +182,18 @@ class Control {
   struct Neighbour {
     int rank;
     std::unique_ptr<Link> link;
-    std::string out;      // bytes that are not yet sent
+    // Bytes that have not been sent yet.
+    std::string out;
     size_t sent = 0;
-    std::string in;       // bytes of an incomplete received frame
+    // Received bytes of an incomplete frame.
+    std::string in;
     bool broken = false;
-    bool acked = false;   // True once the neighbour has acknowledged this rank's bye or abort.
-    uint32_t number = 0;  // Index of the neighbour in children_.
-    bool watched = false, awaits_room = false;  // State of the neighbour's socket in watch_.
+    // True once the neighbour has acknowledged this rank's bye or abort.
+    bool acked = false;
+    // Index of the neighbour in children_.
+    uint32_t number = 0;
+    // True if watch_ watches the neighbour's socket, and true if it also watches for room to send.
+    bool watched = false, awaits_room = false;
   };
   short events_of(const Neighbour& n) const;
   void queue(Neighbour& to, const Frame& frame);
@@ -196,7 +206,8 @@ class Control {
   int rank_;
   std::unique_ptr<Neighbour> parent_;
   std::vector<std::unique_ptr<Neighbour>> children_;
-  SocketSet watch_;  // sockets of children on other hosts, used if there are many
+  // Sockets of children on other hosts, used if there are many.
+  SocketSet watch_;
   std::deque<Frame> inbox_;
   std::deque<Frame> urgent_;
   std::vector<Lost> lost_;

@@ -19,13 +19,14 @@ void Counters::bucket_done(const Schedule::Bucket&) { scheduled_.add(1); }
 void Counters::schedule_ended(const Schedule&, uint64_t) { revocations_.add(1); }
 void Counters::worked(uint64_t nanoseconds) { control_ns_.add(nanoseconds); }
 
-// The hash does not depend on the order of the operations or on how they are fused, and is the same in every process.
+// The hash is the same in every process. It does not depend on the order of the operations or on their fusion.
 void Counters::schedule_begun(const Schedule& schedule) {
   uint64_t bytes = 0, hash = 0;
   for (const Schedule::Bucket& bucket : schedule.buckets) {
     for (const Response& part : bucket.parts) {
       for (size_t i = 0; i < part.names.size(); ++i) {
-        uint64_t elements = 1, h = 14695981039346656037u;  // FNV-1a
+        // Initial value of the FNV-1a hash.
+        uint64_t elements = 1, h = 14695981039346656037u;
         const auto mix = [&h](uint64_t value) { h = (h ^ value) * 1099511628211u; };
         for (const char c : part.names[i]) mix(static_cast<unsigned char>(c));
         mix(static_cast<uint64_t>(part.kind));

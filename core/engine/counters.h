@@ -1,5 +1,5 @@
 // Counters of an engine's work since its start, implemented as an Observer. To add a counter, add a line to the table
-// below and the counting code in counters.cc. Engine.stats() in Python and other readers iterate over the table.
+// below and the counting code to counters.cc. Engine.stats() in Python and other readers iterate over the table.
 #pragma once
 #include <cstdint>
 
@@ -55,7 +55,7 @@ class Counters final : public Observer {
   void worked(uint64_t nanoseconds) override;
 
  private:
-  // The event functions below are called by the driving thread, never two at once.
+  // The driving thread calls the event functions below, never two at the same time.
 #define HVD_COUNTER(name) Counter name##_;
   HVD_COUNTERS(HVD_COUNTER)
 #undef HVD_COUNTER

@@ -14,10 +14,14 @@
 namespace hvd {
 namespace {
 
-constexpr unsigned kNonBlocking = 1;    // The stream does not synchronize with the legacy default stream.
-constexpr unsigned kDisableTiming = 2;  // The event only orders work and measures no time.
-constexpr unsigned kLazyPeerAccess = 1;  // Opening another GPU's memory also gives this GPU access to it.
-constexpr int kRelaxed = 2;             // Capture mode in which a thread may make any call while other threads capture.
+// Stream flag: do not synchronize with the legacy default stream.
+constexpr unsigned kNonBlocking = 1;
+// Event flag: only order work, without measuring time.
+constexpr unsigned kDisableTiming = 2;
+// IPC flag: opening another GPU's memory also gives this GPU access to the memory.
+constexpr unsigned kLazyPeerAccess = 1;
+// Capture mode in which a thread can make any call while other threads capture.
+constexpr int kRelaxed = 2;
 
 CudaDriver::Pointer address(const void* p) { return reinterpret_cast<CudaDriver::Pointer>(p); }
 
@@ -31,7 +35,8 @@ class CudaDevice final : public Device {
   ~CudaDevice() override {
     {
       const Turn turn(*this);
-      if (!turn.status().ok()) return;  // nothing can be freed, because the process ends or the context has failed
+      // Nothing can be freed, because the process is ending or the context has failed.
+      if (!turn.status().ok()) return;
       for (Event event : events_) driver_.event_destroy(event);
       kernels_.unload();
       for (Stream stream : streams_) driver_.stream_destroy(stream);
@@ -57,7 +62,7 @@ class CudaDevice final : public Device {
   Status capturing(Stream stream, bool* out) override {
     int status = 0;
     const int code = driver_.stream_is_capturing(stream, &status);
-    // The default stream cannot be queried while another stream is captured in a mode that synchronizes with it.
+    // The default stream cannot be queried while another stream is being captured in a mode that synchronizes with it.
     *out = status != 0 || code == CudaDriver::kLegacyStreamUnusable;
     return *out ? Status() : driver_.check(code, "cuStreamIsCapturing");
   }
@@ -176,9 +181,11 @@ class CudaDevice final : public Device {
   const std::string description_;
   const std::array<uint8_t, 16> uuid_;
   const int capability_, multiprocessors_;
-  const pid_t process_ = ::getpid();  // CUDA does not work in a forked child and must not be called there
+  // Process that opened the device. CUDA does not work in a forked child and must not be called there.
+  const pid_t process_ = ::getpid();
   std::mutex mutex_;
-  std::vector<Event> events_;  // unused events
+  // Pool of unused events.
+  std::vector<Event> events_;
   std::vector<Stream> streams_;
   CudaKernels kernels_;
 };

@@ -1,6 +1,6 @@
-// Functions of the CUDA driver, loaded at run time. One build serves machines with and without a GPU, and no CUDA
+// Functions of the CUDA driver, loaded at run time. One build then serves machines with and without a GPU, and no CUDA
 // header is needed. Names, argument types and numbers are those of NVIDIA's driver API, versions 12.1 to 13.5. Many
-// names need their suffix: under the plain name libcuda still exports an older function with other argument types.
+// names need their suffix, because the plain name in libcuda is an older function with different argument types.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -23,7 +23,7 @@ struct CudaDriver {
     char bytes[64];
   };
 
-// X(member, symbol, arguments). All functions return an error code; 0 means success.
+// Each entry is X(member, symbol, arguments). All functions return an error code; 0 means success.
 #define HVD_CUDA_FUNCTIONS(X)                                                                                                            \
   X(init, "cuInit", (unsigned flags))                                                                                                    \
   X(version, "cuDriverGetVersion", (int* version))                                                                                       \
@@ -81,9 +81,9 @@ struct CudaDriver {
   Status check(int code, const char* what) const;
 };
 
-// Load the driver's library and call cuInit, once per process; later calls ignore `library`. The library is never
-// unloaded. An error says why no GPU is available. Call it at the first device tensor, not earlier, because a process
-// that has called cuInit must not fork any more.
+// Load the driver's library and call cuInit, once per process. Later calls ignore `library`. The library is never
+// unloaded. An error explains why no GPU is available. Call this function for the first device tensor, not earlier,
+// because a process must not fork after cuInit.
 Status cuda_driver(const std::string& library, const CudaDriver** out);
 
 }  // namespace hvd

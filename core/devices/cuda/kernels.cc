@@ -21,7 +21,8 @@ const char* kernel_hint(int code) {
 }  // namespace
 
 Status CudaKernels::load_module() {
-  constexpr int kErrorLog = 5, kErrorLogBytes = 6;  // numbers of the options of CUDA's JIT compiler
+  // Option numbers of CUDA's JIT compiler.
+  constexpr int kErrorLog = 5, kErrorLogBytes = 6;
   std::vector<char> log(16 << 10);
   int options[] = {kErrorLog, kErrorLogBytes};
   void* values[] = {log.data(), reinterpret_cast<void*>(log.size())};
@@ -47,7 +48,7 @@ Status CudaKernels::load(const std::function<Status(CudaDriver::Stream*)>& make_
   status_ = load_module();
   CudaDriver::Stream stream = nullptr;
   if (status_.ok()) status_ = make_stream(&stream);
-  // Launch each kernel once; with all-zero parameters a kernel does nothing.
+  // Launch each kernel once. With all-zero parameters, a kernel does nothing.
   size_t most = 0;
   for (const kernels::Kernel& kernel : kernels::all()) most = std::max(most, kernel.parameter_bytes);
   const std::vector<uint64_t> zeros(most / sizeof(uint64_t) + 1);

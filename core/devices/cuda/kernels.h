@@ -1,4 +1,4 @@
-// The kernels of core/kernels in a context of the CUDA driver. They are loaded once and launched by number.
+// Kernels of core/kernels in a context of the CUDA driver. They are loaded once and launched by number.
 #pragma once
 #include <functional>
 #include <mutex>
@@ -16,8 +16,8 @@ class CudaKernels {
   explicit CudaKernels(const CudaDriver& driver) : driver_(driver) {}
   CudaKernels(const CudaKernels&) = delete;
 
-  // Load all kernels, and launch each once on a stream from `make_stream`. Later calls return the result of the first
-  // call.
+  // Load all kernels, and launch each of them once on a stream from `make_stream`. Later calls return the result of the
+  // first call.
   Status load(const std::function<Status(CudaDriver::Stream*)>& make_stream);
   void unload();
   Status launch(size_t kernel, const void* parameters, kernels::Geometry geometry, CudaDriver::Stream stream) const;
@@ -30,7 +30,8 @@ class CudaKernels {
   bool asked_ = false;
   Status status_;
   CudaDriver::Module module_ = nullptr;
-  std::vector<CudaDriver::Function> functions_;  // functions in the order of kernels::all()
+  // Loaded functions in the order of kernels::all().
+  std::vector<CudaDriver::Function> functions_;
 };
 
 }  // namespace hvd

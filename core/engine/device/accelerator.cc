@@ -10,7 +10,7 @@ Status Accelerator::open(const Place& place, std::shared_ptr<Device>* out) {
   if (!device_) {
     HVD_RETURN_IF_ERROR(open_cuda_device(cuda_library_, place.ordinal, &device_));
     const Device::Turn turn(*device_);
-    // Ignore a failure here; it is reported when the kernels are needed.
+    // Ignore a failure here. The engine reports it when it needs the kernels.
     if (kernels_ && turn.status().ok()) static_cast<void>(device_->load_kernels());
   }
   if (device_->ordinal() != place.ordinal) {
@@ -73,8 +73,8 @@ Status SingleRankPath::start(const Response& r, const std::vector<OperationPtr>&
     if (!stream_) HVD_RETURN_IF_ERROR(device.make_stream(&stream_));
     HVD_RETURN_IF_ERROR(device.wait(stream_, op.on_device->ready));
     if (op.in != op.out) HVD_RETURN_IF_ERROR(device.copy(op.out, op.in, bytes, stream_));
-    // Record also for a result that stays in place, because another stream that waits for it must wait for the
-    // program's earlier work.
+    // Record the completion even if the result stays in place. Another stream that waits for the result must also wait
+    // for the program's earlier work.
     HVD_RETURN_IF_ERROR(Completion::record(op.on_device->device, stream_, &op.on_device->completion));
   }
   return {};

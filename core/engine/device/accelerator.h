@@ -1,4 +1,4 @@
-// The device of this rank, opened when the first device tensor is submitted. A rank uses one device.
+// Device of this rank, opened when the first device tensor is submitted. A rank uses only one device.
 #pragma once
 #include <memory>
 #include <mutex>
@@ -22,15 +22,16 @@ struct Place {
 
 class Accelerator {
  public:
-  // `kernels` is true if our own kernels may be launched; they are then loaded when the device is opened. Later would
-  // be wrong: other ranks would wait with deadlines, and a driver that has to compile the kernels takes seconds.
+  // If `kernels` is true, the engine can launch its own kernels, and loads them when it opens the device. Loading them
+  // later would make other ranks wait with a timeout, because a driver that compiles the kernels takes seconds.
   Accelerator(std::string cuda_library, bool kernels) : cuda_library_(std::move(cuda_library)), kernels_(kernels) {}
 
-  // Record on the caller's stream, from the caller's thread, what the operation must wait for. An error says why the
-  // tensor cannot be used: there is no device, it is on a second device, or its stream is being captured.
+  // Record on the caller's stream, from the caller's thread, the work that the operation must wait for. An error
+  // explains why the tensor cannot be used: no device is available, the tensor is on a second device, or its stream is
+  // being captured.
   Status mark(const Place& place, Operation* op);
-  // Copy the output of a done operation to device memory, in stream order. The output is kept alive until the copy is
-  // done.
+  // Copy the output of a completed operation to device memory, in stream order. The output is kept alive until the copy
+  // is done.
   Status copy_output(const Operation& op, void* to, Device::Stream stream);
 
  private:
@@ -43,12 +44,12 @@ class Accelerator {
   DeferredRelease outputs_;
 };
 
-// Path for device operations in a set of one rank, which need no communication.
+// Path for device operations in a set of one rank, without communication.
 class SingleRankPath {
  public:
   // True if the result of the operation equals its input.
   static bool fits(const Response& response, const Comm& comm);
-  // Copy the input if the output is elsewhere, and record the completion.
+  // Copy the input if the output is in other memory, and record the completion.
   Status start(const Response& response, const std::vector<OperationPtr>& operations);
 
  private:

@@ -7,11 +7,13 @@
 
 namespace hvd {
 
-constexpr double kPatience = 5.0;  // seconds that a device gets to finish its work
+// Seconds that a device has to finish its work.
+constexpr double kPatience = 5.0;
 
 void leave_behind(std::shared_ptr<void> memory) {
   static std::mutex mutex;
-  static auto* const all = new std::deque<std::shared_ptr<void>>;  // never destroyed, so that the memory stays reachable
+  // Never destroyed, so that the memory stays reachable for leak checkers.
+  static auto* const all = new std::deque<std::shared_ptr<void>>;
   std::lock_guard lock(mutex);
   all->push_back(std::move(memory));
 }

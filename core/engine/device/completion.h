@@ -1,5 +1,5 @@
-// Completion of a launched device operation: an event on the device that is reached when the result is ready. The host
-// waits only for the launch, and the caller's stream waits for this event.
+// Completion of a launched device operation: an event that the device reaches when the result is ready. The host waits
+// only for the launch; the caller's stream waits for the event.
 #pragma once
 #include <atomic>
 #include <deque>
@@ -14,7 +14,7 @@ namespace hvd {
 
 class Completion {
  public:
-  // `event` was recorded after the work. The destructor returns it to the device's pool.
+  // `event` was recorded after the operation's work. The destructor returns it to the device's pool.
   Completion(std::shared_ptr<Device> device, Device::Event event) : device_(std::move(device)), event_(event) {}
   // Record an event after the current work on `stream`. Needs a Turn on the device.
   static Status record(const std::shared_ptr<Device>& device, Device::Stream stream, std::shared_ptr<const Completion>* out) {
@@ -26,15 +26,15 @@ class Completion {
   ~Completion() { device_->give_back(event_); }
   Completion(const Completion&) = delete;
 
-  // Make later work on `stream` wait for the result. Callable from any thread; does not block the host.
+  // Make later work on `stream` wait for the result. Callable from any thread. Does not block the host.
   Status order(Device::Stream stream) const {
     HVD_RETURN_IF_ERROR(failure());
     const Device::Turn turn(*device_);
     HVD_RETURN_IF_ERROR(turn.status());
     return device_->wait(stream, event_);
   }
-  // Set `out` to true if the result is ready. An error means that the device or the launched operation has failed, so
-  // the result will never be ready.
+  // Set `out` to true if the result is ready. An error means that the device or the operation has failed, so the result
+  // will never be ready.
   Status reached(bool* out) const {
     HVD_RETURN_IF_ERROR(failure());
     HVD_RETURN_IF_ERROR(passed(out));
@@ -48,7 +48,7 @@ class Completion {
     HVD_RETURN_IF_ERROR(turn.status());
     return device_->reached(event_, out);
   }
-  // Mark the result as failed, whatever state the event has. Called once, before the step that makes the event fire.
+  // Mark the result as failed, regardless of the event. Called once, before the step that makes the event fire.
   void fail(Status why) const {
     why_ = std::move(why);
     failed_.store(true, std::memory_order_release);
@@ -65,19 +65,19 @@ class Completion {
 
 // Memory that is kept alive while a device may still access it.
 
-// Keep the memory forever, because the device may use it and there is no completion to wait for. It stays reachable for
-// leak checkers.
+// Keep the memory forever, because the device might use it and there is no completion to wait for. The memory stays
+// reachable for leak checkers.
 void leave_behind(std::shared_ptr<void> memory);
 
 class DeferredRelease {
  public:
-  // Keep `memory` alive until the completion is reached. Callable from any thread.
+  // Keep `memory` alive until the device reaches the completion. Callable from any thread.
   void keep(std::shared_ptr<const Completion> until, std::shared_ptr<void> memory);
-  // Release the memory that is no longer needed, in the order in which it was added. An error means that the device has
-  // failed.
+  // Release the memory that the device no longer uses, in the order in which it was added. An error means that the
+  // device has failed.
   Status sweep();
-  // Call sweep() for some seconds until nothing is held. Memory that is left then is never freed; if the device has
-  // failed, that is all memory.
+  // Call sweep() for some seconds until nothing is held. Memory that is still held then is never freed. If the device
+  // has failed, all memory is kept.
   ~DeferredRelease();
 
  private:
@@ -85,8 +85,8 @@ class DeferredRelease {
   std::deque<std::pair<std::shared_ptr<const Completion>, std::shared_ptr<void>>> kept_;
 };
 
-// Completions of launched operations whose results callers may still ask for. If the job ends with an error,
-// completions that are not ready are marked as failed, whatever state their events have.
+// Completions of launched operations whose results callers can still request. If the job ends with an error, all
+// completions that are not ready are marked as failed, regardless of their events.
 class PendingCompletions {
  public:
   // Add a completion. `what` describes the operation in messages.
@@ -94,7 +94,7 @@ class PendingCompletions {
   void fail(const Status& why);
 
  private:
-  // launched operations, some of which may already be ready
+  // Launched operations, some of which are already complete, with their descriptions.
   std::deque<std::pair<std::weak_ptr<const Completion>, std::string>> launched_;
 };
 

@@ -38,7 +38,8 @@ Status Compute::scale(DType dtype, std::byte* to, const std::byte* from, uint64_
 }
 
 Status Compute::pack(DType from, DType to, std::span<const Move> moves, const Scale& scale, Device::Stream stream) {
-  const bool plain = from == to && scale.identity();  // copies of plain bytes ignore the element type
+  // Copies of plain bytes ignore the element type.
+  const bool plain = from == to && scale.identity();
   const auto kernel = plain ? kernels::pack_bytes_of() : kernels::pack_of(from, to);
   if (!kernel) {
     return Status(Code::internal, "no kernel packs " + std::string(name_of(from)) + " as " + std::string(name_of(to)));

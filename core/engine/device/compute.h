@@ -1,8 +1,7 @@
-// Computation on a device with the kernels of core/kernels. It offers reductions in the canonical order of
-// collectives/reduce.h and scaling, both with the same bits as on the CPU, and packs many tensors into or out of a
-// buffer.
+// Computation on a device with the kernels of core/kernels: reductions in the canonical order of collectives/reduce.h,
+// scaling, and packing of many tensors into or out of a buffer. Results have the same bits as on the CPU.
 //
-// All work is in stream order on device addresses. Callers must hold a Turn, and no call waits for the device.
+// All work is in stream order on device addresses. Callers must hold a Turn. No call waits for the device.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -20,34 +19,35 @@ class Compute {
  public:
   explicit Compute(std::shared_ptr<Device> device) : device_(std::move(device)) {}
 
-  // Load the kernels. Call this before the other functions, and before anything waits for other ranks; see
+  // Load the kernels. Call this before the other functions and before anything waits for other ranks; see
   // Device::load_kernels(). An error means that this device cannot run the kernels.
   Status load() { return device_->load_kernels(); }
 
-  // Maximum number of sources, and of destinations, of a reduction.
+  // Maximum number of sources and of destinations of a reduction.
   static constexpr size_t kMax = kernels::kMostSources;
-  // True if there is a kernel for the operation. Only Adasum has none.
+  // True if a kernel exists for the operation. Only Adasum has none.
   static bool reduces(ReduceOp op) { return kernels::op_of(op).has_value(); }
 
-  // Combine elements [begin, end) of all sources, scale them, and store them at the same place in each destination.
-  // Average is a sum whose divisor is in `scale`. A destination may be one of the sources but must not overlap any in
-  // another way.
+  // Combine elements [begin, end) of all sources, scale them, and store them at the same place in each destination. For
+  // an average, `op` is sum and `scale` holds the divisor. A destination can be one of the sources, but must not partly
+  // overlap a source.
   Status reduce(DType dtype, ReduceOp op, std::span<const std::byte* const> sources, std::span<std::byte* const> destinations,
                 uint64_t begin, uint64_t end, const Scale& scale, Device::Stream stream);
 
-  // Scale elements of `from` and store them at `to`. Both may be the same memory.
+  // Scale elements of `from` and store them at `to`, which can be the same memory.
   Status scale(DType dtype, std::byte* to, const std::byte* from, uint64_t elements, const Scale& scale, Device::Stream stream);
 
   // One copy from a tensor to a buffer or back.
   struct Move {
-    const std::byte* from;  // source memory, or null for zeros
+    // Source memory, or null for zeros.
+    const std::byte* from;
     std::byte* to;
     uint64_t elements;
   };
   // True if pack() can convert from dtype `from` to dtype `to`.
   static bool casts(DType from, DType to) { return kernels::pack_of(from, to).has_value(); }
-  // Execute all moves. Each value is converted, scaled and rounded once. There is one launch for every 512 moves. If
-  // the types are equal, a source may be its own destination.
+  // Execute all moves, with one launch for every 512 moves. Each value is converted, scaled and rounded once. If the
+  // types are equal, a source can be its own destination.
   Status pack(DType from, DType to, std::span<const Move> moves, const Scale& scale, Device::Stream stream);
 
  private:

@@ -10,8 +10,8 @@
 namespace hvd {
 namespace {
 
-// Maximum bytes of a part: large enough for copies to reach the link's speed, and small enough for several parts to be
-// in flight.
+// Maximum bytes of a part. Large enough for copies to reach the speed of the PCIe link, and small enough for several
+// parts to be in flight.
 constexpr size_t kMaxOfPart = size_t{4} << 20;
 
 size_t total_of(const Response& r) {
@@ -22,7 +22,7 @@ size_t total_of(const Response& r) {
 
 }  // namespace
 
-// State of a rank's communicator inside its host, exchanged between the ranks of all hosts.
+// State of a rank's NCCL communicator within its host, exchanged between the ranks of all hosts.
 struct HierarchicalNcclPath::Word {
   uint8_t has = 0, never = 0;
   int32_t members = 0, version = 0, capability = 0;
@@ -80,7 +80,7 @@ double reserve(const Response& r, const Comm& comm) {
 
 }  // namespace
 
-// Reduction inside a host. The result is scaled only after the full sum has been computed between the hosts.
+// Return the reduction within a host. It does not scale, because only the full sum over all hosts is scaled.
 nccl::Reduction HierarchicalNcclPath::reduction(const Set& set, const Response& r, const Comm& comm) const {
   nccl::Question q;
   q.element = nccl::element_of(r.dtype);
@@ -122,7 +122,7 @@ Status HierarchicalNcclPath::begin(const Response& r, const Comm& comm, Flight* 
   const Device::Stream stream = sets_.stream();
   for (const OperationPtr& op : flight->operations) HVD_RETURN_IF_ERROR(device_->wait(stream, op->on_device->ready));
   const size_t element = size_of(r.dtype), members = static_cast<size_t>(flight->members);
-  // Add a number, because several unnamed operations with the same scheduled name may be in flight.
+  // Add a number, because several unnamed operations with the same scheduled name can be in flight.
   const bool unnamed = flight->operations.front()->request.unnamed;
   flight->name = r.names.front() + (unnamed ? "/hosts." + std::to_string(++begun_[r.set]) : "/hosts");
   flight->between.fence = flight->operations.front()->request.fence;
@@ -165,7 +165,7 @@ std::byte* HierarchicalNcclPath::part_of(const Flight& flight, const PartPlan& p
   return flight.buffer->data() + (plan.first + static_cast<size_t>(flight.me) * plan.part) * size_of(flight.between.dtype);
 }
 
-// Copy this rank's part to its pinned memory, in stream order after the reduction.
+// Copy this rank's part to pinned memory, in stream order after the reduction.
 Status HierarchicalNcclPath::bring(Flight& flight, Part* part) {
   const size_t bytes = part->plan.part * size_of(flight.between.dtype);
   HVD_RETURN_IF_ERROR(part->reduced->order(down_));
@@ -188,8 +188,10 @@ Status HierarchicalNcclPath::bring(Flight& flight, Part* part) {
 // State of one pass over all flights, from the oldest to the newest.
 struct HierarchicalNcclPath::Look {
   bool moved = false;
-  bool full = false;  // True if there was no pinned memory for this or any later part. The oldest part gets memory first on all ranks.
-  bool copying = false;  // True if a copy is in flight, so that later copies on the same stream need no check.
+  // True if there was no pinned memory for this or any later part. The oldest part gets memory first on all ranks.
+  bool full = false;
+  // True if a copy is in flight. Later copies on the same stream then need no check.
+  bool copying = false;
 };
 
 bool HierarchicalNcclPath::advance(std::vector<HostStagedPath::Done>* done, Status* status) {
@@ -221,7 +223,8 @@ Status HierarchicalNcclPath::look(Flight& flight, Look* how) {
     if (how->full) break;
     if (Status s = pool_->take(bytes, &part.pinned); !s.ok()) {
       if (used == 0) return s;
-      staged_memory_ = used;  // stop here, because no more pinned memory is available
+      // Stop here, because no more pinned memory is available.
+      staged_memory_ = used;
       how->full = true;
       break;
     }
@@ -243,7 +246,7 @@ Status HierarchicalNcclPath::look(Flight& flight, Look* how) {
   return {};
 }
 
-// All ranks get here in the same order, so the launches have the same order on all ranks of a host.
+// All ranks of a host complete these operations in the same order, so they also launch NCCL calls in the same order.
 void HierarchicalNcclPath::arrived(Operation& op, void* context) {
   if (!context) return;
   Part& part = *static_cast<Part*>(context);
@@ -283,7 +286,8 @@ Status HierarchicalNcclPath::finish(Flight& flight) {
   std::shared_ptr<const Completion> completion;
   HVD_RETURN_IF_ERROR(Completion::record(device_, sets_.stream(), &completion));
   for (const OperationPtr& op : flight.operations) op->on_device->completion = completion;
-  flight.buffer.reset();  // releasing it now is safe, because the next user of the buffer runs on the same stream
+  // Release the buffer now. This is safe because its next user runs on the same stream.
+  flight.buffer.reset();
   launched_.add(std::move(completion), flight.what);
   return {};
 }
@@ -298,8 +302,7 @@ std::vector<OperationPtr> HierarchicalNcclPath::take_all() {
   std::vector<OperationPtr> out;
   if (flights_.empty()) return out;
   const Device::Turn turn(*device_);
-  // The device may access this memory until the work on the three streams is done. NCCL's part of that work is aborted
-  // first.
+  // The device can access this memory until the work on all three streams is done. NCCL's work is aborted first.
   std::shared_ptr<const Completion> down, up, all;
   const Device::Stream stream = sets_.stream();
   const bool known = turn.status().ok() && pool_ && stream && Completion::record(device_, down_, &down).ok() && down->order(stream).ok() &&

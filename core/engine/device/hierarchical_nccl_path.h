@@ -1,16 +1,16 @@
-// Hierarchical NCCL path for allreduces of GPU tensors. First NCCL reduces inside each host, which gives each rank a
-// part of its host's result. Then the ranks with equal parts on all hosts reduce them over the engine's own links
-// (Request::across_hosts). Finally NCCL gathers the result inside each host. So each rank moves only its part through
-// host memory. The path is used for sets that NCCL cannot connect as a whole, and where HOROVOD_HIERARCHICAL_ALLREDUCE
-// requests it.
+// Hierarchical NCCL path for allreduces of GPU tensors. First, NCCL reduces within each host, which gives each rank a
+// part of its host's result. Then the ranks that hold the same part on different hosts reduce it over the engine's own
+// links (Request::across_hosts). Finally, NCCL gathers the result within each host. Each rank moves only its own part
+// through host memory. The path is used for process sets that NCCL cannot connect as a whole, and where
+// HOROVOD_HIERARCHICAL_ALLREDUCE requests it.
 //
 // An operation goes through these steps:
-//   1. start() packs the tensors and launches NCCL's reduction inside the host. advance() copies the parts to pinned
+//   1. start() packs the tensors and launches NCCL's reduction within the host. advance() copies the parts to pinned
 //      memory without waiting.
 //   2. When the copy of a part has arrived, advance() submits the operation "NAME/hosts" on host memory. It is
 //      negotiated and executed like any other operation.
-//   3. When that is done, the part is copied back and NCCL gathers, in the common order. Then the tensors are unpacked,
-//      and the program's operation is done, which means launched.
+//   3. When "NAME/hosts" is complete, the part is copied back and NCCL gathers it, in the same order on all ranks. The
+//      tensors are then unpacked. The program's operation counts as done once all this is launched.
 //
 // This class is used only by the thread that drives the engine.
 #pragma once
@@ -36,53 +36,54 @@ namespace hvd {
 
 class HierarchicalNcclPath {
  public:
-  // The caller evaluates `options.by_hosts`. `staged_memory` is the maximum of pinned memory in use at a time, in
-  // bytes. At least one part is always allowed, and less is used if less is available.
+  // The caller evaluates `options.by_hosts`. `staged_memory` is the maximum number of bytes of pinned memory in use at
+  // a time. At least one part is always allowed. Less memory is used if less is available.
   HierarchicalNcclPath(const NcclOptions& options, Backend* host, LogSink log, NcclCommon* common, size_t staged_memory,
                        Submissions* submissions, const Observers* observers)
       : wanted_(options.kinds[static_cast<size_t>(Kind::allreduce)]), host_(host), log_(log), sets_(options, host, std::move(log), common),
         staged_memory_(staged_memory), submissions_(submissions), observers_(observers) {}
   ~HierarchicalNcclPath() { take_all(); }
 
-  // True if `response` may use this path, judging by the response alone. This is false, for example, while a rank has
+  // True if `response` can use this path, judging by the response alone. This is false, for example, while a rank has
   // joined.
   bool fits(const Response& response, const Comm& comm) const;
-  // Decide whether the response uses this path. All members of the set call this in the same order for the same
-  // responses, those for which fits() is true. An error means that the job is over.
+  // Decide whether the response uses this path. All ranks of the set call this for the same responses in the same
+  // order, and only for responses for which fits() is true. An error means that the job is over.
   Status eligible(const Response& response, Comm& comm, const std::shared_ptr<Device>& device, bool* yes);
-  // True if the set can never use this path. The answer is equal on all members.
+  // True if the process set can never use this path. The answer is equal on all of its ranks.
   bool gives_up(uint32_t set) const {
     const auto it = settled_.find(set);
     return it != settled_.end() && it->second.eligibility == Eligibility::no;
   }
-  // Start the response with this rank's operations, which are in the order of response.names. An error means that the
-  // job is over.
+  // Start the response with this rank's operations, in the order of response.names. An error means that the job is
+  // over.
   Status start(const Response& response, const Comm& comm, std::vector<OperationPtr> operations);
 
-  // Advance the operations in flight. Return true if any of them made progress. An error in `status` means that the job
-  // is over.
+  // Advance the operations in flight. Return true if any operation made progress. An error in `status` means that the
+  // job is over.
   bool advance(std::vector<HostStagedPath::Done>* done, Status* status);
   bool idle() const { return flights_.empty(); }
   // Return the maximum number of seconds to sleep before the next advance().
   double resting_seconds() const { return resting_seconds_after(flights_.front().begun); }
 
-  // True while launched work may be unfinished, even if no flight is left; as in NcclPath.
+  // True while launched work might be unfinished, even if no flight is left (as in NcclPath).
   bool in_flight() const { return !launched_.empty(); }
   Status look() { return launched_.empty() ? Status() : launched_.look(sets_).with(device_->description()); }
 
   void forget(uint32_t set);
   // Take all operations in flight at the end of the job. Their memory is kept while the device uses it.
   std::vector<OperationPtr> take_all();
-  // End the communicators: destroy them if `why` is ok, otherwise abort them.
+  // End the communicators: destroy them if `why` is ok, or abort them if it is an error.
   void end(const Status& why);
   void await_end() { sets_.await_end(); }
 
  private:
   enum class Eligibility : uint8_t { unsettled, yes, no };
-  // State of a set, which the ranks of all hosts have agreed on.
+  // State of a process set, agreed on by the ranks of all hosts.
   struct Set {
     Eligibility eligibility = Eligibility::unsettled;
-    int version = 0, capability = 0;  // minimum over all ranks
+    // NCCL version and compute capability, each the minimum over all ranks.
+    int version = 0, capability = 0;
   };
   struct Word;
   struct Flight;
@@ -90,23 +91,29 @@ class HierarchicalNcclPath {
     HierarchicalNcclPath* self = nullptr;
     Flight* flight = nullptr;
     PartPlan plan;
-    // Completion of the reduction inside the host, set until the part is copied.
+    // Completion of the reduction within the host, set until the part has been copied.
     std::shared_ptr<const Completion> reduced;
     std::shared_ptr<PinnedPool::Block> pinned;
     OperationPtr host;
-    Device::Event copied = nullptr;  // event of the copy, set until the data have arrived
+    // Event of the copy, set until the data have arrived.
+    Device::Event copied = nullptr;
   };
   struct Flight {
     std::vector<OperationPtr> operations;
-    std::string what;  // Description of the operation for messages.
-    std::shared_ptr<nccl::Communicator> communicator;  // NCCL communicator of the members on this host.
-    Request between;  // Request that the ranks of different hosts make for each part.
-    std::string name;  // Name of the first part.
+    // Description of the operation for messages.
+    std::string what;
+    // NCCL communicator of the set's ranks on this host.
+    std::shared_ptr<nccl::Communicator> communicator;
+    // Request that the ranks of different hosts make for each part.
+    Request between;
+    // Name of the first part.
+    std::string name;
     int members = 1, me = 0;
     std::shared_ptr<GpuMemory::Block> buffer;
     std::vector<Part> parts;
     uint64_t carrier = 0;
-    size_t brought = 0, submitted = 0, open = 0;  // number of parts; `open` counts those not yet gathered
+    // Numbers of parts copied to the host, submitted, and not yet gathered.
+    size_t brought = 0, submitted = 0, open = 0;
     Status status;
     Clock::time_point begun = Clock::now();
   };
@@ -126,18 +133,23 @@ class HierarchicalNcclPath {
   const bool wanted_;
   Backend* const host_;
   const LogSink log_;
-  NcclSets sets_;  // process sets of the members on this host
+  // Process sets with the NCCL communicators of the ranks on this host.
+  NcclSets sets_;
   size_t staged_memory_;
   Submissions* const submissions_;
   const Observers* const observers_;
-  const NcclSet* found_ = nullptr;  // set of the last response that eligible() was asked about
+  // Process set of the last response that was passed to eligible().
+  const NcclSet* found_ = nullptr;
   std::map<uint32_t, Set> settled_;
   std::shared_ptr<Device> device_;
   std::shared_ptr<PinnedPool> pool_;
-  Device::Stream down_ = nullptr, up_ = nullptr;  // stream for copies to the host, and stream for copies back
+  // Streams for copies to the host (down) and back to the device (up).
+  Device::Stream down_ = nullptr, up_ = nullptr;
   std::list<Flight> flights_;
-  std::map<uint32_t, uint64_t> begun_;  // For each set, the number of unnamed flights so far, equal on all members.
-  Status failure_;  // Error of a launch between two calls of advance().
+  // Number of unnamed flights of each process set so far, equal on all its ranks.
+  std::map<uint32_t, uint64_t> begun_;
+  // Error of a launch between two calls of advance().
+  Status failure_;
   LaunchedOperations launched_;
   DeferredRelease deferred_;
 };

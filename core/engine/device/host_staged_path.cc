@@ -10,13 +10,13 @@ namespace hvd {
 
 namespace {
 
-// Maximum bytes of a piece: large enough for copies to reach the link's speed, and small enough for several pieces to
-// be in flight.
+// Maximum bytes of a piece. Large enough for copies to reach the speed of the PCIe link, and small enough for several
+// pieces to be in flight.
 constexpr size_t kPiece = size_t{4} << 20;
 
 size_t cache_lines(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
-// True if the tensors of a response may be split anywhere. Adasum and compressed values need whole tensors.
+// True if the tensors of a response can be split anywhere. Adasum and compressed values need whole tensors.
 bool divisible(const Response& r) {
   return r.kind == Kind::broadcast || (r.kind == Kind::allreduce && r.op != ReduceOp::adasum && r.wire == WireFormat::none);
 }
@@ -45,7 +45,7 @@ Status HostStagedPath::start(const Response& r, const Comm& comm, std::vector<Op
   if (status.ok()) status = open();
   if (!status.ok()) return status.with(device_->description());
   flight.carrier = new_carrier(flight.operations);
-  // Add a number, because several unnamed operations with the same scheduled name may be in flight.
+  // Add a number, because several unnamed operations with the same scheduled name can be in flight.
   const bool unnamed = flight.operations.front()->request.unnamed;
   const std::string suffix = unnamed ? "/staged." + std::to_string(begun_[r.set]) : "/staged";
   if (divisible(r)) {
@@ -77,7 +77,7 @@ HostStagedPath::Part& HostStagedPath::add_part(Request request, const Operation&
   part.load = flight->loads.size() - 1;
   ++flight->loads.back().end;
   ++flight->loads.back().open;
-  // Parts that are added later belong to other windows.
+  // Parts that are added later belong to other fusion windows.
   constexpr uint64_t kWeak = (uint64_t{1} << kWeakFenceBits) - 1;
   request.fence = (op.request.fence & ~kWeak) | (window_ & kWeak);
   part.host = host_part(std::move(request), std::move(name), flight->carrier);
@@ -138,10 +138,10 @@ void HostStagedPath::plan_whole(const Response& r, const Comm& comm, Operation& 
   }
 }
 
-// A load larger than the limit is copied alone.
+// Copy a load larger than the limit alone.
 bool HostStagedPath::room(const Loaded& load) const { return pool_->used() == 0 || pool_->used() + load.bytes <= memory_; }
 
-// Start copies in order, as long as there is memory for them.
+// Start copies in order until no pinned memory is left.
 Status HostStagedPath::bring_all() {
   HVD_RETURN_IF_ERROR(deferred_.sweep());
   for (Flight& flight : flights_) {
@@ -150,7 +150,8 @@ Status HostStagedPath::bring_all() {
       if (!room(load)) return {};
       if (Status s = pool_->take(load.bytes, &load.block); !s.ok()) {
         if (pool_->used() == 0) return s;
-        memory_ = pool_->used();  // stop here, because no more pinned memory is available
+        // Stop here, because no more pinned memory is available.
+        memory_ = pool_->used();
         return {};
       }
       HVD_RETURN_IF_ERROR(bring(flight, load));
@@ -160,7 +161,7 @@ Status HostStagedPath::bring_all() {
 }
 
 Status HostStagedPath::bring(Flight& flight, Loaded& load) {
-  // Copy only in its turn, because its input may be computed from the results of earlier flights.
+  // Copy flights in order, because an input can depend on the results of earlier flights.
   if (flight.brought == 0) {
     for (const OperationPtr& op : flight.operations) HVD_RETURN_IF_ERROR(device_->wait(down_, op->on_device->ready));
   }
@@ -195,7 +196,8 @@ bool HostStagedPath::advance(std::vector<Done>* done, Status* status) {
   return moved;
 }
 
-// `copying` is set to true if a copy is in flight, so that later copies on the same stream need no check.
+// Check the copies of a flight. `copying` is set to true if a copy is in flight; later copies on the same stream then
+// need no check.
 Status HostStagedPath::look(Flight& flight, bool* moved, bool* copying) {
   for (Part& part : flight.parts) {
     if (part.load >= flight.brought) break;
@@ -253,7 +255,7 @@ std::vector<OperationPtr> HostStagedPath::take_all() {
   std::vector<OperationPtr> out;
   if (flights_.empty()) return out;
   const Device::Turn turn(*device_);
-  // Copies may be in flight in both directions, also from and to the program's memory. The program waits for the
+  // Copies can be in flight in both directions, including from and to the program's memory. The program waits for the
   // completion, as for any operation.
   std::shared_ptr<const Completion> down, both;
   const bool known = turn.status().ok() && pool_ && Completion::record(device_, down_, &down).ok() && down->order(up_).ok() &&
@@ -296,8 +298,10 @@ OperationPtr host_part(Request request, std::string name, uint64_t carrier) {
   q.group_size = 0;
   q.unnamed = false;
   op->carries = carrier;
-  op->awaited = true;                      // The caller of the program's operation already waits, so negotiate at once.
-  op->on_done = [](Operation&, void*) {};  // No caller will wait for this operation, so the Watchdog must observe it.
+  // The caller of the program's operation is already waiting, so negotiate without delay.
+  op->awaited = true;
+  // No caller waits for this operation directly, so the Watchdog must observe it.
+  op->on_done = [](Operation&, void*) {};
   return op;
 }
 

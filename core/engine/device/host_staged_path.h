@@ -16,65 +16,66 @@
 
 namespace hvd {
 
-// Return a new number for the parts that execute these operations. It is stored in Operation::carries of the parts and
-// in OnDevice::carried of the operations.
+// Return a new number that links the operations to the parts that execute them. Parts store it in Operation::carries,
+// and the operations in OnDevice::carried.
 uint64_t new_carrier(const std::vector<OperationPtr>& operations);
 
-// Create a part with this request and name. It keeps the fence of the program's operation. The caller sets `in` and
-// `out`, and calls Submissions::expect().
+// Create a part with this request and name. The part inherits the fence of the program's operation. The caller sets
+// `in` and `out`, and calls Submissions::expect().
 OperationPtr host_part(Request request, std::string name, uint64_t carrier);
 
-// Submit a part whose data are ready. If it is refused, it completes at once with the error.
+// Submit a part whose data are ready. If the engine refuses it, the part completes immediately with the error.
 void submit_host_part(const OperationPtr& part, Submissions* submissions, const Observers& observers);
 
 // Return the maximum number of seconds to sleep before checking copies again. The oldest copy in flight started at
 // `begun`.
 double resting_seconds_after(Clock::time_point begun);
 
-// Host-staged path: executes device operations through host memory, which works for every device and interconnect. Each
-// operation of the program becomes two operations of the engine:
+// Host-staged path, which executes device operations through host memory. It works for every device and interconnect.
+// Each operation of the program becomes two operations of the engine, one on the device and one on the host.
 //
 // An operation goes through these steps:
-//   1. Once the device operation is agreed on, start() copies its data to pinned memory, without waiting for the
-//      device.
+//   1. Once the ranks have agreed on the device operation, start() copies its data to pinned memory, without waiting
+//      for the device.
 //   2. When the copy has arrived, advance() submits the operation "NAME/staged" on host memory. It is negotiated and
-//      executed like any other operation, so it starts when every rank has its data there.
-//   3. When that is done, the result is copied back. The program's operation is then done, which means launched.
+//      executed like any other operation, so it starts when every rank's data have arrived.
+//   3. When "NAME/staged" is complete, the result is copied back. The program's operation counts as done once the copy
+//      is launched.
 //
-// Devices are ready at different times. The negotiation of the second operation waits for them, and deadlines, stall
-// warnings and lost ranks are handled there. Large allreduces and broadcasts are split into pieces, so that copies in
-// both directions overlap with the reduction. Each tensor is copied separately, however it was fused, and in the same
-// order on every rank. So the second operations repeat when the program does, become part of schedules, and are fused
-// again on the host.
+// Devices are ready at different times. The negotiation of the host operation waits for all of them, with timeouts,
+// stall warnings and the detection of lost ranks. Large allreduces and broadcasts are split into pieces, so that copies
+// in both directions overlap with the reduction. Each tensor is copied separately, regardless of fusion, and in the
+// same order on every rank. The host operations then repeat when the program does, become part of schedules, and are
+// fused again on the host.
 //
-// Copies start as long as pinned memory is available, up to a limit. All ranks serve operations in the agreed order, so
+// Copies start while pinned memory is available, up to a limit. All ranks serve operations in the agreed order, so
 // memory always becomes free again.
 //
 // This class is used only by the thread that drives the engine.
 class HostStagedPath {
  public:
-  // `memory` is the maximum of pinned memory in use at a time, in bytes; less is used if less is available. It must be
-  // more than a bucket of a schedule needs, otherwise the bucket would wait forever.
+  // `memory` is the maximum number of bytes of pinned memory in use at a time. Less is used if less is available. It
+  // must be more than a bucket of a schedule needs, because the bucket would otherwise wait forever.
   HostStagedPath(size_t memory, Submissions* submissions, const Observers* observers)
       : memory_(memory), submissions_(submissions), observers_(observers) {}
   ~HostStagedPath();
 
-  // Start `response` with this rank's operations, in the order of response.names; the list is empty if this rank has
-  // joined. All members of the set call this for the same responses in the same order. An error means that the job is
+  // Start `response` with this rank's operations, in the order of response.names. The list is empty if this rank has
+  // joined. All ranks of the set call this for the same responses in the same order. An error means that the job is
   // over.
   Status start(const Response& response, const Comm& comm, std::vector<OperationPtr> operations);
 
-  // Forget the state of a set. Called for a new set, whose members may differ from those of an earlier set with this
-  // id.
+  // Forget the state of a process set. Called for a new set, because an earlier set with this id can have had other
+  // ranks.
   void forget(uint32_t set) { begun_.erase(set); }
 
-  // Operations that are done, either launched or failed.
+  // Operations that are done: either launched or failed.
   struct Done {
     std::vector<OperationPtr> operations;
     Status status;
   };
-  // Advance the operations in flight. Return true if any of them made progress. An error in `status` means that the job
-  // is over.
+  // Advance the operations in flight. Return true if any operation made progress. An error in `status` means that the
+  // job is over.
   bool advance(std::vector<Done>* done, Status* status);
   bool idle() const { return flights_.empty(); }
   // Return the maximum number of seconds to sleep before the next advance().
@@ -84,20 +85,23 @@ class HostStagedPath {
 
  private:
   using Block = std::shared_ptr<PinnedPool::Block>;
-  // A copy between device memory and an offset in the memory of a load.
+  // Copy between device memory and an offset in the memory of a load.
   struct Copy {
     std::byte* device;
     size_t at;
     size_t bytes;
   };
-  // One operation on host memory, which executes the program's operation or a piece of it.
+  // One operation on host memory. It executes the program's operation or a piece of it.
   struct Part {
-    size_t load = 0;  // index of the load that contains this part
+    // Index of the load that contains this part.
+    size_t load = 0;
     OperationPtr host;
     static constexpr size_t kNone = SIZE_MAX;
-    size_t in = 0, out = kNone, residual = kNone;  // byte offset in the memory of the load
+    // Byte offset in the memory of the load.
+    size_t in = 0, out = kNone, residual = kNone;
     std::vector<Copy> come, back;
-    Device::Event copied = nullptr;  // Event of the copy, set until the data have arrived; only used in the first part of a load.
+    // Event of the copy, set until the data have arrived. Only used in the first part of a load.
+    Device::Event copied = nullptr;
     Operation* for_output = nullptr;  // Operation that receives the sizes and the output of `host`.
     bool submitted = false, launched = false;
   };
