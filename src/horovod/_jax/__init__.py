@@ -1,1 +1,1 @@
-"""Collectives in programs compiled by JAX (``calls``), for ``horovod.jax`` and for Keras on JAX."""
+"""Collectives in programs that JAX compiles, for ``horovod.jax`` and for Keras on JAX."""

@@ -1,10 +1,10 @@
-"""Collectives in programs compiled by JAX: a primitive for any number of arrays, and its rules for JAX.
+"""JAX primitive for collectives in compiled programs, with its rules for differentiation and vmap.
 
 This module also loads the native library that programs call (bindings/jax), and installs the hook that orders a
 program's calls.
 
-The primitive supports forward and reverse differentiation and vmap. It is executed even if its results are unused,
-because other ranks may use theirs. ``ordering`` defines the order of calls in a program; bindings/jax executes them.
+The primitive runs collectives on any number of arrays. It is executed even if its results are unused, because other
+ranks can use theirs. ``ordering`` defines the order of calls in a program; bindings/jax executes them.
 """
 
 import ctypes
@@ -50,7 +50,7 @@ _aval = jax.typeof if hasattr(jax, "typeof") else jax.core.get_aval  # jax.typeo
 
 
 def _require_cpu() -> None:
-    """Check that JAX compiles programs for the CPU.
+    """Raise an error unless JAX compiles programs for the CPU.
 
     Raises:
         NotImplementedError: Programs would run on another platform. The message names it.
@@ -65,7 +65,7 @@ def _require_cpu() -> None:
 
 @functools.lru_cache(maxsize=1)
 def _register() -> None:
-    """Load the native library, pass it the engine's function table, and register it with XLA. Runs once per process.
+    """Load the native library, connect it to the engine, and register it with XLA. Runs once per process.
 
     Raises:
         ImportError: The library cannot be loaded, or has another version.
@@ -97,11 +97,11 @@ def _lower_call(arrays: Arrays) -> list[Any]:
 
 
 def _install_ordering() -> None:
-    """Patch JAX so that the lowering of a program ends with `order`. Called once per process.
+    """Patch JAX so that it orders the collectives of every program. Runs once per process.
 
-    JAX has no public hook for a complete program. In all supported versions, every way to compile one calls
-    `lower_jaxpr_to_module`. In a version of JAX that does not call it, calls keep the target `foreign.UNORDERED`, which
-    XLA does not know. XLA then rejects the program instead of running it without an order.
+    The patched function `lower_jaxpr_to_module` calls `order` last. JAX has no public hook for a complete program, but
+    all supported versions call this function whenever they compile a program. In other versions, calls keep the target
+    `foreign.UNORDERED`, which XLA does not know. XLA then rejects the program instead of running it without an order.
     """
     plain = jax_mlir.lower_jaxpr_to_module
 
@@ -114,12 +114,13 @@ def _install_ordering() -> None:
         return result
 
     jax_mlir.lower_jaxpr_to_module = lower_jaxpr_to_module
-    traceback_util.register_exclusion(__file__)  # hide this function in the tracebacks of errors in users' programs
+    # Hide this function in the tracebacks of errors in users' programs.
+    traceback_util.register_exclusion(__file__)
 
 
 @dataclass(frozen=True)
 class Call:
-    """Parameters of a call in a compiled program, without its arrays. Codes are defined in src/horovod/_core.pyi."""
+    """Parameters of a collective in a compiled program. ``_core.pyi`` defines the integer codes."""
 
     kind: int
     """Kind of collective. KIND_BARRIER returns the arrays unchanged when all ranks have arrived."""
@@ -146,7 +147,7 @@ class Call:
     """
 
     def of(self, some: Sequence[int], **changes: Any) -> "Call":
-        """Return a copy of the call for the arrays with indices ``some``, with the given changes of fields."""
+        """Return a copy of the call for the arrays with indices ``some``, with some fields replaced."""
         chosen = {
             "names": tuple(self.names[i] for i in some),
             "groups": tuple(self.groups[i] for i in some),
@@ -155,27 +156,27 @@ class Call:
         return replace(self, **{**chosen, **changes})
 
     def renamed(self, rename: Any, **changes: Any) -> "Call":
-        """Return a copy of the call with ``rename`` applied to all names and groups, and with the given changes."""
+        """Return a copy with ``rename`` applied to all names and groups, and with some fields replaced."""
         names, groups = (tuple(text and rename(text) for text in texts) for texts in (self.names, self.groups))
         return replace(self, names=names, groups=groups, **changes)
 
     def numbers(self, i: int) -> tuple[int, ...]:
-        """Return the codes of the i-th array, in the order that call.cc expects."""
+        """Return the integer codes of the i-th array, in the order that call.cc expects."""
         kind = PASS_ON if self.kind == KIND_BARRIER and i > 0 else self.kind
         return kind, self.face, self.op, self.root, self.process_set, self.wire
 
 
 def is_traced(arrays: Sequence[Any]) -> bool:
-    """Return True if any of the arrays is traced, which means that it is part of a program being compiled."""
+    """Return True if any of the arrays is traced, that is, part of a program being compiled."""
     return any(isinstance(array, jax.core.Tracer) for array in arrays)
 
 
 def run(call: Call, arrays: Sequence[Any]) -> list[Any]:
-    """Run ``call`` on concrete arrays, or add it to the program being compiled for traced arrays.
+    """Run a collective on concrete arrays, or add it to the program being compiled.
 
-    The derivative of a reduction is the same reduction of tangents or gradients; Min, Max and Product have none. The
-    gradient of a broadcast is the average on the root and zero elsewhere. The gradient of an allgather is this rank's
-    rows of the average.
+    The derivative of a reduction is the same reduction of tangents or gradients. Min, Max and Product have no
+    derivative. The gradient of a broadcast is the average on the root and zero elsewhere. The gradient of an allgather
+    is this rank's rows of the average.
 
     If a collective fails at run time, JAX raises an error with Horovod's message. It is a jax.errors.JaxRuntimeError,
     which is a RuntimeError, or a ValueError, depending on how JAX called the program.
@@ -191,15 +192,16 @@ def run(call: Call, arrays: Sequence[Any]) -> list[Any]:
     return list(_primitive.bind(*arrays, call=call)) if arrays else []
 
 
-# The primitive does not declare its side effect, because JAX calls programs with side effects more slowly, by about 15
-# us per argument and result. Instead, the rule _kept prevents JAX from dropping calls whose results are unused.
+# The primitive does not declare its side effect: JAX needs about 15 us more per argument and result to call a program
+# with side effects. Instead, the rule _kept keeps calls whose results are unused.
 _primitive = Primitive("horovod_collective")
 _primitive.multiple_results = True
 
 
 @_primitive.def_impl
 def _outside_of_programs(*arrays: Any, call: Call) -> list[Any]:
-    with jax.disable_jit(False):  # with jit disabled, the call would recurse into this function
+    # With jit disabled, the call would recurse into this function.
+    with jax.disable_jit(False):
         return _program(call)(*arrays)
 
 
@@ -229,11 +231,12 @@ def _lower(context: Any, *operands: Any, call: Call) -> Any:
     )
 
 
-# Disable the cache: in some versions of JAX, a cached lowering wraps each call in a function, and such functions run
-# one after another.
+# Disable the cache. In some versions of JAX, a cached lowering wraps each call in a function, and XLA would run these
+# functions one after another.
 try:
     mlir.register_lowering(_primitive, _lower, platform="cpu", cacheable=False)
-except TypeError:  # jax before 0.6 did not cache lowerings
+except TypeError:
+    # JAX before 0.6 does not cache lowerings.
     mlir.register_lowering(_primitive, _lower, platform="cpu")
 _install_ordering()
 
@@ -261,8 +264,8 @@ def _derivative(primals: Sequence[Any], tangents: Sequence[Any], *, call: Call) 
 
 ad.primitive_jvps[_primitive] = _derivative
 
-# Tangent of a reduction that has no derivative. JAX also requests tangents that no gradient needs, for example of
-# metrics beside a loss, and drops them. So only the use of this tangent raises an error.
+# Tangent of a reduction without a derivative. JAX also requests tangents that no gradient needs, for example of metrics
+# that are computed with the loss, and drops them later. Only the use of such a tangent raises an error.
 _no_derivative = Primitive("horovod_no_derivative")
 
 
@@ -304,8 +307,8 @@ def _averaged(call: Call, given: Sequence[Any], process_set: Any) -> list[Any]:
 def _of_broadcast(call: Call, given: Sequence[Any], shapes: Sequence[tuple[int, ...]]) -> list[Any]:
     ranks = _set(call)
     reduced = _averaged(call, given, ranks)
-    # The gradient is zero on other ranks. It is computed from `reduced` there too, so that every rank takes part in the
-    # second derivative.
+    # The gradient is zero on ranks other than the root. Compute it from `reduced` there too, so that every rank takes
+    # part in the second derivative.
     is_root = ranks.ranks[ranks.rank()] == call.root
     return [jnp.where(is_root, gradient, jnp.zeros_like(gradient)) for gradient in reduced]
 
@@ -343,7 +346,7 @@ def _set(call: Call) -> Any:
 
 
 def _batched(arrays: Sequence[Any], dims: Sequence[Any], *, call: Call) -> tuple[list[Any], list[Any]]:
-    """Implement vmap: move the batch dimension behind the rows, because dimension 0 must remain the rows."""
+    """Implement vmap by making the batch dimension dimension 1; dimension 0 must remain the rows."""
     if call.rows:
         arrays = [
             array if dim is None else jnp.moveaxis(array, dim, 1) for array, dim in zip(arrays, dims, strict=True)

@@ -1,6 +1,6 @@
-"""Conversion of JAX errors to Horovod's errors, for collectives that fail in a compiled program.
+"""Conversion of JAX's errors to Horovod's errors when a collective in a compiled program fails.
 
-JAX raises one of two types for the same error, depending on how it called the program.
+JAX raises one of two exception types for the same failure, depending on how it called the program.
 """
 
 import contextlib
@@ -10,15 +10,15 @@ from typing import Any
 
 from horovod.common.exceptions import HorovodInternalError, RanksDisagreeError
 
-# Text that all messages with the status Code::mismatch contain.
+# All messages of errors with Code::mismatch contain this text.
 _DISAGREE = "ranks disagree about"
-# Text with which messages of bindings/jax begin, after the status that XLA puts in front.
+# Messages of bindings/jax begin with this text, after the status that XLA adds.
 _MARK = "horovod: "
 
 
 @contextlib.contextmanager
 def as_ours() -> Iterator[None]:
-    """Return a context that converts errors of Horovod's foreign function to HorovodInternalError or a subclass.
+    """Return a context that converts JAX errors of failed collectives to HorovodInternalError.
 
     All other errors are raised unchanged.
     """
@@ -32,7 +32,7 @@ def as_ours() -> Iterator[None]:
 
 
 def errors_as_ours(func: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorate ``func`` so that its errors are converted as in ``as_ours``."""
+    """Decorate ``func`` to convert JAX errors of failed collectives to HorovodInternalError."""
 
     @functools.wraps(func)
     def translated(*args: Any, **kwargs: Any) -> Any:

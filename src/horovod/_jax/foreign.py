@@ -1,4 +1,4 @@
-"""Creation and merging of the foreign calls that represent collectives in a lowered program."""
+"""Foreign function calls that represent collectives in a lowered program."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +18,8 @@ COUNT = -2
 UNORDERED = "horovod_collective_without_an_order"
 """Target of calls that `ordering.order` has not processed. XLA does not know it, so such a program cannot run."""
 
-_NUMBERS = 6  # number of codes per array, as in bindings/jax/call.h; the first one is the kind
+# Number of codes per array, as in bindings/jax/call.h. The first code is the kind of collective.
+_NUMBERS = 6
 _IN_PLACE = (KIND_ALLREDUCE, KIND_BROADCAST, KIND_BARRIER, PASS_ON)
 _ALIAS = (
     "#stablehlo.output_operand_alias<output_tuple_indices = [{0}], operand_index = {0}, operand_tuple_indices = []>"
@@ -27,7 +28,7 @@ _ALIAS = (
 
 @dataclass
 class Arrays:
-    """Operands, types and labels of the arrays of one call. Each list has one entry per array."""
+    """Operands, types and labels of one call's arrays, as lists with one entry per array."""
 
     operands: list[Any]
     types: list[Any]
@@ -41,26 +42,27 @@ class Arrays:
 
 
 def is_call(op: Any) -> bool:
-    """Return True if an operation is a Horovod call."""
+    """Return True if an MLIR operation is a Horovod call."""
     if op.name != "stablehlo.custom_call":
         return False
     return ir.StringAttr(op.attributes["call_target_name"]).value in (TARGET, UNORDERED)
 
 
 def names_of(op: Any) -> set[str]:
-    """Return the non-empty names of a call's operations."""
+    """Return the names of a call's collectives that are not empty."""
     return set(filter(None, _texts(op, "names")))
 
 
 def steps_of(op: Any) -> set[str]:
-    """Return the non-empty ``steps`` names of a call; see ``Arrays.steps``."""
+    """Return the entries of a call's ``Arrays.steps`` that are not empty."""
     return set(filter(None, _texts(op, "steps")))
 
 
 def token_type() -> Any:
-    """Return the type of tokens, a plain integer, because XLA treats programs with its own tokens differently.
+    """Return the MLIR type of tokens.
 
-    A token's value is 0. In a branch, it is the number of times that this rank has reached the branch (`counted`).
+    Tokens are plain integers, because XLA treats programs with its own token type differently. A token's value is 0. In
+    a branch, it is the number of times that this rank has reached the branch (`counted`).
     """
     return ir.RankedTensorType.get([], ir.IntegerType.get_signless(32))
 
@@ -68,7 +70,7 @@ def token_type() -> Any:
 def create(arrays: Arrays, after: Sequence[Any], target: str) -> Any:
     """Create a call at the insertion point.
 
-    Its last result is a token, on which later calls depend.
+    The call's last result is a token. Later calls take the token as an argument, so that they run after this call.
 
     Args:
         arrays: Arrays of the call.
@@ -94,12 +96,13 @@ def create(arrays: Arrays, after: Sequence[Any], target: str) -> Any:
         operands=values,
         attributes={
             "call_target_name": ir.StringAttr.get(target),
-            # Keeps XLA from merging equal calls, dropping calls, or moving them out of loops and branches.
+            # Keep XLA from merging equal calls, dropping calls, or moving them out of loops and branches.
             "has_side_effect": ir.BoolAttr.get(True),
             "backend_config": ir.DictAttr.get(config),
             "api_version": ir.IntegerAttr.get(i32, 4),
             "called_computations": ir.ArrayAttr.get([]),
-            # Run in place. XLA copies an array first if it is used elsewhere, which gradients are not.
+            # Write the result into the argument's memory. XLA first copies an argument that is used elsewhere, but
+            # gradients are not.
             "output_operand_aliases": ir.ArrayAttr.get([ir.Attribute.parse(alias) for alias in aliases]),
             "operand_layouts": ir.ArrayAttr.get([_row_major(value.type) for value in values]),
             "result_layouts": ir.ArrayAttr.get([_row_major(one) for one in results]),
@@ -108,7 +111,7 @@ def create(arrays: Arrays, after: Sequence[Any], target: str) -> Any:
 
 
 def merge(calls: Sequence[Any], after: Sequence[Any], in_branch: bool) -> Any:
-    """Replace several calls by a single call with all their arrays at the insertion point, and return it.
+    """Merge several calls into one call at the insertion point, and return the new call.
 
     Args:
         calls: Calls to replace, which must not depend on each other.
@@ -134,12 +137,12 @@ def merge(calls: Sequence[Any], after: Sequence[Any], in_branch: bool) -> Any:
 
 
 def passed_on(value: Any) -> Any:
-    """Create a call that sends nothing and returns `value` in a form that XLA cannot analyze."""
+    """Create a call that returns `value` in a form that XLA cannot analyze, and sends nothing."""
     return _here(PASS_ON, "", value)
 
 
 def counted(token: Any, name: str) -> Any:
-    """Create a call that sends nothing and returns a token with the number of times that it was executed."""
+    """Create a call that counts how often it runs and returns the count as a token."""
     return _here(COUNT, name, token)
 
 
@@ -149,7 +152,10 @@ def _here(kind: int, name: str, value: Any) -> Any:
 
 
 def _read(op: Any) -> Arrays:
-    """Return the arrays of a call. If the call is already ordered, as in an exported program, its token is left out."""
+    """Return the arrays of a call, without its token.
+
+    Calls in an exported program are already ordered, so they have a token.
+    """
     config = ir.DictAttr(op.attributes["backend_config"])
     numbers, scales = list(ir.DenseI32ArrayAttr(config["numbers"])), list(ir.DenseF64ArrayAttr(config["scales"]))
     count = len(op.results) - 1
@@ -169,10 +175,10 @@ def _texts(op: Any, attribute: str) -> list[str]:
 
 
 def _in_place(kind: int, value: Any) -> bool:
-    """Return True if a call can write its result to the memory of its argument.
+    """Return True if a call can write its result into the memory of its argument.
 
-    An argument of a function may belong to the caller, so XLA would copy it first. Writing the result to another array
-    is then as fast.
+    If the argument belongs to the caller of the function, XLA would have to copy it first. Writing the result into a
+    new array is then as fast.
     """
     owner = value.owner
     return kind in _IN_PLACE and not (isinstance(owner, ir.Block) and owner.owner.operation.name == "func.func")

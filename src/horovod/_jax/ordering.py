@@ -1,4 +1,4 @@
-"""Order of a program's collectives that prevents deadlocks between ranks.
+"""Ordering of a program's collectives, which prevents deadlocks between ranks.
 
 On the CPU, XLA runs a program's foreign calls one after another in an order of its choice. Each Horovod call blocks
 until the other ranks have reached the same call. Programs are equal on all ranks, except that independent calls can be
@@ -47,7 +47,7 @@ def order(module: Any) -> None:
 
 
 class _Program:
-    """The functions of a module, of which some contain Horovod calls."""
+    """Functions of an MLIR module, some of which contain Horovod calls."""
 
     def __init__(self, module: Any) -> None:
         operations = [one.operation for one in module.body.operations]
@@ -100,7 +100,7 @@ class _Program:
         )
 
     def _thread(self, block: Any, token: Any, in_branch: bool) -> Any:
-        """Order the calls of a block, starting with `token` if it is not None, and return the last token."""
+        """Order the calls of a block, and return the last token; ``token`` is the first one, or None."""
         for step in self._sequence(block):
             with ir.InsertionPoint(step[0]), step[0].location:
                 if foreign.is_call(step[0]):
@@ -110,13 +110,15 @@ class _Program:
         return token
 
     def _sequence(self, block: Any) -> list[list[Any]]:
-        """Sort a block, and return its steps: lists of calls to merge, or of one loop, branch or function."""
+        """Sort the operations of a block into steps: calls to merge, or one loop, branch or function."""
         calls: dict[_Key, list[Any]] = {}
         inner: list[Any] = []
-        known: dict[Any, _Key] = {}  # sort key of each value computed in this block
+        # Sort key of each value that this block computes.
+        known: dict[Any, _Key] = {}
         places = []
         operations = [one.operation for one in block.operations]
-        for op in operations[:-1]:  # the last operation is the block's return
+        # The last operation is the block's return.
+        for op in operations[:-1]:
             key = max((known.get(value, (0, 0)) for value in _used(op)), default=(0, 0))
             element = True
             if foreign.is_call(op):
@@ -136,7 +138,7 @@ class _Program:
         return [steps[key] for key in sorted(steps)]
 
     def _enclose(self, op: Any, token: Any, in_branch: bool) -> Any:
-        """Pass a token through a loop, branch or function with calls, and return it."""
+        """Pass a token through a loop, branch or function that contains calls, and return the new token."""
         if op.name not in ("func.call", "stablehlo.while", *_BRANCHES):
             raise NotImplementedError(
                 f"a collective in a JAX program must be in a loop (while_loop, fori_loop, scan, map), branch (cond, "
@@ -170,14 +172,15 @@ class _Program:
         self._thread(condition, condition.arguments[-1], in_branch)
         carried = body.arguments[-1]
         after = self._thread(body, carried, in_branch)
-        if after == carried:  # all calls are in the condition, so XLA would treat the carried token as a constant
+        # All calls are in the condition, so XLA would treat the loop's token as a constant.
+        if after == carried:
             with ir.InsertionPoint.at_block_terminator(body), op.location:
                 after = foreign.passed_on(carried)
         _end_with(body, after)
         return new
 
     def _take_token(self, function: Any) -> Any:
-        """Add a token to a function's arguments and to its result types, and return the argument."""
+        """Add a token to a function's arguments and results, and return the new argument."""
         type_ = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
         token = foreign.token_type()
         longer = ir.FunctionType.get([*type_.inputs, token], [*type_.results, token])
@@ -187,7 +190,7 @@ class _Program:
 
 
 def _free(calls: dict[_Key, list[Any]], op: Any, key: _Key) -> _Key:
-    """Return the first key after `key` that has no call with a name in common with `op`.
+    """Return the first key after `key` at which no call shares a name with `op`.
 
     Operations with the same name must run one after another, so they must not be merged.
     """
@@ -205,7 +208,7 @@ def _devices(module: Any) -> int:
 
 
 def _used(op: Any) -> Iterator[Any]:
-    """Yield the values that an operation uses, including the values that its blocks use."""
+    """Yield all values that an operation and its nested blocks use."""
     yield from op.operands
     for region in op.regions:
         for block in region.blocks:
@@ -214,7 +217,7 @@ def _used(op: Any) -> Iterator[Any]:
 
 
 def _walk(op: Any, *names: str) -> Iterator[Any]:
-    """Yield the operations with one of the given names that are nested in an operation."""
+    """Yield the nested operations that have one of the names."""
     for region in op.regions:
         for block in region.blocks:
             for one in block.operations:
@@ -243,9 +246,9 @@ def _zero() -> Any:
 
 
 def _create_anew(op: Any, more: list[Any]) -> Any:
-    """Create a copy of an operation with more operands and a token as its last result.
+    """Copy an operation, and add operands and a token as its last result.
 
-    The blocks are moved to the new operation.
+    The operation's blocks move to the copy.
     """
     new = ir.Operation.create(
         op.name,
@@ -261,7 +264,7 @@ def _create_anew(op: Any, more: list[Any]) -> Any:
 
 
 def _end_with(block: Any, token: Any) -> None:
-    """Add a token to the values that a block returns."""
+    """Add a token to the return values of a block."""
     last = list(block.operations)[-1].operation
     with ir.InsertionPoint(last), last.location:
         ir.Operation.create(last.name, operands=[*last.operands, token])
@@ -269,7 +272,7 @@ def _end_with(block: Any, token: Any) -> None:
 
 
 def _lengthen_attributes(op: Any) -> None:
-    """Add an entry for the token to the attributes that have one entry per argument or result."""
+    """Add an entry for the token to attributes that have one entry per argument or result."""
     for name in ("arg_attrs", "res_attrs"):
         if name in op.attributes:
             op.attributes[name] = ir.ArrayAttr.get([*ir.ArrayAttr(op.attributes[name]), ir.DictAttr.get({})])

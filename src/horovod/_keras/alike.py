@@ -1,4 +1,4 @@
-"""Check whether an optimizer rebuilt from its config equals the original.
+"""Comparison of an optimizer with one that is rebuilt from its config.
 
 A config contains only what the optimizer's ``get_config`` returns. It loses the arguments of a subclass that does not
 override ``get_config``, attributes that were set after construction, and parts of a schedule whose ``get_config`` is
@@ -21,7 +21,7 @@ def differing(keras: Any, optimizer: Any, made: Any) -> list[str]:
     """Return the names of the attributes in which two optimizers differ.
 
     Args:
-        keras: The Keras module of both.
+        keras: Keras module of both optimizers.
         optimizer: An optimizer that has not taken a step.
         made: An optimizer of the same class, or of a subclass that adds no attributes.
     """
@@ -39,7 +39,7 @@ class _Comparison:
 
     def attributes(self, value: Any) -> dict[str, Any]:
         left_out = self._left_out if hasattr(value, "apply_gradients") else frozenset()
-        # TensorFlow's own attribute-tracking fields have names that begin with _self_.
+        # Skip TensorFlow's own attribute-tracking fields: their names begin with _self_.
         return {n: one for n, one in vars(value).items() if n not in left_out and not n.startswith("_self_")}
 
     def alike(self, a: Any, b: Any, depth: int = 0) -> bool:
@@ -69,7 +69,7 @@ class _Comparison:
         try:
             x, y = (np.asarray(one if isinstance(one, np.ndarray) else self._to_numpy(one)) for one in (a, b))
             return x.dtype == y.dtype and bool(np.array_equal(x, y, equal_nan=x.dtype.kind in "fc"))
-        except Exception:  # For example, the value is a symbolic tensor.
+        except Exception:  # The values cannot be compared, for example because they are symbolic tensors.
             return False
 
     def _same_object(self, a: Any, b: Any, depth: int) -> bool:
@@ -80,14 +80,14 @@ class _Comparison:
 
 
 def _has_hidden_state(value: Any) -> bool:
-    """Return True for functions, methods and other objects that cannot be compared by their attributes."""
+    """Return True for functions, methods and other objects without comparable attributes."""
     if hasattr(value, "__code__") or hasattr(value, "__func__") or isinstance(value, functools.partial):
         return True
     return any(set(vars(kind).get("__slots__", ())) - {"__dict__", "__weakref__"} for kind in type(value).__mro__)
 
 
 def _bookkeeping(keras: Any, optimizer: Any, to_numpy: Callable[[Any], Any]) -> frozenset[str]:
-    """Return the attributes that differ even between two identical built-in Keras optimizers."""
+    """Return the attributes that differ between two identically constructed optimizers of Keras."""
     legacy = hasattr(optimizer, "_set_hyper")
     kind = keras.optimizers.legacy.SGD if legacy else keras.optimizers.SGD
     first = kind(0.5)

@@ -37,7 +37,7 @@ def load_distributed(
     custom_objects: Mapping[str, Any] | None,
     legacy_opts: bool,
 ) -> Any:
-    """Load the model in ``filepath`` and replace its optimizer by ``wrap(optimizer)``, keeping the optimizer's state.
+    """Load a model from a file and make its optimizer distributed, keeping the optimizer's state.
 
     Args:
         keras: The Keras module.
@@ -62,7 +62,7 @@ def load_distributed(
     if optimizer is not None:
         model.optimizer = wrap(optimizer)
         if not is_legacy(keras) and keras.config.backend() == "tensorflow" and getattr(model, "jit_compile", False):
-            # Keras compiled the model for a plain optimizer and may have enabled XLA.
+            # Configure the model again: Keras compiled it for a plain optimizer and can have enabled XLA.
             model.jit_compile = False
     return model
 
@@ -72,7 +72,7 @@ def _classes(module: Any) -> list[type]:
 
 
 def _by_name(classes: Iterable[type]) -> dict[str, Any]:
-    """Return a dict of the classes by name and by lower-case name; files use both."""
+    """Return a dict of classes by their name and by their lower-case name, because files use both."""
     names: dict[str, Any] = {}
     for kind in classes:
         if not isinstance(kind, type):
@@ -82,7 +82,7 @@ def _by_name(classes: Iterable[type]) -> dict[str, Any]:
 
 
 class Frontend:
-    """One of the two Keras frontends of this package."""
+    """Horovod's API for one Keras module and its backend."""
 
     def __init__(self, keras: Any, adapter: Any) -> None:
         """Create a frontend.
@@ -96,18 +96,19 @@ class Frontend:
 
     @functools.cached_property
     def functions(self) -> SimpleNamespace:
-        """Functions that both Keras frontends export."""
+        """Functions that both Keras frontends export, by name."""
         return make_functions(self)
 
     @functools.cached_property
     def callbacks(self) -> SimpleNamespace:
-        """Callback classes, derived from those of the Keras in use."""
+        """Callback classes, as subclasses of the callbacks of this Keras module."""
         return make_callbacks(self)
 
     def distributed(self, optimizer: Any, name: str | None = None, rebuild: bool = True, **options: Any) -> Any:
         """Return a distributed optimizer equivalent to ``optimizer``.
 
-        ``options`` are fields of GradientReduction. ``rebuild`` allows a new object instead of the given one.
+        ``options`` are fields of GradientReduction. With ``rebuild``, the result can be a new object instead of
+        ``optimizer``.
 
         Raises:
             ValueError: ``optimizer`` is not an optimizer of this Keras and backend, or an option is invalid.
@@ -132,19 +133,20 @@ class Frontend:
         return modern.distribute(keras, optimizer, reduction, rebuild)
 
     def broadcast_model(self, model: Any, root_rank: int, local_variables: Any = None) -> None:
-        """Set weights and optimizer state on all ranks to the root's.
+        """Broadcast the root's weights and optimizer state to all ranks.
 
-        ``local_variables`` are not changed, and neither are gradients that a rank is still accumulating.
+        The broadcast skips ``local_variables``, and gradients that a rank is still accumulating.
         """
         sync = getattr(model, "jax_state_sync", None)
         if sync is not None and self.adapter.__name__.endswith("_jax"):
-            sync()  # While fit runs, the variables do not hold the current values.
+            sync()  # On JAX, the variables do not have the current values while fit runs.
         self.adapter.broadcast_variables(self._shared(model, local_variables), root_rank, global_process_set)
 
     def shared_shapes(self, model: Any, local_variables: Any = None) -> list[str] | None:
-        """Return the shape and dtype of each variable that ``broadcast_model`` sends, or None if some do not exist yet.
+        """Return the shape and dtype of each variable that ``broadcast_model`` sends.
 
-        If the optimizer has not taken a step, its variables are created now.
+        Return None if some variables do not exist yet. The optimizer's variables are created now if it has not taken a
+        step.
         """
         deferred = getattr(self.adapter, "builds_later", lambda: False)
         if not getattr(model, "built", False) or not model.weights or deferred():
@@ -182,9 +184,9 @@ class Frontend:
 
 @functools.cache
 def open_frontend(only: str | None = None) -> Frontend:
-    """Return the frontend for the Keras of this process.
+    """Return the frontend for the Keras module that this process uses.
 
-    ``only`` is the only accepted backend, if given.
+    ``only`` is the name of the one supported backend. None supports all backends.
 
     Raises:
         ImportError: Keras is missing or its backend is not accepted.
@@ -200,7 +202,7 @@ def open_frontend(only: str | None = None) -> Frontend:
 
 
 def make_functions(frontend: Frontend) -> SimpleNamespace:
-    """Return the functions that both modules export."""
+    """Return the functions that both Keras frontends export."""
     adapter, none = frontend.adapter, frontend.adapter.Compression.none
 
     def allreduce(
@@ -271,7 +273,7 @@ def make_functions(frontend: Frontend) -> SimpleNamespace:
         return adapter.broadcast(value, root_rank, name)
 
     def reducescatter(value: Any, name: str | None = None, op: int = Average) -> Any:
-        """Reduce a value over all ranks and return this rank's part along dimension 0.
+        """Reduce a value over all ranks and return this rank's rows of the result.
 
         Args:
             value (Tensor or array): Value with at least one dimension; shape and dtype must be the same on all ranks.
@@ -369,7 +371,7 @@ def make_functions(frontend: Frontend) -> SimpleNamespace:
 
 
 def make_callbacks(frontend: Frontend) -> SimpleNamespace:
-    """Return the callback classes, derived from those of the Keras in use."""
+    """Return the callback classes, as subclasses of the callbacks of this Keras module."""
     keras_callbacks = frontend.keras.callbacks
 
     def join(mixin: type, base: type, name: str) -> type:

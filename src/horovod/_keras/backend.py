@@ -1,4 +1,4 @@
-"""Interface of the adapters for Keras' backends, and a function that loads an adapter by name.
+"""Interface of the adapters for Keras' backends, and a function that loads an adapter.
 
 An adapter (``backend_tensorflow``, ``backend_torch``, ``backend_jax``) is a module that defines the names of
 ``Adapter``. Tensors are backend tensors, eager or traced. Variables are variables of the Keras version in use.
@@ -14,7 +14,7 @@ BACKENDS = ("tensorflow", "torch", "jax")
 
 
 class Adapter(Protocol):
-    """Names that an adapter module defines."""
+    """Functions and constants that every adapter module defines."""
 
     basics: Any
     """``HorovodBasics`` of the framework's frontend; its init, rank, ... are also those of the Keras frontend."""
@@ -29,9 +29,9 @@ class Adapter(Protocol):
     def shutdown(self) -> None:
         """Leave the job and stop this rank's engine."""
 
-    # An adapter may also define three functions. ``errors_as_ours(func)`` is described at ``run_fn``. ``new_epoch()``
-    # is called after ``hvd.elastic.run`` has joined a new epoch. ``builds_later()`` returns True if optimizers create
-    # their variables only in the first step.
+    # An adapter can also define three optional functions. ``errors_as_ours(func)`` is described at ``run_fn``.
+    # ``new_epoch()`` is called after ``hvd.elastic.run`` has joined a new epoch. ``builds_later()`` returns True if
+    # optimizers create their variables only in the first step.
 
     def reduce_gradients(
         self,
@@ -46,11 +46,11 @@ class Adapter(Protocol):
         groups: Sequence[Sequence[int]] | None,
         process_set: ProcessSet,
     ) -> list[Any]:
-        """Return the reduced gradients, in order. The calling rank must be a member of ``process_set``.
+        """Return the gradients reduced over the ranks, in the same order.
 
         An adapter with ``STEPS_SEEN = True`` is called once per step, not only while tracing. It has a function
         ``watch_data()``, which starts to measure waits for data (``horovod.common.steps``). An adapter with
-        ``WANTS_VARIABLES = True`` also gets ``variables``, to which the gradients belong.
+        ``WANTS_VARIABLES = True`` also gets ``variables``, the variables of the gradients.
 
         Args:
             grads: Gradients, none of them None.
@@ -66,16 +66,16 @@ class Adapter(Protocol):
         """
 
     def weighing(self) -> Any:
-        """Return (module, cast, dense): the first two as for ``weights.weighted_means``, and dense(gradient)."""
+        """Return (module, cast, dense), where ``dense(gradient)`` converts a gradient to a dense tensor."""
 
     def scale(self, grad: Any, factor: float) -> Any:
-        """Return ``grad * factor``, also for sparse gradients."""
+        """Return ``grad * factor``; ``grad`` can be dense or sparse."""
 
     def divided_by_size(self, grad: Any, process_set: ProcessSet) -> Any:
-        """Divide ``grad``, dense or sparse, by the size that the process set has when the step runs."""
+        """Divide a dense or sparse gradient by the size that the process set has when the step runs."""
 
     def key(self, variable: Any) -> Any:
-        """Return a hashable key that is the same for a variable and for each of its wrappers."""
+        """Return a hashable key that a variable and all of its wrappers have in common."""
 
     def allreduce(
         self,
@@ -87,38 +87,38 @@ class Adapter(Protocol):
         compression: Any,
         weight: Any = None,
     ) -> Any:
-        """Return the reduction of ``value`` as a tensor.
+        """Reduce ``value`` over all ranks and return the result as a tensor.
 
         If the compressor has a ``wire_format``, the engine compresses the data.
         """
 
     def allgather(self, value: Any, name: str | None) -> Any:
-        """Return all ranks' values, concatenated along dimension 0."""
+        """Concatenate the values of all ranks along dimension 0."""
 
     def broadcast(self, value: Any, root_rank: int, name: str | None) -> Any:
-        """Return the root's value."""
+        """Return the root's value on all ranks."""
 
     def reducescatter(self, value: Any, name: str | None, op: int) -> Any:
-        """Return this rank's part of the reduction along dimension 0."""
+        """Reduce ``value`` over all ranks and return this rank's part along dimension 0."""
 
     def broadcast_variables(self, variables: Sequence[Any], root_rank: int, process_set: ProcessSet) -> None:
-        """Assign the root's values to ``variables``, which must have the same order on all ranks."""
+        """Assign the root's values to ``variables``, which all ranks must pass in the same order."""
 
     def kept(self, variable: Any, into: Any) -> Any:
         """Return a snapshot of the variable's value, in a form that ``variable.assign`` accepts.
 
-        ``into`` is an earlier result for this variable that is no longer needed, or None.
+        ``into`` is an earlier snapshot of this variable whose memory can be reused, or None.
         """
 
     def convert(self, value: Any) -> Any:
-        """Return a number, an array or a tensor as a tensor."""
+        """Convert a number, an array or a tensor to a tensor of the backend."""
 
 
 def load(name: str) -> Any:
-    """Return the adapter of a Keras backend.
+    """Return the adapter module for a Keras backend.
 
     Raises:
-        ImportError: The backend is not supported; the message names those that are.
+        ImportError: The backend is not supported. The message names the supported backends.
     """
     if name not in BACKENDS:
         raise ImportError(f"the Keras backend must be one of {', '.join(BACKENDS)}, got {name!r}; set KERAS_BACKEND")

@@ -32,9 +32,9 @@ shutdown = basics.shutdown
 
 
 def new_epoch() -> None:
-    """Clear the compiled programs, because they contain the old epoch's sizes and process set ids as constants.
+    """Clear the compiled programs, which contain sizes and process set ids of the previous epoch.
 
-    Keras recompiles its own programs as well.
+    Keras then recompiles its programs too.
     """
     jax.clear_caches()
 
@@ -51,7 +51,7 @@ def reduce_gradients(
     groups: Sequence[Sequence[int]] | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> list[Any]:
-    """Return the gradients reduced over the ranks of the set, in order. A gradient that is None stays None.
+    """Return the gradients reduced over the ranks of the process set, in the same order.
 
     ``groups`` lists positions in ``grads`` whose reductions complete together. Raises the same errors as ``arrays``. In
     a compiled program, an error that can only be detected at run time becomes a JAX error.
@@ -85,9 +85,10 @@ def allreduce(
     weight: Any = None,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """Return the reduction of all ranks' values as a JAX array.
+    """Reduce ``value`` over all ranks and return the result as a JAX array.
 
-    It also works in a compiled program. It is differentiable: the gradients are reduced in the same way.
+    This function also works in a compiled program. It is differentiable: its gradient is the same reduction of the
+        output gradients.
     """
     value = _array(value)
     if weight is not None:
@@ -107,7 +108,7 @@ def allreduce(
 
 
 def allgather(value: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> Any:
-    """Return all ranks' values, concatenated along dimension 0.
+    """Concatenate the values of all ranks along dimension 0.
 
     Raises:
         NotImplementedError: Called in a program that is being compiled.
@@ -117,10 +118,10 @@ def allgather(value: Any, name: str | None = None, process_set: ProcessSet = glo
 
 
 def broadcast(value: Any, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set) -> Any:
-    """Return the root's value as a JAX array.
+    """Return the root's value on all ranks as a JAX array.
 
-    It also works in a compiled program. It is differentiable: the gradient is the average of the ranks' gradients on
-    the root, and zero elsewhere.
+    This function also works in a compiled program. It is differentiable: the gradient is the average of the ranks'
+    gradients on the root, and zero elsewhere.
     """
     value, full = _array(value), wire_name("broadcast", name)
     if not calls.is_traced([value]):
@@ -138,7 +139,7 @@ def broadcast(value: Any, root_rank: int, name: str | None = None, process_set: 
 def reducescatter(
     value: Any, name: str | None = None, op: int = Average, process_set: ProcessSet = global_process_set
 ) -> Any:
-    """Return this rank's rows of the reduction of all ranks' values.
+    """Reduce ``value`` over all ranks and return this rank's rows of the result.
 
     Raises:
         NotImplementedError: Called in a program that is being compiled.
@@ -159,7 +160,7 @@ def broadcast_variables(variables: Sequence[Any], root_rank: int, process_set: P
 
 
 def _call(tensors: Sequence[Any], full_names: Sequence[str], reduction: Reduction, groups: Sequence[str]) -> calls.Call:
-    """Check a reduction's arguments and return its foreign function call for a compiled program."""
+    """Check a reduction's arguments, and return the foreign function call for a compiled program."""
     from horovod._core import KIND_ALLREDUCE
 
     for tensor, name in zip(tensors, full_names, strict=True):
@@ -189,7 +190,7 @@ def _compressed(gradient: Any, name: str, compression: Any, sparse_as_dense: boo
 
 
 def _group_names(names: Sequence[str], groups: Sequence[Sequence[int]] | None, some: Sequence[int]) -> list[str]:
-    """Return the group name of each gradient in ``some``, or "" for a gradient without a group."""
+    """Return the group name of each position in ``some``, or "" for a gradient without a group."""
     group_of = {i: f"grouped_allreduce.{names[members[0]]}" for members in groups or () for i in members}
     return [group_of.get(i, "") for i in some]
 
@@ -200,12 +201,15 @@ def scale(grad: Any, factor: float) -> Any:
 
 
 def divided_by_size(grad: Any, process_set: ProcessSet) -> Any:
-    """Divide by the size. Compiled programs contain it as a constant until ``new_epoch`` clears them."""
+    """Divide a gradient by the size of the process set.
+
+    Compiled programs contain the size as a constant, until ``new_epoch`` clears them.
+    """
     return scale(grad, 1.0 / len(process_set.ranks or (0,)))
 
 
 def key(variable: Any) -> Any:
-    """Return the identity of the variable, which Keras does not wrap on JAX."""
+    """Return ``id(variable)``: Keras does not wrap variables on JAX."""
     return id(variable)
 
 
@@ -219,7 +223,7 @@ def weighing() -> Any:
 
 
 def convert(value: Any) -> Any:
-    """Convert ``value`` to a JAX array; for a Keras variable, use its value."""
+    """Convert a value, or the value of a Keras variable, to a JAX array."""
     return jnp.asarray(getattr(value, "value", value))
 
 
@@ -238,24 +242,22 @@ def _value(value: Any, operation: str) -> Any:
 
 
 def kept(variable: Any, into: Any) -> np.ndarray[Any, Any]:
-    """Return a copy, because a Keras step may donate the array's memory even though arrays are immutable."""
+    """Return a copy of the value: a Keras step can donate the memory of the original array to JAX."""
     return np.array(variable.value)
 
 
 # -- failed steps of ``fit`` -----------------------------------------------------------------------------------------
 #
-# JAX starts a step and returns before the step is done. If a collective in the step fails, reading the step's results
-# raises an error, but Keras may never read them. So training with a distributed optimizer checks the results itself. It
-# checks earlier steps as soon as they are ready, and all steps at the end of an epoch.
-#
-# JAX raises one of two types for the same error, depending on how the program was called. ``fit`` and
-# ``train_on_batch`` raise HorovodInternalError instead, like collectives outside of compiled steps.
+# JAX runs steps asynchronously. If a collective in a step fails, JAX raises the error when the step's results are read,
+# but Keras might never read them. Training with a distributed optimizer therefore checks the results: those of earlier
+# steps as soon as they are ready, and those of all steps at the end of an epoch.
 
 
 def watch(keras: Any, is_distributed: Callable[[Any], bool]) -> None:
-    """Make ``fit`` and ``train_on_batch`` check results. Called once per process.
+    """Patch ``fit`` and ``train_on_batch`` so that they report failed collectives.
 
-    ``is_distributed`` tells whether the checks apply to a model with a given optimizer.
+    Call this once per process. ``is_distributed(optimizer)`` returns True if models with this optimizer need the
+    checks.
     """
     for kind in keras.Model.__mro__:
         if "make_train_function" in vars(kind) and "jax_state_sync" in vars(kind):
@@ -269,7 +271,7 @@ def _watching(make: Any, is_distributed: Callable[[Any], bool]) -> Any:
     def make_train_function(self: Any, *args: Any, **kwargs: Any) -> Any:
         result = make(self, *args, **kwargs)
         step = self.train_function
-        # A new fit begins. Drop the unread results of the previous fit, which may contain an error.
+        # A new fit begins. Drop the unread results of the previous fit, because one of them could be an error.
         getattr(step, "_hvd_forget", lambda: None)()
         if is_distributed(getattr(self, "optimizer", None)) and not getattr(step, "_hvd_watches", False):
             self.train_function = _watched(step)
@@ -286,7 +288,8 @@ def _watched(step: Any) -> Any:
         with as_ours():
             for array in last:
                 if array.is_ready():
-                    array.block_until_ready()  # this raises an exception if the step failed
+                    # Raises an exception if the step failed.
+                    array.block_until_ready()
             last.clear()
             logs, state = step(state, iterator)
         last.extend(value for value in logs.values() if hasattr(value, "is_ready"))
@@ -304,9 +307,9 @@ def _raising(sync: Any, is_distributed: Callable[[Any], bool]) -> Any:
         if is_distributed(getattr(self, "optimizer", None)):
             with as_ours():
                 for variable in self.trainable_variables:
-                    # fit calls this function to clean up after a step has raised. The step's arguments were donated and
-                    # are gone. In the first step of an epoch, Keras has also emptied the variables. Reading `value`
-                    # would then call their deleted initializer, and that error would hide the original one.
+                    # fit calls this function to clean up after a failed step. The step's arguments were donated and no
+                    # longer exist. In the first step of an epoch, Keras has also emptied the variables. Reading `value`
+                    # would then call their deleted initializer, and the resulting error would hide the original one.
                     value = getattr(variable, "_value", None)
                     if hasattr(value, "block_until_ready") and not value.is_deleted():
                         value.block_until_ready()

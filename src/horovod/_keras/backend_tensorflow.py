@@ -1,4 +1,4 @@
-"""Adapter for Keras on TensorFlow, including Keras 2, based on the TensorFlow frontend. See ``backend.Adapter``."""
+"""Adapter for Keras on TensorFlow, including Keras 2, based on Horovod's TensorFlow frontend."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -39,8 +39,8 @@ def reduce_gradients(
 
     ``postscale`` must be 1 / ``prescale``, as for Average with ``gradient_predivide_factor``.
     """
-    # Each gradient is named by its position, even if this rank lacks other gradients, so that the engine can detect
-    # ranks that disagree.
+    # Name each gradient by its position in the full list, even if some gradients are None. The engine can then detect
+    # ranks with different gradients.
     places = [int(name.rpartition(".")[2]) for name in names]
     all_grads: list[Any] = [None] * (places[-1] + 1)
     all_variables: list[Any] = list(all_grads)
@@ -60,12 +60,12 @@ def reduce_gradients(
 
 
 def check_traceable() -> None:
-    """Check that XLA would not compile a collective.
+    """Raise an error if XLA would compile the current function.
 
     Raises:
         ValueError: Called in a function with jit_compile=True.
     """
-    from tensorflow.python.ops import control_flow_util  # TensorFlow has no public API for this.
+    from tensorflow.python.ops import control_flow_util  # TensorFlow has no public API for this check.
 
     graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
     if graph is not None and control_flow_util.GraphOrParentsInXlaContext(graph):
@@ -82,7 +82,10 @@ def scale(grad: Any, factor: float) -> Any:
 
 
 def divided_by_size(grad: Any, process_set: ProcessSet) -> Any:
-    """Divide by the size; elastic jobs read it in each step, because traced functions outlive a resize."""
+    """Divide a gradient by the size of the process set.
+
+    Elastic jobs read the size in each step, because traced functions stay in use after a resize.
+    """
     if isinstance(grad, tf.IndexedSlices):
         return tf.IndexedSlices(divided_by_size(grad.values, process_set), grad.indices, grad.dense_shape)
     return grad / tf.cast(set_size(process_set, "scale_local_gradients"), grad.dtype)
@@ -123,7 +126,7 @@ def reducescatter(value: Any, name: str | None, op: int) -> Any:
 
 
 def _value_of(result: Any) -> Any:
-    """Return the tensor itself; in a graph with a session, return its evaluated value."""
+    """Return the tensor itself, or in a graph with a session its evaluated value."""
     if tf.compat.v1.executing_eagerly_outside_functions():
         return result
     session = tf.compat.v1.get_default_session() or tf.compat.v1.keras.backend.get_session()
@@ -140,15 +143,14 @@ broadcast_global_variables = hvd.broadcast_global_variables
 
 
 def builds_later() -> bool:
-    """Return True in graphs of tf.compat.v1, where variables have values only after Keras has created a session."""
+    """Return True in a tf.compat.v1 graph, where variables have values only once Keras has a session."""
     return not tf.compat.v1.executing_eagerly_outside_functions()
 
 
 def kept(variable: Any, into: Any) -> tf.Tensor:
     """Return the variable's value without copying it.
 
-    Tensors are immutable, so the next assignment to the variable allocates new memory, while TensorFlow continues to
-    compute.
+    A copy is not necessary: tensors are immutable, and the next assignment to the variable allocates new memory.
     """
     inner = getattr(variable, "value", None)
     return tf.identity(inner if isinstance(inner, tf.Variable) else variable)

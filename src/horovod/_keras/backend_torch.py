@@ -1,4 +1,4 @@
-"""Adapter for Keras on PyTorch, based on the PyTorch frontend. See ``backend.Adapter`` for the functions."""
+"""Adapter for Keras on PyTorch, based on Horovod's PyTorch frontend. See ``backend.Adapter`` for the functions."""
 
 import contextlib
 from collections.abc import Callable, Sequence
@@ -43,7 +43,7 @@ def reduce_gradients(
     process_set: ProcessSet,
     variables: Sequence[Any],
 ) -> list[torch.Tensor]:
-    """Reduce gradients. Submit all of them before waiting for the first, so that the engine can fuse them."""
+    """Reduce gradients over the ranks. Submit all of them before waiting, so that the engine can fuse them."""
     members = {position: group for group in groups or () for position in group}
     group_names: dict[int, tuple[str, list[str]]] = {}
     for group in groups or ():
@@ -62,7 +62,7 @@ def reduce_gradients(
             grad = grad.to_dense() if grad.is_sparse else grad
             tensor, context = compression.compress(grad)
             tensor = plain(tensor)
-            # It is safe to overwrite a parameter's own ``grad``, but not a tensor that belongs to the caller.
+            # A parameter's own ``grad`` can be overwritten, but a tensor of the caller cannot.
             ours = tensor is not grad or grads[position] is _parameter(variables[position]).grad
             target = tensor if ours else torch.empty_like(tensor)
             group = members.get(position)
@@ -78,7 +78,8 @@ def reduce_gradients(
             )
             pending.add(work, tensor, target, partial(compression.decompress, target, context))
     except Exception:
-        with contextlib.suppress(Exception):  # raise the first error, which is more informative than later ones
+        # Raise the first error: later ones are only its consequences.
+        with contextlib.suppress(Exception):
             pending.results()
         raise
     except BaseException:
@@ -88,10 +89,10 @@ def reduce_gradients(
 
 
 class _Pending:
-    """Reductions in flight, with references to the memory that the engine uses for them.
+    """Reductions in flight, with references to the tensors that the engine reads and writes.
 
-    The engine has finished with the memory when ``results`` returns or raises an Exception. If an interrupt (Ctrl-C)
-    ends the wait, unfinished operations are parked: their memory stays alive until the engine has finished.
+    When ``results`` returns or raises an Exception, the engine no longer uses the tensors. If an interrupt (Ctrl-C)
+    ends the wait, the tensors of unfinished operations are kept alive until the engine has finished.
     """
 
     def __init__(self) -> None:
@@ -105,11 +106,11 @@ class _Pending:
         self._finish.append(finish)
 
     def add_sparse(self, finish: Callable[[], torch.Tensor]) -> None:
-        """Add a function that waits for its own operation. Its handle keeps the memory alive even without that call."""
+        """Add a function that waits for one operation and returns its result."""
         self._finish.append(finish)
 
     def results(self) -> list[torch.Tensor]:
-        """Wait for all operations. Then return their results, or raise the first error."""
+        """Wait for all operations, and return their results or raise the first error."""
         failure: Exception | None = None
         try:
             handles.wait_all(self._works, self._keep)
@@ -126,7 +127,7 @@ class _Pending:
         return done
 
     def park(self) -> None:
-        """Keep the memory alive without waiting."""
+        """Keep the tensors of unfinished operations alive without waiting."""
         for work in self._works:
             handles.park(work, self._keep)
 
@@ -147,7 +148,7 @@ def divided_by_size(grad: torch.Tensor, process_set: ProcessSet) -> torch.Tensor
 
 
 def key(variable: Any) -> Any:
-    """Return the ``id`` of the parameter; a Keras variable has the same key as the parameter inside it."""
+    """Return the ``id`` of a parameter, or of the parameter inside a Keras variable."""
     return id(_parameter(variable))
 
 
@@ -157,9 +158,10 @@ def weighing() -> Any:
 
 
 def convert(value: Any) -> torch.Tensor:
-    """Return a contiguous tensor on the CPU, detached from the graph."""
+    """Convert a value to a contiguous tensor on the CPU, detached from the autograd graph."""
     if not isinstance(value, torch.Tensor):
-        inner = getattr(value, "value", value)  # unwrap a Keras variable
+        # Unwrap a Keras variable.
+        inner = getattr(value, "value", value)
         value = inner if isinstance(inner, torch.Tensor) else torch.as_tensor(inner, device="cpu")
     return plain(value.detach())
 
@@ -195,7 +197,7 @@ def broadcast_variables(variables: Sequence[Any], root_rank: int, process_set: P
 
 
 def kept(variable: Any, into: Any) -> torch.Tensor:
-    """Copy the value to the CPU, into the memory of ``into`` if it fits."""
+    """Copy the variable's value to the CPU, into the memory of ``into`` if shape and dtype match."""
     value = _parameter(variable).detach()
     fits = isinstance(into, torch.Tensor) and into.shape == value.shape and into.dtype == value.dtype
     return into.copy_(value) if fits else torch.empty_like(value, device="cpu").copy_(value)

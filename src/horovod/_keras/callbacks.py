@@ -1,4 +1,4 @@
-"""Callbacks of the Keras frontends, as mixins to combine with the Callback class of the installed Keras."""
+"""Mixins for the callbacks of the Keras frontends, to combine with Keras' Callback class."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -11,7 +11,7 @@ from horovod.common.state import state
 
 
 def bring_values(model: Any) -> None:
-    """Copy the current values to the model's variables, which JAX leaves outdated while ``fit`` runs.
+    """Copy the current values to the model's variables, which are outdated on JAX while ``fit`` runs.
 
     ``fit`` reads the variables again afterwards.
     """
@@ -21,7 +21,7 @@ def bring_values(model: Any) -> None:
 
 
 def _plain_optimizer(model: Any) -> Any:
-    """Return the optimizer with the learning rate and velocities: under loss scaling, the inner optimizer."""
+    """Return the optimizer that applies the updates: under loss scaling, the inner optimizer."""
     optimizer = model.optimizer
     return getattr(optimizer, "inner_optimizer", optimizer)
 
@@ -39,7 +39,7 @@ def learning_rate(model: Any) -> float:
 
 
 def known_rate(model: Any) -> float | None:
-    """Return the current learning rate, or None if it cannot be read."""
+    """Return the current learning rate, or None if reading it fails."""
     try:
         return learning_rate(model)
     except (AttributeError, TypeError, ValueError, RuntimeError, NotImplementedError):
@@ -47,7 +47,7 @@ def known_rate(model: Any) -> float | None:
 
 
 def set_learning_rate(model: Any, value: float) -> None:
-    """Set the learning rate.
+    """Set the learning rate of an optimizer.
 
     Raises:
         ValueError: The optimizer takes its rate from a Keras schedule.
@@ -64,13 +64,14 @@ def set_learning_rate(model: Any, value: float) -> None:
 def scale_velocities(model: Any, factor: float) -> None:
     """Multiply the momentum buffers of SGD, RMSprop and their subclasses by ``factor``.
 
-    Only these buffers contain the learning rate. Buffers of other optimizers, such as Muon, do not.
+    Only the buffers of these optimizers include the learning rate.
     """
     optimizer = _plain_optimizer(model)
     kinds = [kind for kind in type(optimizer).__mro__ if kind.__module__.partition(".")[0] in ("keras", "tf_keras")]
     if not any(kind.__name__ in ("SGD", "RMSprop") for kind in kinds):
         return
-    if hasattr(optimizer, "get_slot_names"):  # for legacy optimizers of Keras 2
+    # Legacy optimizers of Keras 2 have these buffers.
+    if hasattr(optimizer, "get_slot_names"):
         if "momentum" not in optimizer.get_slot_names():
             return
         velocities = [optimizer.get_slot(variable, "momentum") for variable in model.trainable_weights]
@@ -84,12 +85,12 @@ def scale_velocities(model: Any, factor: float) -> None:
 class BroadcastGlobalVariables:
     """Callback that broadcasts weights and optimizer state from one rank to all ranks.
 
-    The broadcast takes place before the first batch, or after it if some rank's variables do not exist before. Random
+    The broadcast takes place before the first batch, or after it if the variables of some rank do not exist yet. Random
     seeds of layers such as Dropout are not broadcast. All ranks must have this callback.
 
-    It also compares the ranks: number of batches, current epoch, learning rate, and whether a rank has ended its
-    training. If these differ, it raises ValueError on all ranks. With HOROVOD_CHECK_IN_SYNC_STEPS it compares models
-    and optimizers as well.
+    The callback also compares the ranks: number of batches, current epoch, learning rate, and whether a rank has ended
+    its training. If these differ, it raises ValueError on all ranks. With HOROVOD_CHECK_IN_SYNC_STEPS it compares
+    models and optimizers as well.
 
     Args:
         root_rank (int): Rank whose state is sent.
@@ -105,11 +106,12 @@ class BroadcastGlobalVariables:
         self.device = device
         self.local_variables = local_variables
         self.broadcast_done = False
-        self._processes: Any = None  # Hosts and process ids of the job in which the broadcast took place.
+        self._processes: Any = None  # Hosts and process ids of the job in which the last broadcast took place.
         self._batches = 0
         self._epoch = 0
         self._in_epoch = 0
-        self._place_known = False  # True once the ranks have compared their positions in this epoch
+        # True once the ranks have compared their positions in this epoch.
+        self._place_known = False
         self._all_built = False
 
     def on_train_begin(self, logs: Any = None) -> None:
@@ -119,7 +121,7 @@ class BroadcastGlobalVariables:
         job = state.require_job()
         processes = job.hosts, job.pids
         if self._processes not in (None, processes):
-            # In an elastic job some ranks may be new, and all ranks must make the same decision.
+            # Decide together: in an elastic job, some ranks can be new and need the broadcast.
             self.broadcast_done = False
         self._processes = processes
         if not self.broadcast_done and job.size > 1:
@@ -130,7 +132,7 @@ class BroadcastGlobalVariables:
         self._epoch, self._in_epoch, self._place_known = epoch, 0, False
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        # At this point, other callbacks have already loaded weights or set learning rates.
+        # Broadcast here, because other callbacks have loaded weights or set learning rates by now.
         if self._all_built and not self.broadcast_done:
             self._broadcast()
         if not self._place_known:
@@ -151,7 +153,7 @@ class BroadcastGlobalVariables:
         model = self.model  # type: ignore[attr-defined]
         if checks.concerns(model):
             checks.check_epoch(self._hvd_frontend, epoch, self._in_epoch, bool(getattr(model, "stop_training", False)))
-        # Check now, because callbacks after this one may write a checkpoint.
+        # Check before later callbacks can write a checkpoint.
         if checks.is_due(0):
             checks.check_model(self._hvd_frontend, model, self.local_variables)
 
@@ -165,7 +167,7 @@ class BroadcastGlobalVariables:
     def _check_place(self, ended: bool) -> None:
         model = self.model  # type: ignore[attr-defined]
         if checks.concerns(model):
-            # Learning rates may differ between ranks until the broadcast in the first step.
+            # Until the broadcast in the first step, ranks can have different learning rates.
             rate = known_rate(model) if self.broadcast_done and not ended else None
             checks.check_place(self._hvd_frontend, checks.Position(self._epoch, ended, rate))
 
@@ -276,7 +278,7 @@ class LearningRateWarmup(LearningRateSchedule):
 
         def multiplier(epoch: float) -> float:
             size = state.require_job().size
-            # Compute the rate for the end of the batch, so that an epoch ends at exactly its target rate.
+            # Use the rate at the end of the batch, so that an epoch ends exactly at its target rate.
             done = min(1.0, (epoch + 1.0 / (self.steps_per_epoch or 1)) / warmup_epochs)
             return (1 + done * (size - 1)) / size
 
@@ -291,13 +293,13 @@ class LearningRateWarmup(LearningRateSchedule):
 
 
 class BestModel:
-    """Callback that saves the model when the monitored metric is the best so far.
+    """Callback that saves the model whenever the monitored metric has a new best value.
 
     Set ``filepath`` after creating the callback.
     """
 
     def __init__(self, monitor: str, verbose: int, save_weights_only: bool, mode: str, save_freq: Any) -> None:
-        # Keras requires a path with a known suffix.
+        # Keras requires a path with one of its suffixes.
         path = "best.weights.h5" if save_weights_only else "best.keras"
         super().__init__(  # type: ignore[call-arg]
             path,
@@ -315,7 +317,7 @@ class BestModel:
             raise ValueError(
                 "BestModelCheckpoint: filepath must be a path, got None; set callback.filepath before training"
             )
-        self.filepath = os.fspath(self.filepath)  # Keras fills in fields such as "{epoch}" with str.format.
+        self.filepath = os.fspath(self.filepath)  # Keras replaces fields such as "{epoch}" with str.format.
         return super()._save_model(*args, **kwargs)  # type: ignore[misc]
 
 

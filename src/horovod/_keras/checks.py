@@ -1,4 +1,4 @@
-"""Checks that all ranks have the same values and run the same steps, for ``fit`` and ``check_in_sync``.
+"""Checks during ``fit``, and for ``check_in_sync``, that all ranks have the same values and run the same steps.
 
 Without them, ranks would wait for gradients that never arrive, or silently diverge. Before the first epoch, ranks
 compare the number of batches per epoch. At the beginning of each epoch they compare the epoch's number and the learning
@@ -33,10 +33,10 @@ def check(
     ignore: Collection[str] = (),
     local_variables: Iterable[Any] = (),
 ) -> str:
-    """Compare values between ranks, as described for ``check_in_sync`` in api.py.
+    """Compare values between ranks, as described for ``check_in_sync`` in ``api.py``.
 
-    ``frontend`` is an api.Frontend. ``local_variables`` are skipped, and so are variables that are registered as local
-    in the optimizer.
+    ``frontend`` is an api.Frontend. The check skips ``local_variables``, and variables that are registered as local in
+    the optimizer.
     """
 
     def leaves() -> dict[str, in_sync.Leaf]:
@@ -44,7 +44,7 @@ def check(
         for value in given.values():
             sync = getattr(value, "jax_state_sync", None)
             if sync is not None:
-                sync()  # While fit runs on JAX, the variables do not hold the current values.
+                sync()  # On JAX, the variables do not have the current values while fit runs.
         local = {frontend.adapter.key(variable) for variable in local_variables}.union(*map(_local, given.values()))
         read = in_sync.reader(_to_numpy(frontend.keras), lambda variable: frontend.adapter.key(variable) in local)
         return in_sync.fingerprints(given, read, in_sync.check_ignore(ignore))
@@ -53,10 +53,9 @@ def check(
 
 
 def check_model(frontend: Any, model: Any, local_variables: Any = None) -> None:
-    """Compare the model's values between ranks during ``fit``.
+    """Compare the model's values between ranks while ``fit`` runs.
 
-    If there are local variables, the optimizer's variables are not compared, because its state for local variables
-    differs.
+    With local variables, the optimizer's state differs between ranks and is not compared.
     """
     local = list(local_variables or ())
     ignore = ["model.optimizer.*"] if local or _local(model) else []
@@ -70,7 +69,7 @@ def is_due(steps: int) -> bool:
 
 
 def _local(value: Any) -> set[Any]:
-    """Return the keys of the variables whose gradients a distributed optimizer does not reduce."""
+    """Return the keys of the local variables, whose gradients are not reduced."""
     control = getattr(getattr(value, "optimizer", value), "_hvd", None)
     return control.reduction.local if control is not None else set()
 
@@ -98,7 +97,7 @@ _SAME_CALLBACKS = "pass it on all ranks, after MetricAverageCallback, so that al
 
 
 class Position(NamedTuple):
-    """Position of a rank in ``fit``: its epoch and learning rate."""
+    """Position of a rank in ``fit``, which all ranks must agree on."""
 
     epoch: int
     """Epoch that begins, or the last one if training has ended; from 0."""
@@ -109,15 +108,15 @@ class Position(NamedTuple):
 
 
 def concerns(model: Any) -> bool:
-    """Return True if all ranks of the job reduce gradients in this model's ``fit``."""
+    """Return True if all ranks reduce gradients in this model's ``fit``."""
     control = getattr(getattr(model, "optimizer", None), "_hvd", None)
     return control is not None and control.reduction.process_set is global_process_set and state.require_job().size > 1
 
 
 def check_plan(frontend: Any, steps: int | None) -> None:
-    """Compare the number of batches before the first epoch. All ranks call it.
+    """Check before the first epoch that all ranks have the same number of batches per epoch.
 
-    ``steps`` is the number of batches per epoch, or None if unknown.
+    All ranks must call this. ``steps`` is the number of batches per epoch, or None if unknown.
 
     Raises:
         ValueError: The numbers differ. Raised on all ranks.
@@ -127,11 +126,11 @@ def check_plan(frontend: Any, steps: int | None) -> None:
 
 
 def all_built(frontend: Any, shapes: list[str] | None) -> bool:
-    """Return True if the variables to broadcast exist on all ranks. All ranks call it.
+    """Return True if the variables to broadcast exist on all ranks; all ranks must call this.
 
     Args:
         frontend: ``api.Frontend`` of this process.
-        shapes: ``Frontend.shared_shapes`` of this rank.
+        shapes: Result of ``Frontend.shared_shapes`` on this rank.
 
     Raises:
         ValueError: Ranks have different variables. Raised on all ranks.
@@ -155,7 +154,7 @@ def all_built(frontend: Any, shapes: list[str] | None) -> bool:
 
 
 def check_place(frontend: Any, place: Position) -> None:
-    """Compare epochs and learning rates of all ranks at the beginning of an epoch and at the end of training.
+    """Check that all ranks are in the same epoch with the same learning rate.
 
     Args:
         frontend: ``api.Frontend`` of this process.
@@ -173,7 +172,7 @@ def check_place(frontend: Any, place: Position) -> None:
 
 
 def compare_places(from_all: Sequence[Position]) -> None:
-    """Raise ValueError unless all ranks, given in rank order, are at the same position."""
+    """Raise ValueError unless all ranks are at the same position. The positions are in rank order."""
     ended = [rank for rank, place in enumerate(from_all) if place.ended]
     going = [rank for rank, place in enumerate(from_all) if not place.ended]
     if ended and going:
@@ -200,15 +199,15 @@ def compare_places(from_all: Sequence[Position]) -> None:
 def _alike(rate: float | None, other: float | None) -> bool:
     if rate is None or other is None or (math.isnan(rate) and math.isnan(other)):
         return True
-    # Allow a small difference: schedules may run on devices that round differently.
+    # Allow a small difference: devices can round the rates of schedules differently.
     return math.isclose(rate, other, rel_tol=1e-5)
 
 
 def check_epoch(frontend: Any, epoch: int, batches: int, stopped: bool = False) -> None:
-    """Compare the number of batches at the end of an epoch. All ranks call it.
+    """Check at the end of an epoch that all ranks have processed the same number of batches.
 
-    If other ranks do not reach the end of their epoch, this logs a warning after the stall warning time. The
-    HorovodInternalError that ends the wait contains the same text.
+    All ranks must call this. If a rank does not reach the end of its epoch, this rank logs a warning after the stall
+    warning time. If the wait then ends with a HorovodInternalError, the error contains the same text.
 
     Args:
         frontend: ``api.Frontend`` of this process.
@@ -231,7 +230,10 @@ def check_epoch(frontend: Any, epoch: int, batches: int, stopped: bool = False) 
 
 
 def _waiting(frontend: Any, name: str, mine: Any, told: str) -> list[Any]:
-    """Gather ``mine`` from all ranks; log ``told`` if this exceeds the stall time, and append it to any error."""
+    """Gather ``mine`` from all ranks, and report a long wait.
+
+    After the stall warning time, log the message ``told``. Append the message to an error that ends the wait.
+    """
     timer = _warning(f"fit: {told}")
     try:
         return allgather_object(mine, name, global_process_set, frontend.adapter.face)
@@ -243,7 +245,7 @@ def _waiting(frontend: Any, name: str, mine: Any, told: str) -> list[Any]:
 
 
 def _warning(text: str) -> threading.Timer | None:
-    """Start a timer that logs a warning after the stall warning time unless the caller cancels it."""
+    """Start a timer that logs a warning after the stall warning time, unless it is canceled first."""
     settings = Settings.from_environ()
     seconds = settings.number("HOROVOD_STALL_CHECK_TIME_SECONDS")
     if settings.flag("HOROVOD_STALL_CHECK_DISABLE") or seconds == 0 or settings.integer("HOROVOD_DEBUG_RANK") >= 0:
@@ -270,10 +272,10 @@ _watched: set[type] = set()
 
 
 def watch(keras: Any) -> None:
-    """Make ``fit`` check that ranks do not train without ``hvd.init()``, and warn about ``synchronized=True``.
+    """Patch ``fit`` to require ``hvd.init()`` in jobs of several ranks, and to warn about ``synchronized=True``.
 
-    Keras synchronizes ``BatchNormalization`` only between the replicas of ``tf.distribute``, so only models with a
-    distributed optimizer on TensorFlow need the warning. Other backends reject the argument.
+    The warning is for models with a distributed optimizer on TensorFlow: Keras synchronizes ``BatchNormalization`` only
+    between replicas of ``tf.distribute``. Other backends reject the argument.
     """
     for kind in keras.Model.__mro__:
         if "make_train_function" in vars(kind):
@@ -312,9 +314,9 @@ _WRAP = "compile the model with hvd.DistributedOptimizer(optimizer)"
 
 
 def after_batch(model: Any) -> None:
-    """Record a training step made by an optimizer that is not distributed."""
+    """Count a training step of an optimizer that is not distributed, which can be a mistake of the program."""
     optimizer = getattr(model, "optimizer", None)
     inner = getattr(optimizer, "inner_optimizer", optimizer)
     if training.watched and optimizer is not None and not (hasattr(optimizer, "_hvd") or hasattr(inner, "_hvd")):
-        # Assume two bytes per number, because a program that averages gradients itself may send half precision.
+        # Assume two bytes per number: a program that averages gradients itself can send half precision.
         training.plain_step(lambda: 2 * sum(math.prod(v.shape) for v in model.trainable_variables), _WRAP)

@@ -1,4 +1,4 @@
-"""Elastic training with Keras on any backend: a model's elastic state, and callbacks that update it in ``fit``."""
+"""Elastic state of Keras models on any backend, and callbacks that update the state in ``fit``."""
 
 import copy
 import os
@@ -20,7 +20,7 @@ from horovod.common.process_sets import global_process_set
 
 
 class ModelState(ObjectState):
-    """Elastic state of a model, its optimizer, and further attributes.
+    """Elastic state of a Keras model, its optimizer, and further attributes.
 
     Args:
         model (Model): Built Keras model.
@@ -60,7 +60,7 @@ class ModelState(ObjectState):
         super().save()
 
     def restore(self) -> None:
-        # Set variables that the optimizer created after the commit to zero, their value when newly created.
+        # The optimizer created these variables after the commit. Set them to zero, their initial value.
         variables = self._variables()
         for variable, value in zip(variables, self._saved_values, strict=False):
             variable.assign(value)
@@ -73,7 +73,7 @@ class ModelState(ObjectState):
         return {"variables": self._arrays(), **super().state_dict()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load the result of ``state_dict``, possibly from a job with another number of ranks.
+        """Load the result of ``state_dict``, even from a job with a different number of ranks.
 
         The loaded state counts as committed.
 
@@ -88,10 +88,10 @@ class ModelState(ObjectState):
         super().load_state_dict({name: state_dict[name] for name in self._attributes()})
 
     def sync(self) -> None:
-        """Broadcast the state of the first rank that is not new, or of rank 0 in a new job, to all ranks.
+        """Broadcast the state of a surviving rank, or of rank 0 in a new job, to all ranks.
 
-        Variables are broadcast directly, attributes as objects. Gradients that a rank is still accumulating are not
-        changed.
+        The root is the lowest rank that is not new. Variables are broadcast as tensors, attributes as pickled objects.
+        Gradients that a rank is still accumulating are not changed.
         """
         root = self._compare()
         everything = [*self._variables(), *legacy_rates(self.optimizer)]
@@ -104,7 +104,7 @@ class ModelState(ObjectState):
         return [f"model ({signature((tuple(one.shape), one.dtype) for one in self.model.weights)})"]
 
     def _variables(self) -> list[Any]:
-        """Return the current variables; the optimizer may have created some since the last call."""
+        """Return the current variables, including any that the optimizer has created since the last call."""
         seen: set[Any] = set()
         chosen = []
         for variable in [*self.model.weights, *optimizer_variables(self.optimizer)]:
@@ -127,7 +127,7 @@ class ModelState(ObjectState):
     def _bring_values_here(self) -> None:
         sync = getattr(self.model, "jax_state_sync", None)
         if sync is not None and backend_of(self._hvd_frontend.keras) == "jax":
-            sync()  # While fit runs, the variables do not hold the current values.
+            sync()  # On JAX, the variables do not have the current values while fit runs.
 
 
 def _array(variable: Any) -> "np.ndarray[Any, Any]":
@@ -135,16 +135,17 @@ def _array(variable: Any) -> "np.ndarray[Any, Any]":
     value = value() if callable(value) else value
     if hasattr(value, "detach"):
         value = value.detach().cpu()
-        if str(value.dtype) == "torch.bfloat16":  # convert, because NumPy has no bfloat16
+        # Convert the dtype, because NumPy has no bfloat16.
+        if str(value.dtype) == "torch.bfloat16":
             value = value.float()
     return np.array(value)
 
 
 def make_run(frontend: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return the ``run`` decorator of a frontend."""
+    """Return the decorator ``hvd.elastic.run`` for a frontend."""
 
     def reset() -> None:
-        # A new epoch normally means a new job, unless another frontend has kept the old one running.
+        # Check the job itself: another frontend can keep the old job running across an epoch.
         before = frontend.adapter.face.job
         frontend.adapter.shutdown()
         frontend.adapter.basics.init()
@@ -172,7 +173,7 @@ def make_run(frontend: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]
 
 
 class Batches:
-    """Counter of the batches that an epoch has processed.
+    """Counter of the batches of an epoch that have been processed.
 
     With ``steps_per_execution``, one call in ``fit`` processes several batches. Depending on its version, Keras numbers
     the call by its first or its last batch. The number of the last batch may be beyond the end of the epoch.
@@ -184,7 +185,7 @@ class Batches:
         self._begun = batch
 
     def _done(self, batch: int) -> int:
-        """Return how many batches of the epoch are processed after the call that Keras numbers ``batch``."""
+        """Return the number of batches processed once the call that Keras numbers ``batch`` is done."""
         model, params = getattr(self, "model", None), getattr(self, "params", None) or {}
         together, steps = getattr(model, "steps_per_execution", None), params.get("steps")
         first = self._first(batch)
@@ -192,7 +193,7 @@ class Batches:
         return min(last + 1, steps) if steps else last + 1
 
     def _more(self, batch: int) -> int:
-        """Return the number of batches that the current call processes."""
+        """Return the number of batches in the current call."""
         return max(1, self._done(batch) - self._first(batch))
 
     def _first(self, batch: int) -> int:
@@ -200,9 +201,9 @@ class Batches:
 
 
 class CommitState(Batches):
-    """Callback that commits the state after every ``batches_per_commit`` batches, and at the end of every epoch.
+    """Callback that commits the state after every ``batches_per_commit`` batches and after every epoch.
 
-    It must be the last of the elastic callbacks, so that it commits up-to-date values.
+    Pass it after all other elastic callbacks, so that it commits the values that they update.
 
     Args:
         state (State): Elastic state.
@@ -234,10 +235,10 @@ class CommitState(Batches):
 
 
 class UpdateBatchState(Batches):
-    """Callback that counts the epoch's processed batches in ``state.batch`` and resets it to 0 at the epoch's end.
+    """Callback that counts the processed batches of an epoch in ``state.batch``.
 
-    To resume an interrupted epoch, reduce the batches of its first ``fit`` accordingly, as in ``steps_per_epoch=steps -
-    state.batch``.
+    The callback resets ``state.batch`` to 0 at the end of the epoch. To resume an interrupted epoch, pass only the
+    remaining batches to the first ``fit``, as in ``steps_per_epoch=steps - state.batch``.
 
     Args:
         state (State): Elastic state with an attribute ``batch``.
@@ -260,9 +261,9 @@ class UpdateBatchState(Batches):
 
 
 class UpdateEpochState:
-    """Callback that keeps the number of completed epochs in ``state.epoch``.
+    """Callback that counts completed epochs in ``state.epoch``.
 
-    It supports both ``fit(initial_epoch=state.epoch)`` and ``fit(epochs=epochs - state.epoch)``.
+    Programs can use either ``fit(initial_epoch=state.epoch)`` or ``fit(epochs=epochs - state.epoch)``.
 
     Args:
         state (State): Elastic state with an attribute ``epoch``.
@@ -285,7 +286,7 @@ class UpdateEpochState:
 
 
 class UpdateDataset(Batches):
-    """Callback that records which batches of an ElasticDataset are processed, and starts its next epoch.
+    """Callback that records the processed batches of an ElasticDataset, and starts its next epoch.
 
     Place it before ``CommitStateCallback``, and call ``fit`` for one epoch at a time::
 
@@ -308,7 +309,7 @@ class UpdateDataset(Batches):
 
 
 def make_elastic(frontend: Any, module: str) -> dict[str, Any]:
-    """Return the contents of the ``elastic`` module of a Keras frontend; ``module`` is its name."""
+    """Return the contents of a Keras frontend's ``elastic`` module, whose name is ``module``."""
     plain = frontend.keras.callbacks.Callback
 
     def join(mixin: type, bases: Sequence[type], name: str) -> type:

@@ -1,4 +1,4 @@
-"""Distributed optimizers of Keras 2: tf_keras, and the Keras of TensorFlow up to 2.15, both new and ``legacy`` ones.
+"""Distributed optimizers for Keras 2: tf_keras, and the Keras of TensorFlow up to 2.15.
 
 Keras 2 has a method for reducing gradients between their computation and their application: ``aggregate_gradients``, or
 ``_aggregate_gradients`` in legacy optimizers. ``apply_gradients`` calls it, and so does loss scaling (mixed_float16)
@@ -25,21 +25,17 @@ from horovod._keras.reduction import GradientReduction, LocalAggregation
 
 # -- tracking of reduced gradients -----------------------------------------------------------------------------------
 #
-# ``compute_gradients`` and similar methods return reduced gradients, from which the program may compute others.
-# Gradients computed from reduced ones must not be reduced again when they are applied. All other gradients must be
-# reduced, even if the program earlier requested reduced gradients and did not apply them.
-#
-# In a graph, the operations show how a gradient was computed. Eager tensors do not record their origin, but a gradient
-# tape does: a tape that watches the returned gradients knows what was computed from them until they are applied. Values
-# that leave TensorFlow (NumPy, integers, ``tf.stop_gradient``, variables) and come back count as not reduced.
+# ``compute_gradients`` and similar methods return reduced gradients. The program can compute further gradients from
+# them, and these must not be reduced again when they are applied. All other gradients must be reduced, even if the
+# program earlier requested reduced gradients and did not apply them.
 
-# This limits the number of tapes in programs that compute gradients but never apply them. Programs that sum several
-# reduced gradients before they apply the sum need the tapes of the last few.
+# Maximum number of open tapes, for programs that compute gradients but never apply them. A program that sums several
+# reduced gradients before applying the sum needs the latest tapes.
 _MOST = 8
 
 
 class ReducedMarks:
-    """Record of the reduced gradients that were returned to the program."""
+    """Record of which gradients are reduced already."""
 
     def __init__(self) -> None:
         self._eager: list[_Watched] = []
@@ -58,15 +54,15 @@ class ReducedMarks:
                 self._in_graphs.setdefault(tensor.graph, set()).add(tensor.name)
 
     def of(self, grads: Sequence[Any]) -> list[bool]:
-        """Return a bool per gradient: True if it is None, reduced, or computed from reduced gradients."""
+        """Return a list with True for each gradient that is None, reduced, or computed from reduced gradients."""
         return [all(self._is_reduced(part) for part in _parts(grad)[:1]) for grad in grads]
 
     def applied(self, grads: Sequence[Any]) -> None:
-        """Record that these gradients were applied, and in eager mode stop tracking earlier ones."""
+        """Record that the optimizer has applied these gradients, and stop tracking earlier eager gradients."""
         tensors = [part for grad in grads for part in _parts(grad) if not _is_symbolic(part)]
         ids = {id(tensor) for tensor in tensors}
         same = [watched for watched in self._eager if watched.holds(ids)]
-        # Other tensors may be computed from any of the returned gradients. Assume the oldest, because programs apply
+        # The tensors can be computed from any of the returned gradients. Assume the oldest, because programs apply
         # gradients in order.
         made = [] if same or not record.should_record_backprop(tensors) else self._eager[:1]
         for watched in same or made:
@@ -81,7 +77,7 @@ class ReducedMarks:
         return self._comes_from_reduced(tensor)
 
     def _comes_from_reduced(self, tensor: Any) -> bool:
-        """Search the operations that produced ``tensor``, including those in the enclosing functions."""
+        """Return True if ``tensor`` was computed from a reduced gradient, also in enclosing functions."""
         seen: set[tuple[int, str]] = set()
         ahead = [tensor]
         while ahead:
@@ -103,7 +99,7 @@ class ReducedMarks:
 
 
 class _Watched:
-    """Eager gradients that were returned to the program, and the tape that watches them."""
+    """Reduced eager gradients, and the tape that records what the program computes from them."""
 
     def __init__(self, tensors: Sequence[Any]) -> None:
         self._tensors = [weakref.ref(tensor) for tensor in tensors]
@@ -116,12 +112,13 @@ class _Watched:
         return any(ref() is not None and id(ref()) in ids for ref in self._tensors)
 
     def end(self) -> None:
-        if threading.get_ident() == self._thread:  # each thread has its own tapes
+        # Only the thread that opened the tape can close it.
+        if threading.get_ident() == self._thread:
             self._tape.__exit__(None, None, None)
 
 
 def _parts(grad: Any) -> list[Any]:
-    """Return the tensors to trace in order to find out how ``grad`` was computed."""
+    """Return the tensors that show how ``grad`` was computed: for IndexedSlices, the values."""
     if grad is None:
         return []
     return [grad.values if isinstance(grad, tf.IndexedSlices) else grad]
@@ -132,13 +129,13 @@ def _is_symbolic(tensor: Any) -> bool:
 
 
 def _captured(placeholder: Any) -> list[Any]:
-    """Return the outer tensor that this placeholder stands for in a tf.function."""
+    """Return the tensor outside of a tf.function that the placeholder stands for, as a list."""
     captures = getattr(placeholder.graph, "captures", ())
     return [outer for outer, inner in captures if inner is placeholder]
 
 
 class Control:
-    """State that a distributed optimizer has in addition to the plain optimizer's state."""
+    """Additional state of a distributed optimizer."""
 
     def __init__(self, reduction: GradientReduction, original: Any) -> None:
         self.reduction = reduction
@@ -149,15 +146,16 @@ class Control:
                 _TOOLS, reduction.adapter, reduction.passes, reduction.average_passes, reduction.sparse_as_dense
             )
         self.marks = ReducedMarks()
-        self._updating = False  # True during an update with the reduced sums of several passes
+        # True during an update with the reduced sums of several passes.
+        self._updating = False
 
     def __deepcopy__(self, memo: Any) -> "Control":
         return Control(copy.deepcopy(self.reduction), self.original)
 
     def aggregate(self, grads_and_vars: Any) -> Any:
-        """Reduce the gradients in ``pairs`` that are not reduced yet.
+        """Reduce those gradients in ``pairs`` that are not reduced yet.
 
-        While passes are being accumulated, return the pairs unchanged.
+        If the passes of a step are not complete yet, the pairs are returned unchanged.
         """
         if self._updating:
             return grads_and_vars
@@ -180,7 +178,7 @@ class Control:
         return list(zip(self.reduction.reduce([grad for grad, _ in pairs], variables), variables, strict=True))
 
     def computed(self, grads_and_vars: Any) -> Any:
-        """Reduce gradients that the program asked for, and record that they are reduced."""
+        """Reduce gradients that the program requested, and record that they are reduced."""
         if self.aggregation is not None:
             return grads_and_vars
         pairs = self.reduce_pairs(grads_and_vars)
@@ -197,7 +195,7 @@ class Control:
                 self.marks.applied([grad for grad, _ in pairs])
         self._check()
         variables = [variable for _, variable in pairs]
-        # Create the variables here, because TensorFlow does not allow creating them in only one branch below.
+        # Create the variables here: TensorFlow rejects variables that only one branch below creates.
         with tf.init_scope():
             if hasattr(optimizer, "_create_all_weights"):
                 optimizer._create_all_weights(variables)
@@ -238,10 +236,10 @@ def _variable(shape: Any, dtype: Any, name: str) -> Any:
 
 
 class LegacyMixin:
-    """Methods by which a distributed optimizer overrides the plain optimizer."""
+    """Methods that a distributed optimizer overrides."""
 
     _HAS_AGGREGATE_GRAD = True
-    # None if Keras itself created the object, for example in ``from_config``. Such an object does not reduce.
+    # None if Keras created the object, for example in ``from_config``. Such an optimizer does not reduce gradients.
     _hvd: Control | None = None
 
     @property
@@ -253,9 +251,9 @@ class LegacyMixin:
         return self if self._hvd is None else self._hvd.original
 
     def register_local_var(self, var: Any) -> None:
-        """Exclude the gradient of a variable from reduction.
+        """Mark a variable as local, so that its gradient is not reduced.
 
-        It is divided by the number of ranks if ``scale_local_gradients`` is True.
+        The gradient is divided by the number of ranks if ``scale_local_gradients`` is True.
 
         Args:
             var (Variable): Trainable variable.
@@ -264,18 +262,18 @@ class LegacyMixin:
             self._hvd.reduction.add_local(var)
 
     def compute_gradients(self, *args: Any, **kwargs: Any) -> Any:
-        """Compute gradients like the plain optimizer, and reduce them over the ranks."""
+        """Compute gradients as the plain optimizer does, and reduce them over the ranks."""
         pairs = super().compute_gradients(*args, **kwargs)  # type: ignore[misc]
         return pairs if self._hvd is None else self._hvd.computed(pairs)
 
     def _compute_gradients(self, loss: Any, var_list: Any, grad_loss: Any = None, tape: Any = None) -> Any:
-        # Legacy optimizers have this method; old programs call it on current ones too.
+        # Legacy optimizers have this method, and old programs also call it on current optimizers.
         plain = getattr(super(), "_compute_gradients", _gradients)
         pairs = plain(loss, var_list, grad_loss=grad_loss, tape=tape)
         return pairs if self._hvd is None else self._hvd.computed(pairs)
 
     def get_gradients(self, loss: Any, params: Any) -> Any:
-        """Return gradients like the plain optimizer, reduced over the ranks."""
+        """Return gradients as the plain optimizer does, reduced over the ranks."""
         grads = super().get_gradients(loss, params)  # type: ignore[misc]
         if self._hvd is None:
             return grads
@@ -294,7 +292,7 @@ class LegacyMixin:
         return self._hvd.aggregate(grads_and_vars)
 
     def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
-        """Apply gradients like the plain optimizer, after reducing them over the ranks."""
+        """Apply gradients as the plain optimizer does, after reducing them over the ranks."""
         plain = super().apply_gradients  # type: ignore[misc]
         if self._hvd is None:
             return plain(grads_and_vars, *args, **kwargs)
@@ -302,15 +300,15 @@ class LegacyMixin:
 
 
 def is_distributed(optimizer: Any) -> bool:
-    """Return True if the optimizer is distributed, that is, reduces gradients."""
+    """Return True if the optimizer is distributed."""
     return isinstance(optimizer, LegacyMixin) and optimizer._hvd is not None
 
 
 @functools.cache
 def distributed_class(base: type) -> type:
-    """Return the distributed subclass of ``base``, with the same name, module and entries in Keras' registries."""
+    """Return the distributed subclass of ``base``, registered in Keras under the same name and module."""
     namespace = {"__module__": base.__module__, "__qualname__": base.__qualname__, "__doc__": base.__doc__}
-    # Remove methods that the plain class does not have.
+    # Remove the methods that ``base`` does not have.
     for name in ("compute_gradients", "get_gradients", "aggregate_gradients"):
         if not hasattr(base, name):
             namespace[name] = property(_missing(name))  # type: ignore[assignment]
@@ -325,7 +323,7 @@ def distributed_class(base: type) -> type:
 
 
 def _gradients(loss: Any, var_list: Any, grad_loss: Any = None, tape: Any = None) -> list[tuple[Any, Any]]:
-    """Return (gradient, variable) pairs; ``loss`` is a function, or with ``tape`` a tensor."""
+    """Compute and return (gradient, variable) pairs. ``loss`` is a function, or with ``tape`` a tensor."""
     if tape is None and not callable(loss):
         raise ValueError(f"tape must be a GradientTape if loss is a tensor, got None (loss is a {type(loss).__name__})")
     tape = tf.GradientTape() if tape is None else tape
@@ -360,7 +358,7 @@ def _registries() -> list[Any]:
 def distribute(keras: Any, optimizer: Any, reduction: GradientReduction, rebuild: bool = True) -> Any:
     """Return a distributed optimizer equivalent to ``optimizer``; see ``horovod._keras.optimizer.distribute``.
 
-    For a loss scaling optimizer, the inner optimizer becomes distributed, and the given object is returned.
+    For a loss scaling optimizer, the inner optimizer becomes distributed, and the result is ``optimizer`` itself.
     """
     checks.watch(keras)
     if reduction.weight is not None:
@@ -379,7 +377,7 @@ def distribute(keras: Any, optimizer: Any, reduction: GradientReduction, rebuild
 def _finish(made: Any, original: Any, reduction: GradientReduction) -> Any:
     if not isinstance(made, LegacyMixin):
         made.__class__ = distributed_class(type(made))
-    # With setattr, Keras would track this object and save it with the optimizer.
+    # Do not use setattr: Keras would track this object and save it with the optimizer.
     made.__dict__["_hvd"] = Control(reduction, original)
     return made
 
@@ -389,9 +387,9 @@ def _has_state(optimizer: Any) -> bool:
 
 
 def _from_config(keras: Any, optimizer: Any) -> Any:
-    """Return a new optimizer equivalent to ``optimizer``, or None if its config is incomplete."""
+    """Rebuild an optimizer from its config; return None if the config is incomplete."""
     try:
         made = type(optimizer).from_config(optimizer.get_config())
-    except Exception:  # A user's optimizer or schedule may not support serialization.
+    except Exception:  # Serialization fails for some user-defined optimizers and schedules.
         return None
     return None if differing(keras, optimizer, made) else made

@@ -1,4 +1,4 @@
-"""``MetricAverageCallback``, which combines the metrics of an epoch over all ranks."""
+"""Callback that combines the metrics of an epoch over all ranks."""
 
 import math
 from collections.abc import Sequence
@@ -26,12 +26,12 @@ Array = np.ndarray[Any, Any]
 
 @dataclass
 class MetricSums:
-    """Snapshot of the sums from which a model's metrics are computed.
+    """Snapshot of the sums from which Keras computes a model's metrics.
 
     Attributes:
         values: Metric values on this rank alone, by name of the metric.
         sums: Values of the metrics' variables.
-        shapes: Shapes and dtypes of the variables, which must be equal on all ranks so that the sums can be added.
+        shapes: Shapes and dtypes of the variables. They must be equal on all ranks, because the sums are added.
     """
 
     values: dict[str, float] = field(default_factory=dict)
@@ -40,7 +40,7 @@ class MetricSums:
 
 
 def take(keras: Any, model: Any) -> MetricSums:
-    """Return the sums of the model's metrics, or empty sums if the variables cannot be read."""
+    """Return the sums of the model's metrics, or empty sums if reading the variables fails."""
     leaves = _leaves(model)
     variables = _variables(keras, leaves)
     try:
@@ -57,11 +57,13 @@ def take(keras: Any, model: Any) -> MetricSums:
 
 
 def over_all_ranks(frontend: Any, model: Any, mine: MetricSums, name: str) -> dict[str, float]:
-    """Return the model's metrics over all ranks, by name. All ranks call it, with sums of the same shapes.
+    """Compute the model's metrics over all ranks, and return them by name.
+
+    All ranks must call this function, with sums of the same shapes.
 
     Args:
         frontend: ``api.Frontend`` of this process.
-        model: The model, whose metrics are unchanged on return.
+        model: Model. Its metrics are restored before the function returns.
         mine: This rank's sums.
         name: Name of the operation.
     """
@@ -83,7 +85,7 @@ def over_all_ranks(frontend: Any, model: Any, mine: MetricSums, name: str) -> di
 
 
 def _results(model: Any) -> dict[str, float]:
-    """Return the scalar results of the metrics, named as in the logs of ``fit``."""
+    """Return the scalar results of the metrics, with the names that ``fit`` uses in its logs."""
     found: dict[str, float] = {}
     for metric in model.metrics:
         result = metric.result()
@@ -98,7 +100,7 @@ def _leaves(model: Any) -> list[Any]:
     for metric in model.metrics:
         # The container of the compiled metrics lists them in `metrics`.
         inner = getattr(metric, "metrics", None)
-        # Metrics of Keras 2 are layers, whose own list of metrics is empty.
+        # Keras 2 metrics are layers, and their own `metrics` list is empty.
         found.extend(inner or [metric])
     return found
 
@@ -108,7 +110,7 @@ def _variables(keras: Any, leaves: Sequence[Any]) -> list[Any]:
 
 
 def _adds_up(keras: Any, metric: Any) -> bool:
-    """Return True for Keras' metrics and for users' subclasses of its means and sums."""
+    """Return True for Keras' own metrics, and for users' subclasses of its means and sums."""
     package = type(metric).__module__.partition(".")[0]
     if not metric.variables:
         return False
@@ -121,7 +123,7 @@ def _array(keras: Any, variable: Any) -> Array:
 
 
 class MetricAverage:
-    """Callback that replaces the metrics in ``logs`` by metrics over all ranks at the end of every epoch.
+    """Callback that replaces the metrics in ``logs`` by their values over all ranks after every epoch.
 
     Place it before callbacks that use metrics, because ``logs`` is changed in place.
 
@@ -147,7 +149,7 @@ class MetricAverage:
         self._trained = None
 
     def on_test_begin(self, logs: Any = None) -> None:
-        # Validation at the end of an epoch resets the metrics' counts.
+        # Save the count here: validation at the end of an epoch resets it.
         self._trained = self._counted()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
@@ -178,7 +180,7 @@ class MetricAverage:
             logs[key] = found[key] if key in found else average(pairs)
 
     def _counted(self) -> tuple[float | None, MetricSums]:
-        """Return the number of samples seen (None if unknown) and the sums of the metrics."""
+        """Return the number of samples seen, or None if unknown, and the sums of the metrics."""
         model = self.model  # type: ignore[attr-defined]
         bring_values(model)
         loss = next((metric for metric in model.metrics if metric.name == "loss" and hasattr(metric, "count")), None)
@@ -187,7 +189,7 @@ class MetricAverage:
 
 
 def _confirmed(sums: MetricSums, logs: dict[str, float], prefix: str) -> list[str]:
-    """Return the metrics whose logged value agrees with their sums.
+    """Return the metrics whose logged value equals the value computed from their sums.
 
     A ``train_step`` may log other values under the same names.
     """

@@ -1,4 +1,4 @@
-"""Distributed Keras 3 optimizers, as subclasses that reduce gradients before they are applied.
+"""Distributed optimizers for Keras 3: subclasses that reduce gradients before they apply them.
 
 Every update, whether by ``fit``, ``train_on_batch``, a custom ``train_step`` or ``apply_gradients``, ends in ``apply``
 (TensorFlow, PyTorch, eager code) or ``stateless_apply`` (JAX). So only these two methods are overridden, and no method
@@ -28,7 +28,7 @@ from horovod.common.steps import marks
 
 
 class DistributedMixin:
-    """Methods by which a distributed optimizer overrides the plain optimizer."""
+    """Methods that a distributed optimizer overrides."""
 
     _HAS_AGGREGATE_GRAD = True
     _hvd: "Control | None" = None
@@ -42,16 +42,16 @@ class DistributedMixin:
         return self if self._hvd is None else self._hvd.original
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """Support pickling and copying, based on the data that Keras would save."""
+        """Support pickling and copying, based on the data that Keras saves."""
         kinds = type(self).__mro__
         base = kinds[kinds.index(DistributedMixin) + 1]
         _, (file,) = super().__reduce__()  # type: ignore[misc]
         return _copied, (base, file, None if self._hvd is None else self._hvd.reduction)
 
     def register_local_var(self, var: Any) -> None:
-        """Exclude the gradient of a variable from reduction.
+        """Mark a variable as local, so that its gradient is not reduced.
 
-        It is divided by the number of ranks if ``scale_local_gradients`` is True.
+        The gradient is divided by the number of ranks if ``scale_local_gradients`` is True.
 
         Args:
             var (Variable): Trainable variable.
@@ -60,13 +60,13 @@ class DistributedMixin:
             self._hvd.reduction.add_local(var)
 
     def build(self, variables: Any) -> None:
-        """Build the plain optimizer, and mark its accumulators of gradients that are not reduced."""
+        """Build the plain optimizer, and mark the accumulators of local gradients."""
         super().build(variables)  # type: ignore[misc]
         if self._hvd is not None:
             self._hvd.mark_accumulators(self)
 
     def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> None:
-        """Apply gradients like the plain optimizer, after reducing them over the ranks."""
+        """Apply gradients as the plain optimizer does, after reducing them over the ranks."""
         control = self._hvd
         plain = super().apply  # type: ignore[misc]
         variables = None if trainable_variables is None else list(trainable_variables)
@@ -76,7 +76,7 @@ class DistributedMixin:
             control.apply(self, plain, list(grads), variables)
 
     def stateless_apply(self, optimizer_variables: Any, grads: Any, trainable_variables: Any) -> Any:
-        """Apply gradients like the plain optimizer, after reducing them over the ranks."""
+        """Apply gradients as the plain optimizer does, after reducing them over the ranks."""
         control = self._hvd
         plain = super().stateless_apply  # type: ignore[misc]
         if control is None or control.reduced or not self.built:  # type: ignore[attr-defined]
@@ -97,7 +97,7 @@ class DistributedMixin:
 
 
 class Control:
-    """State that a distributed optimizer has in addition to the plain optimizer's state."""
+    """Additional state of a distributed optimizer."""
 
     def __init__(
         self,
@@ -109,8 +109,8 @@ class Control:
     ) -> None:
         """Create the state.
 
-        ``original`` is the optimizer that the user passed. ``inner`` is the state of the optimizer inside a loss
-        scaling optimizer, if the inner optimizer is distributed as well.
+        ``original`` is the optimizer that the user passed. For a loss scaling optimizer, ``inner`` is the state of its
+        inner optimizer if that is also distributed.
         """
         self.reduction = reduction
         self.original = original
@@ -124,13 +124,14 @@ class Control:
                 reduction.average_passes,
                 reduction.sparse_as_dense,
             )
-        self.reduced = False  # True during a call whose gradients are already reduced
+        # True during a call whose gradients are already reduced.
+        self.reduced = False
         self.variables: Sequence[Any] = ()
         self._accumulates_at_the_end = accumulates_at_the_end
 
     @contextlib.contextmanager
     def no_more(self) -> Iterator[None]:
-        """Return a context in which neither this optimizer nor its inner optimizer reduces gradients."""
+        """Return a context within which this optimizer and its inner optimizer do not reduce gradients."""
         controls = [control for control in (self, self._inner) if control is not None]
         before = [control.reduced for control in controls]
         for control in controls:
@@ -142,11 +143,11 @@ class Control:
                 control.reduced = value
 
     def deferred(self, optimizer: Any) -> bool:
-        """Return True if gradients are reduced after Keras has accumulated them, instead of in ``apply``."""
+        """Return True if Keras accumulates gradients before they are reduced."""
         return not self.reduced and self._defers(optimizer)
 
     def mark_accumulators(self, optimizer: Any) -> None:
-        """Mark accumulators as local if they hold gradients that are not reduced. The optimizer must be built."""
+        """Mark the optimizer's gradient accumulators as local variables if their gradients are not reduced."""
         if self._defers(optimizer):
             mark_own(optimizer._accumulated_gradients)
 
@@ -158,7 +159,7 @@ class Control:
         )
 
     def apply(self, optimizer: Any, plain: Any, grads: list[Any], variables: list[Any] | None) -> None:
-        """Reduce and apply the gradients."""
+        """Reduce gradients and apply them."""
         check = getattr(self.reduction.adapter, "check_traceable", None)
         if check is not None and grads and self.reduction.active():
             check()
@@ -166,7 +167,7 @@ class Control:
             optimizer.build(variables)
         known = optimizer._trainable_variables if variables is None else variables
         if len(known) != len(grads) or not grads or all(grad is None for grad in grads) or self.deferred(optimizer):
-            plain(grads, variables)  # Keras itself reports the first three cases.
+            plain(grads, variables)  # In the first three cases, Keras itself reports the error.
             self._stepped()
             return
 
@@ -187,21 +188,24 @@ class Control:
         self.aggregation.step(grads, known, update, skip)
 
     def _stepped(self) -> None:
-        """Record an update. Except on PyTorch, the update may have been traced only, not run."""
+        """Count an update of the optimizer.
+
+        On backends other than PyTorch, the update can be traced without being run.
+        """
         if getattr(self.reduction.adapter, "STEPS_SEEN", False):
             marks.optimizer(self)
 
 
 def is_distributed(optimizer: Any) -> bool:
-    """Return True if the optimizer is distributed, that is, reduces gradients."""
+    """Return True if the optimizer is distributed."""
     return isinstance(optimizer, DistributedMixin) and optimizer._hvd is not None
 
 
 @functools.cache
 def distributed_class(base: type) -> type:
-    """Return the distributed subclass of ``base``, with the same name, module and entries in Keras' registries.
+    """Return the distributed subclass of ``base``, registered in Keras under the same name and module.
 
-    Saved files then refer to ``base``, so they load in a process without Horovod.
+    Files saved with the subclass refer to ``base``, so they load in a process without Horovod.
     """
     namespace = {"__module__": base.__module__, "__qualname__": base.__qualname__, "__doc__": base.__doc__}
     made = type(base.__name__, (DistributedMixin, base), namespace)
@@ -210,10 +214,10 @@ def distributed_class(base: type) -> type:
 
 
 def _register_alike(made: type, base: type) -> None:
-    """Register ``made`` in Keras' registries under the names of ``base``.
+    """Register a distributed class with Keras under the names of its plain class ``base``.
 
-    Without this, a saved file would contain only the module path of ``base``. The file would load, but a name under
-    which the user registered the class would be lost.
+    Without this, a saved file would contain only the module path of ``base``, and not the name under which the user has
+    registered the class.
     """
     try:
         from keras.src.api_export import REGISTERED_OBJS_TO_NAMES as exported
@@ -228,8 +232,8 @@ def _register_alike(made: type, base: type) -> None:
 def distribute(keras: Any, optimizer: Any, reduction: GradientReduction, rebuild: bool = True) -> Any:
     """Return a distributed optimizer equivalent to ``optimizer``.
 
-    With ``rebuild``, an optimizer without state is created anew from its config. If the config is incomplete, or
-    without ``rebuild``, the given object becomes distributed. An optimizer that is already distributed gets the new
+    With ``rebuild``, an optimizer without state is rebuilt from its config. Without ``rebuild``, or if the config is
+    incomplete, ``optimizer`` itself becomes distributed. An optimizer that is already distributed gets the new
     ``reduction``.
     """
     _prepare(keras, reduction.adapter)
@@ -248,7 +252,7 @@ def distribute(keras: Any, optimizer: Any, reduction: GradientReduction, rebuild
         made = (_from_config(keras, optimizer) if rebuild and not optimizer.built else None) or _in_place(optimizer)
     inner = getattr(made, "inner_optimizer", None)
     at_the_end = backend in ("tensorflow", "torch") and inner is None and _accumulates_as_known(keras, type(made))
-    # With setattr, Keras would track this object and save it with the optimizer.
+    # Do not use setattr: Keras would track this object and save it with the optimizer.
     inner_control = inner._hvd if is_distributed(inner) else None
     control = made.__dict__["_hvd"] = Control(keras, reduction, optimizer, at_the_end, inner_control)
     if made.built:
@@ -257,7 +261,10 @@ def distribute(keras: Any, optimizer: Any, reduction: GradientReduction, rebuild
 
 
 def _copied(base: Any, file: Any, reduction: GradientReduction | None) -> Any:
-    """Recreate an optimizer that was copied or pickled. ``file`` is the plain optimizer as Keras saves it."""
+    """Recreate an optimizer that was copied or pickled.
+
+    ``file`` is the data that Keras saves for the plain optimizer.
+    """
     plain = base._unpickle_model(file)
     if reduction is None:
         return plain
@@ -272,16 +279,16 @@ def _in_place(optimizer: Any) -> Any:
 
 
 def _from_config(keras: Any, optimizer: Any) -> Any:
-    """Return a new optimizer equivalent to ``optimizer``, or None if its config is incomplete."""
+    """Rebuild an optimizer from its config; return None if the config is incomplete."""
     try:
         made = distributed_class(type(optimizer)).from_config(optimizer.get_config())  # type: ignore[attr-defined]
-    except Exception:  # A user's optimizer or schedule may not support serialization.
+    except Exception:  # Serialization fails for some user-defined optimizers and schedules.
         return None
     return None if differing(keras, optimizer, made) else made
 
 
 def _accumulates_as_known(keras: Any, kind: type) -> bool:
-    """Return True if the class accumulates gradients with Keras' own methods, not overridden ones."""
+    """Return True if the class uses Keras' own methods for accumulating gradients, without overriding them."""
     base = next((c for c in kind.__mro__ if c.__name__ == "BaseOptimizer" and c.__module__.startswith("keras.")), None)
     if base is None:
         return False
@@ -296,7 +303,7 @@ _prepared: set[str] = set()
 
 
 def _prepare(keras: Any, adapter: Any) -> None:
-    """Adapt Keras' ``compile`` and ``fit`` to distributed optimizers. Only the first call has an effect."""
+    """Patch Keras' ``compile`` and ``fit`` for distributed optimizers. Idempotent."""
     if keras.__name__ in _prepared:
         return
     _prepared.add(keras.__name__)
@@ -327,7 +334,7 @@ def _move_reduction_to_loss_scaling(keras: Any) -> None:
 
 
 def _count_samples(keras: Any) -> None:
-    """Give distributed optimizers with weight="batch" the number of samples of each batch of ``fit``."""
+    """Pass the number of samples of each batch of ``fit`` to optimizers with weight="batch"."""
     trainer = next(kind for kind in keras.Model.__mro__ if "compute_loss" in vars(kind))
     name = "_compute_loss" if "_compute_loss" in vars(trainer) else "compute_loss"
     plain = getattr(trainer, name)
@@ -346,14 +353,14 @@ def _count_samples(keras: Any) -> None:
 
 
 def _keep_xla_off(keras: Any) -> None:
-    """Disable XLA, which cannot compile collectives, for ``jit_compile="auto"`` (the default)."""
+    """Disable XLA, which cannot compile collectives, if ``jit_compile`` is "auto" (the default)."""
     trainer = keras.Model.__mro__[0]
     for kind in keras.Model.__mro__:
         if "_resolve_auto_jit_compile" in vars(kind):
             trainer = kind
             break
     plain = getattr(trainer, "_resolve_auto_jit_compile", None)
-    # Another version of Keras lacks this attribute. Tracing then raises an error (``check_traceable``).
+    # This version of Keras lacks the attribute. ``check_traceable`` raises an error if XLA is used.
     if plain is None:
         return
 

@@ -1,4 +1,4 @@
-"""Reduction of a list of gradients by a distributed Keras optimizer, on any backend."""
+"""Reduction of gradients for distributed Keras optimizers on any backend."""
 
 import importlib
 from collections.abc import Callable, Sequence
@@ -26,10 +26,10 @@ from horovod.common.weights import check_weight, check_weighted_op, weighted_mea
 
 @dataclass
 class GradientReduction:
-    """Validated arguments of ``DistributedOptimizer``, with the reduction that they configure.
+    """Arguments of ``DistributedOptimizer`` after validation, and the reduction that they configure.
 
     ``adapter`` is the backend's module (``backend.Adapter``). ``name`` is the prefix of the operations' names.
-    Gradients are named by position, because names of variables may differ between ranks.
+    Gradients are named by position, because names of variables can differ between ranks.
     """
 
     adapter: Any
@@ -51,7 +51,7 @@ class GradientReduction:
     def __post_init__(self) -> None:
         if isinstance(self.op, bool) or self.op not in (Average, Sum):
             raise ValueError(f"op must be Average or Sum, got {op_name(self.op)}")
-        self.op = int(self.op)  # Accept NumPy integers too, but pass on Python integers.
+        self.op = int(self.op)  # Accept NumPy integers, but convert them to Python integers.
         self.predivide = check_predivide(self.predivide, self.op)
         check_weighted_op(self.op, self.weight)
         if self.weight is not None and self.passes != 1:
@@ -68,7 +68,7 @@ class GradientReduction:
         marks.find()
 
     def __deepcopy__(self, memo: Any) -> "GradientReduction":
-        """Return a copy for another optimizer with the same variables and ranks."""
+        """Return a copy of the settings for another optimizer with the same variables and ranks."""
         return replace(self, local=set(self.local))
 
     def __reduce__(self) -> Any:
@@ -87,7 +87,7 @@ class GradientReduction:
         return _unpickled, (self.adapter.__name__, options)
 
     def active(self) -> bool:
-        """Return True if there are other ranks to reduce with.
+        """Return True if the process set has other ranks to reduce gradients with.
 
         Raises:
             ValueError: Horovod is not initialized.
@@ -95,13 +95,14 @@ class GradientReduction:
         return anybody_else(self.process_set, state.require_job())
 
     def add_local(self, variable: Any) -> None:
-        """Exclude the gradient of this variable from reduction."""
+        """Mark a variable as local, so that its gradient is not reduced."""
         self.local.add(self.adapter.key(variable))
 
     def reduce(self, grads: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
-        """Return the gradients for the update. A gradient that is None stays None.
+        """Reduce gradients and return them for the update.
 
-        For variables that their gradients overwrite, the result is the maximum over all ranks.
+        A gradient that is None stays None. For variables whose gradient replaces their value, the result is the maximum
+        over all ranks.
         """
         results = list(grads)
         if not self.active():
@@ -155,7 +156,7 @@ class GradientReduction:
         return reduced
 
     def _weighted(self, grads: list[Any], names: list[str], variables: list[Any], **how: Any) -> list[Any]:
-        """Return the weighted means of gradients, which become dense."""
+        """Return the weighted means of the gradients over all ranks; sparse gradients become dense."""
         xp, cast, dense = self.adapter.weighing()
         dtypes = [grad.dtype for grad in grads]
         wide = [cast(dense(g), xp.float64 if "float64" in str(g.dtype) else xp.float32) for g in grads]
@@ -178,7 +179,7 @@ class GradientReduction:
         return [cast(mean, dtype) for mean, dtype in zip(means, dtypes, strict=True)]
 
     def _number(self) -> Any:
-        """Return this rank's weight, as a number or a tensor."""
+        """Return the weight of this rank's batch, as a number or a tensor."""
         if self.weight != "batch":
             number = self.weight() if callable(self.weight) else self.weight
             return check_weight(number) if isinstance(number, int | float) else number
@@ -188,7 +189,7 @@ class GradientReduction:
         return number
 
     def _positions(self, variables: Sequence[Any]) -> list[list[int]] | None:
-        """Return ``groups`` as positions in ``variables``."""
+        """Convert the groups of variables to groups of positions in ``variables``."""
         if not self.groups:
             return None
         if isinstance(self.groups, int):
@@ -215,9 +216,9 @@ def _shown(variable: Any) -> str:
 
 
 def keras3_tools(keras: Any) -> SimpleNamespace:
-    """Return the Keras 3 functions that LocalAggregation needs.
+    """Return the Keras 3 functions that LocalAggregation needs, for any backend except JAX.
 
-    They work on any backend except JAX, which does not keep state in variables.
+    JAX does not keep state in variables.
     """
 
     def variable(shape: Any, dtype: Any, name: str) -> Any:
@@ -234,9 +235,9 @@ def keras3_tools(keras: Any) -> SimpleNamespace:
 
 
 class LocalAggregation:
-    """Accumulator that combines the gradients of ``passes`` calls in one update.
+    """Accumulator that sums the gradients of ``passes`` calls for one update.
 
-    The sums are variables outside of the optimizer, so that saved files contain what a plain optimizer would save.
+    The sums are not variables of the optimizer, so saved files are the same as for a plain optimizer.
     """
 
     def __init__(self, tools: Any, adapter: Any, passes: int, average: bool, sparse_as_dense: bool) -> None:
@@ -247,7 +248,7 @@ class LocalAggregation:
             adapter: Adapter of the backend.
             passes: Number of calls per update.
             average: True to divide the sums by ``passes``.
-            sparse_as_dense: True to convert sparse gradients to dense ones. Otherwise they are an error.
+            sparse_as_dense: True to convert sparse gradients to dense ones, False to reject them.
         """
         self._tools = tools
         self._adapter = adapter
@@ -275,7 +276,7 @@ class LocalAggregation:
         update: Callable[[list[Any]], Any],
         skip: Callable[[], Any],
     ) -> None:
-        """Add ``grads``; call ``update(sums)`` in every ``passes``-th call and ``skip()`` in the others.
+        """Add gradients to the sums. Then call ``update(sums)`` in the last pass of a cycle, else ``skip()``.
 
         A gradient that is None leaves its sum unchanged. The sum is None if no pass had a gradient.
 

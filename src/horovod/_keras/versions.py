@@ -7,7 +7,7 @@ from typing import Any
 
 
 def import_keras() -> Any:
-    """Return the Keras module that this process uses: Keras 2 if ``TF_USE_LEGACY_KERAS=1``, else the installed one.
+    """Return the Keras module that this process uses.
 
     Raises:
         ImportError: Keras is missing, or Keras 2 was requested and is missing.
@@ -32,7 +32,7 @@ def is_legacy(keras: Any) -> bool:
 
 
 def keras_of(optimizer: Any, default: Any) -> Any:
-    """Return the Keras module of an optimizer; a program may have both tf_keras and Keras 3."""
+    """Return the Keras module of an optimizer: a program can have both tf_keras and Keras 3."""
     modules = {kind.__module__.partition(".")[0] for kind in type(optimizer).__mro__}
     for name in ("tf_keras", "keras"):
         if name in modules:
@@ -50,14 +50,14 @@ def build_optimizer(optimizer: Any, model: Any) -> None:
 
     Args:
         optimizer: A Keras optimizer, or None.
-        model: The built model whose trainable variables the optimizer is for.
+        model: Built model whose trainable variables the optimizer updates.
     """
     trained = model.trainable_variables
     if optimizer is None or getattr(optimizer, "built", False) or not trained:
         return
     if hasattr(optimizer, "build"):
         optimizer.build(trained)
-    elif hasattr(optimizer, "_create_all_weights"):  # for legacy optimizers of Keras 2
+    elif hasattr(optimizer, "_create_all_weights"):  # Legacy optimizers of Keras 2 have no build method.
         optimizer._create_all_weights(trained)
 
 

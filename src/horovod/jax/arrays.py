@@ -1,4 +1,4 @@
-"""Arguments of the JAX frontend's collectives: pytrees, names of leaves, and dtypes that the engine lacks."""
+"""Conversion of collectives' arguments: pytrees, names of leaves, and dtypes that the engine lacks."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -58,10 +58,10 @@ def full_names(operation: str, name: str | None, places: Sequence[str]) -> list[
 
 
 def to_reduce(array: Any, op: int, scaled: bool, what: str) -> tuple[Any, Callable[[Any], Any]]:
-    """Return the array in a dtype that can be reduced, and a function that converts the result back.
+    """Convert an array to a dtype that can be reduced; also return the inverse conversion.
 
-    8-bit floats are reduced as float32, unsigned 32- and 64-bit integers as signed ones. ``scaled`` is True if a scale
-    factor is not 1.
+    8-bit floats are reduced as float32, and unsigned 32- and 64-bit integers as signed integers. ``scaled`` is True if
+    any scale factor differs from 1.
 
     Raises:
         ValueError: The array has unsigned 32- or 64-bit integers, and ``op`` is Average or there is a scale factor.
@@ -77,17 +77,18 @@ def to_reduce(array: Any, op: int, scaled: bool, what: str) -> tuple[Any, Callab
             f"{what}: op must be Sum, Min, Max or Product without factors for dtype {dtype.name}, got "
             f"{op_name(op)}{factors}; or use another dtype such as int32 or float32"
         )
-    # Sums and products have the same bits for signed and unsigned integers. Min and Max are correct if the highest bit,
-    # the sign bit of signed integers, is flipped before and after.
+    # Sums and products of signed and unsigned integers have the same bits. For Min and Max, flip the highest bit before
+    # and after the reduction, so that the signed order equals the unsigned order.
     flip = jnp.asarray(1 << (8 * dtype.itemsize - 1) if op in (Min, Max) else 0, dtype)
     twin = lax.bitcast_convert_type(array ^ flip, _TWINS[dtype.name])
     return twin, lambda reduced: lax.bitcast_convert_type(reduced, dtype) ^ flip
 
 
 def to_copy(array: Any) -> tuple[Any, Callable[[Any], Any]]:
-    """Return the array in a dtype that can be sent, and a function that converts the result back.
+    """Convert an array to a dtype that can be sent; also return the inverse conversion.
 
-    8-bit floats are sent as bfloat16, which contains all their values, and unsigned integers as signed ones.
+    8-bit floats are sent as bfloat16, which represents all their values exactly, and unsigned integers as signed
+    integers.
     """
     dtype = array.dtype
     if dtype.name.startswith(_SMALL_FLOATS):

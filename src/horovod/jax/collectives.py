@@ -2,7 +2,7 @@
 
 Concrete arrays are converted to NumPy, without a copy if they are in CPU memory. Traced arrays make the collective part
 of the compiled program (``horovod._jax``), where gradients, ``vmap``, ``scan`` and ``cond`` work. One rank can run
-collectives eagerly that other ranks compile, if each call depends on the previous one.
+collectives eagerly while other ranks run them in compiled programs, if each call depends on the previous one.
 
 For an invalid argument, all functions raise a ValueError that names the argument, its value, the accepted values and
 the rank. If ranks disagree or a rank was lost, they raise a HorovodInternalError that names the tensor and the ranks.
@@ -216,7 +216,7 @@ def allgather(tree: Any, name: str | None = None, process_set: ProcessSet = glob
 
 @refusing(face)
 def grouped_allgather(tree: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> Any:
-    """Run an allgather of the arrays of a pytree as one operation.
+    """Allgather the arrays of a pytree as one operation.
 
     No array is gathered before all ranks have submitted all arrays.
 
@@ -256,7 +256,7 @@ def alltoall(
 ) -> Any:
     """Send rows of each array to each rank, and return the received rows in rank order.
 
-    In a compiled program, ``splits`` must be None and all ranks must have equally many rows.
+    In a compiled program, ``splits`` must be None and all ranks must have the same number of rows.
 
     Args:
         tree (pytree): Arrays with at least one dimension.
@@ -316,7 +316,7 @@ def reducescatter(
 ) -> Any:
     """Reduce an array or pytree over all ranks and return this rank's rows of the result.
 
-    If the rows do not divide evenly, the first ranks get one row more.
+    If the rows do not divide evenly, the first ranks get one more.
 
     Args:
         tree (pytree): Arrays with at least one dimension, with the same structure, shapes and dtypes on all ranks.
@@ -347,7 +347,7 @@ def grouped_reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> Any:
-    """Run a reducescatter of the arrays of a pytree as one operation.
+    """Reducescatter the arrays of a pytree as one operation.
 
     No array is reduced before all ranks have submitted all arrays.
 
@@ -410,7 +410,7 @@ def _scatter(
 def barrier(tree: Any = None, process_set: ProcessSet = global_process_set) -> Any:
     """Wait until all ranks of the process set have called ``barrier``.
 
-    In a compiled program, ``tree`` determines the barrier's place: computations that use the result run after it.
+    In a compiled program, the barrier returns ``tree``, and computations that use the result run after the barrier.
 
     Args:
         tree (pytree, optional): Arrays that are passed through.
@@ -434,7 +434,7 @@ def barrier(tree: Any = None, process_set: ProcessSet = global_process_set) -> A
 
 
 def _checked(tensors: Sequence[Any], names: Sequence[str], process_set: ProcessSet, what: str) -> int:
-    """Check the dtypes and the process set, and return the id of the set.
+    """Check the dtypes of the arrays and the process set, and return the set's id.
 
     Raises:
         ValueError: A dtype is not supported, or the set does not contain this rank.

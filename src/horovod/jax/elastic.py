@@ -62,17 +62,17 @@ def run(func: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _reset() -> None:
-    before = face.job  # the job object changes with each epoch, unless another frontend keeps the epoch alive
+    # Each epoch has a new job object, unless another frontend keeps the epoch alive.
+    before = face.job
     basics.shutdown()
     basics.init()
     if face.job is not before:
-        # Compiled programs contain values that can change with the epoch: ranks, sizes, roots and ids of process sets.
-        # So compile them again.
+        # Recompile all programs: they contain ranks, sizes, roots and process set ids, which can change with the epoch.
         jax.clear_caches()
 
 
 class ObjectState(_ObjectState):
-    """Elastic state with arbitrary attributes, which must support copying and pickling.
+    """Elastic state whose attributes can be any objects that support copying and pickling.
 
     Args:
         bcast_object (Callable, optional): Function that broadcasts an object. Default: this frontend's

@@ -20,10 +20,10 @@ from horovod.jax.collectives import broadcast_leaves
 def broadcast_parameters(
     params: Any, root_rank: int = 0, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Any:
-    """Return a pytree like ``params`` with the root's arrays.
+    """Broadcast the arrays of a pytree from the root rank.
 
-    All arrays are sent in one operation. Random keys are included. Leaves that are neither arrays nor numbers, such as
-    functions, are unchanged.
+    The result is a pytree like ``params`` with the root's arrays, including random keys. All arrays are sent in one
+    operation. Leaves that are neither arrays nor numbers, such as functions, stay unchanged.
 
     Args:
         params (pytree): Parameters, an optimizer state, a model of Equinox, a state of Flax NNX, or any other pytree,
@@ -58,7 +58,7 @@ def _is_key(leaf: Any) -> bool:
 def broadcast_object(
     obj: Any, root_rank: int = 0, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Any:
-    """Return the root's object on every rank of the process set.
+    """Broadcast a Python object from the root to all ranks of the process set.
 
     Args:
         obj (Any): Object to send, which must support pickling. Ignored on the other ranks, which can pass None.
@@ -77,7 +77,7 @@ def broadcast_object(
 
 @refusing(face)
 def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> list[Any]:
-    """Return the objects of all ranks of the process set.
+    """Gather Python objects from all ranks of the process set.
 
     Args:
         obj (Any): Object of this rank, which must support pickling. Types can differ between ranks.
@@ -96,7 +96,7 @@ def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet 
 def check_in_sync(
     *objects: Any, process_set: ProcessSet = global_process_set, ignore: Collection[str] = (), **named: Any
 ) -> str:
-    """Check that all ranks hold the same values, bit for bit. All ranks of the set must call it.
+    """Check that all ranks hold the same values, bit for bit; all ranks of the process set must call this.
 
     Args:
         *objects: Pytrees of arrays, numbers, strings and None, and other objects with such attributes.

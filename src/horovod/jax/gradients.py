@@ -22,10 +22,10 @@ from horovod.jax.reductions import count_of, reduce_leaves, reduce_weighted, wid
 
 @dataclass
 class GradientReduction:
-    """Settings of a reduction of gradients, which are already checked.
+    """Settings of a reduction of gradients, after validation.
 
-    ``name`` is the prefix of the operations' names. If ``counted`` is True and the reduction is in a branch, ranks
-    compare how many times they have reached it.
+    ``name`` is the prefix of the operations' names. If ``counted`` is True and the reduction is in a branch, the ranks
+    check that all of them have reached the branch equally often.
     """
 
     name: str
@@ -47,7 +47,7 @@ class GradientReduction:
         marks.find()
 
     def active(self) -> bool:
-        """Return True if the process set has more than one rank, so that a reduction is needed.
+        """Return True if the process set has more than one rank.
 
         Raises:
             ValueError: Horovod is not initialized.
@@ -56,7 +56,7 @@ class GradientReduction:
 
     @refusing(face)
     def __call__(self, gradients: Any, weight: Any = None, beside: Any = ()) -> Any:
-        """Reduce the gradients over the ranks in one call, and return them.
+        """Reduce the gradients over the ranks as one operation, and return them.
 
         Args:
             gradients: Pytree of this rank's gradients.
@@ -89,7 +89,7 @@ class GradientReduction:
 def weighted(leaf: Any, weight: Any) -> Any:
     """Return ``leaf * weight`` in float32, or in the dtype of ``leaf`` if that is wider.
 
-    If the weight is 0, the result is 0 even if ``leaf`` is NaN, as the gradient of an empty batch is.
+    If the weight is 0, the result is 0 even if ``leaf`` is NaN. The gradient of an empty batch is NaN.
     """
     wide = leaf.astype(wide_of(leaf.dtype))
     return jnp.where(weight != 0, wide * weight.astype(wide.dtype), jnp.zeros_like(wide))
@@ -107,9 +107,9 @@ def value_and_grad(
     process_set: ProcessSet = global_process_set,
     weight: Any = None,
 ) -> Callable[..., Any]:
-    """Return a function like ``jax.value_and_grad(fun)`` whose value and gradients are reduced over the ranks.
+    """Return a function like ``jax.value_and_grad(fun)`` that reduces value and gradients over the ranks.
 
-    They are reduced in one call. The auxiliary output of ``has_aux`` is not reduced.
+    One collective reduces the value and the gradients. The auxiliary output of ``has_aux`` is not reduced.
 
     Args:
         fun (Callable): As for ``jax.value_and_grad``.
@@ -143,7 +143,7 @@ def value_and_grad(
 
 
 def grad(fun: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, **options: Any) -> Any:
-    """Return a function like ``jax.grad(fun)`` whose gradients are reduced over the ranks.
+    """Return a function like ``jax.grad(fun)`` that reduces the gradients over the ranks.
 
     Args:
         fun (Callable): As for ``jax.grad``.

@@ -1,4 +1,4 @@
-"""DistributedOptimizer: an Optax gradient transformation that first reduces the gradients over the ranks.
+"""Distributed Optax optimizer, which reduces gradients over the ranks before it applies them.
 
 The extra arguments of Optax's `update` that depend on the loss are reduced as well. Transformations that use the loss
 for decisions (`reduce_on_plateau`, `lbfgs`, `polyak_sgd`) must decide alike on all ranks.
@@ -26,7 +26,7 @@ _FUNCTIONS = ("value_fn", "obj_fn", "grad_fn")
 
 
 class ExtraArgs:
-    """Reducer for the extra arguments of one distributed optimizer.
+    """Reduction of the extra arguments of a distributed optimizer's update.
 
     Args:
         gradients: Settings for the optimizer's gradients. Losses are reduced in the same way, but never compressed.
@@ -39,7 +39,7 @@ class ExtraArgs:
         self._arguments = replace(self._values, name=f"{name}.params", op=Average)
 
     def joined(self, extra: Mapping[str, Any], own: Any, reduced: Any, weight: Any) -> dict[str, Any]:
-        """Return the extra arguments reduced over all ranks.
+        """Reduce the extra arguments over all ranks and return them.
 
         Args:
             extra: Arguments of this rank. `value` (a loss) and `grad` are reduced. `value_fn`, `obj_fn` and `grad_fn`
@@ -80,7 +80,7 @@ class ExtraArgs:
         return joined
 
     def _shared(self, params: Any) -> Any:
-        """Return `params` unchanged, but average their gradient over the ranks. `params` must be equal on all ranks."""
+        """Return `params` unchanged, and average their gradient over the ranks; `params` must be equal on all ranks."""
 
         @jax.custom_jvp
         def same(floats: list[Any]) -> list[Any]:
@@ -88,8 +88,8 @@ class ExtraArgs:
 
         @same.defjvp
         def _(floats: Any, tangents: Any) -> Any:
-            # The tangents are equal on all ranks too, so averaging does not change them. Its transpose averages the
-            # gradient.
+            # All ranks have the same tangents, so averaging does not change them. The transpose of this average
+            # averages the gradient.
             return floats[0], self._arguments(tangents[0])
 
         leaves, structure = jax.tree_util.tree_flatten(params)
@@ -164,8 +164,8 @@ def DistributedOptimizer(
     if op == Adasum:
         raise ValueError(f"op must be an elementwise reduction such as {op_name(Average)}, got {op_name(op)}")
     passes = check_passes(backward_passes_per_step)
-    # With several passes, this optimizer creates the branch itself. Its condition is a count that is equal on all
-    # ranks.
+    # With several passes, this optimizer creates the branch. All ranks take the same branch, because they count passes
+    # alike.
     reduce = GradientReduction(name, compression, op, gradient_predivide_factor, process_set, counted=passes == 1)
     plain, extra_args = _with_extra_args(optimizer, ExtraArgs(reduce))
     if passes == 1:
@@ -203,7 +203,8 @@ def _accumulating(
 
         def step() -> Any:
             mine = summed
-            if count is not None:  # the reduction with a weight expects the mean of this rank's gradients
+            # The weighted reduction expects the mean of this rank's gradients.
+            if count is not None:
                 mine = each(lambda a: a / jnp.where(total > 0, total, 1).astype(a.dtype), summed)
             elif average:
                 mine = each(lambda a: a / passes, summed)
@@ -215,8 +216,8 @@ def _accumulating(
             return updates, Accumulated(inner, zeros, jnp.zeros_like(total), jnp.zeros_like(done))
 
         def wait() -> Any:
-            # The dtypes of the updates may differ from those of the gradients, so find them out here. The reduction is
-            # left out because it preserves shapes and dtypes.
+            # Determine the dtypes of the updates, which can differ from those of the gradients. Leave out the
+            # reduction, because it preserves shapes and dtypes.
             of_step = jax.eval_shape(lambda g, s, p: plain(g, s, p, **extra)[0], grads, state.inner, params)
             updates = each(lambda one: jnp.zeros(one.shape, one.dtype), of_step)
             return updates, Accumulated(state.inner, summed, total, done)
@@ -234,7 +235,7 @@ def _no_sum(leaf: Any) -> Any:
 
 
 def _with_extra_args(optimizer: Any, extra: ExtraArgs) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """Return the optimizer's `update`, and a function that creates the extra arguments to pass to it."""
+    """Return the optimizer's `update` function, and a function that creates its extra arguments."""
     import optax
 
     if not isinstance(optimizer, optax.GradientTransformation):

@@ -1,7 +1,7 @@
-"""Process functions of the JAX frontend (init, rank, size and others), and support for ``jax.distributed``.
+"""Process functions of the JAX frontend, such as init and rank, and support for ``jax.distributed``.
 
-``import horovod.jax`` registers a subclass of JAX's ``ClusterEnv``. From it, ``jax.distributed.initialize()`` gets the
-coordinator's address, the number of processes and the index of this process.
+``import horovod.jax`` registers a subclass of JAX's ``ClusterEnv``. The subclass provides the coordinator's address,
+the number of processes and the index of this process to ``jax.distributed.initialize()``.
 """
 
 import os
@@ -49,18 +49,19 @@ report = basics.report
 log_stats = basics.log_stats
 
 
-_held: list[socket.socket] = []  # open socket that reserves the coordinator's port
+# Open socket that reserves the coordinator's port.
+_held: list[socket.socket] = []
 
 
 def register_cluster() -> None:
-    """Register Horovod jobs with ``jax.distributed``. Does nothing if the JAX version lacks the interface."""
+    """Register Horovod jobs with ``jax.distributed``, if the JAX version supports it."""
     try:
         from jax._src.clusters import ClusterEnv
     except ImportError:
         return
 
     class HorovodCluster(ClusterEnv):
-        """Cluster environment of a job that was started by horovodrun or initialized by ``hvd.init()``."""
+        """Cluster environment of a job that horovodrun started or ``hvd.init()`` initialized."""
 
         name = "horovod"
 
@@ -84,8 +85,8 @@ def register_cluster() -> None:
         def get_local_process_id(cls) -> int | None:
             return local_device(os.environ)
 
-    # JAX uses the first class that recognizes the environment. Put this one first, so that the Horovod job is preferred
-    # to the allocation of a launcher such as Slurm.
+    # JAX uses the first class that recognizes the environment. Insert this class first, so that JAX prefers the Horovod
+    # job to the allocation of a scheduler such as Slurm.
     known = getattr(ClusterEnv, "_cluster_types", [])
     if HorovodCluster in known:
         known.remove(HorovodCluster)
@@ -95,7 +96,7 @@ def register_cluster() -> None:
 def local_device(environment: Mapping[str, str]) -> int | None:
     """Return the index of this process's accelerator among the visible accelerators.
 
-    None means all visible ones: the launcher has already given each process its own accelerators.
+    Return None if the process should use all visible accelerators, because the launcher has assigned them to it.
     """
     visible = environment.get("CUDA_VISIBLE_DEVICES")
     given = environment.get("HOROVOD_GPUS_PER_WORKER", "0") not in ("", "0")
@@ -105,10 +106,11 @@ def local_device(environment: Mapping[str, str]) -> int | None:
 
 
 def coordinator(port: str | None = None) -> str:
-    """Return the address "host:port" at which this rank reaches JAX's coordinator on rank 0. All ranks must call it.
+    """Return the address "host:port" of JAX's coordinator, as this rank reaches it.
 
-    The coordinator uses ``port`` if it is given. The port is the same on all ranks, but the host can differ, because
-    rank 0 may be in several networks. Initializes Horovod if necessary.
+    The coordinator runs on rank 0. All ranks must call this function. The coordinator uses ``port`` if it is not None.
+    The port is the same on all ranks, but the host can differ, because rank 0 can be in several networks. The function
+    initializes Horovod if necessary.
     """
     basics.init()
     own = (port or str(_free_port())) if basics.rank() == 0 else None
@@ -118,9 +120,10 @@ def coordinator(port: str | None = None) -> str:
 
 
 def _free_port() -> int:
-    """Reserve a port for programs of this user, and return its number.
+    """Reserve a free port for programs of this user, and return its number.
 
-    This socket stays open and sets SO_REUSEPORT, as the coordinator does, so the coordinator can still bind the port.
+    The reserving socket stays open. It sets SO_REUSEPORT, as the coordinator's socket does, so the coordinator can bind
+    the same port.
     """
     held = socket.socket(socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET)
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)

@@ -1,4 +1,4 @@
-"""Allreduce of the arrays of a pytree, with or without weights, for the collectives and for gradients."""
+"""Allreduce of the arrays of a pytree, with or without weights, for collectives and gradients."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -30,11 +30,11 @@ def reduce_leaves(
     beside: Sequence[Any] = (),
     steps: str = "",
 ) -> list[Any]:
-    """Allreduce arrays with given operation names, as one group or individually.
+    """Allreduce named arrays, as one group or individually.
 
-    ``beside`` has other arrays of the caller: if one of them is traced, the call becomes part of the compiled program
-    even if its own arrays are constants. If ``steps`` is not "" and the call is in a branch, ranks compare under this
-    name how many times each of them has reached the branch.
+    ``beside`` are other arrays of the caller. If one of them is traced, the allreduce becomes part of the compiled
+    program even if ``arrays`` are constants. If ``steps`` is not empty and the call is in a branch, the ranks check
+    under this name that all of them have reached the branch equally often.
     """
     if not leaves:
         return []
@@ -62,7 +62,7 @@ def reduce_leaves(
 
 
 def count_of(weight: Any) -> Any:
-    """Return ``weight``, traced or not, as a float32 scalar.
+    """Convert a weight, traced or not, to a float32 scalar.
 
     Raises:
         ValueError: ``weight`` is not a number, or it is not traced and negative or not finite.
@@ -88,10 +88,11 @@ def reduce_weighted(
     beside: Sequence[Any] = (),
     steps: str = "",
 ) -> list[Any]:
-    """Return the weighted means of arrays over the ranks, in their dtypes; see ``reduce_leaves``.
+    """Return the weighted means of arrays over the ranks, in the arrays' dtypes.
 
-    The weights travel in the same call, unless the arrays are sent in less than 32 bits. Then they are reduced first,
-    and each rank sends its arrays times weight / total, which cannot overflow.
+    The arguments are those of ``reduce_leaves``. The weights are reduced together with the arrays. If the arrays are
+    sent in less than 32 bits, the weights are reduced first. Each rank then multiplies its arrays by weight / total
+    before it sends them, so they cannot overflow.
 
     Args:
         leaves: This rank's arrays.
@@ -129,11 +130,11 @@ def wide_of(dtype: Any) -> Any:
 
 
 def call_of(kind: int, names: Sequence[str], number: int, **more: Any) -> calls.Call:
-    """Return the description of a call in a compiled program. ``number`` is the id of the process set."""
+    """Return the parameters of a call in a compiled program; ``number`` is the id of the process set."""
     options = {"groups": ("",) * len(names), "op": Sum, **more}
     return calls.Call(kind, tuple(names), process_set=number, face=face.number, **options)
 
 
 def groups_of(names: Sequence[str], grouped: bool) -> list[str]:
-    """Return the group name of each array: the name of the first array if ``grouped`` is True, else ""."""
+    """Return the group name of each array: the first array's name if ``grouped`` is True, else ""."""
     return [names[0] if grouped else ""] * len(names)

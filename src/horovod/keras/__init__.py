@@ -11,7 +11,8 @@ Example::
 
 from typing import Any
 
-from horovod import _core as _native  # fail here if the native engine cannot be imported
+# Import the native engine here, so that an error appears early.
+from horovod import _core as _native
 from horovod._keras.api import open_frontend as _open_frontend
 from horovod.common import absent as _absent
 from horovod.common import frontends as _frontends

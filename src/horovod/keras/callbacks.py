@@ -1,4 +1,4 @@
-"""Callbacks for Keras' ``fit`` method."""
+"""Callbacks for the ``fit`` method of Keras models."""
 
 from typing import Any
 

@@ -1,8 +1,8 @@
 """Interface to the native library that runs Horovod's operations in MXNet's engine.
 
 The size of an allgather's or alltoall's result is unknown until it arrives, and MXNet 1.9 cannot set the shape of an
-array later. So the operation writes to a placeholder array, by which MXNet orders it among other operations. The first
-use of the result waits for the operation and creates the NDArray.
+array later. Therefore the operation writes to a placeholder array, which MXNet uses to order the operation among
+others. The first use of the result waits for the operation and creates the NDArray.
 """
 
 import ctypes
@@ -22,7 +22,7 @@ _MESSAGE = 4096  # bytes
 
 
 class _Named(MXNetError):
-    """Error whose class name precedes the first colon of the message, as MXNet expects. The name is removed."""
+    """Base class of errors that removes the class name, and the colon after it, from MXNet's message."""
 
     name: ClassVar[str] = ""
 
@@ -30,7 +30,7 @@ class _Named(MXNetError):
         super().__init__(message.removeprefix(f"{self.name}: "))
 
 
-# Each class is both an MXNet error and a standard Python error.
+# Programs can catch each class both as an MXNet error and as a standard Python error.
 
 
 class ArgumentError(_Named, ValueError):
@@ -40,11 +40,11 @@ class ArgumentError(_Named, ValueError):
 
 
 class ReduceOpError(ArgumentError, HorovodInternalError):
-    """Error for an invalid ``op`` of a reducescatter. It is a RuntimeError, because older programs expect that."""
+    """Error for an invalid ``op`` of a reducescatter. Older programs catch it as a RuntimeError."""
 
 
 class ShutDown(MXNetError, NotRunningError):
-    """Error for an operation after ``shutdown``."""
+    """Error raised by an operation that is called after ``shutdown``."""
 
 
 class InternalError(_Named, HorovodInternalError):
@@ -58,7 +58,7 @@ for _error in (ArgumentError, InternalError):
 
 
 class _Order(ctypes.Structure):
-    """Mirror of the struct ``Order`` of bindings/mxnet/call.h."""
+    """ctypes mirror of the C struct ``Order`` in bindings/mxnet/call.h."""
 
     _fields_: ClassVar = [
         *((name, ctypes.c_int32) for name in ("kind", "op", "root", "process_set", "wire", "priority")),
@@ -78,9 +78,9 @@ class _Order(ctypes.Structure):
 
 @dataclass(frozen=True)
 class Operation:
-    """The parameters of an operation, without the arrays.
+    """Parameters of an operation except its arrays.
 
-    Codes are defined in src/horovod/_core.pyi. ``names`` are the names of the group's members.
+    ``_core.pyi`` defines the integer codes. ``names`` are the names of the arrays in the group.
     """
 
     kind: int
@@ -98,7 +98,7 @@ class Operation:
 
 
 def _load() -> ctypes.CDLL:
-    """Load the library, connect it to Horovod's engine and to MXNet, and return it.
+    """Load the native library, connect it to Horovod's engine and to MXNet, and return it.
 
     Raises:
         ImportError: The library cannot be loaded; the message says why.
@@ -169,7 +169,7 @@ def push(operation: Operation, dtypes: Sequence[int], inputs: Sequence[Any], out
 
 
 def take(gathered: int, member: int, array: Any) -> None:
-    """Move the data received for one member to ``array``, a new NDArray of the same size."""
+    """Move one received array of an operation to ``array``, a new NDArray of the same size."""
     _call(library.hvd_mxnet_take, gathered, member, array.handle.value)
 
 
@@ -183,9 +183,9 @@ _numpy_array = mx.np.ndarray
 
 
 def new_array(like: Any, shape: Sequence[int], number: int) -> Any:
-    """Return a new, uninitialized NDArray or mx.np.ndarray on the device of ``like``.
+    """Create an uninitialized array of the same class as ``like``, on the same device.
 
-    ``number`` is MXNet's number of the dtype.
+    ``number`` is MXNet's code for the dtype.
     """
     handle = NDArrayHandle()
     check_call(
@@ -203,23 +203,24 @@ def new_array(like: Any, shape: Sequence[int], number: int) -> Any:
 
 
 class Arrival:
-    """Future results of an allgather or alltoall: an array and its sizes for each member."""
+    """Pending results of an allgather or alltoall: for each input array, the received array and sizes."""
 
     def __init__(self, stand_in: Any, address: int) -> None:
-        """Store the operation.
+        """Store the operation whose results are pending.
 
         ``stand_in`` is the placeholder array that the operation writes to. ``address`` is the result of ``push``.
         """
         self._stand_in = stand_in
         self._address = address
         self._failure: MXNetError | None = None
-        self._lock = threading.Lock()  # several threads may use the results of one operation
+        # Several threads can use the results of one operation.
+        self._lock = threading.Lock()
 
     def __del__(self) -> None:
         library.hvd_mxnet_release(self._address)
 
     def wait(self) -> None:
-        """Wait until the operation is complete.
+        """Wait until the operation is complete, and raise its error.
 
         Raises:
             MXNetError: The operation failed. Every call raises the error again.
@@ -229,12 +230,13 @@ class Arrival:
                 raise self._failure
             try:
                 self._stand_in.wait_to_read()
-            except MXNetError as error:  # MXNet raises an error only once, so keep it
+            except MXNetError as error:
+                # Keep the error, because MXNet raises it only once.
                 self._failure = error
                 raise
 
     def sizes(self, member: int) -> list[int]:
-        """Wait for the operation, and return the number of rows received from each rank of the process set."""
+        """Wait for the operation, and return the number of rows received from each rank."""
         self.wait()
         count = library.hvd_mxnet_sizes(self._address, member, None, 0)
         sizes = (ctypes.c_int64 * count)()
@@ -242,9 +244,9 @@ class Arrival:
         return list(sizes)
 
     def array(self, member: int, like: Any, shape: Sequence[int], number: int) -> Any:
-        """Wait for the operation, and return the array received for a member. Can be called once per member.
+        """Wait for the operation, and return one received array.
 
-        ``like`` determines the kind of array, and ``shape`` is the shape of the input.
+        Call this once per array. ``like`` determines the kind of array, and ``shape`` is the shape of the input.
         """
         made = new_array(like, (sum(self.sizes(member)), *shape[1:]), number)
         take(self._address, member, made)
@@ -252,7 +254,10 @@ class Arrival:
 
 
 class _Arriving:
-    """NDArray that calls ``make`` on first use, and from then on stands for the array that ``make`` returned."""
+    """NDArray that is created on first use.
+
+    The first use calls ``make``. From then on, this object stands for the array that ``make`` has returned.
+    """
 
     writable = True
 
@@ -264,7 +269,8 @@ class _Arriving:
     def __init__(self, make: Callable[[], Any]) -> None:
         self._make: Callable[[], Any] | None = make
         self._made: Any = None
-        self._lock = threading.Lock()  # `make` must be called only once
+        # `make` can be called only once.
+        self._lock = threading.Lock()
 
     @property
     def handle(self) -> Any:
@@ -276,17 +282,17 @@ class _Arriving:
         return self._made.handle
 
     def __del__(self) -> None:
-        """Do nothing, because the array that ``make`` returned owns the handle."""
+        """Do nothing: the array that ``make`` returned owns the handle."""
 
 
 class ArrivingNDArray(_Arriving, mx.nd.NDArray):
-    """Result of an allgather or alltoall, whose first use waits for it."""
+    """Result of an allgather or alltoall; its first use waits for the operation."""
 
 
-class arriving_ndarray(_Arriving, _numpy_array):  # named like its base class
+class arriving_ndarray(_Arriving, _numpy_array):
     """Result of an allgather or alltoall as an mx.np array."""
 
 
 def arriving(like: Any, make: Callable[[], Any]) -> Any:
-    """Return an array, of the same type as ``like``, that becomes the result of ``make`` on first use."""
+    """Return an array of the same type as ``like`` that calls ``make`` on first use."""
     return (arriving_ndarray if isinstance(like, _numpy_array) else ArrivingNDArray)(make)

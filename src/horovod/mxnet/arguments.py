@@ -1,4 +1,4 @@
-"""Checks of the arguments of operations (arrays, process sets, names and splits) before submission.
+"""Validation of operations' arguments before they are passed to MXNet's engine.
 
 An invalid argument raises ArgumentError, which is an MXNetError and a ValueError. Its message names the operation, the
 argument, the value, the accepted values and the rank.
@@ -46,7 +46,7 @@ _CPU = ("cpu", "cpu_pinned", "cpu_shared")
 
 
 def refusing(function: _F) -> _F:
-    """Decorate ``function`` to raise errors that are also MXNet errors and that name the rank."""
+    """Decorate a function so that its errors are also MXNet errors and name the rank."""
 
     @functools.wraps(function)
     def checked(*args: Any, **kwargs: Any) -> Any:
@@ -65,14 +65,14 @@ def refusing(function: _F) -> _F:
 
 
 def number_of_dtype(array: Any) -> int:
-    """Return MXNet's number of an NDArray's dtype."""
+    """Return MXNet's integer code for the dtype of an NDArray."""
     number = ctypes.c_int()
     check_call(_LIB.MXNDArrayGetDType(array.handle, ctypes.byref(number)))
     return number.value
 
 
 def code_of(value: Any, what: str, written: bool = False) -> int:
-    """Return the engine's code for the dtype of an array.
+    """Return the Horovod engine's code for the dtype of an array.
 
     Raises:
         ValueError: ``value`` is not an NDArray, is sparse, is on a GPU, has an unsupported dtype, or is read-only
@@ -89,7 +89,8 @@ def code_of(value: Any, what: str, written: bool = False) -> int:
         )
     number = number_of_dtype(value)
     name = NAMES.get(number)
-    if name is None:  # uint32 and uint64, for which MXNet's Python package has no name
+    # MXNet's Python package has no names for uint32 and uint64.
+    if name is None:
         raise ValueError(f"{what} must have one of the dtypes {dtypes.SUPPORTED}, got MXNet's dtype number {number}")
     if written and not value.writable:
         raise ValueError(f"{what} must be writable, got a read-only NDArray")
@@ -97,7 +98,7 @@ def code_of(value: Any, what: str, written: bool = False) -> int:
 
 
 def codes_of(tensors: Any, operation: str, written: bool = False) -> list[int]:
-    """Return the engine's dtype code (``code_of``) of each array in a list.
+    """Return the Horovod engine's dtype code of each array in a list.
 
     Raises:
         ValueError: ``tensors`` is not a list, or an array is not accepted.
@@ -108,7 +109,7 @@ def codes_of(tensors: Any, operation: str, written: bool = False) -> list[int]:
 
 
 def check_priority(priority: Any, operation: str) -> int:
-    """Return ``priority`` as an int.
+    """Check ``priority`` and convert it to an int.
 
     Raises:
         ValueError: ``priority`` is not an integer.
@@ -119,7 +120,7 @@ def check_priority(priority: Any, operation: str) -> int:
 
 
 def splits_of(splits: Any, rows: int | None, process_set: ProcessSet) -> list[int]:
-    """Return the number of rows for each rank of the process set, or an empty list for equal parts.
+    """Return the number of rows for each rank of the process set; an empty list means equal parts.
 
     ``rows`` is the size of dimension 0, or None for a scalar, which the engine rejects on all ranks.
     """
@@ -139,7 +140,10 @@ def splits_of(splits: Any, rows: int | None, process_set: ProcessSet) -> list[in
 
 
 class _Unnamed:
-    """Names for unnamed operations, numbered in call order for each kind of operation and process set."""
+    """Generator of names for unnamed operations, numbered in call order.
+
+    Each kind of operation and each process set has a separate counter.
+    """
 
     COUNT = 256
     """Number of distinct names before names are reused. Operations with the same name run one after another."""
@@ -157,6 +161,6 @@ class _Unnamed:
         return f"noname.{(self._counts[key] - 1) % self.COUNT}"
 
 
-# Number operations here, in call order. MXNet can run them in an order that differs between ranks, so the engine cannot
-# number them.
+# Number operations here, in call order. The engine cannot number them, because MXNet can run them in different orders
+# on different ranks.
 unnamed = _Unnamed()

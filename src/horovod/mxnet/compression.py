@@ -1,4 +1,4 @@
-"""Compressors of ``horovod.common.compression`` for MXNet arrays. Only oneDNN supports casts to bfloat16."""
+"""Gradient compression for MXNet arrays. Casts to bfloat16 require oneDNN."""
 
 from typing import Any
 
@@ -37,13 +37,13 @@ class _Cast(CastCompressor):
 
 
 class FP16Compressor(_Cast):
-    """Compressor that sends floating-point arrays as float16; other arrays are unchanged."""
+    """Compressor that sends floating-point arrays as float16 and leaves other arrays unchanged."""
 
     dtype = np.float16
 
 
 class BF16Compressor(_Cast):
-    """Compressor that sends floating-point arrays as bfloat16; other arrays are unchanged.
+    """Compressor that sends floating-point arrays as bfloat16 and leaves other arrays unchanged.
 
     bfloat16 has the range of float32 with 8 bits of precision.
     """
@@ -52,7 +52,7 @@ class BF16Compressor(_Cast):
 
 
 class Compression(Choices):
-    """Compressors to choose from for the argument ``compression``."""
+    """Compressors that can be passed as ``compression=``."""
 
     fp16 = FP16Compressor
     bf16 = BF16Compressor

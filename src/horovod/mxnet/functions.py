@@ -1,9 +1,9 @@
-"""Broadcast of parameters and Python objects from a root rank, allgather of objects, and names of parameters.
+"""Broadcast of parameters and objects, allgather of objects, and names of parameters.
 
 MXNet numbers layers in the order in which a process creates them: ``dense12_weight`` on one rank can be
 ``dense0_weight`` on a rank that has created no other model. It also sorts parameters as strings, so ``dense10_weight``
-precedes ``dense9_weight``, and positions differ too. So for matching between ranks, each number in a name is replaced
-by its index among the sorted numbers at the same place.
+precedes ``dense9_weight``, and positions differ too. To match names between ranks, this module replaces each number in
+a name by its index among the sorted numbers at the same place.
 """
 
 import re
@@ -26,7 +26,7 @@ __all__ = ["allgather_object", "broadcast_object", "broadcast_parameters"]
 def broadcast_object(
     obj: Any, root_rank: int = 0, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Any:
-    """Return the root's object on every rank of the process set. Blocks until it has arrived.
+    """Broadcast a Python object from the root to all ranks of the process set, and wait for it.
 
     Args:
         obj (Any): Object to send, which must support pickling. Ignored on the other ranks, which can pass None.
@@ -45,7 +45,7 @@ def broadcast_object(
 
 @refusing
 def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> list[Any]:
-    """Return the objects of all ranks of the process set. Blocks until they have arrived.
+    """Gather Python objects from all ranks of the process set, and wait for them.
 
     Args:
         obj (Any): Object of this rank, which must support pickling. Types can differ between ranks.
@@ -86,7 +86,7 @@ def on_the_wire(names: Iterable[str]) -> dict[str, str]:
 
 
 def _parts(name: str) -> list[tuple[str, str]]:
-    """Split a name at underscores, and return (preceding text, part) for each part."""
+    """Split a name at underscores into (preceding text, part) pairs."""
     parts = name.split("_")
     return [("_".join(parts[:i]), part) for i, part in enumerate(parts)]
 
@@ -100,7 +100,9 @@ def by_number(name: str) -> list[tuple[int, str]]:
 def broadcast_parameters(
     params: Any, root_rank: int = 0, prefix: str | None = None, process_set: ProcessSet = global_process_set
 ) -> None:
-    """Overwrite ``params`` on every rank of the process set with the root's values, and wait until this is done.
+    """Overwrite parameters with the root's values on every rank of the process set.
+
+    The function waits until the broadcast is complete.
 
     A Parameter whose shape is not known yet is broadcast when it is initialized, in the first forward pass.
 
@@ -136,7 +138,7 @@ def broadcast_parameters(
 
 
 def _by_name(params: Any) -> dict[str, Any]:
-    """Map the string form of each key to its value. Ranks match values by these strings.
+    """Map the string form of each key to the key's value. Ranks match values by these strings.
 
     Raises:
         ValueError: The string form of a key may differ between ranks, or two keys have the same string form.
@@ -144,7 +146,8 @@ def _by_name(params: Any) -> dict[str, Any]:
     named: dict[str, Any] = {}
     for key in list(params.keys()):
         name = key if isinstance(key, str) else repr(key)
-        if not isinstance(key, str) and " at 0x" in name:  # the string contains a memory address
+        # The string contains a memory address, which differs between ranks.
+        if not isinstance(key, str) and " at 0x" in name:
             raise ValueError(
                 f"broadcast_parameters: keys of params must be names, numbers or tuples of them, got {key!r}, whose "
                 "text differs between ranks"
@@ -156,7 +159,7 @@ def _by_name(params: Any) -> dict[str, Any]:
 
 
 def _sorted(params: Any) -> tuple[list[tuple[str, Any]], list[tuple[str, Parameter]]]:
-    """Check all values. Return the arrays and their names, and the parameters that have no array yet."""
+    """Check all values, and return arrays, their names, and parameters without an array."""
     arrays: list[tuple[str, Any]] = []
     deferred: list[tuple[str, Parameter]] = []
     for name in sorted(params.keys()):
@@ -176,7 +179,8 @@ def _sorted(params: Any) -> tuple[list[tuple[str, Any]], list[tuple[str, Paramet
 def _check_one_device(parameter: Parameter) -> None:
     try:
         devices = parameter.list_ctx()
-    except RuntimeError as error:  # MXNet's message names the parameter and tells the user to call initialize()
+    except RuntimeError as error:
+        # MXNet's message names the parameter and tells the user to call initialize().
         raise ValueError(f"broadcast_parameters: {error}") from None
     if len(devices) > 1:
         raise ValueError(
@@ -187,11 +191,13 @@ def _check_one_device(parameter: Parameter) -> None:
 
 def _broadcast_once_known(parameter: Parameter, root_rank: int, name: str, process_set: ProcessSet) -> None:
     def initialize(data: Any, devices: Any) -> None:
-        parameter.__dict__.pop("_init_impl", None)  # restores the method of the class
+        # Deleting the attribute restores the method of the class.
+        parameter.__dict__.pop("_init_impl", None)
         parameter._init_impl(data, devices)
         with mx.autograd.pause():
             array = parameter.data()
             broadcast_(array, root_rank, name, 0, process_set)
             array.wait_to_read()
 
-    parameter._init_impl = initialize  # replaces the hook that an earlier call may have set
+    # Replaces the hook of an earlier call.
+    parameter._init_impl = initialize

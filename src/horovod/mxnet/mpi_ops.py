@@ -1,6 +1,6 @@
-"""Process functions and operations of the MXNet frontend. Other software imports them from this module.
+"""Process functions and operations of the MXNet frontend, under the import path that other software uses.
 
-operations.py defines the operations.
+``operations.py`` defines the operations.
 """
 
 from horovod.common import frontends, ops

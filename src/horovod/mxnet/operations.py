@@ -1,8 +1,8 @@
-"""Operations of the MXNet frontend, each as one function.
+"""Operations of the MXNet frontend, with one function each.
 
-Each function submits its arrays to MXNet's engine and returns at once. MXNet runs the operation when earlier operations
-on the same arrays are done, and runs later ones after it. Arrays are dense, in CPU memory. Operations with the same
-name run one after another in call order.
+Each function submits its arrays to MXNet's engine and returns immediately. MXNet runs the operation after earlier
+operations on the same arrays and before later ones. Arrays are dense, in CPU memory. Operations with the same name run
+one after another in call order.
 
 Invalid arguments raise ArgumentError, which is an MXNetError and a ValueError. If ranks disagree or a rank is lost, the
 next wait for an output array (``asnumpy()``, ``wait_to_read()``, ``mx.nd.waitall()``) raises InternalError, which is an
@@ -40,14 +40,14 @@ from horovod.mxnet.arguments import (
 
 
 def _begin(operation: str, name: str | None, priority: Any, process_set: ProcessSet) -> tuple[int, int]:
-    """Check the process set and the priority. Return the id of the set and the priority."""
+    """Check the process set and the priority, and return the set's id and the priority."""
     face.require_engine()
     ops.wire_name(operation, name)
     return set_id(face, process_set, operation), check_priority(priority, operation)
 
 
 def _names(operation: str, name: str | None, number: int, count: int | None) -> tuple[str, list[str]]:
-    """Return the name of the operation and the names of its members. ``count`` is None for a single operation."""
+    """Return the names of an operation and of each array in it. ``count`` is None for a single array."""
     name = name or unnamed.next(operation, number)
     if count is None:
         full = ops.wire_name(operation, name)
@@ -69,7 +69,7 @@ def reduce(
 ) -> list[Any]:
     """Allreduce several arrays as a group, or one array if ``grouped`` is False.
 
-    Returns ``tensors`` if ``in_place``, else new arrays.
+    The results are ``tensors`` themselves if ``in_place`` is True, else new arrays.
     """
     operation = ("grouped_allreduce" if grouped else "allreduce") + ("_" if in_place else "")
     number, priority = _begin(operation, name, priority, process_set)
@@ -79,7 +79,7 @@ def reduce(
         ops.check_reduction(operation, code, op, prescale, postscale, process_set.size() or 1)
     if not tensors:
         return list(tensors)
-    # In-place calls use the same names as other calls, so that ranks can mix them.
+    # Calls in place use the same operation names as other calls, so that ranks can mix them.
     full, names = _names(operation.rstrip("_"), name, number, len(tensors) if grouped else None)
     outputs = tensors if in_place else [new_array(t, t.shape, number_of_dtype(t)) for t in tensors]
     how = (op, 0, priority, float(prescale), float(postscale), wire, grouped)
@@ -98,7 +98,7 @@ def allreduce(
     process_set: ProcessSet = global_process_set,
     op: int | None = None,
 ) -> Any:
-    """Reduce an array over all ranks, into a new array.
+    """Reduce an array over all ranks and return the result as a new array.
 
     Args:
         tensor (NDArray): Array with the same shape and dtype on all ranks.
@@ -165,7 +165,7 @@ def grouped_allreduce(
     process_set: ProcessSet = global_process_set,
     op: int | None = None,
 ) -> list[Any]:
-    """Reduce several arrays over all ranks as one operation, into new arrays.
+    """Reduce several arrays over all ranks as one operation, and return new arrays.
 
     Args:
         tensors (Sequence[NDArray]): Arrays as for ``allreduce``.
@@ -231,7 +231,7 @@ def _gather(operation: str, tensors: Sequence[Any], name: str | None, priority: 
 
 def _member(arrival: Arrival, index: int, tensor: Any) -> Any:
     shape, number = tensor.shape, number_of_dtype(tensor)
-    # The function must not refer to the array itself, so that its memory can be released.
+    # The function must not refer to the array itself: the reference would keep the array's memory alive.
     like = new_array(tensor, (1,), number)
     return arriving(tensor, lambda: arrival.array(index, like, shape, number))
 
@@ -242,8 +242,8 @@ def allgather(
 ) -> Any:
     """Concatenate the arrays of all ranks along dimension 0, in rank order.
 
-    The size of the result depends on the other ranks. So the first use of the result, even of its shape, waits for the
-    operation.
+    The size of the result depends on the other ranks. The first use of the result, even of its shape, therefore waits
+    for the operation.
 
     Args:
         tensor (NDArray): Array with at least one dimension. All dimensions except the first must be the same on all
@@ -263,7 +263,7 @@ def allgather(
 def grouped_allgather(
     tensors: Sequence[Any], name: str | None = None, priority: int = 0, process_set: ProcessSet = global_process_set
 ) -> list[Any]:
-    """Run an allgather of several arrays as one operation.
+    """Allgather several arrays as one operation.
 
     Args:
         tensors (Sequence[NDArray]): Arrays as for ``allgather``.
@@ -281,7 +281,10 @@ def grouped_allgather(
 def broadcast_to(
     tensor: Any, output: Any, root_rank: int, name: str | None, priority: int, process_set: ProcessSet
 ) -> Any:
-    """Broadcast the root's array to ``output``, which can be ``tensor`` itself, or to a new array if it is None."""
+    """Broadcast the root's array to ``output``, or to a new array if ``output`` is None.
+
+    ``output`` can be ``tensor`` itself.
+    """
     operation = "broadcast"
     number, priority = _begin(operation, name, priority, process_set)
     root = root_of(root_rank, process_set, operation)
@@ -302,7 +305,7 @@ def broadcast(
     priority: int = 0,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """Return the root's array on every rank, as a new array.
+    """Broadcast the root's array to all ranks, and return it as a new array.
 
     Args:
         tensor (NDArray): Array with the same shape and dtype on all ranks.
@@ -326,7 +329,7 @@ def broadcast_(
     priority: int = 0,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """Overwrite an array with the root's, in place.
+    """Overwrite an array with the root's array, in place.
 
     Args:
         tensor (NDArray): Array as for ``broadcast``, which receives the root's values.
@@ -424,7 +427,8 @@ def reducescatter(
 ) -> Any:
     """Reduce an array over all ranks and return this rank's part of the result along dimension 0.
 
-    Rows are distributed in the order of ranks; if they do not divide evenly, the first ranks get one row more.
+    Each rank gets consecutive rows, in the order of ranks. If the rows do not divide evenly, the first ranks get one
+    more.
 
     Args:
         tensor (NDArray): Array with at least one dimension; shape and dtype must be the same on all ranks.
@@ -453,7 +457,7 @@ def grouped_reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> list[Any]:
-    """Run a reducescatter of several arrays as one operation.
+    """Reducescatter several arrays as one operation.
 
     Args:
         tensors (Sequence[NDArray]): Arrays as for ``reducescatter``.

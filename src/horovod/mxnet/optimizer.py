@@ -1,4 +1,4 @@
-"""DistributedOptimizer and DistributedTrainer, which average gradients over all ranks before each update."""
+"""Distributed optimizer and Gluon trainer, which average gradients over all ranks before each update."""
 
 from typing import Any
 
@@ -15,9 +15,9 @@ _OWN = ("_optimizer", "_reducer")
 
 
 class DistributedOptimizer(mx.optimizer.Optimizer):
-    """Optimizer that averages gradients over the ranks, for Module and custom updaters.
+    """Optimizer for Module and custom updaters that averages gradients over the ranks.
 
-    With Gluon, use ``DistributedTrainer`` instead. Other attributes are those of the given optimizer.
+    With Gluon, use ``DistributedTrainer`` instead. All other attributes are those of ``optimizer``.
 
     Args:
         optimizer (mxnet.optimizer.Optimizer): Optimizer that uses the averaged gradients.
@@ -43,7 +43,8 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
         object.__setattr__(self, "_reducer", _reducer(gradient_predivide_factor, num_groups, process_set))
 
     def __getattr__(self, name: str) -> Any:
-        if name in _OWN:  # during unpickling, these attributes do not exist yet
+        # These attributes do not exist yet during unpickling.
+        if name in _OWN:
             raise AttributeError(name)
         return getattr(self._optimizer, name)
 
@@ -58,20 +59,20 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
             object.__setattr__(self, name, value)
 
     def create_state(self, index: Any, weight: Any) -> Any:
-        """Create the state of a weight, as the plain optimizer does."""
+        """Create the plain optimizer's state of a weight."""
         return self._optimizer.create_state(index, weight)
 
     def create_state_multi_precision(self, index: Any, weight: Any) -> Any:
-        """Create the state of a weight, as the plain optimizer does."""
+        """Create the plain optimizer's state of a weight, with a 32-bit copy of 16-bit weights."""
         return self._optimizer.create_state_multi_precision(index, weight)
 
     def update(self, index: Any, weight: Any, grad: Any, state: Any) -> None:
-        """Average the gradient, or the list of gradients, in place, and pass it to the plain optimizer."""
+        """Average one gradient, or a list of gradients, in place, and run the plain optimizer's update."""
         self._average(index, grad)
         self._optimizer.update(index, weight, grad, state)
 
     def update_multi_precision(self, index: Any, weight: Any, grad: Any, state: Any) -> None:
-        """Do the same as ``update``, for 16-bit weights of which the optimizer keeps a 32-bit copy."""
+        """Update 16-bit weights of which the optimizer keeps a 32-bit copy; see ``update``."""
         self._average(index, grad)
         self._optimizer.update_multi_precision(index, weight, grad, state)
 
@@ -92,7 +93,7 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
         several = isinstance(index, (list, tuple))
         indices, gradients = (list(index), list(grad)) if several else ([index], [grad])
         names = [f"optimizer.{one}" for one in indices]
-        # Reduce those gradients first whose weights the next forward pass needs first.
+        # Reduce the gradients of the first layers first, because the next forward pass needs their weights first.
         self._reducer.reduce(gradients, names, [-one if isinstance(one, int) else 0 for one in indices])
 
 
@@ -153,12 +154,12 @@ class DistributedTrainer(mx.gluon.Trainer):
         _check_one_device(self._contexts)
 
     def step(self, batch_size: int, ignore_stale_grad: bool = False) -> None:
-        """Average the gradients and update the weights, like ``mxnet.gluon.Trainer.step``."""
+        """Average the gradients and update the weights, as ``mxnet.gluon.Trainer.step`` does."""
         super().step(batch_size, ignore_stale_grad)
         self._hvd_reducer.step_ends(self)
 
     def update(self, batch_size: int, ignore_stale_grad: bool = False) -> None:
-        """Update the weights after ``allreduce_grads()``, like ``mxnet.gluon.Trainer.update``."""
+        """Update the weights after ``allreduce_grads()``, as ``mxnet.gluon.Trainer.update`` does."""
         super().update(batch_size, ignore_stale_grad)
         self._hvd_reducer.step_ends(self)
 
@@ -166,7 +167,8 @@ class DistributedTrainer(mx.gluon.Trainer):
     def _allreduce_grads(self) -> None:
         wire = on_the_wire(param.name for param in self._params)
         trained = [(wire[param.name], i, param) for i, param in enumerate(self._params) if param.grad_req != "null"]
-        trained.sort(key=lambda one: by_number(one[0]))  # gradients are assigned to groups in this order
+        # Gradients are assigned to groups in this order.
+        trained.sort(key=lambda one: by_number(one[0]))
         gradients = [param.list_grad()[0] for _, _, param in trained]
         names = [f"{self._hvd_prefix}gradient.{name}" for name, _, _ in trained]
         self._hvd_reducer.reduce(gradients, names, [-i for _, i, _ in trained])

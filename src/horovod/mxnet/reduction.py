@@ -1,4 +1,4 @@
-"""In-place reduction of lists of gradients, for the optimizer and the trainer."""
+"""In-place reduction of lists of gradients, for MXNet's optimizer and trainer."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from horovod.mxnet.operations import reduce
 
 
 def check_groups(num_groups: Any) -> int:
-    """Return ``num_groups`` as an int.
+    """Check ``num_groups`` and convert it to an int.
 
     Raises:
         ValueError: ``num_groups`` is not an integer, or is negative.
@@ -28,7 +28,7 @@ def check_groups(num_groups: Any) -> int:
 
 @dataclass(frozen=True)
 class Reducer:
-    """Reducer that averages gradients over the ranks of a process set."""
+    """Averaging of gradients over the ranks of a process set."""
 
     predivide: float
     num_groups: int
@@ -43,7 +43,7 @@ class Reducer:
         process_set: ProcessSet = global_process_set,
         compression: Any = Compression.none,
     ) -> "Reducer":
-        """Check the arguments and return a reducer.
+        """Check the arguments and create the reduction.
 
         Raises:
             ValueError: An argument is invalid; the message names it.
@@ -54,10 +54,10 @@ class Reducer:
         return cls(rules.check_predivide(predivide, Average), check_groups(num_groups), process_set, compression)
 
     def reduce(self, gradients: Sequence[Any], names: Sequence[str], priorities: Sequence[int]) -> None:
-        """Overwrite ``gradients``, which can have different dtypes, with their averages over the ranks.
+        """Overwrite gradients with their averages over the ranks.
 
-        Does nothing if the process set has only one rank. ``names`` must be the same on all ranks. ``priorities`` are
-        priorities in MXNet's engine.
+        The gradients can have different dtypes. Nothing happens if the process set has only one rank. ``names`` must be
+        the same on all ranks. ``priorities`` are the operations' priorities in MXNet's engine.
         """
         if not gradients or not rules.anybody_else(self.process_set, face.require_job()):
             return
@@ -66,7 +66,7 @@ class Reducer:
                 self._reduce([gradient], name, priority, grouped=False)
             return
         for part in rules.parts(range(len(gradients)), self.num_groups):
-            # Name the group after its first member, so that the engine detects ranks with different numbers of
+            # Name the group after its first gradient, so that the engine detects ranks with different numbers of
             # gradients.
             members = [gradients[i] for i in part]
             self._reduce(members, f"{names[part[0]]}.group", max(priorities[i] for i in part), grouped=True)
@@ -86,5 +86,5 @@ class Reducer:
                 gradient[:] = result
 
     def step_ends(self, who: object) -> None:
-        """Record a step of the optimizer or trainer."""
+        """Count a step of the optimizer or trainer."""
         marks.optimizer(who)

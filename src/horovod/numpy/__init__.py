@@ -19,7 +19,8 @@ except ImportError as _error:
     raise ImportError(
         f"horovod.numpy needs NumPy, which cannot be imported ({_error}); install it with: pip install numpy"
     ) from _error
-from horovod import _core as _native  # fail here if the native engine cannot be imported
+# Import the native engine here, so that an error appears early.
+from horovod import _core as _native
 from horovod._arrays.handles import Handle
 from horovod.common import absent as _absent
 from horovod.common import frontends as _frontends

@@ -23,7 +23,7 @@ _ARRAYS = (
 
 @dataclass(frozen=True)
 class Given:
-    """Argument of an operation, converted to an array."""
+    """Argument of an operation after conversion to a NumPy array."""
 
     value: Any
     """Object that the caller passed."""
@@ -40,9 +40,9 @@ class Given:
 
 
 def take(value: Any, what: str, in_place: bool = False) -> Given:
-    """Return ``value`` as an array.
+    """Convert ``value`` to an array.
 
-    ``in_place`` requires writable memory.
+    With ``in_place``, the memory of ``value`` must be writable.
 
     Raises:
         ValueError: ``value`` is not accepted. The message begins with ``what`` (operation, name and rank), and names
@@ -60,14 +60,14 @@ def take(value: Any, what: str, in_place: bool = False) -> Given:
 
 
 def take_all(values: Any, what: str, in_place: bool = False) -> list[Given]:
-    """Return a sequence of values as arrays; see ``take``."""
+    """Convert each value of a sequence to an array; see ``take``."""
     if not isinstance(values, Sequence) or isinstance(values, str | bytes):
         raise ValueError(f"{what}: tensors must be a list of arrays, got a {class_name(values)}")
     return [take(value, what, in_place) for value in values]
 
 
 def _own(value: Any, what: str) -> Array | None:
-    """Return a NumPy or Python value as an array, or None if ``value`` is another object."""
+    """Convert a NumPy or Python value to an array; return None for any other object."""
     if isinstance(value, np.ma.MaskedArray):
         raise ValueError(
             f"{what}: the tensor must not be a masked array, whose mask would be lost; pass its data and its mask "
@@ -77,7 +77,8 @@ def _own(value: Any, what: str) -> Array | None:
         return np.asarray(value)
     if isinstance(value, np.generic | numbers.Number):
         made = np.asarray(value)
-        made.flags.writeable = False  # a Python number is immutable
+        # Python numbers are immutable.
+        made.flags.writeable = False
         return made
     return None
 
@@ -90,7 +91,8 @@ def _view(value: Any, what: str, in_place: bool) -> Array:
             f"{what}: a {class_name(value)} cannot be changed in place; use the operation that returns a new array"
         )
     problem: Exception | None = None
-    ways = _WAYS[:-1] if in_place else _WAYS  # __array__ can return a copy
+    # __array__ can return a copy, which an in-place operation cannot use.
+    ways = _WAYS[:-1] if in_place else _WAYS
     for has, view in ways:
         if has is not None and not hasattr(value, has):
             continue

@@ -1,4 +1,4 @@
-"""Compressors of ``horovod.common.compression`` for NumPy arrays."""
+"""Gradient compression for NumPy arrays."""
 
 from typing import Any
 
@@ -19,16 +19,16 @@ class _Cast(CastCompressor):
 
 
 class FP16Compressor(_Cast):
-    """Compressor that sends floating-point arrays as float16; other arrays are unchanged."""
+    """Compressor that sends floating-point arrays as float16 and leaves other arrays unchanged."""
 
     dtype = np.dtype(np.float16)
 
 
 class BF16Compressor(_Cast):
-    """Compressor that sends floating-point arrays as bfloat16; other arrays are unchanged.
+    """Compressor that sends floating-point arrays as bfloat16 and leaves other arrays unchanged.
 
-    bfloat16 has the range of float32 with 8 bits of precision. Requires the package ml_dtypes, which provides it for
-    NumPy.
+    bfloat16 has the range of float32 with 8 bits of precision. The package ml_dtypes is required, because it adds
+    bfloat16 to NumPy.
     """
 
     dtype: Any = None
@@ -48,7 +48,7 @@ class BF16Compressor(_Cast):
 
 
 class Compression(Choices):
-    """Compressors to choose from for the argument ``compression``."""
+    """Compressors that can be passed as ``compression=``."""
 
     fp16 = FP16Compressor
     bf16 = BF16Compressor

@@ -1,4 +1,4 @@
-"""Elastic training with arrays.
+"""Elastic training with NumPy arrays and other objects.
 
 Example::
 
@@ -29,7 +29,7 @@ __all__ = ["Batch", "ElasticDataset", "ObjectState", "PerRank", "RandomNumbers",
 
 
 class ObjectState(_ObjectState):
-    """Elastic state whose attributes support copying and pickling, such as arrays and scikit-learn models.
+    """Elastic state whose attributes can be any objects that support copying and pickling.
 
     Args:
         bcast_object (Callable, optional): Function that broadcasts an object. Default: this frontend's

@@ -1,4 +1,4 @@
-"""Process functions, broadcast of arrays and objects from a root rank, and comparison of values between ranks."""
+"""Process functions, broadcast of arrays and objects, and comparison of values between ranks."""
 
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
@@ -19,7 +19,7 @@ from horovod.numpy.arguments import take
 def broadcast_parameters(
     params: Mapping[str, Any] | Iterable[Any], root_rank: int = 0, process_set: ProcessSet = global_process_set
 ) -> None:
-    """Overwrite the arrays ``params`` on every rank of the process set with the root's values.
+    """Overwrite arrays with the root's values on every rank of the process set.
 
     Args:
         params (Mapping or list): Arrays; a mapping is processed in the order of its keys.
@@ -50,7 +50,7 @@ def broadcast_parameters(
 def broadcast_object(
     obj: Any, root_rank: int = 0, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Any:
-    """Return the root's object on every rank of the process set.
+    """Broadcast a Python object from the root to all ranks of the process set.
 
     Args:
         obj (Any): Object to send, which must support pickling. Ignored on the other ranks, which can pass None.
@@ -68,7 +68,7 @@ def broadcast_object(
 
 
 def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> list[Any]:
-    """Return the objects of all ranks of the process set.
+    """Gather Python objects from all ranks of the process set.
 
     Args:
         obj (Any): Object of this rank, which must support pickling. Types can differ between ranks.
@@ -87,7 +87,7 @@ def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet 
 def check_in_sync(
     *objects: Any, process_set: ProcessSet = global_process_set, ignore: Collection[str] = (), **named: Any
 ) -> str:
-    """Check that all ranks hold the same values, bit for bit. All ranks of the set must call it.
+    """Check that all ranks hold the same values, bit for bit; all ranks of the process set must call this.
 
     Args:
         *objects: Arrays, numbers, strings, None, and dicts and lists of these.
@@ -122,9 +122,9 @@ size = basics.size
 
 
 def shutdown() -> None:
-    """Leave the job, as described in ``horovod.common.basics``.
+    """Leave the job and stop this rank's engine.
 
-    Handles of unfinished operations then raise an error.
+    Handles of unfinished operations then raise an error. ``horovod.common.basics`` describes the details.
     """
     basics.shutdown()
     handles.forget()

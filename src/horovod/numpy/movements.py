@@ -42,7 +42,7 @@ def _broadcast(
 def broadcast(
     tensor: Any, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Array:
-    """Return the root's array on every rank, as a new array.
+    """Broadcast the root's array to all ranks, and return it as a new array.
 
     Args:
         tensor (array): Array with the same shape and dtype on all ranks.
@@ -64,7 +64,7 @@ def broadcast(
 def broadcast_(
     tensor: Any, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Any:
-    """Overwrite an array with the root's, in place.
+    """Overwrite an array with the root's array, in place.
 
     Args:
         tensor (array): Array as for ``broadcast``, which receives the root's values.
@@ -81,7 +81,7 @@ def broadcast_(
 def broadcast_async(
     tensor: Any, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Handle:
-    """Start a broadcast into a new array.
+    """Start a broadcast whose result is a new array, without waiting.
 
     Args:
         tensor (array): Array as for ``broadcast``. Do not change it before the handle is done.
@@ -98,7 +98,7 @@ def broadcast_async(
 def broadcast_async_(
     tensor: Any, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Handle:
-    """Start a broadcast in place.
+    """Start a broadcast in place, without waiting.
 
     Args:
         tensor (array): Array as for ``broadcast``, which receives the root's values. Do not use it before the handle is
@@ -140,7 +140,7 @@ def allgather(tensor: Any, name: str | None = None, process_set: ProcessSet = gl
 
 
 def allgather_async(tensor: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> Handle:
-    """Start an allgather.
+    """Start an allgather of an array, without waiting.
 
     Args:
         tensor (array): Array as for ``allgather``. Do not change it before the handle is done.
@@ -156,7 +156,7 @@ def allgather_async(tensor: Any, name: str | None = None, process_set: ProcessSe
 def grouped_allgather(
     tensors: Sequence[Any], name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[Array]:
-    """Run an allgather of several arrays as one operation.
+    """Allgather several arrays as one operation.
 
     Args:
         tensors (Sequence[array]): Arrays as for ``allgather``.
@@ -172,7 +172,7 @@ def grouped_allgather(
 def grouped_allgather_async(
     tensors: Sequence[Any], name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Handle:
-    """Start an allgather of several arrays as one operation.
+    """Start an allgather of several arrays as one operation, without waiting.
 
     Args:
         tensors (Sequence[array]): Arrays as for ``allgather``. Do not change them before the handle is done.
@@ -226,7 +226,7 @@ def alltoall(
 def alltoall_async(
     tensor: Any, splits: Any = None, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Handle:
-    """Start an alltoall.
+    """Start an alltoall of an array, without waiting.
 
     Args:
         tensor (array): Array as for ``alltoall``. Do not change it before the handle is done.
@@ -244,8 +244,8 @@ def join(device: int = -1) -> int:
     """Declare that this rank has no more data, and block until every rank has called ``join``.
 
     Meanwhile this rank contributes zeros to allreduces with ``Sum`` and ``Average``; ``Average`` still divides by the
-    number of all ranks. It does not affect the results of ``Min``, ``Max`` and ``Product``. Other collectives fail
-    while a rank has joined.
+    number of all ranks. Joined ranks do not affect the results of ``Min``, ``Max`` and ``Product``. Other collectives
+    fail while a rank has joined.
 
     Args:
         device (int): Ignored; accepted for compatibility with scripts written for GPUs.
@@ -290,7 +290,9 @@ def poll(handle: Handle) -> bool:
 
 
 def synchronize(handle: Handle) -> Any:
-    """Wait for an operation and return its result, like ``handle.result()``. Can be called several times.
+    """Wait for an operation and return its result, as ``handle.result()`` does.
+
+    This function can be called several times for the same handle.
 
     Args:
         handle (Handle): Handle of an operation.

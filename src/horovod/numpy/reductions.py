@@ -21,7 +21,7 @@ from horovod.numpy.repeats import remember, run_again
 
 
 def _op_label(operation: str, name: str | None) -> str:
-    """Return the beginning of an error message about an argument."""
+    """Return the first part of an error message about an argument."""
     return label_of(face, wire_name(operation, name), operation)
 
 
@@ -72,7 +72,7 @@ def allreduce(
     process_set: ProcessSet = global_process_set,
     weight: float | None = None,
 ) -> Array:
-    """Reduce an array over all ranks, into a new array.
+    """Reduce an array over all ranks and return the result as a new array.
 
     Args:
         tensor (array): NumPy array, or another object accepted by ``arguments``; shape and dtype must be the same on
@@ -167,7 +167,7 @@ def allreduce_async(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> Handle:
-    """Start an allreduce into a new array.
+    """Start an allreduce whose result is a new array, without waiting.
 
     Args:
         tensor (array): Array as for ``allreduce``. Do not change it before the handle is done.
@@ -194,7 +194,7 @@ def allreduce_async_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> Handle:
-    """Start an allreduce in place.
+    """Start an allreduce in place, without waiting.
 
     Args:
         tensor (array): Array as for ``allreduce``, which receives the result. Do not use it before the handle is done.
@@ -222,7 +222,7 @@ def grouped_allreduce(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> list[Array]:
-    """Reduce several arrays over all ranks as one operation, into new arrays.
+    """Reduce several arrays over all ranks as one operation, and return new arrays.
 
     Args:
         tensors (Sequence[array]): Arrays as for ``allreduce``.
@@ -285,7 +285,7 @@ def grouped_allreduce_async(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> Handle:
-    """Start an allreduce of several arrays as one operation, into new arrays.
+    """Start an allreduce of several arrays as one operation that returns new arrays, without waiting.
 
     Args:
         tensors (Sequence[array]): Arrays as for ``allreduce``. Do not change them before the handle is done.
@@ -314,7 +314,7 @@ def grouped_allreduce_async_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> Handle:
-    """Start an allreduce of several arrays as one operation, in place.
+    """Start an allreduce of several arrays as one operation, in place, without waiting.
 
     Args:
         tensors (Sequence[array]): Arrays as for ``allreduce``, which receive the results. Do not use them before the
@@ -346,7 +346,8 @@ def reducescatter(
 ) -> Array:
     """Reduce an array over all ranks and return this rank's part of the result along dimension 0.
 
-    Rows are distributed in the order of ranks; if they do not divide evenly, the first ranks get one row more.
+    Each rank gets consecutive rows, in the order of ranks. If the rows do not divide evenly, the first ranks get one
+    more.
 
     Args:
         tensor (array): Array with at least one dimension; shape and dtype must be the same on all ranks.
@@ -375,7 +376,7 @@ def reducescatter_async(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> Handle:
-    """Start a reducescatter.
+    """Start a reducescatter of an array, without waiting.
 
     Args:
         tensor (array): Array as for ``reducescatter``. Do not change it before the handle is done.
@@ -401,7 +402,7 @@ def grouped_reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> list[Array]:
-    """Run a reducescatter of several arrays as one operation.
+    """Reducescatter several arrays as one operation.
 
     Args:
         tensors (Sequence[array]): Arrays as for ``reducescatter``.
@@ -431,7 +432,7 @@ def grouped_reducescatter_async(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> Handle:
-    """Start a reducescatter of several arrays as one operation.
+    """Start a reducescatter of several arrays as one operation, without waiting.
 
     Args:
         tensors (Sequence[array]): Arrays as for ``reducescatter``. Do not change them before the handle is done.

@@ -1,4 +1,4 @@
-"""Reuse of the engine's Work for blocking allreduces that repeat, as ``horovod.torch.ops.repeats`` does it."""
+"""Reuse of the engine's Work object for blocking allreduces that repeat."""
 
 from typing import Any
 
@@ -10,16 +10,17 @@ from horovod.common.exceptions import HorovodInternalError
 from horovod.common.frontends import NUMPY as face
 from horovod.common.process_sets import ProcessSet
 
-_LIMIT = 8192  # maximum number of names; further names are not kept
+# Maximum number of stored names. Further names are not stored.
+_LIMIT = 8192
 
-# By name: Work, dtype, shape, reduction and process set of the last successful call.
+# Last successful call of each name: Work, dtype, shape, reduction and process set.
 _idle: dict[str | None, tuple[Any, ...]] = {}
 
 
 def run_again(
     name: str | None, source: Any, op: Any, prescale: Any, postscale: Any, process_set: ProcessSet, in_place: bool
 ) -> Any:
-    """Run the last allreduce of this name again and return its result.
+    """Run the last allreduce with this name again and return its result.
 
     Returns:
         ``source`` or a new array. None if there is no such allreduce or an argument has changed; the checks of a first
@@ -48,8 +49,8 @@ def run_again(
         pointer = _core.address_of(source)
         work.run_again(pointer, pointer if in_place else _core.address_of(target))
     except (ValueError, HorovodInternalError):
-        raise  # the engine no longer uses the arrays
-    except BaseException:  # an interrupted wait (Ctrl-C)
+        raise  # the engine has finished with the arrays
+    except BaseException:  # Ctrl-C has ended the wait, but the engine still uses the arrays
         handles.hold((source, target))
         raise
     _keep(name, last)
@@ -59,7 +60,7 @@ def run_again(
 def remember(
     work: Any, name: str | None, source: Any, op: Any, prescale: Any, postscale: Any, process_set: ProcessSet
 ) -> None:
-    """Keep the Work of an allreduce that has succeeded, for the next call of this name."""
+    """Keep the Work of a successful allreduce for the next call with the same name."""
     if type(source) is np.ndarray and source.flags.carray and source.dtype.isbuiltin == 1:
         arguments = (source.dtype, source.shape, op, prescale, postscale, process_set, process_set.process_set_id)
         _keep(name, (work, face.engine, *arguments))
@@ -69,9 +70,13 @@ def _keep(name: str | None, entry: tuple[Any, ...]) -> None:
     if len(_idle) < _LIMIT:
         _idle[name] = entry
     if entry[1] is not face.engine:
-        forget()  # check after insertion: shutdown in another thread first resets the engine
+        # Check after insertion: a shutdown in another thread resets the engine first.
+        forget()
 
 
 def forget() -> None:
-    """Forget all Works, because each keeps its engine alive. Called after the frontend has left the job."""
+    """Drop all stored Work objects, because each keeps its engine alive.
+
+    Call this after the frontend has left the job.
+    """
     _idle.clear()

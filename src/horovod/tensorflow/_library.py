@@ -42,7 +42,7 @@ class ArgumentError(_Raised, tf.errors.InvalidArgumentError, ValueError):
 
 
 class ReduceOpError(ArgumentError, HorovodInternalError):
-    """Error raised for an invalid ``op`` of a reducescatter. A RuntimeError too, because older programs catch that."""
+    """Error raised for an invalid ``op`` of a reducescatter. Older programs catch it as a RuntimeError."""
 
 
 class NotInitialized(_Raised, tf.errors.FailedPreconditionError, ValueError):
