@@ -5,12 +5,20 @@ import types
 import numpy as np
 import pytest
 
-from horovod.strategies.graphs import GRAPHS, check_targets
-from horovod.strategies.layout import segments, slices
-from horovod.strategies.progress import Progress
-from horovod.strategies.rules import AVERAGING, OuterSGD, Schedule, blend, elastic_move, pushed
-from horovod.strategies.server import Server, Store
-from horovod.strategies.serving import _Loop
+from horovod.strategies.rules import (
+    AVERAGING,
+    GRAPHS,
+    OuterSGD,
+    Progress,
+    Schedule,
+    blend,
+    check_targets,
+    elastic_move,
+    pushed,
+    segments,
+    slices,
+)
+from horovod.strategies.serving import Server, Store, _Loop
 
 SIZES = range(1, 10)
 RANDOM = np.random.default_rng(0)

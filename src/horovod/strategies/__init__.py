@@ -3,8 +3,7 @@
 ``horovod.torch`` exports them as ``LocalSGD``, ``DiLoCo``, ``Gossip`` and ``ParameterServer``; ``strategies.arrays``
 has them for NumPy arrays. docs/strategies.md compares them.
 
-``rounds``, ``gossip`` and ``serving`` communicate. The other modules (rules, graphs, layouts and the server's
-decisions) do not.
+``rounds``, ``gossip`` and ``serving`` communicate; ``rules`` does not.
 """
 
 from horovod.strategies.rules import OuterSGD

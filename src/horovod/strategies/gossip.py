@@ -3,8 +3,7 @@
 from typing import Any
 
 from horovod.common.process_sets import ProcessSet
-from horovod.strategies.graphs import GRAPHS, Graph, check_targets
-from horovod.strategies.rules import check_count, pushed
+from horovod.strategies.rules import GRAPHS, Graph, check_count, check_targets, pushed
 from horovod.strategies.vector import Vector
 
 

@@ -1,13 +1,46 @@
-"""Update rules for flat arrays of NumPy or PyTorch. Nothing in this module communicates.
+"""Decisions of the strategies. Nothing in this module communicates.
+
+Update rules for flat arrays of NumPy or PyTorch, the division of the parameters, graphs of gossip averaging, and the
+staleness of a parameter server.
 
 Sources: local SGD (Stich 2019), post-local SGD (Lin et al. 2020), DiLoCo (Douillard et al. 2023), Streaming DiLoCo
 (Douillard et al. 2025), EASGD (Zhang et al. 2015), stochastic gradient push (Assran et al. 2019).
 """
 
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from fractions import Fraction
+from typing import Any, NamedTuple
 
-from horovod.strategies.layout import slices
+
+
+def slices(total: int, parts: int) -> list[tuple[int, int]]:
+    """Divide ``total`` elements into ``parts`` parts whose sizes differ by at most 1. Return each (start, stop)."""
+    bounds = [total * i // parts for i in range(parts + 1)]
+    return list(itertools.pairwise(bounds))
+
+
+class Segment(NamedTuple):
+    """Elements ``start`` to ``stop`` of array ``index``, which begin at ``offset`` within a part of the vector."""
+
+    index: int
+    start: int
+    stop: int
+    offset: int
+
+
+def segments(sizes: Sequence[int], start: int, stop: int) -> list[Segment]:
+    """Return the segments of the arrays that form elements ``start`` to ``stop`` of the vector, in order."""
+    found = []
+    begin = 0
+    for index, size in enumerate(sizes):
+        low, high = max(start, begin), min(stop, begin + size)
+        if low < high:
+            found.append(Segment(index, low - begin, high - begin, low - start))
+        begin += size
+    return found
 
 
 @dataclass(frozen=True)
@@ -132,3 +165,146 @@ def pushed(value: Any, receivers: int) -> Any:
     The shares add up to the whole, so the sums of values and weights over the ranks do not change.
     """
     return value * (1.0 / (1 + receivers))
+
+
+# Communication graphs of gossip averaging, which determine the ranks that each rank sends to in a round.
+
+Targets = list[list[int]]
+"""For each rank, the list of ranks that it sends to."""
+
+Graph = Callable[[int, int], Sequence[Sequence[int]]]
+"""Function of the number of ranks and the number of the round. Its ``Targets`` must be the same on all ranks."""
+
+
+def exponential(size: int, number: int) -> Targets:
+    """Send to the rank at distance 1, 2, 4, ..., one distance per round.
+
+    If size is a power of two, log2(size) rounds compute the exact average.
+    """
+    hops = max(1, (size - 1).bit_length())
+    distance = 1 << (number % hops)
+    return [[(rank + distance) % size] if size > 1 else [] for rank in range(size)]
+
+
+def ring(size: int, number: int) -> Targets:
+    """Send to the next rank in even rounds, and to the previous rank in odd rounds."""
+    step = -1 if number % 2 else 1
+    return [[(rank + step) % size] if size > 1 else [] for rank in range(size)]
+
+
+def pairs(size: int, number: int) -> Targets:
+    """Exchange with one partner. Every pair of ranks meets once in size - 1 rounds.
+
+    If size is odd, this takes size rounds, and each rank is idle in one of them. The pairs are formed by the circle
+    method of round-robin tournaments.
+    """
+    places = size + size % 2  # for an odd size, add an absent rank, whose partner is idle
+    if size < 2:
+        return [[] for _ in range(size)]
+    turn = number % (places - 1)
+    targets: Targets = [[] for _ in range(size)]
+    for rank in range(size):
+        if rank == places - 1:
+            partner = (turn * (places // 2)) % (places - 1)
+        else:
+            partner = (turn - rank) % (places - 1)
+            if partner == rank:
+                partner = places - 1
+        if partner < size:
+            targets[rank] = [partner]
+    return targets
+
+
+GRAPHS: dict[str, Graph] = {"exponential": exponential, "ring": ring, "pairs": pairs}
+
+
+def check_targets(targets: Sequence[Sequence[int]], size: int, push_sum: bool) -> Targets:
+    """Check the targets of one round, and return them as lists.
+
+    Args:
+        targets: Targets that a graph returned.
+        size: Number of ranks.
+        push_sum: False if every rank must receive the same total weight as it sends.
+
+    Raises:
+        ValueError: The targets are not valid for this number of ranks, or require push-sum.
+    """
+    found = [list(one) for one in targets]
+    if len(found) != size or any(
+        len(set(one)) < len(one) or rank in one or not set(one) <= set(range(size)) for rank, one in enumerate(found)
+    ):
+        raise ValueError(f"graph must give each of {size} ranks a list of distinct other ranks, got {found}")
+    if not push_sum:
+        weights = [Fraction(1, 1 + len(one)) for one in found]
+        for rank, kept in enumerate(list(weights)):
+            for target in found[rank]:
+                weights[target] += kept
+        if any(weight != 1 for weight in weights):
+            raise ValueError(
+                f"push_sum must be True for this graph: ranks receive the total weights {list(map(str, weights))} "
+                "instead of 1 each, so plain mixing would not approach the average"
+            )
+    return found
+
+
+# Progress of the workers of a parameter server, and the staleness of their parameters.
+
+
+class Progress:
+    """Step counts of the workers and version of the parameters, with bounded staleness (Ho et al. 2013).
+
+    Args:
+        workers: Ranks of the workers.
+        staleness: Maximum number of steps by which a worker can be ahead of the slowest worker. None for no limit.
+
+    Attributes:
+        version: Number of updates of the parameters so far.
+        histogram: Maps each staleness to the number of updates with it. Staleness is the number of other updates
+            between the time a worker received the parameters and its own update.
+    """
+
+    def __init__(self, workers: Iterable[int], staleness: int | None) -> None:
+        self.bound = staleness
+        self.version = 0
+        self.histogram: Counter[int] = Counter()
+        self._clocks = dict.fromkeys(workers, 0)
+        self._read = dict.fromkeys(self._clocks, 0)
+
+    @property
+    def active(self) -> set[int]:
+        """Ranks of the workers that are still training."""
+        return set(self._clocks)
+
+    def updated(self, worker: int) -> int:
+        """Record that a step of this worker has updated the parameters, and return the staleness of the update."""
+        stale = self.version - self._read[worker]
+        self.histogram[stale] += 1
+        self.version += 1
+        self._clocks[worker] += 1
+        return stale
+
+    def updated_by_all(self, workers: Iterable[int]) -> None:
+        """Record one update that combines a step of each of these workers."""
+        for worker in workers:
+            self.histogram[self.version - self._read.get(worker, self.version)] += 1
+            if worker in self._clocks:
+                self._clocks[worker] += 1
+        self.version += 1
+
+    def may_continue(self, worker: int) -> bool:
+        """Return True unless this worker is too far ahead of the slowest worker. Always True for the slowest."""
+        return self.bound is None or self._clocks[worker] - min(self._clocks.values()) <= self.bound
+
+    def slowest(self) -> list[int]:
+        """Return the ranks of the workers with the fewest steps."""
+        least = min(self._clocks.values(), default=0)
+        return [worker for worker, clock in self._clocks.items() if clock == least]
+
+    def read(self, worker: int) -> None:
+        """Record that this worker has received the current parameters."""
+        self._read[worker] = self.version
+
+    def leave(self, worker: int) -> None:
+        """Remove a worker that has finished, so that no other worker waits for it."""
+        self._clocks.pop(worker, None)
+        self._read.pop(worker, None)

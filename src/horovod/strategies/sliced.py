@@ -6,9 +6,8 @@ from typing import Any
 
 import torch
 
-from horovod.strategies.layout import segments
-from horovod.strategies.server import Store
-from horovod.strategies.serving import Serving
+from horovod.strategies.rules import segments
+from horovod.strategies.serving import Serving, Store
 from horovod.strategies.vector import Vector
 
 

@@ -9,9 +9,8 @@ import horovod.torch as hvd
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.steps import marks
 from horovod.strategies.gossip import GossipRounds
-from horovod.strategies.graphs import Graph
 from horovod.strategies.rounds import Rounds
-from horovod.strategies.rules import AVERAGING, OuterSGD, Schedule
+from horovod.strategies.rules import AVERAGING, Graph, OuterSGD, Schedule
 from horovod.strategies.serving import Serving
 from horovod.strategies.sliced import SlicedOptimizer, adopt
 from horovod.strategies.vector import Vector

@@ -6,7 +6,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from horovod.strategies.layout import segments
+from horovod.strategies.rules import segments
 
 
 class Vector:
