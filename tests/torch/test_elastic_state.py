@@ -9,8 +9,13 @@ import torch
 import horovod.torch as hvd
 from horovod.common.contract.membership import HostUpdateResult
 from horovod.common.exceptions import HostsUpdatedInterrupt
-from horovod.torch.elastic.before_forward import BeforeForward
-from horovod.torch.elastic.state import ModelStateHandler, StateHandler, get_handler_registry, set_handler_registry
+from horovod.torch.elastic.state import (
+    BeforeForward,
+    ModelStateHandler,
+    StateHandler,
+    get_handler_registry,
+    set_handler_registry,
+)
 from tests.ranks import on_ranks
 
 

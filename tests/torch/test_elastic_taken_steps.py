@@ -7,6 +7,7 @@ import torch
 
 from horovod.common.exceptions import HorovodInternalError
 from horovod.torch.elastic import taken_steps
+from horovod.torch.elastic.taken_steps import StepByStep
 
 
 @pytest.mark.parametrize(("device", "expected"), [("cpu", True), ("meta", False)])
@@ -28,3 +29,67 @@ def test_several_optimizers_make_one_step():
     for one in (*both, *both, both[0]):
         one.step()
     assert (steps.taken, steps.rounds) == (5, 2)
+
+
+# When a program may continue with its current state after a failure.
+#
+# Programs are strings with one letter for each action between two steps; the tests say after which failed reductions
+# training can continue.
+
+# c: counts a step; C: counts something else, less often; r: reduces gradients; m: changes parameters; s:
+# takes a step
+USUAL = "rsc"
+GO_ON = ("usual", "two reductions", "moved for a second pass")
+PROGRAMS = {
+    "usual": USUAL,
+    "several steps to a unit": "rsrsc",
+    "the first of two steps is counted": "rscrs",
+    "counted for commits only": "rsrsrsc",
+    "counted before": "crs",
+    "two reductions": "rrsc",
+    "moved for a second pass": "rmrmsc",
+    "moved before the only pass": "mrmsc",
+    "clipped after the step": "rscm",
+}
+
+
+def whole(program: str, turns: int = 3) -> list[list[bool]]:
+    """Return for each iteration whether a failure in each of its reductions leaves the state consistent."""
+    state, count, touched, found = StepByStep(), 0, 0, []
+    state.go_on(count, touched)
+    for _ in range(turns):
+        found.append([])
+        for what in program:
+            if what == "r":
+                found[-1].append(state.is_between(count, touched))
+            count += what == "c"
+            touched += what in "rm"
+            if what == "s":
+                state.stepped(count, touched)
+    return found
+
+
+def test_a_program_that_counts_each_step_goes_on_as_it_is():
+    # By the second iteration it has not yet shown that it counts each step.
+    assert whole(USUAL, 4) == [[True], [False], [True], [True]]
+    for name in ("two reductions", "moved for a second pass"):
+        assert whole(PROGRAMS[name], 4) == [[True, False], [False, False], [True, False], [True, False]]
+
+
+@pytest.mark.parametrize("name", [name for name in PROGRAMS if name not in GO_ON])
+def test_any_other_goes_back_to_its_commit(name):
+    first, *others = whole(PROGRAMS[name], 5)
+    assert not any(any(turn) for turn in others)
+    assert not any(first[1:]), "nothing has been done before the first one"
+
+
+def test_who_is_called_again_goes_on():
+    state = StepByStep()
+    for call in range(2):
+        state.go_on(2 * call, 0)
+        assert state.is_between(2 * call, 0), "nothing has been done"
+        assert not state.is_between(2 * call + 1, 0)
+        for step in (2 * call, 2 * call + 1):
+            state.stepped(step, 0)
+            assert state.is_between(step + 1, 0) == (step > 0)
+            assert not state.is_between(step, 0)

@@ -11,7 +11,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 import horovod.torch as hvd
-from horovod.torch.sharded.layout import Item, make_layouts, segments
+from horovod.torch.sharded.shards import Item, make_layouts, segments
 from tests.ranks import on_ranks
 from tests.torch.test_backward_errors import Raises
 

@@ -16,8 +16,8 @@ from horovod.torch import monitoring
 from horovod.torch.mpi_ops import _basics
 from horovod.torch.ops import handles
 from horovod.torch.ops import tensors as grouping
+from horovod.torch.ops.allgather import sparse_allreduce_async
 from horovod.torch.ops.allreduce import submit
-from horovod.torch.ops.sparse import sparse_allreduce_async
 from horovod.torch.ops.tensors import plain
 
 __all__ = ["Compression", "basics", "face", "shutdown"]

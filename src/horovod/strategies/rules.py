@@ -15,7 +15,6 @@ from fractions import Fraction
 from typing import Any, NamedTuple
 
 
-
 def slices(total: int, parts: int) -> list[tuple[int, int]]:
     """Divide ``total`` elements into ``parts`` parts whose sizes differ by at most 1. Return each (start, stop)."""
     bounds = [total * i // parts for i in range(parts + 1)]

@@ -11,7 +11,6 @@ from horovod.strategies.rules import Progress, check_count, elastic_move, slices
 from horovod.strategies.vector import Vector
 
 
-
 class Store:
     """Slice of the parameters that a server holds, and its update rule. ``sliced`` has one for torch optimizers.
 

@@ -9,7 +9,13 @@ from horovod.torch import monitoring
 from horovod.torch.compression import Compression
 from horovod.torch.distributed.environment import hiding
 from horovod.torch.ops import handles
-from horovod.torch.ops.allgather import allgather, allgather_async, grouped_allgather, grouped_allgather_async
+from horovod.torch.ops.allgather import (
+    allgather,
+    allgather_async,
+    grouped_allgather,
+    grouped_allgather_async,
+    sparse_allreduce_async,
+)
 from horovod.torch.ops.allreduce import (
     allreduce,
     allreduce_,
@@ -32,7 +38,6 @@ from horovod.torch.ops.reducescatter import (
     reducescatter,
     reducescatter_async,
 )
-from horovod.torch.ops.sparse import sparse_allreduce_async
 from horovod.torch.profiling import recording
 
 _basics = HorovodBasics("torch")

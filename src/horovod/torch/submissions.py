@@ -17,9 +17,9 @@ from horovod.torch import monitoring
 from horovod.torch.buckets import Bucket, Slot, is_part
 from horovod.torch.compression import Compression
 from horovod.torch.ops import handles, repeats, tracing
+from horovod.torch.ops.allgather import sparse_allreduce_async
 from horovod.torch.ops.allreduce import submit
 from horovod.torch.ops.repeats import Repeat
-from horovod.torch.ops.sparse import sparse_allreduce_async
 from horovod.torch.ops.tensors import plain
 
 

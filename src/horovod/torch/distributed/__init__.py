@@ -26,7 +26,7 @@ def _create(*arguments: Any) -> Any:
 
 
 def _rendezvous(*arguments: Any, **options: Any) -> Any:
-    from horovod.torch.distributed.rendezvous import rendezvous
+    from horovod.torch.distributed.groups import rendezvous
 
     return rendezvous(*arguments, **options)
 

@@ -1,17 +1,30 @@
-"""Process sets that only their members create, and numbers that separate the operations of process groups."""
+"""What process groups need from the engine.
+
+Process sets that only their members create, numbers that separate the operations of groups, c10d's reductions, and
+point-to-point messages.
+"""
 
 import hashlib
 import itertools
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
+import torch
+from torch.distributed import ReduceOp
+
+from horovod._core import KIND_BROADCAST
 from horovod.common.exceptions import HorovodInternalError
+from horovod.common.ops import Average, Max, Min, Product, Sum
 from horovod.common.process_sets import find, register_as
 from horovod.common.state import state
+from horovod.torch.distributed import engine
+from horovod.torch.distributed.engine import Flat
 from horovod.torch.distributed.work import watch
+from horovod.torch.ops.tensors import CODES
 
 FIRST, LAST = 6, 252
 """First and last frontend number of process groups. Lower numbers are defined in ``horovod.common.frontends``."""
@@ -131,3 +144,125 @@ def current() -> Members:
 def forget() -> None:
     """Drop the reference to the engine. Called after the process has left the job."""
     _current.clear()
+
+
+# Mapping of c10d's reductions to those of the engine, and local computation of the others.
+
+_ENGINE = {"SUM": Sum, "AVG": Average, "MIN": Min, "MAX": Max, "PRODUCT": Product, "PREMUL_SUM": Sum}
+_LOCAL: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "SUM": torch.add,
+    "AVG": torch.add,
+    "PREMUL_SUM": torch.add,
+    "MIN": torch.minimum,
+    "MAX": torch.maximum,
+    "PRODUCT": torch.mul,
+    "BAND": torch.bitwise_and,
+    "BOR": torch.bitwise_or,
+    "BXOR": torch.bitwise_xor,
+}
+_LINEAR = ("SUM", "AVG", "PREMUL_SUM")
+
+
+class Reduction(NamedTuple):
+    """A reduction for tensors of one dtype.
+
+    Attributes:
+        name: Name in c10d, such as "SUM".
+        code: The engine's code of the reduction, or None if ``fold`` computes it.
+        factor: Number or tensor by which the input is multiplied first. None for no factor.
+    """
+
+    name: str
+    code: int | None
+    factor: Any = None
+
+
+def reduction_of(op: Any, dtype: torch.dtype, scatters: bool = False) -> Reduction:
+    """Return the Reduction for an ``op`` of c10d and a dtype.
+
+    Args:
+        op: c10d's ReduceOp, or a member of its enumeration.
+        dtype: Dtype of the tensors.
+        scatters: True for a reduce_scatter, for which the engine supports only sums and averages.
+
+    Raises:
+        ValueError: If the reduction is unknown or not defined for the dtype.
+    """
+    kind = getattr(op, "op", op)
+    name = getattr(kind, "name", str(kind))
+    if name not in _LOCAL:
+        raise ValueError(f"ReduceOp must be one of {', '.join(_LOCAL)}, got {name}")
+    what = str(dtype).removeprefix("torch.")
+    integral = not (dtype.is_floating_point or dtype.is_complex)
+    if dtype.is_complex and name not in _LINEAR:
+        raise ValueError(f"ReduceOp must be SUM, AVG or PREMUL_SUM for {what} tensors, got {name}")
+    if integral and name in ("AVG", "PREMUL_SUM"):
+        raise ValueError(f"ReduceOp {name} needs floating-point or complex tensors, got {what}; use SUM and divide")
+    if name.startswith("B") and not integral:
+        raise ValueError(f"ReduceOp {name} needs integer or bool tensors, got {what}")
+    if not dtype.is_complex and dtype not in CODES:
+        raise ValueError(f"reductions accept {', '.join(str(one)[6:] for one in CODES)} and complex, got {what}")
+    factor = op.__getstate__()[1] if name == "PREMUL_SUM" and isinstance(op, ReduceOp) else None
+    if name == "PREMUL_SUM" and factor is None:
+        raise ValueError("ReduceOp PREMUL_SUM must have a factor, got none")
+    by_engine = name in _ENGINE and not (scatters and (name not in _LINEAR or dtype is torch.bool))
+    if scatters and dtype is torch.bool and name == "SUM":
+        return Reduction("BOR", None)
+    return Reduction(name, _ENGINE[name] if by_engine else None, factor)
+
+
+def fold(reduction: Reduction, parts: list[torch.Tensor]) -> torch.Tensor:
+    """Reduce the ranks' parts in rank order, and return the result. 16-bit floats are accumulated in float32."""
+    combine, dtype = _LOCAL[reduction.name], parts[0].dtype
+    short = dtype in (torch.float16, torch.bfloat16)
+    total = parts[0].float() if short else parts[0].clone()
+    for part in parts[1:]:
+        total = combine(total, part.float() if short else part)
+    return total.to(dtype)
+
+
+# Point-to-point messages: broadcasts within a process set of two ranks, which is created on first use.
+
+
+class Message:
+    """Work of one message, with the methods ``wait`` and ``done`` of the engine's Work. Creating it never blocks."""
+
+    def __init__(self, pair: MemberSet, submitter: Callable[..., Any], values: Flat, root: int, name: str) -> None:
+        """Submit the message as soon as both ranks have requested the process set.
+
+        Args:
+            pair: Process set of the two ranks.
+            submitter: ``Engine.submit`` with the number of a frontend.
+            values: Tensor to send, or tensor that receives the message.
+            root: Rank of the sender in the job.
+            name: Name of the operation; equal on both ranks.
+        """
+        self._pair, self._submitter, self._values, self._root, self._name = pair, submitter, values, root, name
+        self._work: Any = None
+        self._error: Exception | None = None
+        pair.then(self._start)
+
+    def _start(self, number: int | None, error: Exception | None) -> None:
+        self._error = error
+        if number is None:
+            return
+        values = self._values
+        try:
+            self._work = engine.submit(
+                self._submitter, KIND_BROADCAST, values, values, number, root=self._root, name=self._name
+            )
+        except (ValueError, HorovodInternalError) as why:
+            self._error = why
+
+    def wait(self, timeout: float = -1.0) -> bool:
+        """Wait for the message; return False after the timeout."""
+        deadline = time.monotonic() + timeout
+        if not self._pair.wait(timeout):
+            return False
+        if self._error is not None:
+            raise self._error
+        return bool(self._work.wait(max(0.0, deadline - time.monotonic()) if timeout >= 0 else timeout))
+
+    def done(self) -> bool:
+        """Return True if the message has completed or failed."""
+        return self._pair.done() and (self._error is not None or self._work.done())

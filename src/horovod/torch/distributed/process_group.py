@@ -17,8 +17,7 @@ from horovod.common.exceptions import HorovodInternalError
 from horovod.common.state import state
 from horovod.torch.distributed import engine, members
 from horovod.torch.distributed.engine import Flat, submit
-from horovod.torch.distributed.point_to_point import Message
-from horovod.torch.distributed.reductions import Reduction, fold, reduction_of
+from horovod.torch.distributed.members import Message, Reduction, fold, reduction_of
 from horovod.torch.distributed.work import HorovodWork
 from horovod.torch.ops.tensors import output_of
 
