@@ -25,7 +25,7 @@ import horovod.torch as hvd
 from horovod import _core
 from horovod.common.state import state
 from horovod.torch import monitoring
-from horovod.torch.submissions import Norms
+from horovod.torch.reducer.submissions import Norms
 
 MIB = 1 << 20
 SETTLE, STEPS = 100, 400  # numbers of steps until the schedule runs, and of measured steps

@@ -3,7 +3,7 @@
 import pytest
 
 from horovod.common.exceptions import HorovodInternalError, RanksDisagreeError
-from horovod.torch.agreement import MAX_BYTE, check_readiness, decode_readiness, encode_readiness, flags_of
+from horovod.torch.reducer.agreement import MAX_BYTE, check_readiness, decode_readiness, encode_readiness, flags_of
 
 
 def encode(me, flags=(1, 0), wishes=(0, 0), ranks=3, **status):

@@ -5,9 +5,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from horovod.torch.agreement import ALIGNMENT, Gradient, offsets, plan
-from horovod.torch.buckets import Slot
-from horovod.torch.rounds import Bucketing, _Proposal
+from horovod.torch.reducer.agreement import ALIGNMENT, Gradient, offsets, plan
+from horovod.torch.reducer.buckets import Slot
+from horovod.torch.reducer.rounds import Bucketing, _Proposal
 
 
 def floats(*counts):
@@ -61,6 +61,6 @@ def test_no_bucket_is_made_while_a_rank_takes_no_part(monkeypatch, present, made
     bucketing = Bucketing(1 << 20, SimpleNamespace(ranks=(0, 1, 2)))
     candidates = [(slot, slot.shape) for slot in slots]
     bucketing._proposal = _Proposal(None, message, len(slots), candidates, [], None)
-    monkeypatch.setattr("horovod.torch.rounds.handles.wait", lambda *_: None)
-    monkeypatch.setattr("horovod.torch.rounds.Bucket", lambda name, members, *_: (name, members))
+    monkeypatch.setattr("horovod.torch.reducer.rounds.handles.wait", lambda *_: None)
+    monkeypatch.setattr("horovod.torch.reducer.rounds.Bucket", lambda name, members, *_: (name, members))
     assert bucketing.buckets == [("gradients.bucket.layer.1", slots[::-1])][:made]

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import horovod.torch as hvd
-from horovod.torch.buckets import Bucket, Slot
 from horovod.torch.ops import tensors
+from horovod.torch.reducer.buckets import Bucket, Slot
 
 
 def left(net):

@@ -8,7 +8,8 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 import horovod.torch as hvd
-from horovod.torch import monitoring, submissions
+from horovod.torch import monitoring
+from horovod.torch.reducer import submissions
 
 SIZE, ROWS, SPREAD = 60, 4, 0.5
 TRUE = SIZE * SPREAD**2 / ROWS  # the mean of the rows has a squared norm of 1

@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 
-from horovod.torch.parameter_names import Members
+from horovod.torch.reducer.parameter_names import Members
 
 SHAPES = [(3,), (1,), (1, 1), (), (0,), (2, 3), (4,)]
 

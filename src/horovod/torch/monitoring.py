@@ -33,9 +33,9 @@ from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.steps import marks
 from horovod.common.training import check_launch, training
 from horovod.common.weights import current
-from horovod.torch import agreement
 from horovod.torch.ops import control
 from horovod.torch.ops.tensors import plain
+from horovod.torch.reducer import agreement
 from horovod.torch.sync_batch_norm import SyncBatchNorm
 
 strategies: "weakref.WeakSet[Any]" = weakref.WeakSet()

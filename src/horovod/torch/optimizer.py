@@ -24,15 +24,16 @@ from horovod.common.ops import Adasum, Average, Sum, check_op
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.steps import marks
 from horovod.common.weights import check_weight, check_weighted_op, current
-from horovod.torch import coverage, monitoring
-from horovod.torch.adasum import DeltaReducer, check_set
+from horovod.torch import monitoring
 from horovod.torch.compression import Compression
-from horovod.torch.coverage import Begun, named
-from horovod.torch.gradients import GradientReducer
 from horovod.torch.monitoring import check_after_step
 from horovod.torch.ops.allreduce import allreduce_
 from horovod.torch.ops.tensors import set_id
-from horovod.torch.parameter_names import (
+from horovod.torch.reducer import coverage
+from horovod.torch.reducer.adasum import DeltaReducer, check_set
+from horovod.torch.reducer.coverage import Begun, named
+from horovod.torch.reducer.gradients import GradientReducer
+from horovod.torch.reducer.parameter_names import (
     Members,
     check_compression,
     check_dtypes,
@@ -40,8 +41,8 @@ from horovod.torch.parameter_names import (
     name_parameters,
     unique_on_the_wire,
 )
-from horovod.torch.rounds import EVERYTHING
-from horovod.torch.submissions import NoiseSampler, Options
+from horovod.torch.reducer.rounds import EVERYTHING
+from horovod.torch.reducer.submissions import NoiseSampler, Options
 
 
 def reducing(closure: Callable[[], Any], reducer: GradientReducer) -> Callable[[], Any]:

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from horovod.common.exceptions import HorovodInternalError
-from horovod.torch.gradients import GradientReducer
-from horovod.torch.rounds import fill, kind_of
+from horovod.torch.reducer.gradients import GradientReducer
+from horovod.torch.reducer.rounds import fill, kind_of
 
 # Detection of programs that count each optimizer step right after taking it.
 #
@@ -71,7 +71,7 @@ class StepByStep:
         return self._each and self._seen and self._after and counted != self._last[0]
 
 
-_REDUCTION = frozenset(("horovod.torch.gradients", "horovod.torch.backward"))
+_REDUCTION = frozenset(("horovod.torch.reducer.gradients", "horovod.torch.reducer.backward"))
 
 
 class Round:

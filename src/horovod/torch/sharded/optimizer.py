@@ -19,7 +19,7 @@ from horovod.torch.compression import Compression
 from horovod.torch.functions import allgather_object
 from horovod.torch.ops.alltoall import alltoall
 from horovod.torch.optimizer import override
-from horovod.torch.parameter_names import check_dtypes, name_parameters, unique_on_the_wire
+from horovod.torch.reducer.parameter_names import check_dtypes, name_parameters, unique_on_the_wire
 from horovod.torch.sharded.shards import Shards
 
 ELEMENTWISE = frozenset(

@@ -13,12 +13,12 @@ from horovod.common.frontends import TORCH as face
 from horovod.common.ops import Max, Sum
 from horovod.common.process_sets import ProcessSet
 from horovod.common.weights import refuse_weights
-from horovod.torch import backward
 from horovod.torch.ops import handles
 from horovod.torch.ops.allgather import allgather_async
 from horovod.torch.ops.allreduce import allreduce_, allreduce_async_
 from horovod.torch.ops.reducescatter import reducescatter_async
 from horovod.torch.ops.tensors import set_rank_and_size
+from horovod.torch.reducer import backward
 
 # Buckets of parameters, and the segments of parameters that each rank owns. No tensors, no communication.
 

@@ -24,12 +24,12 @@ from horovod.common.gradients import BucketSizes, bucket_tuning
 from horovod.common.ops import Sum
 from horovod.common.process_sets import ProcessSet
 from horovod.torch import monitoring
-from horovod.torch.agreement import Gradient, plan
-from horovod.torch.buckets import Bucket, Slot
 from horovod.torch.ops import devices, handles
 from horovod.torch.ops.allreduce import submit
 from horovod.torch.ops.tensors import CODES
-from horovod.torch.submissions import Group, Options, Submissions
+from horovod.torch.reducer.agreement import Gradient, plan
+from horovod.torch.reducer.buckets import Bucket, Slot
+from horovod.torch.reducer.submissions import Group, Options, Submissions
 
 DENSE = 1
 """Flag of a dense gradient that can share a bucket."""

@@ -26,9 +26,9 @@ from typing import Any
 
 import torch
 
-from horovod.torch.agreement import Gradient, offsets
 from horovod.torch.ops import devices
 from horovod.torch.ops.tensors import shared_buffer
+from horovod.torch.reducer.agreement import Gradient, offsets
 
 # Returns the number of references to a storage. PyTorch versions without this function cannot detect that the program
 # keeps views of a gradient across steps.

@@ -17,13 +17,13 @@ import torch
 from horovod.common.ops import Adasum, check_adasum_size
 from horovod.common.process_sets import ProcessSet
 from horovod.common.weights import check_weighted_op, current
-from horovod.torch.backward import Hooks
 from horovod.torch.monitoring import Progress
 from horovod.torch.ops import handles
 from horovod.torch.ops.allreduce import submit
 from horovod.torch.ops.tensors import plain
-from horovod.torch.parameter_names import Members
-from horovod.torch.submissions import Options
+from horovod.torch.reducer.backward import Hooks
+from horovod.torch.reducer.parameter_names import Members
+from horovod.torch.reducer.submissions import Options
 
 
 def check_set(process_set: ProcessSet) -> None:

@@ -43,15 +43,15 @@ import torch
 from horovod.common.exceptions import RanksDisagreeError
 from horovod.common.frontends import TORCH as face
 from horovod.common.ops import Average, Sum
-from horovod.torch import agreement, backward
-from horovod.torch.backward import Hooks, Notes
-from horovod.torch.buckets import Bucket, Slot
-from horovod.torch.coverage import Coverage, naming
 from horovod.torch.monitoring import Progress, epochs
 from horovod.torch.ops import handles
-from horovod.torch.parameter_names import Members
-from horovod.torch.rounds import Bucketing, Contribution, add_accumulated, set_accumulated_aside
-from horovod.torch.submissions import Group, Options, Submissions
+from horovod.torch.reducer import agreement, backward
+from horovod.torch.reducer.backward import Hooks, Notes
+from horovod.torch.reducer.buckets import Bucket, Slot
+from horovod.torch.reducer.coverage import Coverage, naming
+from horovod.torch.reducer.parameter_names import Members
+from horovod.torch.reducer.rounds import Bucketing, Contribution, add_accumulated, set_accumulated_aside
+from horovod.torch.reducer.submissions import Group, Options, Submissions
 
 
 class GradientReducer(backward.PassState):

@@ -18,11 +18,11 @@ from typing import Any
 import torch
 
 from horovod.common.exceptions import RanksDisagreeError
-from horovod.torch.buckets import Slot
 from horovod.torch.compression import Compression
 from horovod.torch.ops import handles
 from horovod.torch.ops.allreduce import allreduce_async_
-from horovod.torch.submissions import Options
+from horovod.torch.reducer.buckets import Slot
+from horovod.torch.reducer.submissions import Options
 
 _NAMED = 5  # maximum number of gradients named in a message
 

@@ -14,13 +14,13 @@ from horovod.common.ops import Average, Max
 from horovod.common.process_sets import ProcessSet
 from horovod.common.training import training
 from horovod.torch import monitoring
-from horovod.torch.buckets import Bucket, Slot, is_part
 from horovod.torch.compression import Compression
 from horovod.torch.ops import handles, repeats, tracing
 from horovod.torch.ops.allgather import sparse_allreduce_async
 from horovod.torch.ops.allreduce import submit
 from horovod.torch.ops.repeats import Repeat
 from horovod.torch.ops.tensors import plain
+from horovod.torch.reducer.buckets import Bucket, Slot, is_part
 
 
 class Residuals:
