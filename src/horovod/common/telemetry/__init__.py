@@ -1,1 +1,1 @@
-"""Observation of a job while it runs, hangs or ends: messages between its ranks, and reports for the user."""
+"""Observation of a job's ranks: messages between them, and reports for the user when a job runs, hangs or ends."""

@@ -1,7 +1,7 @@
-"""Step statistics of a job: each rank reports to rank 0 about once a second, and rank 0 exports the figures.
+"""Step statistics of a job. Each rank reports to rank 0 about once a second, and rank 0 exports the figures.
 
-While no step ends, the thread sleeps; the engine's first step after a pause wakes it. The program is never delayed,
-except at the end for up to half a second, when rank 0 waits for the last reports.
+The thread that sends reports sleeps while no step ends, and wakes at the first step after a pause. It never delays the
+program, except at the end: rank 0 then waits up to half a second for the last reports.
 """
 
 import logging
@@ -23,17 +23,23 @@ if TYPE_CHECKING:
     from horovod._core import Engine
 
 LEAST_STEPS = 50
-"""Jobs with fewer steps end without a summary line."""
-_NAMES = 100  # Maximum number of values that a program can report.
-_NOTES = 32  # Messages per second that rank 0 gets; if there are more ranks, each sends less often.
-_SOME = 10  # Minimum number of steps for which a rank sends a last report.
-_LAG = 3  # Maximum difference in age of the ranks' reports, in intervals between reports.
-_PATIENCE = 0.5  # Seconds to wait at the end for the last messages.
-_SLICE = 0.005  # Seconds between checks whether a rank has left.
+"""Minimum number of steps for a summary line at the end of a job."""
+# Maximum number of values that a program can report.
+_NAMES = 100
+# Maximum number of messages per second to rank 0. In larger jobs, each rank sends less often.
+_NOTES = 32
+# Minimum number of steps for which a rank sends a last report.
+_SOME = 10
+# Maximum difference in age between the ranks' reports, in report intervals.
+_LAG = 3
+# Seconds that a rank waits at the end for the last reports.
+_PATIENCE = 0.5
+# Seconds between checks whether another rank has left.
+_SLICE = 0.005
 
 
 class Account:
-    """Step statistics of one job on one rank."""
+    """One rank's part of a job's step statistics. Rank 0 also combines the reports of all ranks."""
 
     def __init__(
         self,
@@ -49,18 +55,18 @@ class Account:
 
         Args:
             job: The job.
-            engine: Its engine.
+            engine: Engine of the job.
             bus: Message bus to the other ranks.
             settings: Settings of this process.
-            link: Returns the measured bandwidth of a link in bytes per second, or None; called once.
+            link: Function that returns the measured bandwidth of a link in bytes per second, or None. Called once.
             more: Exporters in addition to those that the settings enable.
-            noise_scale: Returns the gradient noise scale if rank 0 knows it, else None.
+            noise_scale: Function that returns the gradient noise scale if rank 0 knows it, else None.
         """
         self._job, self._engine, self._bus, self._settings, self._link_of = job, engine, bus, settings, link
         self._interval = max(1.0, job.size / _NOTES)
-        # The cross rank does not identify a host if hosts have different numbers of ranks.
+        # Number the hosts in order. The cross rank is ambiguous if hosts have different numbers of ranks.
         self._host = job.hosts.index(job.hosts[job.rank]) if job.hosts else job.cross_rank
-        self._lock = threading.RLock()  # protects the attributes below, except the events
+        self._lock = threading.RLock()  # protects all attributes below except the events
         self._own = Own()
         self._sample: list[Sampled] = []
         self._reported: dict[str, float] = {}
@@ -89,7 +95,7 @@ class Account:
         }
 
     def heard(self, kind: str, rank: int, what: dict[str, Any]) -> None:
-        """Handle a message about steps; called by ``Telemetry``."""
+        """Handle a message about steps that ``Telemetry`` has received."""
         handler = self._handlers.get(kind)
         if handler is not None:
             handler(rank, what)
@@ -113,7 +119,7 @@ class Account:
         self._go_on()
 
     def stats(self) -> dict[str, Any]:
-        """Return this rank's figures; see ``HorovodBasics.stats``."""
+        """Return this rank's step statistics; see ``HorovodBasics.stats``."""
         with self._lock:
             self._look()
             own = {
@@ -127,12 +133,12 @@ class Account:
             if self._together is not None:
                 news = self._news
                 self._hear(self._job.rank, self._note())
-                self._news = news  # keep the flag: the exporters have not got these figures yet
+                self._news = news  # keep the flag, because the exporters have not received these figures yet
                 own["job"] = self.job()
             return own
 
     def job(self) -> dict[str, Any]:
-        """Return the figures of all ranks, as in ``stats()["job"]``; rank 0 only."""
+        """Return rank 0's figures about all ranks, as in ``stats()["job"]``."""
         together = self._together
         assert together is not None
         with self._lock:
@@ -174,7 +180,7 @@ class Account:
             if self._together is not None:
                 self._link = self._link_of()
                 self._outlets = [*open_exporters(self._settings, self.job), *self._more]
-                if self._closed.is_set():  # the job ended while the exporters were being opened
+                if self._closed.is_set():  # the job ended while this thread was opening the exporters
                     self._leave_outlets()
             while not self._closed.is_set():
                 self._wake.wait()
@@ -182,11 +188,11 @@ class Account:
                 while not self._closed.wait(self._interval):
                     if not self._tell():
                         break
-        except Exception as error:  # an error in observation must not end the job
+        except Exception as error:  # an error in telemetry must not end the job
             logging.getLogger("horovod").warning("step accounting has ended: %s: %s", type(error).__name__, error)
 
     def _look(self) -> None:
-        """Add the engine's measurements since the last call."""
+        """Read the engine's measurements of the steps since the last call."""
         steps = list(map(Step._make, self._engine.take_steps()))
         if steps:
             self._sample += self._own.add(steps)
@@ -208,7 +214,7 @@ class Account:
         return note
 
     def _tell(self, last: bool = False) -> bool:
-        """Send new figures to rank 0, or on rank 0 to the exporters. Return False if there are none."""
+        """Send this rank's new figures to rank 0, or on rank 0 to the exporters. Return False if there are none."""
         with self._lock:
             self._look()
             if not (self._news or last):
@@ -224,11 +230,11 @@ class Account:
         return True
 
     def _asked(self) -> None:
-        """Send this rank's last report, which rank 0 has requested."""
+        """Send this rank's last report because rank 0 has requested it."""
         self._tell(last=True)
 
     def _hear(self, rank: int, note: dict[str, Any]) -> None:
-        """Handle a report from a rank; rank 0 only."""
+        """Handle a report that rank 0 has received from a rank."""
         together = self._together
         if together is None:
             return
@@ -237,8 +243,7 @@ class Account:
             together.add(rank, note["host"], note["made"], Sums(*note["sums"]), sample)
             self._data[rank] = note["data"]
             if note["host"] != self._host and any(step.blocked < 0 for step in sample):
-                # To find the last rank, times of different hosts must be compared, so measure the offset of this host's
-                # clock.
+                # Comparing times of different hosts requires the offset of this host's clock, so measure it.
                 self._bus.send("steps-ping", to=rank, asked=time.monotonic_ns())
             if "values" in note:
                 self._told_values[rank] = note["values"]
@@ -263,11 +268,10 @@ class Account:
 
     # ---- the end ---------------------------------------------------------------------------------------------------
     def close(self, failed: bool = False) -> None:
-        """Send this rank's last report, wait for the last reports of other ranks, and print the summary.
+        """Send this rank's last report, wait for those of other ranks, and print the summary.
 
         Args:
-            failed: True if an exception ends the process. No summary is printed then, so that the exception is the last
-                output.
+            failed: True if an exception ends the process. No summary is then printed after the exception.
         """
         self._tell(last=True)
         enough = self._own.made >= LEAST_STEPS
@@ -278,18 +282,18 @@ class Account:
                     self._bus.send("steps-last")
                 self._over = self._heard_in_time()
             if self._together is not None and not self._over:
-                self._bus.send("steps-heard")  # ranks must not wait for an answer to their last report
+                self._bus.send("steps-heard")  # release the ranks that wait for an answer to their last report
         self._closed.set()
         self._wake.set()
         if self._thread is not None:
             self._thread.join(_PATIENCE)
         self._leave_outlets()
-        self._handlers.clear()  # break the cycle: they reference this object, and it references the engine
+        self._handlers.clear()  # break a reference cycle that would keep the engine alive
         if self._together is not None and enough and not failed and self._settings.flag("HOROVOD_STATS_SUMMARY"):
             _print(f"[horovod] {self.job()['sentence']}")
 
     def _heard_in_time(self) -> bool:
-        """Wait for all last reports. Return False if some do not come in time or a rank has already left."""
+        """Wait for all last reports. Return False after a timeout, or if a rank has already left."""
         until = time.monotonic() + _PATIENCE
         while not self._heard.wait(_SLICE):
             if self._engine.ended() is not None or time.monotonic() > until:
@@ -303,7 +307,7 @@ class Account:
             outlet.close()
 
     def leave_in_child(self) -> None:
-        """Release files and ports in a forked child, because it would keep them locked and in use."""
+        """Release files and ports in a forked child, which would otherwise keep them in use."""
         for outlet in self._outlets:
             outlet.leave_in_child()
 

@@ -1,4 +1,4 @@
-"""Explanation of why a job waits, as one sentence and as a report, from collected facts."""
+"""Explanation of why a job is waiting, as one sentence and as a full report, derived from collected facts."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
@@ -15,11 +15,11 @@ _REMEDY = {
     "blocked": "",
 }
 _SHOWN = 6
-_SAME_WAIT = 2.0  # tolerance in seconds when comparing the start of two waits, because answers take time
+_SAME_WAIT = 2.0  # tolerance in seconds for the begin of a wait, because ranks answer with a delay
 
 
 def ranks_text(ranks: Sequence[int]) -> str:
-    """Return text for a list of ranks, such as "rank 3", "ranks 0 and 1" or "ranks 1-3, 5"."""
+    """Format a list of ranks, such as "rank 3", "ranks 0 and 1" or "ranks 1-3, 5"."""
     if len(ranks) == 1:
         return f"rank {ranks[0]}"
     if len(ranks) == 2:
@@ -29,7 +29,7 @@ def ranks_text(ranks: Sequence[int]) -> str:
 
 
 def operation_text(facts: Facts, one: Waiting) -> str:
-    """Return kind and name of an operation, such as "allreduce 'grad.0'", as ``described`` does."""
+    """Describe an operation by kind and name, such as "allreduce 'grad.0'"."""
     for rank in one.ready:
         entry = facts.ranks[rank].entry(one.name) if rank in facts.ranks else None
         if entry is not None:
@@ -41,7 +41,7 @@ def operation_text(facts: Facts, one: Waiting) -> str:
 
 
 class Guess(NamedTuple):
-    """Most likely reason why a job waits."""
+    """Most likely reason why a job is waiting."""
 
     knows: int
     """How informative the guess is.
@@ -53,7 +53,7 @@ class Guess(NamedTuple):
 
 
 def guess(facts: Facts) -> Guess:
-    """Return the most likely reason why the job waits."""
+    """Return the most likely reason why a job is waiting."""
     missing = _missing(facts)
     return (
         _not_running(facts, missing)
@@ -65,7 +65,7 @@ def guess(facts: Facts) -> Guess:
 
 
 def same_wait(before: Facts, now: Facts) -> bool:
-    """Return True if the operation that has waited longest in ``now`` was already waiting in ``before``."""
+    """Return True if the oldest waiting operation in ``now`` was already waiting in ``before``."""
     if not now.stalled:
         return False
     oldest = now.stalled[0]
@@ -77,10 +77,10 @@ def same_wait(before: Facts, now: Facts) -> bool:
 
 
 def _missing(facts: Facts) -> list[int]:
-    """Return the missing ranks.
+    """Return the ranks that operations are waiting for, most suspicious first.
 
-    Ranks for which the oldest operations wait come first. Ranks that are themselves waiting come last, because they are
-    not the cause: for example, a join waits for all ranks that continue, which may all wait for one of them.
+    Ranks that hold up the oldest operations come first. Ranks that are waiting themselves come last, because they are
+    not the cause. For example, a join waits for all ranks that continue, and all of these can be waiting for one rank.
     """
     found = dict.fromkeys(facts.suspects)
     for one in facts.stalled:
@@ -135,9 +135,9 @@ def _finished_early(facts: Facts) -> Guess | None:
 
 
 def _fewer(rank: Rank | None, other: Rank | None) -> tuple[int, int] | None:
-    """Return both ranks' numbers of batches, if the other rank has passed the end of this rank's shorter loader.
+    """Return both ranks' numbers of batches if ``rank`` has a shorter data loader and ``other`` has passed its length.
 
-    Loaders with the same length on both ranks, for example for validation, are ignored.
+    Loaders whose length is the same on both ranks, for example for validation, are ignored.
     """
     if rank is None or other is None:
         return None
@@ -206,9 +206,10 @@ def _in_backward(rank: Rank | None) -> bool:
 
 
 def _gone_on(ahead: Sequence[int], there: str, behind: Sequence[int], here: str) -> str:
-    """Return text for ranks that have probably left a loop or taken a branch, while others have not.
+    """Describe ranks that have probably left a loop or taken a branch that other ranks have not taken.
 
-    The ranks ahead have submitted the others' current operation before, but the others have never submitted theirs.
+    The ranks that are ahead have already submitted the operation for which the other ranks are waiting now. The other
+    ranks have never submitted the operation of the ranks that are ahead.
     """
     call, others = "calls" if len(ahead) == 1 else "call", "calls" if len(behind) == 1 else "call"
     have = "has" if len(ahead) == 1 else "have"
@@ -221,8 +222,8 @@ def _gone_on(ahead: Sequence[int], there: str, behind: Sequence[int], here: str)
 def _knows(facts: Facts, ranks: Iterable[int], name: str) -> bool:
     """Return True if one of the ranks has submitted the operation before.
 
-    This may miss an operation that was fused and recorded under the name of another. It is always False for unnamed
-    operations, which get a new number each time.
+    The result can be wrong for an operation that was fused and recorded under another operation's name. It is always
+    False for unnamed operations, because they get a new number each time.
     """
     return any(facts.ranks[rank].entry(name) is not None for rank in ranks if rank in facts.ranks)
 
@@ -235,7 +236,7 @@ def _at(facts: Facts, ranks: Sequence[int]) -> str:
 
 
 def _elsewhere(facts: Facts, missing: Sequence[int]) -> Guess | None:
-    """Return a guess that says where in the program the missing ranks are."""
+    """Return a guess that names the current position of the missing ranks in the program."""
     places: dict[str, list[int]] = {}
     waits = _who_waits(facts)
     missing = [rank for rank in missing if rank not in waits] or missing
@@ -254,11 +255,11 @@ def _elsewhere(facts: Facts, missing: Sequence[int]) -> Guess | None:
 
 
 def summary(facts: Facts, why: str, where: str) -> str:
-    """Return the summary for the terminal.
+    """Return the text that the terminal shows about a waiting job.
 
     Args:
         facts: Facts about the waiting job.
-        why: Sentence that says why the job waits.
+        why: Sentence that explains why the job is waiting.
         where: Path of the file with the full report.
     """
     lines = [f"why the job waits: {why}"]
@@ -285,8 +286,8 @@ def report(facts: Facts, why: str, when: str) -> str:
 
     Args:
         facts: Facts about the waiting job.
-        why: Sentence that says why the job waits.
-        when: Date and time.
+        why: Sentence that explains why the job is waiting.
+        when: Date and time of the report.
     """
     lines = [f"{when}: {why}.", ""]
     if facts.unnoticed:

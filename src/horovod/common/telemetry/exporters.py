@@ -1,6 +1,6 @@
 """Exporters of step figures on rank 0: a file, a port for Prometheus, OpenTelemetry, and scalars for TensorBoard.
 
-If an exporter cannot be opened or fails, it logs one warning, and training continues.
+If an exporter cannot be opened or fails later, it logs one warning, and training continues.
 """
 
 import contextlib
@@ -26,13 +26,13 @@ class Exporter(Protocol):
     """Interface of an exporter of step figures."""
 
     def write(self) -> None:
-        """Export new figures. Never raises."""
+        """Export the latest figures. Errors are not raised."""
 
     def close(self) -> None:
-        """Close the exporter when the job is over."""
+        """Close the exporter at the end of the job."""
 
     def leave_in_child(self) -> None:
-        """Close inherited files and ports; called in a forked child."""
+        """Close inherited files and ports in a forked child."""
 
 
 def open_exporters(settings: Settings, figures: Figures) -> list[Exporter]:
@@ -44,7 +44,7 @@ def open_exporters(settings: Settings, figures: Figures) -> list[Exporter]:
         made.append(LinesFile(path, figures, warn))
     port = settings.integer("HOROVOD_METRICS_PORT")
     if port:
-        from horovod.common.telemetry import metrics  # slow import, because it includes an HTTP server
+        from horovod.common.telemetry import metrics  # imported late because it loads an HTTP server
 
         server = metrics.serve(figures, settings.text("HOROVOD_METRICS_ADDRESS"), port, warn)
         if server is not None:
@@ -55,7 +55,7 @@ def open_exporters(settings: Settings, figures: Figures) -> list[Exporter]:
 
 
 def _telemetry_wanted() -> bool:
-    """Return True if the program uses OpenTelemetry, or if environment variables request its use."""
+    """Return True if the program uses OpenTelemetry or environment variables request it."""
     if "opentelemetry.metrics" in sys.modules:
         return True
     asked = any(name.startswith("OTEL_EXPORTER_OTLP") or name == "OTEL_METRICS_EXPORTER" for name in os.environ)
@@ -63,7 +63,7 @@ def _telemetry_wanted() -> bool:
 
 
 def plain(value: Any) -> Any:
-    """Replace numbers that JSON does not support, such as NaN, by None."""
+    """Replace numbers that JSON cannot represent, such as NaN, by None."""
     if isinstance(value, dict):
         return {name: plain(part) for name, part in value.items()}
     if isinstance(value, list):
@@ -76,9 +76,9 @@ def plain(value: Any) -> Any:
 class LinesFile:
     """Exporter to a file of JSON lines.
 
-    Each line contains all figures at one time, and that time as ``time`` (seconds since 1970). Lines are appended to an
-    existing regular file; symbolic links are not followed. If another job is writing to the same file, nothing is
-    written.
+    Each line contains all figures at one point in time, with the time as ``time`` in seconds since 1970. The exporter
+    appends to an existing regular file and does not follow symbolic links. It writes nothing if another job is writing
+    to the same file.
     """
 
     def __init__(self, path: str, figures: Figures, warn: Callable[[str], None]) -> None:
@@ -98,10 +98,11 @@ class LinesFile:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise
-        except OSError:  # this file system does not support locks
+        except OSError:  # ignore file systems without locks
             pass
         size = os.fstat(self._file).st_size
-        if size and os.pread(self._file, 1, size - 1) != b"\n":  # an earlier writer was killed in the middle of a line
+        # Start a new line if an earlier writer was killed in the middle of one.
+        if size and os.pread(self._file, 1, size - 1) != b"\n":
             os.write(self._file, b"\n")
 
     def _give_up(self, why: str, more: str = "more ") -> None:
@@ -118,7 +119,7 @@ class LinesFile:
         try:
             size = os.fstat(self._file).st_size
             written = os.write(self._file, data)
-            if written < len(data):  # the disk is full: remove the partial line
+            if written < len(data):  # the disk is full: remove the incomplete line
                 os.ftruncate(self._file, size)
                 raise OSError(28, "No space left on device")
         except OSError as error:
@@ -126,7 +127,8 @@ class LinesFile:
 
     def close(self) -> None:
         if self._file is not None:
-            with contextlib.suppress(OSError):  # unlock: forked children share the lock and may outlive this process
+            # Unlock explicitly, because forked children share the lock and can outlive this process.
+            with contextlib.suppress(OSError):
                 fcntl.flock(self._file, fcntl.LOCK_UN)
             self.leave_in_child()
 
@@ -144,13 +146,13 @@ _GAUGES = (
     ("horovod.efficiency", "efficiency", "1"),
     ("horovod.bandwidth", "bandwidth", "By/s"),
 )
-# Figures of the current job. The gauges that read them are created once per process.
+# Figures of the current job. OpenTelemetry's gauges are created once per process and read these figures.
 _current: list[Figures] = []
 _made = False
 
 
 class Gauges:
-    """Exporter whose figures are read on request."""
+    """Exporter that OpenTelemetry reads through gauges."""
 
     def __init__(self, figures: Figures) -> None:
         global _made
@@ -192,7 +194,7 @@ _SHOWN = {
 
 
 def scalars(stats: Mapping[str, Any]) -> dict[str, float]:
-    """Return the scalars in a result of ``hvd.stats()``; on rank 0, those of the last second if available."""
+    """Return the scalars in a result of ``hvd.stats()``. On rank 0, prefer those of the last second."""
     job = stats.get("job")
     figures = job["lately"] if job and job["lately"]["steps"] else stats
     found = {f"horovod/{shown}": 1e3 * figures[name] for name, shown in _SHOWN.items() if figures.get(name) is not None}

@@ -1,8 +1,8 @@
 """Facts about a waiting job: which ranks wait for which, what each rank is doing, and names of operations.
 
-A name on the wire is ``<kind>.<name>``, or ``<kind>.noname.<number>`` if the program has given none. The PyTorch
-frontend names its internal operations after the first gradient in them (``gradients.bucket.<name>``). Gradients without
-a name from the program are called ``allreduce.noname.<group>.<index>``.
+The engine names an operation ``<kind>.<name>``, or ``<kind>.noname.<number>`` if the program has not named it. The
+PyTorch frontend names its internal operations after the first gradient that they contain
+(``gradients.bucket.<name>``). Gradients that the program has not named are called ``allreduce.noname.<group>.<index>``.
 """
 
 import platform
@@ -31,7 +31,7 @@ _SYSTEM_CALLS = {
 _SWAPPING = 20.0
 """Pages per second read from disk, or swapped out, from which a partly swapped-out process counts as swapping."""
 _PAGE_KIB = 4
-_BUSY = 0.5  # fraction of a core from which the main thread counts as busy
+_BUSY = 0.5  # minimum fraction of a core for which the main thread counts as busy
 _STARTING = ("clone", "clone3", "vfork")
 _NAME = 87
 """Bytes of a name that flight recorders keep (core/trace/recorder.h)."""
@@ -50,7 +50,7 @@ class Waiting:
 
     @classmethod
     def read(cls, report: Mapping[str, Any]) -> "list[Waiting]":
-        """Return the waiting operations in a TOPIC_WAITING message of ``_core.Mailbox.take``, oldest first."""
+        """Read the waiting operations from a TOPIC_WAITING message of ``_core.Mailbox.take``, oldest first."""
         made = [
             cls(one["name"], one["set"], one["age"], tuple(one["ready"]), tuple(one["missing"]))
             for one in report["waiting"]
@@ -86,7 +86,7 @@ class Rank:
     """Last entries of its flight recorder."""
 
     def answer(self, told: Mapping[str, Any]) -> None:
-        """Store the facts that the rank's engine has sent (``Answerer``, core/trace/answer.h)."""
+        """Store the facts that the rank's engine has sent (see ``Answerer`` in core/trace/answer.h)."""
         self.answered = True
         self.forced = told["forced"]
         self.text = told["stacks"]
@@ -99,23 +99,23 @@ class Rank:
         self.before, self.state, self.recent = told["before"], told["state"], told["recent"]
 
     def seen(self, before: dict[str, Any] | None, state: dict[str, Any] | None) -> None:
-        """Store two states of the process, as found by a rank on its host; None if the process does not exist."""
+        """Store two states of the rank's process that another rank observed, or None if the process does not exist."""
         self.looked_at = True
         self.before, self.state = before, state
 
     @property
     def label(self) -> str:
-        """Name of the rank in messages, with its host and process id."""
+        """Label of the rank in messages, with its host and process id."""
         return f"rank {self.rank} (host {self.host}, pid {self.pid})" if self.host else f"rank {self.rank}"
 
     @property
     def place(self) -> str:
-        """Position of the rank's main thread in the user's program; empty if unknown."""
+        """Position of the rank's main thread in the user's program, or "" if unknown."""
         return stacks.place(self.main, self.own_source)
 
     @property
     def own_source(self) -> str:
-        """Text of the line of the user's program at that position; empty if unknown."""
+        """Source line at the main thread's position in the user's program, or "" if unknown."""
         own = self.main.own if self.main is not None else None
         if self.main is None or own is None:
             return ""
@@ -124,9 +124,9 @@ class Rank:
 
     @property
     def condition(self) -> tuple[str, str]:
-        """Condition of the process (one word) and its description.
+        """Condition of the rank's process: a keyword and a description.
 
-        The word is gone, silent, stopped, debugger, swapping, blocked, locked, busy or sleeping.
+        The keyword is gone, silent, stopped, debugger, swapping, blocked, locked, busy or sleeping.
         """
         if self.state is None:
             return ("gone", "there is no such process any more") if self.looked_at else ("silent", "it does not answer")
@@ -162,7 +162,7 @@ class Rank:
         return self.before["threads"][0]["state"] if self.before and self.before["threads"] else "?"
 
     def _rates(self, main: Mapping[str, Any]) -> tuple[float, int, float]:
-        """Return (seconds between both states, pages read from disk in that time, main thread's fraction of a core)."""
+        """Return (seconds between the two states, pages read from disk, fraction of a core used by the main thread)."""
         if self.before is None or self.state is None or not self.before["threads"]:
             return 0.0, 0, 0.0
         seconds = (self.state["at"] - self.before["at"]) * 1e-9
@@ -173,17 +173,17 @@ class Rank:
 
     @property
     def last_finished(self) -> dict[str, Any] | None:
-        """Flight recorder's entry of the last completed operation, or None."""
+        """Flight recorder entry of the last completed operation, or None."""
         return next((entry for entry in reversed(self.recent) if entry["what"] == "carried out"), None)
 
     def age(self, entry: Mapping[str, Any]) -> float:
-        """Return how many seconds ago the operation of this entry ended."""
+        """Return the seconds since the end of the operation that ``entry`` describes."""
         return max(0.0, (self.state["at"] - entry["end"]) * 1e-9) if self.state is not None else 0.0
 
     def entry(self, name: str) -> dict[str, Any] | None:
-        """Return the flight recorder's last entry about the operation (submitted or executed), or None."""
+        """Return the last flight recorder entry about the named operation (submitted or executed), or None."""
         kept = name.encode(errors="replace")[:_NAME].decode(errors="replace").rstrip("\ufffd")
-        rest = "\ufffd" if kept != name else ""  # remaining bytes of a truncated character
+        rest = "\ufffd" if kept != name else ""  # the beginning of a truncated multibyte character
         known = (one for one in reversed(self.recent) if one["what"] in ("announced", "carried out"))
         return next((one for one in known if one["name"].rstrip(rest) == kept), None)
 
@@ -197,10 +197,10 @@ def _what(thread: Mapping[str, Any]) -> str:
 
 @dataclass
 class Facts:
-    """All facts about a waiting job.
+    """All collected facts about a waiting job.
 
     Attributes:
-        ranks: Facts about each rank that was asked, by rank.
+        ranks: Facts about each rank that was asked, by rank number.
     """
 
     stalled: list[Waiting]
@@ -231,14 +231,14 @@ _ALONE = ("barrier", "join")
 
 
 def described(kind: str, name: str) -> str:
-    """Return the description of an operation for use in a sentence.
+    """Return a description of an operation that fits into a sentence.
 
     Args:
-        kind: Kind of the operation, for example "allreduce"; empty if unknown.
-        name: Name on the wire, possibly truncated.
+        kind: Kind of the operation, for example "allreduce". Empty if unknown.
+        name: Name that the engine uses, possibly truncated.
 
     Returns:
-        For example "allreduce 'loss'", "an unnamed allreduce", "the gradient bucket from 'fc.weight' on".
+        For example "allreduce 'loss'", "an unnamed allreduce" or "the gradient bucket from 'fc.weight' on".
     """
     for prefix, text in _OF_GRADIENTS.items():
         if name.startswith(prefix):
@@ -251,7 +251,7 @@ def described(kind: str, name: str) -> str:
 
 
 def short(name: str) -> str:
-    """Return the name in quotes and without its kind, or a description if the program has given no name."""
+    """Return an operation's name in quotes without its kind, or a description if the program has not named it."""
     if found := _UNNAMED_GRADIENT.fullmatch(name):
         return f"gradient {found[2]} of parameter group {found[1]} (no name)"
     if name.startswith(tuple(_OF_GRADIENTS)) or _UNNAMED.match(name):
@@ -260,7 +260,7 @@ def short(name: str) -> str:
 
 
 def _quoted(name: str) -> str:
-    """Return the name in quotes, with unprintable characters escaped."""
+    """Return the name in quotes, with escaped unprintable characters."""
     if not name.isprintable():
         name = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name)
     return f"'{name}'"

@@ -1,10 +1,11 @@
-"""Diagnosis of hangs: asks all ranks what they are doing, and writes why the job waits to a file and the terminal.
+"""Diagnosis of hangs: asks all ranks what they are doing and explains why the job is waiting.
 
-Rank 0 collects the facts. Each rank's engine answers, even if Python does not run there. If a rank does not answer,
-another rank on its host reports what the kernel knows about the process. ``explain`` turns the facts into text.
+Rank 0 collects the facts. The engine of each rank can answer even if Python does not run. If a rank does not answer,
+another rank on the same host reports what the kernel knows about its process. ``explain`` turns the facts into a
+report, which goes to a file, and a summary for the terminal.
 
-``horovodrun --explain`` asks a running job through ``ExplainListener``, an abstract Unix socket of rank 0's process.
-The listener sends a text to processes of the same user and of root, and closes the connection.
+``horovodrun --explain`` asks a running job through ``ExplainListener``, an abstract Unix socket in rank 0's process.
+The listener sends the report only to processes of the same user and of root, and closes the connection.
 """
 
 import contextlib
@@ -31,12 +32,12 @@ ANSWERS = 2.5
 """Seconds for the ranks to answer; half of that for inspecting those that do not."""
 _MOST_ASKED = 16
 _READY_ASKED = 4
-_BETWEEN_LOOKS = 0.2  # seconds
+_BETWEEN_LOOKS = 0.2  # seconds between the two observations of a process
 NAME = "hang.txt"
 
 
 class Hangs:
-    """This rank's part in the diagnosis of hangs."""
+    """Diagnosis of hangs on one rank. Rank 0 collects the answers of all ranks."""
 
     def __init__(
         self, bus: MessageBus, engine: "Engine", job: Job, witness: StackReporter, say: Callable[[str], None]
@@ -48,7 +49,7 @@ class Hangs:
             engine: Engine of the job.
             job: The job.
             witness: Stack reporter of this process.
-            say: Shows a warning to the user.
+            say: Function that shows a warning to the user.
         """
         from horovod import _core
 
@@ -61,8 +62,8 @@ class Hangs:
         self._looks: dict[int, list[dict[str, Any] | None]] = {}
         self._all: list[Waiting] | None = None
         self.last_guess = ""
-        """Last sentence that said why the job waits."""
-        # Most informative guess about the current wait, with its facts.
+        """Last sentence that explained why the job is waiting."""
+        # The most informative guess about the current wait, and the facts behind the guess.
         self._best: tuple[Facts, explain.Guess] | None = None
         self._unwritable = False
         self._heard_of_rank_0 = 0.0
@@ -70,7 +71,7 @@ class Hangs:
         bus.on("explaining", self._rank_0_is_there)
         bus.on_topic(_core.TOPIC_UNNOTICED, self._unnoticed)
         if job.rank == 0:
-            engine.set_report("")  # "" means that rank 0 will write a report
+            engine.set_report("")  # an empty text announces that rank 0 will write a report
             bus.on("seen", self._seen)
             bus.on("unnoticed", self._unnoticed_elsewhere)
             bus.on_waiting(self._waits)
@@ -79,9 +80,9 @@ class Hangs:
     # ---- every rank ------------------------------------------------------------------------------------------------
 
     def _look(self, _: int, what: dict[str, Any]) -> None:
-        """Inspect a process on this host whose rank does not answer.
+        """Observe a process on this host whose rank does not answer.
 
-        This runs in a thread, so that this rank can still answer.
+        A separate thread does the work, so that this rank can still answer questions.
         """
 
         def look() -> None:
@@ -93,7 +94,7 @@ class Hangs:
         self._heard_of_rank_0 = time.monotonic()
 
     def _unnoticed(self, _: int, body: bytes) -> None:
-        """React to an operation of this rank that waits without a stall report from rank 0."""
+        """Handle an operation of this rank that has been waiting without a stall report from rank 0."""
         told = json.loads(body)
         if self._job.rank == 0:
             self._start(None, told["silent"], told["text"])
@@ -150,7 +151,7 @@ class Hangs:
                 self._lock.notify_all()
 
     def _start(self, stalled: list[Waiting] | None, suspects: list[int], unnoticed: str) -> None:
-        """Explain the wait in a new thread, unless an explanation is in progress."""
+        """Explain the wait in a new thread unless an explanation is already in progress."""
         with self._lock:
             if self._busy:
                 return
@@ -166,7 +167,7 @@ class Hangs:
             repeated = why == self.last_guess
             self._say(f"why the job still waits: {why}" if repeated else explain.summary(facts, why, path))
             self.last_guess = why
-        except Exception as error:  # an error must neither end the job nor print a traceback
+        except Exception as error:  # an error in the diagnosis must neither end the job nor print a traceback
             logging.getLogger("horovod").debug("telemetry: %s: %s", type(error).__name__, error)
         finally:
             with self._lock:
@@ -174,10 +175,10 @@ class Hangs:
                 self._lock.notify_all()
 
     def asked(self) -> str:
-        """Return a report of the current state, even if no operation has stalled; rank 0 only. Takes up to 5 s.
+        """Return rank 0's report of the current state, even if no operation has stalled. Takes up to 5 s.
 
         Raises:
-            TimeoutError: If another report is in progress and does not finish in time.
+            TimeoutError: If an earlier report is still in progress after that time.
         """
         with self._lock:
             if not self._lock.wait_for(lambda: not self._busy, 2 * ANSWERS):
@@ -195,9 +196,9 @@ class Hangs:
                 self._lock.notify_all()
 
     def _why(self, facts: Facts) -> str:
-        """Return why the job waits, or an earlier guess about the same wait if that was more informative.
+        """Return why the job is waiting, or an earlier guess about the same wait if it was more informative.
 
-        Ranks may answer late or not at all this time, which must not discard what was known before.
+        Ranks can answer late or not at all. Such a round must not replace what is already known.
         """
         guess = explain.guess(facts)
         if self._best is not None and guess.knows < self._best[1].knows and explain.same_wait(self._best[0], facts):
@@ -206,7 +207,7 @@ class Hangs:
         return guess.text
 
     def _write(self, facts: Facts, why: str) -> str:
-        """Write the report and return its path; empty if it cannot be written."""
+        """Write the report to a file and return its path, or "" if it cannot be written."""
         if not self._engine.report_dir:
             return ""
         try:
@@ -242,7 +243,7 @@ class Hangs:
             if rank in ranks:
                 ranks[rank].answer(told)
         silent = [one for one in ranks.values() if not one.answered]
-        if unnoticed and not missing:  # a rank waits, but it is unknown for which ranks it waits
+        if unnoticed and not missing:  # this rank waits for silent ranks, but does not know for which
             suspects = [one.rank for one in silent]
         self._look_at_silent(number, silent, list(answers))
         return Facts(named, waiting, ranks, self._job.size, suspects=suspects, unnoticed=unnoticed, at=at)
@@ -255,7 +256,7 @@ class Hangs:
             return self._all or []
 
     def _look_at_silent(self, number: int, silent: list[Rank], there: list[int]) -> None:
-        """For each rank that has not answered, ask other ranks on its host about its process."""
+        """Ask other ranks on the same host about the process of each rank that has not answered."""
         asked = []
         for one in silent:
             if self._same_host(one.rank):
@@ -276,7 +277,7 @@ class Hangs:
 
 
 def look_at(pid: int) -> "list[dict[str, Any] | None]":
-    """Return two states of a process on this host, 0.2 s apart. A state is None if there is no such process."""
+    """Observe a process on this host twice, 0.2 s apart. An observation is None if there is no such process."""
     from horovod import _core
 
     states = []
@@ -291,12 +292,14 @@ def _now() -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S")
 
 
-_PATIENCE = 5.0  # Timeout in seconds for the peer to receive the text.
-_LEAVING = 2.0  # Seconds to wait for an answer in progress when the job ends.
+# Maximum seconds until the peer has received the text.
+_PATIENCE = 5.0
+# Seconds that the end of the job waits for an answer in progress.
+_LEAVING = 2.0
 
 
 class ExplainListener:
-    """Listener that serves one connection at a time, in a daemon thread."""
+    """Socket on which rank 0 answers ``horovodrun --explain``, one connection at a time, in a daemon thread."""
 
     def __init__(self, answer: Callable[[], str]) -> None:
         self._answer = answer
@@ -304,7 +307,7 @@ class ExplainListener:
         try:
             self._socket.bind(new_door())
             self._socket.listen(4)
-        except OSError:  # descriptors or memory have run out; the job works without this
+        except OSError:  # the process has no descriptors or memory left, but the job works without this socket
             self._socket.close()
             self._socket = None
             return
@@ -312,16 +315,16 @@ class ExplainListener:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop answering, and release references, in particular to the engine."""
+        """Stop answering, and release the references that would keep the engine alive."""
         if self._socket is not None:
             with contextlib.suppress(OSError):
-                self._socket.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts connections
+                self._socket.shutdown(socket.SHUT_RDWR)  # wake the thread that accepts connections
             self._thread.join(_LEAVING)
             self._socket.close()
             self._socket = None
 
     def leave_in_child(self) -> None:
-        """Close the socket in a forked child; the thread exists only in the parent."""
+        """Close the socket in a forked child, where its thread does not exist."""
         if self._socket is not None:
             self._socket.close()
 

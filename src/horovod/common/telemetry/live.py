@@ -1,4 +1,4 @@
-"""Sender of data for the live page: rank 0 sends it to the launcher once a second, if the page is enabled."""
+"""Source of the live page's data: rank 0 sends figures to the launcher once a second if the page is enabled."""
 
 import logging
 import os
@@ -14,43 +14,47 @@ from horovod.common.telemetry.message_bus import MessageBus
 if TYPE_CHECKING:
     from horovod.common.telemetry.account import Account
 
-INTERVAL = 1.0  # Seconds between messages.
-_AGE = 0.5  # Minimum seconds that an operation has waited to be shown.
-_ROOM = 32 << 10  # Maximum unread bytes in the pipe; the rest of its 64 KiB is for other reports.
-_PATIENCE = 0.5  # Seconds to wait for the thread to end.
+# Seconds between messages.
+INTERVAL = 1.0
+# Minimum time in seconds that an operation has waited before the page shows it.
+_AGE = 0.5
+# Maximum number of unread bytes in the pipe. The rest of its 64 KiB is reserved for other reports.
+_ROOM = 32 << 10
+# Seconds to wait for the thread to end.
+_PATIENCE = 0.5
 
 
 class Live:
-    """Sender with its own thread, because it also sends data before the first step and while no step ends."""
+    """Sender of the live page's data. Its own thread also sends before the first step and while no step ends."""
 
     def __init__(self, bus: MessageBus, account: "Callable[[], Account | None]", why: Callable[[], str]) -> None:
         """Start sending data to the launcher.
 
         Args:
             bus: Message bus to the other ranks.
-            account: Returns the job's step accounting, or None before the first step.
-            why: Returns the last sentence that explained why operations wait.
+            account: Function that returns the job's step statistics, or None before the first step.
+            why: Function that returns the last sentence that explained why operations are waiting.
         """
         self._bus, self._account, self._why = bus, account, why
         self._teller = ReportPipe(os.environ.get(PIPE, ""))
         self._at = time.monotonic()
         self._waiting: list[dict[str, Any]] = []
-        self._next = 0  # index of the first message about ranks that did not fit last time
+        self._next = 0  # index of the first per-rank message that did not fit into the pipe last time
         self._wake, self._closed = threading.Event(), threading.Event()
         bus.on_waiting(self._hear)
         self._thread = threading.Thread(target=self._run, name="hvd-live", daemon=True)
         self._thread.start()
 
     def write(self) -> None:
-        """Record that the step statistics have new figures."""
+        """Wake the sender because the step statistics have new figures."""
         self._at = time.monotonic()
         self._wake.set()
 
     def close(self) -> None:
-        """Do nothing, because the thread must run until ``finish``."""
+        """Do nothing, because the sender must run until ``finish``."""
 
     def finish(self) -> None:
-        """Send the final data after the job's end, and stop."""
+        """Stop the sender after the job's end and send the final figures."""
         self._closed.set()
         self._wake.set()
         self._thread.join(_PATIENCE)
@@ -58,11 +62,11 @@ class Live:
             self._waiting = []
             self._tell()
             self._teller.close()
-            # Break the cycle: these functions reference objects that reference this one and the engine.
+            # Break a reference cycle: both functions hold references to this object and the engine.
             self._account, self._why = lambda: None, str
 
     def leave_in_child(self) -> None:
-        """Close the pipe in a forked child, which does not have the thread."""
+        """Close the pipe in a forked child, where the sender's thread does not exist."""
         self._teller.close()
 
     def _hear(self, report: dict[str, Any]) -> None:
@@ -79,11 +83,11 @@ class Live:
     def _tell(self) -> None:
         try:
             self._send(self._messages())
-        except Exception as error:  # an error in observation must not end the job
+        except Exception as error:  # an error in telemetry must not end the job
             logging.getLogger("horovod").debug("live page: %s: %s", type(error).__name__, error)
 
     def _messages(self) -> list[bytes]:
-        """Return the messages to send now, most important first."""
+        """Return the messages to send, most important first."""
         waiting = self._waiting
         made = [live.encode(live.of_waits(waiting, self._why() if waiting else ""))]
         account = self._account()

@@ -1,9 +1,9 @@
-"""Message bus for observers of a job's ranks: messages have names, and a thread calls their handlers.
+"""Message bus between the observers of a job's ranks. Messages have names, and a thread calls their handlers.
 
-Rank 0 sends messages to one rank or to all ranks; the others send to rank 0. The engine transfers the messages together
-with its own (core/engine/observers.h). So they cost nothing when unused, arrive in order, and work under every
-launcher. The bus is meant for short, occasional messages. Handlers must return quickly, and no code may rely on the
-arrival of a message.
+Rank 0 sends messages to one rank or to all ranks. The other ranks send only to rank 0. The engine transfers the
+messages together with its own (core/engine/observers.h). An unused bus therefore costs nothing, messages arrive in
+order, and the bus works under every launcher. Use the bus for short, occasional messages. Handlers must return quickly,
+and no code can rely on the arrival of a message.
 """
 
 import json
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from horovod._core import Engine, Mailbox
 
 ALL_RANKS = -1
-_PATIENCE = 2.0  # seconds to wait for the thread to end, which may be in a handler
+_PATIENCE = 2.0  # seconds to wait for the thread, which can be busy in a handler
 
 Handler = Callable[[int, dict[str, Any]], None]
 """Called with the sending rank and the content."""
@@ -38,27 +38,27 @@ class MessageBus:
         self._thread: threading.Thread | None = None
 
     def on(self, kind: str, handler: Handler) -> None:
-        """Register the handler of messages with this name. There can be only one per name."""
+        """Register the only handler of the messages with this name."""
         assert kind not in self._handlers, kind
         self._handlers[kind] = handler
 
     def on_topic(self, topic: int, handler: Callable[[int, bytes], None]) -> None:
-        """Register the handler of engine messages with this topic (TOPIC_* of ``_core``).
+        """Register the only handler of the engine's messages on a topic (TOPIC_* of ``_core``).
 
-        The handler gets the rank and the body. There can be only one per topic.
+        The handler gets the sending rank and the message body.
         """
         assert topic not in self._topics, topic
         self._topics[topic] = handler
 
     @property
     def box(self) -> "Mailbox":
-        """Engine's mailbox with the received messages."""
+        """Mailbox in which the engine stores received messages."""
         return self._box
 
     def on_waiting(self, handler: Callable[[dict[str, Any]], None]) -> None:
-        """Register a handler that gets the list of waiting operations (``_core.Mailbox.take``); rank 0 only.
+        """Register a handler of the list of waiting operations (``_core.Mailbox.take``) on rank 0.
 
-        It is called at each stall warning and after ``ask_who_waits``.
+        The handler runs after each stall warning and after ``ask_who_waits``.
         """
         self._waiting.append(handler)
 
@@ -72,29 +72,28 @@ class MessageBus:
         Args:
             kind: Name of the message.
             to: Receiving rank, or ALL_RANKS, which includes rank 0 itself. Ranks other than 0 always send to rank 0.
-            **what: Content; must be serializable as JSON.
+            **what: Content of the message, which must be serializable as JSON.
 
         Returns:
-            True if it was sent; see ``Engine.leave_note``.
+            True if the message was accepted for sending; see ``Engine.leave_note``.
         """
         body = json.dumps([kind, what], separators=(",", ":")).encode()
         return self._engine.leave_note(to, self._topic, body)
 
     def ask_who_waits(self) -> None:
-        """Ask the engine to pass all waiting operations to the ``on_waiting`` handlers; rank 0 only."""
+        """Ask rank 0's engine to pass all waiting operations to the ``on_waiting`` handlers."""
         self._engine.ask_who_waits()
 
     def tell_own(self, kind: str, **what: Any) -> None:
-        """Deliver a message to this rank's own handler, which the thread of the bus calls."""
+        """Queue a message for this rank's own handler, which the bus's thread calls."""
         self._box.put(json.dumps([kind, what]).encode())
 
     def close(self) -> None:
-        """Stop handling messages; wait up to 2 s for a running handler."""
+        """Stop handling messages, and wait up to 2 s for a running handler."""
         self._box.close()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(_PATIENCE)
-        # Break the cycle, because handlers reference this object. Files in memory are then closed without garbage
-        # collection.
+        # Break the reference cycle between handlers and bus, so that in-memory files close without garbage collection.
         self._handlers, self._topics, self._waiting = {}, {}, []
 
     def _read(self) -> None:
@@ -106,7 +105,7 @@ class MessageBus:
                 continue
             try:
                 self._handle(*message)
-            except Exception as error:  # an error in observation must not end the job
+            except Exception as error:  # an error in telemetry must not end the job
                 logging.getLogger("horovod").debug("telemetry: %s: %s", type(error).__name__, error)
 
     def _handle(self, rank: int, topic: int, body: bytes) -> None:

@@ -1,4 +1,4 @@
-"""Step figures for Prometheus and other readers of OpenMetrics, served by the package prometheus_client."""
+"""HTTP endpoint of step figures for Prometheus and other OpenMetrics readers, based on prometheus_client."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -7,7 +7,7 @@ from horovod._bounded_server import BoundedServer, HttpRequest
 
 Figures = Callable[[], dict[str, Any]]
 """Returns the result of ``Account.job``."""
-_MOST = 16  # maximum number of connections; each needs a descriptor and a thread
+_MOST = 16  # maximum number of connections, each of which needs a descriptor and a thread
 _PARTS = {
     "data": "data_seconds",
     "compute": "compute_seconds",
@@ -18,7 +18,7 @@ _PARTS = {
 
 
 class _Server:
-    """Exporter whose figures are read on request."""
+    """Exporter that Prometheus reads over HTTP."""
 
     def __init__(self, server: BoundedServer) -> None:
         self._server = server
@@ -34,7 +34,7 @@ class _Server:
 
 
 def serve(figures: Figures, address: str, port: int, warn: Callable[[str], None]) -> _Server | None:
-    """Serve /metrics in a thread. If that fails, log a warning and return None."""
+    """Serve /metrics in a thread. If the server cannot start, log a warning and return None."""
     try:
         import prometheus_client
     except ImportError as error:
@@ -59,7 +59,7 @@ class _Collector:
         self._figures = figures
 
     def describe(self) -> list[Any]:
-        return []  # do not collect before the first scrape
+        return []  # no figures exist before the first scrape
 
     def collect(self) -> Iterator[Any]:
         return families(self._figures())

@@ -1,14 +1,14 @@
-"""Gradient noise scale, estimated from the norms of local and averaged gradients. Pure.
+"""Gradient noise scale, estimated from the norms of local and averaged gradients without side effects.
 
-S. McCandlish, J. Kaplan, D. Amodei, "An empirical model of large-batch training", 2018
-(https://arxiv.org/abs/1812.06162), appendix A.1: the noise scale is tr(C) / |G|^2, where G is the true gradient and C
-the covariance of the gradient of one example. Here one worker's batch takes the place of one example, so the result is
-the number of workers beyond which averaging more gradients of this batch size helps little.
+Definition: S. McCandlish, J. Kaplan, D. Amodei, "An empirical model of large-batch training", 2018
+(https://arxiv.org/abs/1812.06162), appendix A.1. The noise scale is tr(C) / |G|^2, where G is the true gradient and C
+the covariance of the gradient of one example. This module treats the batch of one worker as one example. The result is
+therefore the number of workers beyond which averaging more gradients of this batch size helps little.
 
-Averages over n ranks have the expected squared norm |G|^2 + tr(C) / n. So a step in which the mean squared norm of the
-ranks' own gradients is L, and that of their average is A, gives unbiased estimates of both terms:
-|G|^2 = (n A - L) / (n - 1) and tr(C) = (L - A) / (1 - 1 / n). Their ratio is biased, so both are averaged over many
-steps first.
+An average over n ranks has the expected squared norm |G|^2 + tr(C) / n. Let L be the mean squared norm of the ranks'
+own gradients in a step, and A the squared norm of their average. Then unbiased estimates of the two terms are |G|^2 =
+(n A - L) / (n - 1) and tr(C) = (L - A) / (1 - 1 / n). Their ratio is biased, so both terms are averaged over many steps
+before the division.
 """
 
 import math
@@ -17,22 +17,26 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import Any
 
-_SAMPLES = 200  # Number of latest samples that count, because the noise scale changes during training.
-_LEAST = 10  # Minimum number of samples of an estimate.
-_ERRORS = 2.0  # Standard errors on each side of the interval.
-_WIDE = 2.0  # Maximum ratio of a bound of the interval to the estimate.
+# Number of latest samples to use, because the noise scale changes during training.
+_SAMPLES = 200
+# Minimum number of samples for an estimate.
+_LEAST = 10
+# Half width of the confidence interval in standard errors.
+_ERRORS = 2.0
+# Maximum ratio of the interval's upper bound to the estimate. Wider estimates are not reported.
+_WIDE = 2.0
 
 
 class NoiseScale:
     """Estimate of the noise scale of one optimizer's gradients."""
 
     def __init__(self) -> None:
-        # Estimates of (|G|^2, tr(C)), one for each sample.
+        # Each sample is an estimate of (|G|^2, tr(C)) from one step.
         self._samples: deque[tuple[float, float]] = deque(maxlen=_SAMPLES)
         self._batch: int | None = None
 
     def add(self, local: Sequence[float], averaged: float, batch: int | None = None) -> None:
-        """Add the norms of one step. Norms that are not finite, as after an overflow, are ignored.
+        """Add the squared norms of one step. Ignore norms that are not finite, as after an overflow.
 
         Args:
             local: Squared norm of each rank's own gradient.
@@ -45,14 +49,14 @@ class NoiseScale:
             self._batch = batch
 
     def estimate(self) -> dict[str, Any] | None:
-        """Return the estimate with the keys of ``hvd.stats()["noise_scale"]``, or None if it is too uncertain.
+        """Return the values of ``hvd.stats()["noise_scale"]``, or None if the estimate is too uncertain.
 
-        The interval is that of the jackknife for the logarithm of the ratio.
+        A jackknife of the logarithm of the ratio gives the confidence interval.
         """
         samples = tuple(self._samples)
         count = len(samples)
         signal, noise = sum(s for s, _ in samples), sum(t for _, t in samples)
-        rest = [(signal - s, noise - t) for s, t in samples]  # the sums without each of the samples
+        rest = [(signal - s, noise - t) for s, t in samples]  # sums without one sample each, for the jackknife
         if count < _LEAST or min(map(min, rest)) <= 0:
             return None
         logs = [math.log(t / s) for s, t in rest]

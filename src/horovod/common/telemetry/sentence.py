@@ -3,20 +3,26 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-_OFTEN = 0.5  # A rank is named if it came last in at least this fraction of the steps.
-_LONG = 0.01  # Lateness below this fraction of a step is not reported.
-_SLOW = 0.1  # From this fraction of a step on, the speed of exposed communication is reported.
-_DATA = 0.1  # From this fraction of a step on, waiting for data is reported.
-_SHORT = 0.001  # Steps of fewer seconds are not judged, because of delays by the system.
-_MANY, _TINY = 20, 16384  # More operations per step, with fewer bytes each, are reported as too many.
+# Minimum fraction of the steps in which a rank came last for the summary to name it.
+_OFTEN = 0.5
+# Minimum lateness to report, as a fraction of a step.
+_LONG = 0.01
+# Minimum exposed communication, as a fraction of a step, for which the summary reports its speed.
+_SLOW = 0.1
+# Minimum time spent waiting for data to report, as a fraction of a step.
+_DATA = 0.1
+# Minimum step length in seconds for a judgement, because system delays dominate shorter steps.
+_SHORT = 0.001
+# Number of operations per step, and bytes per operation, that the summary reports as too many and too small.
+_MANY, _TINY = 20, 16384
 
 
 def sentence(job: Mapping[str, Any], lag: float = 0.0) -> str:
     """Return the summary of a job's steps as one line.
 
     Args:
-        job: Figures, as ``hvd.stats()["job"]``.
-        lag: Seconds by which the reports of ranks may differ in age.
+        job: Figures of the job, as in ``hvd.stats()["job"]``.
+        lag: Maximum difference in age between the ranks' reports, in seconds.
     """
     size, ranks = job["size"], job["ranks"]
     step = job.get("step_seconds")
@@ -39,16 +45,16 @@ def _exposed(job: Mapping[str, Any], step: float, size: int) -> str:
     if size == 1:
         return f"{milliseconds(step)} a step"
     if job["exposed_seconds"] is None:
-        # Inside a framework's graph, it is unknown how much communication overlapped computation.
+        # Inside a framework's graph, the overlap of communication and computation is unknown.
         return f"{milliseconds(job['collective_seconds'])} of each {milliseconds(step)} step were communication"
     return f"{milliseconds(job['exposed_seconds'])} of each {milliseconds(step)} step were exposed communication"
 
 
 def _speed(ranks: Sequence[Mapping[str, Any]], step: float) -> str:
-    """Return text about the bandwidth, if transfers blocked a rank longer than waiting for late ranks did.
+    """Describe the bandwidth if transfers blocked a rank longer than waiting for late ranks did.
 
-    Uses the rank with the lowest bandwidth: on a rank that only sends, a transfer seems to end once the kernel has
-    taken the data.
+    Use the rank with the lowest bandwidth. On a rank that only sends, a transfer seems to end as soon as the kernel has
+    copied the data, so its bandwidth looks too high.
     """
     moved = [rank for rank in ranks if rank["steps"] and rank["bandwidth"] and rank["exposed_seconds"] is not None]
     if not moved:
@@ -109,7 +115,7 @@ def _pauses(job: Mapping[str, Any], ranks: Sequence[Mapping[str, Any]]) -> list[
 
 
 def _noise(job: Mapping[str, Any], size: int) -> list[str]:
-    """Return advice on the number of workers, from the gradient noise scale."""
+    """Return advice on the number of workers, based on the gradient noise scale."""
     scale = job.get("noise_scale")
     if scale is None:
         return []
@@ -138,7 +144,7 @@ def _bytes(number: float) -> str:
 
 
 def _decimal(number: float) -> str:
-    """Format bytes in decimal units, as is usual for networks: "0.4 MB", "11 MB", "1.2 GB"."""
+    """Format a number of bytes in decimal units, as is usual for networks: "0.4 MB", "11 MB", "1.2 GB"."""
     for unit, name in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
         if number >= 0.1 * unit:
             value = number / unit

@@ -1,8 +1,8 @@
-"""Python stacks: how the engine gets those of this process, their parser, and the position in the user's program.
+"""Python stacks of this process: how the engine obtains them, their parser, and positions in the user's program.
 
-The engine can get the stacks even while Python does not run (core/trace/answer.h). For that, ``StackReporter``
-registers ``faulthandler`` as the handler of an otherwise unused signal. The signal is never sent: the engine calls the
-handler directly, from any thread, and the handler writes all stacks into memory.
+The engine can obtain the stacks even while Python does not run (core/trace/answer.h). ``StackReporter`` registers
+``faulthandler`` as the handler of an otherwise unused signal. No process sends this signal. Instead, the engine calls
+the handler directly, from any thread, and the handler writes all stacks into memory.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ _FRAME = re.compile(r'\s+File "(.*)", line (\d+|\?\?\?) in (.*)')
 
 @dataclass(frozen=True)
 class Frame:
-    """Frame of a thread's Python stack."""
+    """One frame of a thread's Python stack."""
 
     path: str
     line: int
@@ -40,18 +40,18 @@ class Frame:
 
     @property
     def library(self) -> str:
-        """Package to which the code belongs; empty for the user's code."""
+        """Package that contains the frame's code, or "" for the user's code."""
         if self.path.startswith("<") and self.path not in ("<stdin>", "<string>"):
             return "Python"
         return library_of(self.path)
 
     @property
     def measures(self) -> bool:
-        """True for this library's frame that measures the wait for data, between the user's line and its callee."""
+        """True for the frame of this library that wraps a data loader's ``__next__`` to measure the wait for data."""
         return self.function == "__next__" and self.path.endswith(f"{os.sep}torch{os.sep}monitoring.py")
 
     def __str__(self) -> str:
-        """Format file, line and function, such as "train.py:88 in main"."""
+        """Format the frame as file, line and function, such as "train.py:88 in main"."""
         function = "" if self.function.startswith("<") else f" in {self.function}"
         return f"{os.path.basename(self.path)}:{self.line}{function}"
 
@@ -71,12 +71,12 @@ class Thread:
 
     @property
     def own(self) -> int | None:
-        """Index of the innermost frame of the user's code; None if there is none."""
+        """Index of the innermost frame in the user's code, or None if there is none."""
         return next((index for index, frame in enumerate(self.frames) if not frame.library), None)
 
 
 def parse(text: str) -> list[Thread]:
-    """Parse the threads in the output of ``faulthandler``; other lines are ignored."""
+    """Parse the threads in the output of ``faulthandler``. Other lines are ignored."""
     threads: list[Thread] = []
     frames: list[Frame] = []
     for line in text.splitlines():
@@ -90,20 +90,20 @@ def parse(text: str) -> list[Thread]:
 
 
 def main_thread(threads: Sequence[Thread], ident: int | None) -> Thread | None:
-    """Return the thread ``ident``. If it is missing, return the oldest thread (listed last) that is not ours."""
+    """Return the thread with the id ``ident``, or else the oldest thread (listed last) that is not the library's."""
     found = [thread for thread in threads if thread.ident == ident] if ident is not None else []
     others = [thread for thread in threads if not thread.ours]
     return found[0] if found else others[-1] if others else None
 
 
 def place(thread: Thread | None, source: str = "") -> str:
-    """Return text that says where the thread is; empty if unknown.
+    """Describe the position of a thread, or return "" if it is unknown.
 
     For example "in DataLoader.__next__ at train.py:88 in main" or "at train.py:88 in main (`time.sleep(60)`)".
 
     Args:
         thread: The thread, or None.
-        source: Text of the user's line, if known.
+        source: Source line of the position in the user's program, if known.
     """
     if thread is None or not thread.frames:
         return ""
@@ -131,11 +131,11 @@ def _called(frame: Frame) -> str:
     return f"{stem}.{frame.function}"
 
 
-_MOMENT, _AT_ONCE = 0.3, 20_000  # time limit in seconds, and number of objects between checks of the time
+_MOMENT, _AT_ONCE = 0.3, 20_000  # time limit in seconds for a search, and number of objects between checks of the time
 
 
 class StackReporter:
-    """Reporter of this process's Python stacks to the engine."""
+    """Provider of this process's Python stacks for the engine."""
 
     def __init__(self, bus: MessageBus, engine: "Engine", rank: int) -> None:
         from horovod import _core
@@ -157,7 +157,7 @@ class StackReporter:
         self._theirs.close()
 
     def _give(self, _: int, body: bytes) -> None:
-        self.answerer.begun(int(body))  # send this first, because the rest may take long in a large process
+        self.answerer.begun(int(body))  # report the start first, because the rest can take long in a large process
         text = self._stacks()
         more = {"main": threading.main_thread().ident, "source": _source(text), "loaders": _loaders()}
         self.answerer.give(int(body), text, json.dumps(more))
@@ -175,10 +175,10 @@ def _memory(name: str) -> BinaryIO:
 
 
 def _unused_signal() -> int:
-    """Return a real-time signal that has no handler; 0 if there is none.
+    """Return a real-time signal that has no handler, or 0 if there is none.
 
-    This also reads /proc, because Python does not know handlers that other code has installed, such as
-    ``faulthandler``.
+    Besides Python's handlers, this checks /proc, because Python does not know about handlers that C code such as
+    ``faulthandler`` has installed.
     """
     taken = 0
     with contextlib.suppress(OSError), open("/proc/self/status", encoding="ascii", errors="replace") as lines:
@@ -192,7 +192,7 @@ def _unused_signal() -> int:
 
 
 def _source(text: str) -> dict[str, str]:
-    """Return the text of each thread's current line in the user's program, by "path:number"."""
+    """Return the source line of each thread's position in the user's program, by "path:number"."""
     lines = {}
     for thread in parse(text):
         own = thread.own
@@ -206,8 +206,8 @@ def _source(text: str) -> dict[str, str]:
 def _loaders() -> dict[str, list[Any]]:
     """Return the progress of PyTorch's data loaders.
 
-    "live" has [batches given so far, total batches] of each iterator; "lengths" has the total batches of each data
-    loader.
+    ``live`` contains [batches returned so far, total batches] of each iterator. ``lengths`` contains the total batches
+    of each data loader.
     """
     module = sys.modules.get("torch.utils.data.dataloader")
     if module is None:
@@ -216,7 +216,8 @@ def _loaders() -> dict[str, list[Any]]:
     wanted = iterators | loaders
     live, lengths = [], []
     for one in _among(gc.get_objects(), wanted):
-        with contextlib.suppress(Exception):  # partly constructed iterators and loaders without a length raise errors
+        # Skip partly constructed iterators and loaders without a length, which raise errors.
+        with contextlib.suppress(Exception):
             if type(one) in iterators:
                 live.append([one._num_yielded, len(one)])
             else:
@@ -225,7 +226,7 @@ def _loaders() -> dict[str, list[Any]]:
 
 
 def _among(objects: list[Any], wanted: set[Any]) -> list[Any]:
-    """Return the objects of the wanted classes that are found within 0.3 s.
+    """Return the objects of the given classes that a search of 0.3 s finds.
 
     The time is limited because the engine assumes after one second without an answer that Python does not run.
     """
@@ -239,7 +240,7 @@ def _among(objects: list[Any], wanted: set[Any]) -> list[Any]:
 
 
 def _kinds(base: Any) -> set[Any]:
-    """Return the class and all its direct and indirect subclasses."""
+    """Return a class and all its direct and indirect subclasses."""
     found = {base}
     for kind in base.__subclasses__():
         found |= _kinds(kind)

@@ -1,14 +1,14 @@
 """Figures about training steps, computed from the measurements of each rank.
 
-A rank sums up its own steps (``Own``) and reports to rank 0 from time to time. Rank 0 combines the reports
-(``Together``). A report contains sums since the start, not differences, so a lost message does no harm. It also
-contains a sample of at most ``SAMPLE`` single steps, from which rank 0 finds the rank that came last.
+Each rank sums up its own steps (``Own``) and reports to rank 0 from time to time. Rank 0 combines the reports
+(``Together``). A report contains sums since the start instead of differences, so a lost message does no harm. It also
+contains a sample of at most ``SAMPLE`` single steps. From the samples, rank 0 finds the rank that came last.
 
-**Which rank came last.** All ranks end a collective at the same time, so the latest rank waits least, and the others
-wait longer by its lateness. Differences between waiting times need no common clock. If waiting cannot be measured (in
-programs that run entirely inside their framework), the rank counts as last that submitted the last operation of the
-step latest. To compare times of different hosts, the offsets of their clocks are estimated, and differences below the
-error of the estimate are ignored.
+**Which rank came last.** All ranks end a collective at the same time. The latest rank therefore waits least, and the
+other ranks wait longer by its lateness. Comparing waiting times needs no common clock. Programs that run entirely
+inside their framework do not allow measuring the wait. For these, the latest rank is the one that was last to submit
+the final operation of a step. To compare times of different hosts, rank 0 estimates the offsets of their clocks and
+ignores differences below the error of the estimate.
 """
 
 import math
@@ -20,33 +20,38 @@ from typing import Any, NamedTuple
 SAMPLE = 32
 """Maximum number of single steps in a report."""
 WARM_UP = 3
-"""Number of first steps to ignore, which are unlike the others: memory is first touched, schedules are found."""
-# A step includes a pause if it takes this many times as long as usual, and at least this many ns.
+"""Number of first steps to ignore. They are slower because memory is allocated and schedules are computed."""
+# A step includes a pause if it takes `_PAUSE` times as long as usual and at least `_LEAST_PAUSE` ns.
 _PAUSE, _LEAST_PAUSE = 20, 500_000_000
-_REMEMBERED = 101  # Number of recent steps whose median counts as the usual length.
-_WAITING = 4096  # Maximum number of sampled steps that some ranks have not reported yet.
-# Approximate maximum number of stored reports about such steps, which some ranks may never report.
+# Number of recent steps whose median counts as the usual length.
+_REMEMBERED = 101
+# Maximum number of sampled steps for which reports of some ranks are missing.
+_WAITING = 4096
+# Approximate maximum number of stored reports about incomplete sampled steps. Some ranks might never report them.
 _TOLD = 1 << 16
-_LATELY = 200  # Number of compared steps to which "lately" refers.
-_BEYOND_CHANCE = 3  # Standard deviations beyond which a result is no longer chance.
-_LATE, _LEAST_LATE = 0.02, 50_000  # Minimum lateness to report, as a fraction of a step and in ns.
+# Number of compared steps that "lately" covers.
+_LATELY = 200
+# Standard deviations beyond which a result is significant.
+_BEYOND_CHANCE = 3
+# Minimum lateness to report, as a fraction of a step and in ns.
+_LATE, _LEAST_LATE = 0.02, 50_000
 
 
-# The module `statistics` is not used, because importing it would add half to the import time of this package.
+# The module `statistics` would increase the import time of this package by half.
 def median(values: Iterable[float]) -> float:
-    """Return the median of at least one value."""
+    """Return the median of a non-empty collection."""
     ordered = sorted(values)
     middle = len(ordered) // 2
     return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
 
 
 def average(values: Collection[float]) -> float:
-    """Return the mean of at least one value."""
+    """Return the mean of a non-empty collection."""
     return sum(values) / len(values)
 
 
 class Step(NamedTuple):
-    """Step as measured by the engine (``_core.Engine.take_steps``). Times are in ns."""
+    """One training step as the engine measured it (``_core.Engine.take_steps``). Times are in ns."""
 
     number: int
     end: int
@@ -65,7 +70,7 @@ class Step(NamedTuple):
 
 @dataclass
 class Sums:
-    """Sums over the steps of one rank, without pauses and the first steps. Times are in ns."""
+    """Sums over the steps of one rank, excluding pauses and the first steps. Times are in ns."""
 
     steps: int = 0
     time: int = 0
@@ -89,11 +94,11 @@ class Sums:
                 setattr(self, name, getattr(self, name) + sum(column))
 
     def since(self, before: "Sums") -> "Sums":
-        """Return the difference between these sums and earlier ones."""
+        """Return the increase of the sums since ``before``."""
         return Sums(*(now - then for now, then in zip(self.values(), before.values(), strict=True)))
 
     def values(self) -> list[int]:
-        """Return the values of all fields, in their order."""
+        """Return the values of all fields, in the order of the fields."""
         return [getattr(self, name) for name in _FIELDS]
 
 
@@ -102,7 +107,7 @@ _SUMMED = set(_FIELDS) & set(Step._fields)
 
 
 class Sampled(NamedTuple):
-    """Single step in a report to rank 0. Times are in ns."""
+    """One step in the sample that a rank reports to rank 0. Times are in ns."""
 
     number: int
     time: int
@@ -113,10 +118,10 @@ class Sampled(NamedTuple):
 
 
 def stride(steps: int) -> int:
-    """Return the stride of the sample in a report about ``steps`` steps.
+    """Return the stride between sampled steps in a report about ``steps`` steps.
 
-    The sample has the steps whose numbers are multiples of the stride. It is a power of two, so that ranks whose
-    reports have different numbers of steps still sample common steps.
+    A report samples the steps whose numbers are multiples of the stride. The stride is a power of two, so ranks whose
+    reports cover different numbers of steps still sample common steps.
     """
     every = 1
     while steps > SAMPLE * every:
@@ -154,7 +159,7 @@ class Own:
 
 @dataclass
 class Clock:
-    """Clock of a host: its time minus ``offset`` is rank 0's time, with an error of at most ``error`` (all in ns)."""
+    """Offset of a host's clock: host time minus ``offset`` is rank 0's time, within ``error``. Both are in ns."""
 
     offset: int = 0
     error: int = 0
@@ -174,8 +179,8 @@ class Pings:
         """Add a round trip, and return the most precise estimate of the clock.
 
         Args:
-            asked: Time on rank 0, in ns, when the question was sent.
-            theirs: Time on the host, in ns, when it answered.
+            asked: Time on rank 0, in ns, when rank 0 sent the question.
+            theirs: Time on the host, in ns, when the host answered.
             answered: Time on rank 0, in ns, when the answer arrived.
         """
         self._clocks.append(Clock(theirs - (asked + answered) // 2, (answered - asked + 1) // 2))
@@ -185,15 +190,15 @@ class Pings:
 def came_last(
     steps: Mapping[int, Sampled], hosts: Mapping[int, int], clocks: Mapping[int, Clock]
 ) -> tuple[int, int] | None:
-    """Return the rank that came last in a step, and its lateness compared to the median of the others.
+    """Find the rank that came last in a step, and its lateness compared to the median of the other ranks.
 
     Args:
         steps: Reports of at least two ranks about the step, by rank.
         hosts: Host of each rank.
-        clocks: Clocks by host. Times of a host without a clock cannot be compared with those of others.
+        clocks: Clocks by host. Times of a host without a clock are not compared with those of other hosts.
 
     Returns:
-        (rank, lateness in ns); None if no rank was late or the last one cannot be determined.
+        (rank, lateness in ns), or None if no rank was late or the last rank cannot be determined.
     """
     least = max(_LATE * average([s.time for s in steps.values()]), _LEAST_LATE)
     if all(s.blocked >= 0 for s in steps.values()):
@@ -215,7 +220,7 @@ def came_last(
 
 @dataclass
 class Lateness:
-    """For each rank, the number of steps in which it came last, and its total lateness in ns."""
+    """Number of steps in which each rank came last, and its total lateness in ns."""
 
     size: int
     """Number of ranks of the job."""
@@ -232,7 +237,7 @@ class Lateness:
             self.by[rank] = self.by.get(rank, 0) + by
 
     def of(self, rank: int) -> dict[str, float]:
-        """Return the ``share`` of compared steps in which the rank came last, and its mean lateness in ``seconds``."""
+        """Return the ``share`` of compared steps in which ``rank`` came last, and its mean lateness in ``seconds``."""
         times = self.times.get(rank, 0)
         return {
             "share": times / self.compared if self.compared else 0.0,
@@ -240,9 +245,9 @@ class Lateness:
         }
 
     def worst(self) -> int | None:
-        """Return the rank that came last most often, or None if that could be chance.
+        """Return the rank that came last most often, or None if the result could be chance.
 
-        Chance means that in each late step, every rank is equally likely to be the last.
+        Chance means that in each late step, every rank is equally likely to come last.
         """
         rank = max(self.times, key=lambda rank: (self.times[rank], -rank), default=None)
         late = sum(self.times.values())
@@ -252,7 +257,7 @@ class Lateness:
 
 
 class Together:
-    """Combination of the reports of all ranks, on rank 0."""
+    """Combined reports of all ranks, kept on rank 0."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -266,11 +271,11 @@ class Together:
         self._waiting: OrderedDict[int, dict[int, Sampled]] = OrderedDict()
 
     def add(self, rank: int, host: int, made: int, sums: Sums, sample: Iterable[Sampled]) -> None:
-        """Add the report of a rank.
+        """Add the report of one rank.
 
         Args:
-            rank: Reporting rank.
-            host: Its host.
+            rank: Rank that sent the report.
+            host: Host of the rank.
             made: Number of steps that the rank has made.
             sums: Sums over the rank's steps.
             sample: Some of the steps since the rank's last report.
@@ -302,12 +307,12 @@ class Together:
 
 
 def figures(sums: Sums, link: float | None = None, data_known: bool = True) -> dict[str, Any]:
-    """Return means over a rank's steps. Times are in seconds; None if not measured.
+    """Return means over a rank's steps, in seconds. Unmeasured means are None.
 
     Args:
         sums: Sums over the steps.
         link: Measured bandwidth of a link in bytes per second.
-        data_known: True if waiting for data is measured.
+        data_known: True if the wait for data is measured.
     """
     if not sums.steps:
         return {"steps": 0, "pauses": sums.pauses, "paused_seconds": sums.paused * 1e-9}
@@ -340,7 +345,7 @@ _FIGURES = list(figures(Sums(steps=1, time=1)))
 
 
 def mean(ranks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the means over ranks of their ``figures``. A mean is None if a rank lacks the value."""
+    """Return the mean over ranks of each value in their ``figures``, or None where a rank lacks the value."""
     counted = [r for r in ranks if r["steps"]]
     if not counted:
         return {"steps": 0}

@@ -1,4 +1,4 @@
-"""Creation, access and shutdown of the observers of this process's job."""
+"""Creation, lookup and shutdown of all observers of this process's job."""
 
 import contextlib
 import functools
@@ -28,7 +28,7 @@ _ABOUT_STEPS = ("stepping", "steps", "steps-last", "steps-ping", "steps-pong", "
 
 
 class Telemetry:
-    """Observers of one job. They start after the engine has started, and close before it shuts down."""
+    """All observers of one job. They start after the engine has started, and close before it shuts down."""
 
     def __init__(
         self,
@@ -42,10 +42,10 @@ class Telemetry:
 
         Args:
             job: The job.
-            engine: Its engine.
+            engine: Engine of the job.
             settings: Settings of this process.
-            link: Returns the measured bandwidth of a link in bytes per second, or None.
-            handlers: Handlers of further messages on the bus, by name.
+            link: Function that returns the measured bandwidth of a link in bytes per second, or None.
+            handlers: Handlers of further messages on the bus, by message name.
         """
         self._engine = engine
         self.bus = MessageBus(engine, job.rank)
@@ -74,7 +74,7 @@ class Telemetry:
         self._tell(timeline.begin_nvtx_ranges(engine, settings))
 
     def dump(self, directory: "str | os.PathLike[str] | None") -> str:
-        """Write the flight recorder's entries to a file, and return its path.
+        """Write the flight recorder's entries to a file, and return the file's path.
 
         Raises:
             ValueError: If the recorder is off.
@@ -84,7 +84,7 @@ class Telemetry:
 
     @property
     def account(self) -> "Account":
-        """Step statistics. Created at the first step or query, because the import takes a few ms."""
+        """Step statistics, created at the first step or query because the import takes a few ms."""
         with self._making:
             return self._make_account()
 
@@ -101,22 +101,23 @@ class Telemetry:
         return Live(self.bus, lambda: self._account, lambda: self.hangs.last_guess)
 
     def _about_steps(self, kind: str, rank: int, what: dict[str, Any]) -> None:
-        with self._making:  # during `close`, do not create an account, which nothing would close
+        with self._making:  # while closing, do not create an account that nothing would close
             account = self._account if self._closing else self._make_account()
         if account is not None:
             account.heard(kind, rank, what)
 
     def close(self, failed: bool = False) -> None:
-        """Close all observers even if one raises, because a remaining thread would keep Python from exiting cleanly.
+        """Close all observers, even if one raises. A remaining thread would prevent a clean exit of Python.
 
         Args:
             failed: True if an exception ends this process.
         """
         with self._making:
             self._closing = True
-        with contextlib.ExitStack() as then:  # callbacks run in reverse order, last registered first
+        with contextlib.ExitStack() as then:  # callbacks run in reverse order of their registration
             then.callback(self.timelines.stop)
-            then.callback(self.witness.close)  # closed after the message bus, whose thread writes to these files
+            # Close after the message bus, whose thread writes to the reporter's files.
+            then.callback(self.witness.close)
             then.callback(self.bus.close)
             if self._live is not None:
                 then.callback(self._live.finish)
@@ -129,7 +130,7 @@ class Telemetry:
                 then.callback(self._door.close)
 
     def finish(self) -> None:
-        """Do the slow part of the shutdown; called after the engine's shutdown, when no rank waits for this one."""
+        """Do the slow part of the shutdown, after the engine's shutdown, when no rank waits for this one any more."""
         self._tell(self.timelines.merge())
 
     def _tell(self, trouble: str) -> None:
@@ -137,7 +138,7 @@ class Telemetry:
             self._warn(trouble)
 
     def leave_in_child(self) -> None:
-        """Release files and descriptors in a forked child, which does not have the observers' threads."""
+        """Release files and descriptors in a forked child, where the observers' threads do not exist."""
         if self._door is not None:
             self._door.leave_in_child()
         if self._live is not None:

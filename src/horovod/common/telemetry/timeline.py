@@ -25,12 +25,14 @@ if TYPE_CHECKING:
     from horovod._core import Engine
 
 DYNAMIC = "DYNAMIC"
-_PATIENCE = 1.0  # Seconds to wait for other ranks to complete their files.
-_MERGING = 300.0  # Maximum seconds for merging.
+# Seconds to wait for other ranks to complete their files.
+_PATIENCE = 1.0
+# Maximum seconds for merging the files.
+_MERGING = 300.0
 
 
 class Timelines:
-    """Timelines of one job, at most one of which is running. Thread-safe."""
+    """Timelines of one job. At most one of them runs at a time. Thread-safe."""
 
     def __init__(self, job: Job, engine: "_core.Engine", settings: Settings) -> None:
         self._job, self._engine, self._settings = job, engine, settings
@@ -39,7 +41,7 @@ class Timelines:
         self._asked = settings.text("HOROVOD_TIMELINE")
 
     def begin(self) -> str:
-        """Start the timeline that the environment requests. Return an error text, or "" if that succeeds."""
+        """Start the timeline that the environment requests. Return an error message, or "" on success."""
         if not self._asked or self._asked.upper() == DYNAMIC:
             return ""
         try:
@@ -71,18 +73,19 @@ class Timelines:
             )
 
     def stop(self) -> None:
-        """Stop the timeline, if one is running. Afterwards, the file contains all recorded events."""
+        """Stop the running timeline, if any. The file then contains all recorded events."""
         with self._lock:
             running, self._running = self._running, None
         if running is not None:
             self._engine.stop_timeline(running)
 
     def merge(self) -> str:
-        """Merge the timelines after the job's end, on rank 0 with ``HOROVOD_TIMELINE_MERGE``.
+        """Merge the ranks' timelines on rank 0 after the job's end, if ``HOROVOD_TIMELINE_MERGE`` is set.
 
-        Return an error text or "".
+        Merging runs in a separate process, because it can need much memory and can fail.
 
-        Merging runs in a separate process, because it may take much memory and may fail.
+        Returns:
+            An error message, or "" on success.
         """
         wanted = self._settings.flag("HOROVOD_TIMELINE_MERGE") and self._job.rank == 0
         if not wanted or not self._asked or self._asked.upper() == DYNAMIC or not os.path.exists(self._asked):
@@ -110,7 +113,7 @@ class Timelines:
 
 
 def _complete(path: str) -> bool:
-    """Return True if the file is complete. While it is being written, blanks follow the last bracket."""
+    """Return True if the timeline file is complete. An incomplete file has blanks after the last bracket."""
     try:
         with open(path, "rb") as file:
             file.seek(-2, os.SEEK_END)
@@ -119,11 +122,11 @@ def _complete(path: str) -> bool:
         return False
 
 
-_PROFILER = "NVTX_INJECTION64_PATH"  # set by a profiler to the library that NVTX loads
+_PROFILER = "NVTX_INJECTION64_PATH"  # environment variable that a profiler sets to the library that NVTX loads
 
 
 def begin_nvtx_ranges(engine: "Engine", settings: Settings, environ: Mapping[str, str] = os.environ) -> str:
-    """Mark ranges if a profiler is attached, unless HOROVOD_DISABLE_NVTX_RANGES is set. Return an error text or ""."""
+    """Mark ranges for an attached profiler unless HOROVOD_DISABLE_NVTX_RANGES is set. Return an error message or ""."""
     if not environ.get(_PROFILER) or settings.flag("HOROVOD_DISABLE_NVTX_RANGES"):
         return ""
     library = libraries.nvtx(environ)

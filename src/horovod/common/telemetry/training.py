@@ -1,4 +1,4 @@
-"""Comparison of the ranks' observations of training (``horovod.common.training``), with warnings of mistakes."""
+"""Comparison of what the ranks observe about training (``horovod.common.training``), with warnings of mistakes."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -13,9 +13,11 @@ from horovod.common.training import OFF, training
 if TYPE_CHECKING:
     from horovod._core import Engine
 
-_NAMED = 3  # Maximum number of parameters that a warning names.
-_OPEN = 64  # Maximum number of comparisons that wait for reports from ranks.
-# Tolerated relative difference between samples of a parameter, because hardware may round differently.
+# Maximum number of parameters that a warning names.
+_NAMED = 3
+# Maximum number of comparisons that are waiting for reports from ranks.
+_OPEN = 64
+# Tolerated relative difference between samples of a parameter, because hardware can round differently.
 _UNLIKE = 1e-5
 _OFF = f"({OFF} turns such checks off)"
 
@@ -63,7 +65,7 @@ def _step(notes: Notes) -> int:
 
 
 def _differences(notes: Notes) -> list[str]:
-    """Return text about each parameter that differs, in order, such as "'w' differs between rank 0 and ranks 2-3"."""
+    """Describe each parameter that differs, such as "'w' differs between rank 0 and ranks 2-3"."""
     (first, mine), *others = notes.items()
     found = []
     for name, values in mine["values"].items():
@@ -76,7 +78,8 @@ def _differences(notes: Notes) -> list[str]:
 def _alike(mine: Sequence[float], theirs: Sequence[float] | None) -> bool:
     if theirs is None or len(mine) != len(theirs):
         return False
-    if mine == theirs or any(x != x for x in (*mine, *theirs)):  # NaN is another problem, which this does not report
+    # NaN is a different problem, which this check does not report.
+    if mine == theirs or any(x != x for x in (*mine, *theirs)):
         return True
     length = max(sum(x * x for x in mine), sum(x * x for x in theirs))
     return sum((x - y) ** 2 for x, y in zip(mine, theirs, strict=True)) <= _UNLIKE**2 * length
@@ -124,7 +127,7 @@ _ABOUT: dict[str, Callable[[Notes], str]] = {
 
 
 class Comparison:
-    """Combination of the observations of several ranks."""
+    """Comparison of one observation across several ranks."""
 
     def __init__(self) -> None:
         self.noise: dict[str, NoiseScale] = {}
@@ -133,7 +136,7 @@ class Comparison:
         self._warned: set[str] = set()
 
     def add(self, rank: int, note: Mapping[str, Any]) -> str:
-        """Return a warning if ``note`` completes a comparison that shows a mistake, else ""."""
+        """Add a rank's report. Return a warning if the comparison is complete and shows a mistake, else ""."""
         about, ranks = note["about"], note["ranks"]
         key = (about, note["of"], note["step"], tuple(ranks))
         told = self._open.setdefault(key, {})
@@ -160,7 +163,7 @@ _SUBJECT = {"gradients": "samples", "batches": "samples"}
 
 
 class Checks:
-    """Checks of the training in one job, on one rank."""
+    """One rank's checks of the training in a job."""
 
     def __init__(
         self, job: Job, engine: "Engine", bus: MessageBus, settings: Settings, warn: Callable[[str], None]
@@ -174,7 +177,7 @@ class Checks:
             training.open(lambda note: self._say(bus, note), lambda: int(engine.stats()["bytes"]))
 
     def noise_scale(self) -> dict[str, Any] | None:
-        """Return the noise scale of the first optimizer, or None if it is unknown; rank 0 only."""
+        """Return rank 0's noise scale of the first optimizer, or None if it is unknown."""
         first = next(iter(self._comparison.noise.values()), None)
         return None if first is None else first.estimate()
 
@@ -190,7 +193,7 @@ class Checks:
             self._warn(f"{text} {_OFF}")
 
     def close(self) -> None:
-        """End the checks. Rank 0 warns if it has trained without averaging any gradients."""
+        """End the checks. Rank 0 warns if the job has trained without averaging any gradients."""
         ended = self._engine.ended()
         if self._on and self._rank == 0 and (ended is None or ended[0] == "left") and training.nothing_averaged():
             self._warn(
