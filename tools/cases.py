@@ -47,7 +47,10 @@ NO_OP = "import numpy, horovod.numpy as hvd\nhvd.init()\nhvd.allreduce(numpy.one
 
 @dataclass
 class Outcome:
-    """Outcome of one command: ``ok``, ``fails`` (its output says so), ``error`` (exit code) or ``timeout``."""
+    """Outcome of one command.
+
+    ``outcome`` is ``ok``, ``fails`` (the output says so), ``error`` (nonzero exit code) or ``timeout``.
+    """
 
     case: str
     command: str
@@ -58,14 +61,15 @@ class Outcome:
 
 
 def commands_of(path: Path) -> list[str]:
-    """Return the shell commands in a case's header, without duplicates."""
+    """Return the shell commands in the header of a case, without duplicates."""
     text = path.read_text(errors="replace")
     default = f"bash {path.name}" if path.suffix == ".sh" else f"{launcher_of(text)}python {path.name}"
     header = text.splitlines()[:HEADER_LINES]
     line = next((m[1] for line in header if (m := re.match(r"#?\s*Run\b[^:]*:\s*(.*)", line))), default)
     if path.name not in line:
         line = default
-    line = re.sub(r"\s{2,}\(.*\)$", "", line)  # strip a remark in parentheses after the command
+    # Remove a remark in parentheses after the command.
+    line = re.sub(r"\s{2,}\(.*\)$", "", line)
     while "[" in line:
         line, before = re.sub(r"\s*\[[^\[\]]*\]", "", line), line
         if line == before:
@@ -79,13 +83,16 @@ def commands_of(path: Path) -> list[str]:
 
 
 def launcher_of(text: str) -> str:
-    """Return the launcher for a Python case without a command; "" if it starts horovodrun or uses no rank."""
+    """Return the launcher command for a Python case without a command in its header.
+
+    The result is "" if the case starts horovodrun itself or uses no ranks.
+    """
     code = re.sub(r'\A\s*""".*?"""|^\s*#[^\n]*$', "", text, flags=re.S | re.M)
     return "" if "horovodrun" in code or not re.search(r"^\s*hvd\.init\(", code, re.M) else "horovodrun -np 2 "
 
 
 def prepare(folder: Path, scratch: Path) -> None:
-    """Copy the cases to ``scratch``, and replace their placeholders by this environment and ``scratch``."""
+    """Copy the cases to ``scratch``, and replace their placeholders."""
     shutil.copytree(folder, scratch / "cases")
     (scratch / "nop.py").write_text(NO_OP)
     for path in (scratch / "cases").rglob("*"):
@@ -98,7 +105,7 @@ def prepare(folder: Path, scratch: Path) -> None:
 
 
 def run(case: Path, name: str, command: str, scratch: Path, timeout: float) -> Outcome:
-    """Run one command in the case's folder, and end all processes that it started."""
+    """Run one command in the case's folder, and kill all processes that it has started."""
     empty = tempfile.mkdtemp(dir=scratch)
     paths = f"{sys.prefix}/bin{os.pathsep}{os.environ.get('PATH', '')}"
     environment = {**os.environ, "PATH": paths, "BIN": f"{sys.prefix}/bin", "H": f"{sys.prefix}/bin"}
@@ -125,7 +132,7 @@ def run(case: Path, name: str, command: str, scratch: Path, timeout: float) -> O
 
 
 def end_session(process: subprocess.Popen[bytes]) -> None:
-    """Kill the processes that a command left behind: its process group, then orphans that became our children."""
+    """Kill the process group of a command, and then its orphans, which are now children of this process."""
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except ProcessLookupError:
@@ -144,7 +151,7 @@ def children() -> list[int]:
 
 
 def judge(code: int | None, lines: list[str]) -> str:
-    """Classify a run by its exit code (None if killed after the time limit) and its lines of output."""
+    """Classify a run by its exit code and output. The exit code is None if the run was killed at the time limit."""
     if code is None:
         return "timeout"
     if any(re.search(r"\bFAILS\b", line) for line in lines):
@@ -153,13 +160,16 @@ def judge(code: int | None, lines: list[str]) -> str:
 
 
 def telling(lines: list[str], most: int = 12) -> list[str]:
-    """Return up to ``most`` lines: those with FAILS, else the last ones. Each is cut at 400 characters."""
+    """Return up to ``most`` lines with FAILS, or the last lines if there are none, cut at 400 characters."""
     chosen = [line for line in lines if re.search(r"\bFAILS\b", line)] or [line for line in lines if line.strip()]
     return [line[:400] for line in chosen[-most:]]
 
 
 def cases_in(folder: Path, only: str, given: dict[str, list[str]]) -> list[tuple[Path, list[str]]]:
-    """Return a folder's cases whose path contains ``only``. Their commands come from ``given`` or the header."""
+    """Return the cases of a folder whose path contains ``only``, with their commands.
+
+    The commands are those in ``given``, or else those in the case's header.
+    """
     files = [path for path in sorted(folder.rglob("*")) if path.suffix in (".py", ".sh")]
     imported = {(p.parent, m) for p in files for m in re.findall(r"^import (\w+)", p.read_text(errors="replace"), re.M)}
     return [
@@ -181,11 +191,13 @@ def main() -> int:
     if not arguments.folder.is_dir():
         parser.error(f"FOLDER must be a folder of cases, got {str(arguments.folder)!r}")
     given = tomllib.loads(arguments.commands.read_text()) if arguments.commands else {}
-    ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER: orphans of a case become children of this process
+    # With PR_SET_CHILD_SUBREAPER, orphaned processes of a case become children of this process.
+    ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
     outcomes = []
     with tempfile.TemporaryDirectory(prefix="cases-") as temporary:
         scratch = Path(temporary)
-        scratch.chmod(0o755)  # some cases switch to another user, who needs access
+        # Some cases switch to another user, who needs access.
+        scratch.chmod(0o755)
         prepare(arguments.folder, scratch)
         for path, commands in cases_in(scratch / "cases", arguments.only, given):
             for command in commands:

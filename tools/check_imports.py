@@ -2,9 +2,9 @@
 
     python tools/check_imports.py [folder of the package]
 
-Imports within functions and under TYPE_CHECKING count as well, because they also make modules depend on each other. An
-import of a name from a package counts as an import of the module with this name, if it exists, or else of the package.
-import-linter checks the layers.
+Imports within functions and under TYPE_CHECKING count too, because they also create dependencies. An import of a name
+from a package counts as an import of the module with this name, if it exists, or else of the package. import-linter
+checks the layers.
 """
 
 import ast
@@ -17,7 +17,7 @@ Graph = dict[str, set[str]]
 
 
 def modules_of(package: Path) -> dict[str, Path]:
-    """Return the files of a package's modules, by the module's full name."""
+    """Map the full name of each module of a package to its file."""
     found = {}
     for path in sorted(package.rglob("*.py")):
         parts = path.relative_to(package.parent).with_suffix("").parts
@@ -26,7 +26,7 @@ def modules_of(package: Path) -> dict[str, Path]:
 
 
 def graph_of(package: Path) -> Graph:
-    """Return the imports between the modules of a package."""
+    """Map each module of a package to the modules of the package that it imports."""
     files = modules_of(package)
     graph: Graph = {}
     for name, path in files.items():
@@ -50,7 +50,7 @@ def _imported(tree: ast.Module, module: str, is_package: bool) -> Iterator[str]:
 
 
 def _module_of(full: str, modules: set[str]) -> str | None:
-    """Return the module for ``a.b.c``: itself, or ``a.b`` if ``c`` is a name there; None in other packages."""
+    """Return the module that provides the name ``a.b.c``: itself or ``a.b``. None for other packages."""
     for name in (full, full.rpartition(".")[0]):
         if name in modules:
             return name
@@ -58,7 +58,7 @@ def _module_of(full: str, modules: set[str]) -> str | None:
 
 
 def circles(graph: Graph) -> list[list[str]]:
-    """Return the strongly connected components of two or more modules, largest first (Tarjan 1972)."""
+    """Return the import cycles, largest first: strongly connected components of two or more modules (Tarjan 1972)."""
     index: dict[str, int] = {}
     low: dict[str, int] = {}
     stack: list[str] = []

@@ -17,7 +17,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Rule:
-    """Wording to avoid, with what to write instead and how many places are still allowed."""
+    """Wording to avoid, its replacement, and the number of places that are still allowed."""
 
     pattern: re.Pattern[str]
     instead: str
@@ -65,7 +65,7 @@ def docstrings(tree: ast.AST) -> Iterator[tuple[int, str]]:
 
 
 def texts(root: Path) -> Iterator[tuple[Path, str, int, str]]:
-    """Yield (file, kind, line, text) of everything to check in the repository; kind is docstring or line."""
+    """Yield (file, kind, line, text) of all texts to check; kind is docstring or line."""
     for pattern, folders in FILES.items():
         for path in sorted(path for folder in folders for path in (root / folder).glob(pattern)):
             if path.name in OWN:
@@ -89,7 +89,7 @@ def found(root: Path) -> dict[str, list[str]]:
 
 
 def main(arguments: list[str]) -> int:
-    """Print the budgets that do not match, or with `--list` all places; return the exit code."""
+    """Print the rules whose count differs from the budget, or with `--list` all places; return the exit code."""
     roots = [word for word in arguments if word != "--list"]
     places = found(Path(roots[0]) if roots else Path(__file__).resolve().parents[1])
     if "--list" in arguments:

@@ -1,4 +1,4 @@
-"""Check that all Python interpreters are started without the current directory on their module path.
+"""Check that commands start Python without the current directory on the module path.
 
     python tools/check_starts.py [root of the repository]
 
@@ -24,7 +24,7 @@ _SAFE = "sys.path[:] = [p for p in sys.path if p]"
 
 
 def in_python(text: str) -> Iterator[int]:
-    """Yield the line number of each Python command that passes options directly to an interpreter."""
+    """Yield the line numbers of Python commands that pass options directly to an interpreter."""
     for node in ast.walk(ast.parse(text)):
         if not isinstance(node, ast.List | ast.Tuple):
             continue
@@ -35,7 +35,7 @@ def in_python(text: str) -> Iterator[int]:
 
 
 def in_text(text: str) -> Iterator[int]:
-    """Yield the line number of each unsafe start of an interpreter in a manifest or shell script."""
+    """Yield the line numbers of unsafe interpreter starts in a manifest or shell script."""
     lines = text.splitlines()
     for number, line in enumerate(lines, 1):
         following = "\n".join(lines[number - 1 : number + 3])
@@ -48,7 +48,7 @@ def in_text(text: str) -> Iterator[int]:
 
 
 def check(root: Path) -> list[str]:
-    """Return a message for each unsafe start."""
+    """Return a message for each unsafe interpreter start."""
     found = []
     for path in sorted((root / "src" / "horovod").rglob("*.py")):
         if path.relative_to(root) != _ALLOWED:
@@ -64,7 +64,7 @@ def check(root: Path) -> list[str]:
 
 
 def main(arguments: list[str]) -> int:
-    """Print the unsafe starts and return the exit code."""
+    """Print the unsafe interpreter starts and return the exit code."""
     found = check(Path(arguments[0]) if arguments else Path(__file__).resolve().parents[1])
     print(*found, sep="\n", end="\n" if found else "")
     return 1 if found else 0

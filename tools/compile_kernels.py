@@ -1,4 +1,4 @@
-"""Compile the device kernels to the committed PTX, with NVRTC 12.1.105 and without a GPU.
+"""Compile the CUDA kernels to the committed PTX, with NVRTC 12.1.105 and without a GPU.
 
     python tools/compile_kernels.py [--nvrtc FOLDER] [--output FILE]
 
@@ -22,11 +22,12 @@ COMMITTED = ROOT / "core/kernels/kernels.ptx"
 NVRTC = Path(sys.prefix) / "nvrtc"
 LIBRARIES = "nvidia/cuda_nvrtc/lib"
 VERSION = (12, 1)
-# The oldest architecture that later versions of NVRTC still support; drivers translate its PTX for all later GPUs.
+# Oldest architecture that later NVRTC versions still support. Drivers translate its PTX for all later GPUs.
 OPTIONS = [
     "--gpu-architecture=compute_70",
     "--std=c++17",
-    "--fmad=false",  # a fused multiply-add would differ from the CPU's result
+    # Disable fused multiply-add, because its results would differ from the CPU's.
+    "--fmad=false",
     "--ftz=false",
     "--prec-div=true",
     "--prec-sqrt=true",
@@ -36,15 +37,15 @@ OPTIONS = [
 
 
 class CompileError(Exception):
-    """Error if NVRTC is missing, has another version, or rejects the source; the message contains its log."""
+    """Error raised if NVRTC is missing, has another version, or rejects the source."""
 
 
 class Nvrtc:
-    """Wrapper of the NVRTC library in `folder`, the target of ``pip install --target``."""
+    """Wrapper of the NVRTC library in `folder`, where ``pip install --target`` has installed it."""
 
     def __init__(self, folder: Path) -> None:
         libraries = folder / LIBRARIES
-        # NVRTC loads its built-in functions by file name only, so load this library first.
+        # Load this library first: NVRTC loads its built-in functions by file name only.
         try:
             ctypes.CDLL(str(libraries / "libnvrtc-builtins.so.12.1"), mode=ctypes.RTLD_GLOBAL)
             self._library = ctypes.CDLL(str(libraries / "libnvrtc.so.12"))
@@ -71,7 +72,7 @@ class Nvrtc:
         return text.value.decode()
 
     def compile(self, source: str, name: str, options: Sequence[str]) -> str:
-        """Return the PTX for a CUDA C++ source."""
+        """Compile CUDA C++ source to PTX."""
         program = ctypes.c_void_p()
         self._call("nvrtcCreateProgram", ctypes.byref(program), source.encode(), name.encode(), 0, None, None)
         try:
@@ -86,7 +87,7 @@ class Nvrtc:
 
 
 def tidy(ptx: str) -> str:
-    """Remove unused constants that come from NVRTC's headers, and trailing whitespace."""
+    """Remove trailing whitespace, and unused constants from NVRTC's headers."""
     constant = re.compile(r"\.global \.align \d+ \.\w+ (?P<name>\w+)(\[\d+\])?( = .*)?;$")
     lines = [line.rstrip() for line in ptx.splitlines()]
     kept = []
@@ -99,7 +100,7 @@ def tidy(ptx: str) -> str:
 
 
 def compile_kernels(nvrtc: Path = NVRTC) -> str:
-    """Return the PTX of core/kernels/kernels.cu in the form in which it is committed."""
+    """Return the PTX of core/kernels/kernels.cu, exactly as it is committed."""
     return tidy(Nvrtc(nvrtc).compile(SOURCE.read_text(encoding="utf-8"), SOURCE.name, OPTIONS))
 
 

@@ -1,4 +1,4 @@
-"""Report briefly on a GPU and its driver, before longer checks run.
+"""Report the properties of a GPU and its driver in seconds, before longer checks run.
 
     python tools/gpu_probe.py [--driver libcuda.so.1] [--megabytes 256] [--json probe.json]
 
@@ -60,7 +60,7 @@ def part_device(path: str, megabytes: int) -> dict[str, Any]:
 
 
 def part_copies(path: str, megabytes: int) -> dict[str, Any]:
-    """Measure copy rates in GB/s, counting each byte once."""
+    """Measure copy rates in GB/s, where each copied byte counts once."""
     cuda = Cuda(path)
     size = megabytes << 20
     there, other = cuda.allocate(size), cuda.allocate(size)
@@ -99,7 +99,7 @@ def part_copies(path: str, megabytes: int) -> dict[str, Any]:
 
 
 def part_calls(path: str, megabytes: int) -> dict[str, Any]:
-    """Measure the host time of driver calls in microseconds. The first value is Python's own overhead."""
+    """Measure the host time of driver calls in microseconds, beginning with Python's own overhead."""
     cuda = Cuda(path)
     one, two, event, version = cuda.stream(), cuda.stream(), cuda.event(), ctypes.c_int()
     mode, popped = ctypes.c_int(2), ctypes.c_void_p()
@@ -138,7 +138,7 @@ def part_calls(path: str, megabytes: int) -> dict[str, Any]:
 
 
 class Handle(ctypes.Structure):
-    """IPC handle of 64 bytes, which C functions take by value."""
+    """CUDA IPC handle of 64 bytes, which C functions take by value."""
 
     _fields_ = [("bytes", ctypes.c_char * 64)]
 
@@ -152,7 +152,7 @@ def text_of(handle: Handle) -> str:
 
 
 class Peer:
-    """Second process of a measurement, which runs this program and exchanges lines of text with the first."""
+    """Second process of a measurement, which exchanges lines of text with the first process."""
 
     def __init__(self, part: str, path: str) -> None:
         words = [sys.executable, __file__, "--driver", path, "--part", part]
@@ -211,7 +211,10 @@ def part_memory_peer(path: str, megabytes: int) -> None:
 
 
 def part_events(path: str, megabytes: int) -> dict[str, Any]:
-    """Measure two processes in turns: each waits for the other's event, copies 4 KiB and records an event."""
+    """Measure two processes that take turns by waiting for each other's CUDA events.
+
+    In each turn, a process copies 4 KiB and records an event.
+    """
     cuda = Cuda(path)
     stream, mine, handle, theirs = cuda.stream(), cuda.event(2 | 4), Handle(), ctypes.c_void_p()
     here, there = cuda.allocate(4096), cuda.allocate(4096)
@@ -252,9 +255,9 @@ def part_events_peer(path: str, megabytes: int) -> None:
 
 
 def part_values(path: str, megabytes: int) -> dict[str, Any]:
-    """Measure two processes in turns, synchronized by values in shared memory without the host.
+    """Measure two processes that take turns by waiting for values in shared memory on the GPU.
 
-    It shows whether a stream that waits for a value lets another process use the GPU.
+    The measurement shows whether a stream that waits for a value lets another process use the GPU.
     """
     cuda = Cuda(path)
     stream, memory, handle = cuda.stream(), cuda.allocate(SHARED), Handle()
@@ -303,7 +306,8 @@ NEEDED = ("device", "copies, GB/s", "calls, us")
 def run_part(name: str, path: str, megabytes: int, seconds: float) -> Any:
     words = [sys.executable, __file__, "--driver", path, "--megabytes", str(megabytes), "--part", name]
     process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
-    killer = threading.Timer(seconds, lambda: os.killpg(process.pid, 9))  # also kills its peer
+    # The peer process ends too.
+    killer = threading.Timer(seconds, lambda: os.killpg(process.pid, 9))
     killer.start()
     out, complaints = process.communicate()
     late = not killer.is_alive() and process.returncode != 0

@@ -1,4 +1,4 @@
-"""Access to the CUDA driver with ctypes, for gpu_probe.py and nccl_probe.py."""
+"""CUDA driver API with ctypes, for gpu_probe.py and nccl_probe.py."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class CudaError(Exception):
 
 
 class Cuda:
-    """CUDA driver. The first GPU's primary context becomes current in the calling thread."""
+    """CUDA driver with the first GPU's primary context, which is current in the thread that creates it."""
 
     def __init__(self, path: str) -> None:
         self.library = ctypes.CDLL(path)
@@ -52,7 +52,7 @@ class Cuda:
         return event
 
     def wait(self, *streams: ctypes.c_void_p, seconds: float = 20.0) -> None:
-        """Wait until the streams are idle; raise CudaError after `seconds`."""
+        """Wait until the streams are idle, or raise CudaError after `seconds`."""
         deadline = time.monotonic() + seconds
         for stream in streams:
             event = self.event()
@@ -71,7 +71,7 @@ class Cuda:
 
 
 def microseconds(run: Callable[[], Any], times: int = 300) -> float:
-    """Return the median time of a single call in microseconds."""
+    """Return the median time of one call of a function in microseconds."""
     taken = []
     for _ in range(times):
         start = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Facts about a machine with a GPU that are available without CUDA, for gpu_probe.py."""
+"""Properties of a machine with a GPU that can be read without CUDA, for gpu_probe.py."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Check the real NCCL with two ranks on one GPU, which NCCL_HOSTID makes look like two hosts.
+"""Check NCCL with two ranks on one GPU; NCCL_HOSTID makes NCCL treat them as two hosts.
 
     python tools/nccl_probe.py [--driver libcuda.so.1] [--nccl PATH] [--json nccl.json]
 
-Checks sums, measures allreduces, and checks that a rank can abort after the other rank has died. Needs only Python,
-with tools/gpu_probe.py and its modules in the same folder. The processes share one GPU, so the measured times are those
-of processes that take turns. The exit code is 1 if a result is wrong or an operation hangs.
+The program checks sums, measures allreduces, and checks that a rank can abort after the other rank has died. It needs
+only Python, with tools/gpu_probe.py and its modules in the same folder. The ranks share one GPU and take turns, which
+the measured times include. The exit code is 1 if a result is wrong or an operation hangs.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Nccl:
 
 
 def rank(me: int, driver: str, path: str) -> None:
-    """Run one rank, which exchanges lines of text with the process that started it."""
+    """Run one rank, which exchanges lines of text with the parent process."""
     cuda, lib, found = Cuda(driver), Nccl(path), {}
     unique = Id()
     if me == 0:
@@ -93,15 +93,16 @@ def rank(me: int, driver: str, path: str) -> None:
         cuda.wait(stream)
         found[label] = round(1e6 * (time.perf_counter() - start) / times, 1)
     say("ready")
-    input()  # Wait here. Rank 1 is killed while it waits, and then rank 0 may continue.
+    input()  # Wait for the parent process. It kills rank 1 during this wait, and then lets rank 0 continue.
     if me == 0:
         found |= alone(cuda, lib, memory, stream)
         say(json.dumps(found))
-    os._exit(0)  # exit even if a library thread hangs
+    # Exit even if a thread of a library hangs.
+    os._exit(0)
 
 
 def alone(cuda: Cuda, lib: Nccl, memory: ctypes.c_uint64, stream: ctypes.c_void_p) -> dict[str, Any]:
-    """Start an allreduce without the other rank, abort the communicator, and return what happened."""
+    """Start an allreduce that the other rank does not join, abort it, and return the outcome."""
     found: dict[str, Any] = {}
     event = cuda.event()
     lib.allreduce(memory, 1024, stream)

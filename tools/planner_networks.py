@@ -1,4 +1,4 @@
-"""Fit the networks that ship with the planner to published tables, and show the error of each cell.
+"""Fit the planner's network models to published benchmark tables, and show the errors.
 
     python tools/planner_networks.py [--write]
 
@@ -49,7 +49,7 @@ RING = Settings(algorithm="ring")
 
 
 def points(single: tuple[float, ...], layout: Layout, measured: tuple[float, ...], fitted: bool) -> list[Point]:
-    """Return the points of one row of a table."""
+    """Return the points of one table row."""
     shapes = [profile.load(name).at(rate) for name, rate in zip(MODELS, single, strict=True)]
     return [
         Point(shape, layout, rate, not (fitted and name in FITTED))
@@ -58,7 +58,7 @@ def points(single: tuple[float, ...], layout: Layout, measured: tuple[float, ...
 
 
 def fitted_network(kind: str) -> Network:
-    """Return a network with constants that are fitted to a row of the 16-GPU table."""
+    """Return a network model whose constants are fitted to a row of the 16-GPU table."""
     base = Network(
         name=f"published-{kind}",
         source=f"fitted to ResNet-101 and VGG-16 ({TITLES[kind]}) in Horovod's published 16-GPU table (2017-09)",
@@ -71,7 +71,7 @@ def fitted_network(kind: str) -> Network:
 
 
 def efficiency_512(net: Network) -> list[list[str]]:
-    """Return table rows with the efficiencies on 512 GPUs."""
+    """Return table rows that compare the efficiencies on 512 GPUs."""
     rows = [["512 GPUs, 25 Gbit/s RDMA", "Published", "Predicted", "Difference"]]
     for name, single, published in zip(MODELS, SINGLE_16, EFFICIENCY_512, strict=True):
         shape = profile.load(name).at(single)
@@ -82,7 +82,7 @@ def efficiency_512(net: Network) -> list[list[str]]:
 
 
 def statements(nets: dict[str, Network]) -> list[list[str]]:
-    """Return table rows with the gains from RDMA and fusion on 128 GPUs (arXiv 1802.05799, sections 4 and 5)."""
+    """Return table rows that compare the gains from RDMA and fusion on 128 GPUs (arXiv 1802.05799)."""
     slow = msgspec.structs.replace(nets["tcp"], latency=300e-6)
     rows = [["128 GPUs, 25 Gbit/s", "TCP: efficiency", "RDMA gains", "Fusion gains (TCP)", "Fusion gains (300 us)"]]
     for name, single in zip(MODELS, SINGLE_16, strict=True):
@@ -95,7 +95,7 @@ def statements(nets: dict[str, Network]) -> list[list[str]]:
 
 
 def main(write: bool = False) -> None:
-    """Print all tables. With ``write``, also write the networks that ship with the planner."""
+    """Print all tables. With ``write``, also update the network models of the planner."""
     nets = {kind: fitted_network(kind) for kind in TABLE_16}
     for kind, net in nets.items():
         print(f"16 GPUs, 25 Gbit/s, {TITLES[kind]}:")

@@ -1,6 +1,7 @@
 """Generate the profiles that ship with the planner: ``python tools/planner_profiles.py [FOLDER]``.
 
-Inception V3, ResNet-50, ResNet-101 and VGG-16 with 1001 classes, as the classic TensorFlow benchmark built them. Layer
+The networks are Inception V3, ResNet-50, ResNet-101 and VGG-16 with 1001 classes, as in TensorFlow's tf_cnn_benchmarks.
+Layer
 sizes are from the papers: arXiv 1512.00567 (Inception V3; batch normalization has no scale), 1512.03385 (ResNet, with
 the stride of each stage in the first 1x1 convolution) and 1409.1556 (VGG-16, configuration D). FLOPs are two per
 multiplication. The throughput was measured on one Pascal GPU with batch 64 and synthetic ImageNet data. It is from the
@@ -19,7 +20,7 @@ TENSORFLOW = "one P100 in TensorFlow's published benchmarks (2017-05)"
 
 
 class Network:
-    """Builder of a convolutional network's layers, which tracks the image size from layer to layer."""
+    """Builder of a convolutional network's layers that tracks the image size."""
 
     def __init__(self, size: int, channels: int = 3, norm: tuple[str, ...] = ()) -> None:
         self.layers: list[Layer] = []
@@ -37,7 +38,7 @@ class Network:
         self.channels = filters
 
     def pool(self, kernel: int, stride: int, valid: bool = False) -> None:
-        """Reduce the image size, as pooling does."""
+        """Reduce the image size as a pooling layer does."""
         self.size = -(-(self.size - (kernel - 1 if valid else 0)) // stride)
 
     def dense(self, outputs: int) -> None:
@@ -47,7 +48,7 @@ class Network:
         self.size, self.channels = 1, outputs
 
     def branches(self, *branches: tuple[tuple[int, int | tuple[int, int], int], ...], passed: int = 0) -> None:
-        """Add an Inception module.
+        """Add an Inception module with parallel branches.
 
         Args:
             *branches: Convolutions of each branch, as (filters, kernel, stride). A negative number of filters means
@@ -67,7 +68,7 @@ class Network:
 
 
 def vgg16() -> Network:
-    """Return the network VGG-16, configuration D."""
+    """Return the layers of VGG-16, configuration D."""
     net = Network(224)
     for filters, convolutions in ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3)):
         for _ in range(convolutions):
@@ -79,7 +80,7 @@ def vgg16() -> Network:
 
 
 def resnet(blocks: tuple[int, ...]) -> Network:
-    """Return a ResNet with bottleneck blocks; ``blocks`` is their number in each stage."""
+    """Return the layers of a ResNet; ``blocks`` is the number of bottleneck blocks in each stage."""
     net = Network(224, norm=("gamma", "beta"))
     net.conv(64, 7, 2)
     net.pool(3, 2)
@@ -100,7 +101,7 @@ def resnet(blocks: tuple[int, ...]) -> Network:
 
 
 def inception3() -> Network:
-    """Return the network Inception V3 without the auxiliary classifier."""
+    """Return the layers of Inception V3 without the auxiliary classifier."""
     net = Network(299, norm=("beta",))
     net.conv(32, 3, 2, valid=True)
     net.conv(32, 3, valid=True)
@@ -151,7 +152,7 @@ NETWORKS = {
 
 
 def main(folder: Path = FOLDER) -> None:
-    """Write the profiles of all networks to the folder."""
+    """Write the profiles of all networks to a folder."""
     for name, (title, net, throughput, source) in NETWORKS.items():
         model = Model(title, net.layers, dataset=IMAGENET)
         save(profile_of_model(model, BATCH, throughput, source), folder / f"{name}.json")

@@ -39,7 +39,8 @@ def job(nodes: int, each: int, distribution: str, compute: str, *words: str) -> 
         raise ValueError(f"distribution is {distribution!r}, accepted are {' and '.join(kinds)}")
     variables = {"HOROVOD_RESUME": "1"}
     if distribution == "pytorch":
-        # Ranks authenticate each other with the key. The job's description contains it, so each job has a new one.
+        # Ranks authenticate each other with this key. Create a new key for each job, because the job's description
+        # contains it.
         variables["HOROVOD_JOB_KEY"] = secrets.token_hex(32)
     return command(
         experiment_name="digits",

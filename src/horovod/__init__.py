@@ -16,8 +16,8 @@ _native.install()
 
 
 def __getattr__(name: str) -> Any:
-    # Loaded on demand, because a worker that only trains needs neither the launcher nor its imports. Importing a name
-    # from a package does not bind it in this module, so bind it here to be asked only once.
+    # Import the launcher lazily, because a worker that only trains does not need it. Store the function in this module,
+    # so that Python calls __getattr__ only once.
     if name == "run":
         from horovod.runner import run
 

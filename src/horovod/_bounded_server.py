@@ -1,8 +1,8 @@
-"""Threaded server for a few clients that unauthenticated clients cannot exhaust or block; for HTTP and other protocols.
+"""Threaded server that resists overload by unauthenticated clients, for HTTP and other protocols.
 
-Any client that reaches the port can connect and send nothing, or send slowly. So a deadline applies to the whole
-request, not to each read. The number of connections is limited; if there are too many, the oldest one without a
-complete request is closed. A well-behaved client sends its request within milliseconds.
+A client that connects can send nothing, or send slowly. Therefore a deadline applies to the whole request, not to each
+read. The number of connections is limited: above the limit, the server closes the oldest connection without a complete
+request. A well-behaved client sends its request within milliseconds.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 _BACKLOG = 32
-_REST = 0.1  # seconds before the next accept if the process has no descriptors left
+# Seconds until the next accept if the process has no file descriptors left.
+_REST = 0.1
 
 
 class HttpRequest(BaseHTTPRequestHandler):
-    """Base class of HTTP handlers, which reports complete requests to the server."""
+    """Base class of HTTP handlers that reports complete requests to the server."""
 
     server: BoundedServer  # type: ignore[assignment]
 
@@ -35,7 +36,7 @@ class HttpRequest(BaseHTTPRequestHandler):
 
 
 class BoundedServer:
-    """Server that runs from its construction until `close`.
+    """Threaded server with limits on connections and request times, which runs until `close`.
 
     Args:
         address: Host and port (0: any port), or a listening socket, which is closed at the end.
@@ -63,7 +64,7 @@ class BoundedServer:
         self._handler, self._most, self._patience, self._name, self._grace = handler, most, patience, name, grace
         self._lock = threading.Lock()
         self._open: set[socket.socket] = set()
-        # Deadline for the request of each connection, oldest first.
+        # Deadline of the request of each connection, oldest first.
         self._silent: dict[socket.socket, float] = {}
         self._closed = threading.Event()
         self._socket = address if isinstance(address, socket.socket) else _listening(*address)
@@ -78,17 +79,18 @@ class BoundedServer:
             return len(self._open)
 
     def heard(self, connection: socket.socket) -> None:
-        """Record that the request of this connection is complete."""
+        """Record that the server has received the complete request of a connection."""
         with self._lock:
             self._silent.pop(connection, None)
 
     def close(self) -> None:
-        """Accept no more connections, and close those without a complete request. Idempotent."""
+        """Stop accepting connections, and close those without a complete request. Idempotent."""
         if self._closed.is_set():
             return
         self._closed.set()
         with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)  # wakes the thread
+            # Wakes the thread that accepts connections.
+            self._socket.shutdown(socket.SHUT_RDWR)
         self._thread.join()
         self._socket.close()
         with self._lock:
@@ -96,7 +98,7 @@ class BoundedServer:
                 self._end(connection)
 
     def leave_in_child(self) -> None:
-        """Close the socket in a forked child; the threads exist only in the parent."""
+        """Close the listening socket in a forked child, which has no server threads."""
         self._socket.close()
 
     def _run(self) -> None:
@@ -106,7 +108,8 @@ class BoundedServer:
                 connection, client = self._socket.accept()
             except TimeoutError:
                 continue
-            except OSError:  # closed, or the client has already gone, or no descriptors are left
+            except OSError:
+                # The server is closed, the client has disconnected, or no file descriptors are left.
                 with self._lock:
                     self._end_oldest()
                 self._closed.wait(_REST)
@@ -114,7 +117,7 @@ class BoundedServer:
             self._take(connection, client)
 
     def _expire(self) -> float | None:
-        """Close connections past their deadline. Return the seconds until the next deadline; None if there is none."""
+        """Close expired connections, and return the seconds until the next deadline or None."""
         now = time.monotonic()
         with self._lock:
             for connection, until in list(self._silent.items()):
@@ -133,11 +136,15 @@ class BoundedServer:
             self._silent[connection] = time.monotonic() + self._patience
         try:
             threading.Thread(target=self._serve, args=(connection, client), name=self._name, daemon=True).start()
-        except RuntimeError:  # no more threads
+        except RuntimeError:
+            # The system cannot start more threads.
             self._forget(connection)
 
     def _make_room(self) -> bool:
-        """Close the oldest connection without a request if the limit is reached. Return False if there is none."""
+        """Make room for a new connection; return False if that is impossible.
+
+        If the limit is reached, this closes the oldest connection without a complete request.
+        """
         while not self._closed.is_set():
             with self._lock:
                 if len(self._open) < self._most:
@@ -153,7 +160,7 @@ class BoundedServer:
         return False
 
     def _end_oldest(self) -> bool:
-        """Close the oldest connection without a request. Return False if there is none."""
+        """Close the oldest connection without a complete request; return False if there is none."""
         oldest = next(iter(self._silent), None)
         if oldest is None:
             return False
@@ -161,14 +168,14 @@ class BoundedServer:
         return True
 
     def _end(self, connection: socket.socket) -> None:
-        """Shut the connection down; its thread notices that and closes it."""
+        """Shut a connection down; its thread then closes the socket."""
         self._silent.pop(connection, None)
         self._open.discard(connection)
         with contextlib.suppress(OSError):
             connection.shutdown(socket.SHUT_RDWR)
 
     def _serve(self, connection: socket.socket, client: object) -> None:
-        # A client that disconnects early or does not read in time is not an error.
+        # Ignore errors of the handler: a client can disconnect early or read too slowly.
         with contextlib.suppress(Exception):
             self._handler(connection, client, self)
             connection.shutdown(socket.SHUT_WR)
@@ -182,11 +189,12 @@ class BoundedServer:
 
 
 def _listening(host: str, port: int) -> socket.socket:
-    # Not HTTPServer, because that resolves this machine's name.
+    # Do not use HTTPServer, because it resolves this machine's name.
     found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     family, _, _, _, where = found[0]
     both = family == socket.AF_INET6 and host in ("", "::") and socket.has_dualstack_ipv6()
     try:
         return socket.create_server((str(where[0]), port), family=family, backlog=_BACKLOG, dualstack_ipv6=both)
-    except OSError as error:  # the error's own text repeats the address
+    except OSError as error:
+        # Leave out the error's own text, which repeats the address.
         raise OSError(error.errno, os.strerror(error.errno or 0)) from None

@@ -1,7 +1,8 @@
-"""Import hook for ``horovod._core``, the native extension, that explains why it cannot be loaded and what to do.
+"""Import hook that explains why the native extension ``horovod._core`` cannot be loaded.
 
-pip refuses wheels that do not match. Files can still end up in the wrong place, through ``PYTHONPATH``, in a copied
-image, or through ``pip install --target --platform``. Python would then only report "cannot import name", or a symbol.
+pip rejects wheels for another platform or Python. Files for another platform can still be installed through
+``PYTHONPATH``, a copied image, or ``pip install --target --platform``. Python would then only report "cannot import
+name", or a missing symbol.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ NAME = "horovod._core"
 
 
 def _is_ours(finder: object) -> bool:
-    """Return True for this module's finder, even if the module was reloaded."""
+    """Return True for this module's finder, even after a reload of the module."""
     return getattr(finder, "__module__", None) == __name__ and getattr(finder, "__qualname__", None) == "Finder"
 
 
 class Finder:
-    """First finder in ``sys.meta_path``.
+    """Import finder that explains why the extension cannot be loaded.
 
-    It finds the extension through the other finders, and explains why it cannot be loaded.
+    The finder uses the other finders of ``sys.meta_path`` to locate the extension.
     """
 
     @staticmethod
@@ -34,11 +35,12 @@ class Finder:
             return None
         others = [finder for finder in sys.meta_path if not _is_ours(finder) and hasattr(finder, "find_spec")]
         spec = next((spec for finder in others if (spec := finder.find_spec(name, path, target)) is not None), None)
-        from horovod import _native_words  # only needed for the extension
+        # Import this module lazily: only imports of the extension need it.
+        from horovod import _native_words
 
         return _native_words.checked(name, spec)
 
 
 def install() -> None:
-    """Install the finder; idempotent."""
+    """Install the finder as the first one in ``sys.meta_path``. Idempotent."""
     sys.meta_path[:] = [Finder, *(finder for finder in sys.meta_path if not _is_ours(finder))]

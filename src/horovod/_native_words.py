@@ -1,7 +1,6 @@
-"""Explanations why the native extension cannot be loaded.
+"""Error messages that explain why the native extension cannot be loaded.
 
-They are separate from ``_native``, which every ``import horovod`` imports, because the imports here take longer than
-all the rest.
+This module is separate from ``_native``, which every ``import horovod`` loads, because its imports are slow.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _ANEW = (
 
 @dataclass(frozen=True)
 class Running:
-    """Python interpreter of this process."""
+    """Properties of the running Python interpreter that an extension must match."""
 
     version: tuple[int, int]
     free_threaded: bool
@@ -45,7 +44,7 @@ def _running() -> Running:
 
 
 def made_for(file: str) -> str:
-    """Return the Python versions that an extension file is built for, from its name."""
+    """Return the Python version that an extension file is built for, according to its name."""
     if file.endswith(".abi3.so"):
         return f"CPython {'.'.join(map(str, STABLE))} and later, with the GIL"
     known = re.search(r"\.cpython-(\d)(\d+)(t?)-(\w+?)-linux", file)
@@ -53,7 +52,7 @@ def made_for(file: str) -> str:
 
 
 def obstacle(found: str | None, there: Sequence[str], folder: str, running: Running) -> str | None:
-    """Return why the extension cannot be loaded, as far as file names tell; None if nothing speaks against it. Pure.
+    """Return why the extension cannot be loaded, judging by file names only, or None. Pure.
 
     Args:
         found: File that Python would load, or None.
@@ -72,7 +71,7 @@ def obstacle(found: str | None, there: Sequence[str], folder: str, running: Runn
 
 
 def explained(error: str, file: str, header: bytes, glibc: str, running: Running) -> str:
-    """Return an explanation of an error of the dynamic loader. Pure.
+    """Return an explanation of a dynamic loader error. Pure.
 
     Args:
         error: Text of the error.
@@ -100,7 +99,7 @@ def explained(error: str, file: str, header: bytes, glibc: str, running: Running
 
 
 def checked(name: str, spec: ModuleSpec | None) -> ModuleSpec | None:
-    """Return a spec that loads ``name``, or that raises an ImportError with an explanation."""
+    """Return a spec that loads the extension, or that raises an ImportError with an explanation."""
     folder = Path(__file__).parent
     reason = obstacle(
         spec.origin if spec else None,
@@ -109,7 +108,7 @@ def checked(name: str, spec: ModuleSpec | None) -> ModuleSpec | None:
         _running(),
     )
     if reason:
-        # Without an origin, so that callers that only inspect the spec see that there is no usable file.
+        # Set no origin: callers that only inspect the spec can then see that there is no usable file.
         return ModuleSpec(name, _Refusal(reason, name))
     if spec is not None and spec.loader is not None:
         spec.loader = _Explaining(spec)
@@ -117,7 +116,10 @@ def checked(name: str, spec: ModuleSpec | None) -> ModuleSpec | None:
 
 
 class _Refusal(Loader):
-    """Loader that raises an ImportError. If the finder raised it, ``importlib.util.find_spec`` would raise too."""
+    """Loader that raises an ImportError with an explanation.
+
+    The finder cannot raise the error, because ``importlib.util.find_spec`` would raise it too.
+    """
 
     def __init__(self, reason: str, name: str) -> None:
         self._reason, self._name = reason, name
@@ -130,14 +132,15 @@ class _Refusal(Loader):
 
 
 class _Explaining(Loader):
-    """Wrapper of a loader that explains errors of the dynamic loader."""
+    """Wrapper of a loader that explains dynamic loader errors."""
 
     def __init__(self, spec: ModuleSpec) -> None:
         assert spec.loader is not None
         self._loader, self._file = spec.loader, spec.origin or ""
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        spec.loader = self._loader  # restore it, so that the wrapper stays invisible
+        # Restore the original loader, which hides this wrapper.
+        spec.loader = self._loader
         try:
             return self._loader.create_module(spec)
         except ImportError as error:

@@ -1,4 +1,4 @@
-"""Kubernetes cluster on this machine, for tests.
+"""Kubernetes cluster on one machine, for tests.
 
 `python -m tools.kubernetes_bed [--nodes N] COMMAND...` runs a command with access to the cluster.
 

@@ -32,8 +32,10 @@ PACKAGES = {
     "openssl": "openssl",
     "ip": "iproute2",
 }
-DEFAULT_SHARES, LIGHTER = 1024, 1.25  # Default CPU shares of the kernel, and their factor for each step of niceness.
-THREADS = 8  # The cluster gets as much CPU time as this many threads of the tests.
+# Default CPU shares of a cgroup, and the factor by which one step of niceness changes them.
+DEFAULT_SHARES, LIGHTER = 1024, 1.25
+# The cluster gets as much CPU time as this many threads of the tests.
+THREADS = 8
 
 
 def default_cache() -> Path:
@@ -64,9 +66,10 @@ def install_packages() -> None:
 
 @contextlib.contextmanager
 def cgroups(prefix: str, nodes: Sequence[str]) -> Iterator[str]:
-    """Create a cgroup in each hierarchy, with a child per node; yield its name, and remove all cgroups at the end.
+    """Create cgroups for the nodes, yield their common name, and remove them at the end.
 
-    Its CPU shares depend on this process's niceness, because niceness itself has an effect only within one cgroup.
+    Each cgroup hierarchy gets a cgroup with a child per node. Its CPU shares follow this process's niceness, because
+    niceness itself only has an effect within one cgroup.
     """
     name = f"{prefix}{os.getpid()}"
     made = [each / name for each in sorted(CGROUPS.iterdir()) if (each / "cgroup.procs").exists()]
@@ -91,18 +94,21 @@ def cgroups(prefix: str, nodes: Sequence[str]) -> Iterator[str]:
 
 
 def prefix_of(cache: Path) -> str:
-    """Return the prefix of cgroup names. It depends on the cache folder, because clusters may run in parallel."""
+    """Return the prefix of the cgroups' names.
+
+    The prefix depends on the cache folder, because clusters can run in parallel.
+    """
     return f"hvd-bed-{hashlib.sha256(os.fsencode(cache.resolve())).hexdigest()[:12]}-"
 
 
 def remove_old(prefix: str) -> None:
-    """Remove cgroups that a killed run left behind; its processes ended with it."""
+    """Remove cgroups that a killed run has left behind."""
     for each in CGROUPS.glob(f"*/{prefix}*"):
         _remove(each)
 
 
 def clear(folder: Path) -> None:
-    """Remove a folder, but leave file systems alone that are mounted in it."""
+    """Remove a folder, without deleting files in mounted file systems."""
     if folder.exists():
         subprocess.run(["rm", "-rf", "--one-file-system", str(folder)], check=True, timeout=120)
 
@@ -115,7 +121,7 @@ def _remove(path: Path) -> bool:
 
 
 def entering(name: str) -> Callable[[], None]:
-    """Return a function that moves a new process to the cgroups and makes it die with this process."""
+    """Return a function for a new process that moves it to the cgroups and ties its life to this process."""
     dies = dying_with(os.getpid())
 
     def enter() -> None:
@@ -129,7 +135,7 @@ def entering(name: str) -> Callable[[], None]:
 
 
 def run(words: Sequence[str], environ: Mapping[str, str], enter: Callable[[], None]) -> int:
-    """Run a command and return its exit code. The command dies if this process ends.
+    """Run a command that dies with this process, and return the command's exit code.
 
     Args:
         words: Command and its arguments.
@@ -150,7 +156,7 @@ def run(words: Sequence[str], environ: Mapping[str, str], enter: Callable[[], No
 
 
 def main() -> int:
-    """Run the cluster with the command, and return the command's exit code."""
+    """Run a command with access to a cluster, and return the command's exit code."""
     parser = argparse.ArgumentParser(prog="python -m tools.kubernetes_bed", description=__doc__)
     parser.add_argument("--nodes", type=int, default=1, choices=(1, 2, 3), help="how many there are (1)")
     parser.add_argument("--logs", type=Path, help="a folder for what the cluster's programs write")
@@ -166,7 +172,7 @@ def main() -> int:
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda number, _: sys.exit(128 + number))
     with open(cache / "bed.lock", "w") as lock, contextlib.ExitStack() as stack:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # Runs with the same cache share the nodes' images.
+        fcntl.flock(lock, fcntl.LOCK_EX)  # Wait for a lock: runs with the same cache share the nodes' images.
         prefix = prefix_of(cache)
         remove_old(prefix)
         work = cache / "run"

@@ -1,4 +1,4 @@
-"""API server client for the simulated components. It works with paths and plain dicts."""
+"""API server client for the simulated components, which uses paths and plain dicts."""
 
 import http.client
 import json
@@ -24,13 +24,13 @@ class Refused(RuntimeError):
 
 
 def connect(seconds: float = SECONDS) -> http.client.HTTPSConnection:
-    """Return a connection to the server, without checking its self-signed certificate."""
+    """Return a connection to the server that does not check its self-signed certificate."""
     context = ssl._create_unverified_context()
     return http.client.HTTPSConnection(HOST, PORT, timeout=seconds, context=context)
 
 
 class Client:
-    """API server client for use by one thread."""
+    """API server client that only one thread can use."""
 
     def __init__(self, token: str = ADMIN) -> None:
         self._headers = {"Authorization": f"Bearer {token}", "Accept": "application/json"}
@@ -49,7 +49,7 @@ class Client:
             except (OSError, http.client.HTTPException):
                 self._kept.close()
                 self._kept = None
-                if last or method == "POST":  # Do not repeat a POST, because the first one may have succeeded.
+                if last or method == "POST":  # Do not repeat a POST, because the first attempt can have succeeded.
                     raise
                 continue
             if answer.status >= 300:

@@ -1,4 +1,4 @@
-"""Controller of Jobs, which executes the decisions of module `jobs` on the real API."""
+"""Controller that creates and deletes the pods of Jobs, as module `jobs` decides."""
 
 import copy
 import queue
@@ -13,7 +13,8 @@ from tools.kubernetes_bed.client import Client, Refused
 
 JOBS, PODS = "/apis/batch/v1/jobs", "/api/v1/pods"
 AGAIN = 1.0
-REFUSED_AGAIN = 5.0  # seconds until the next attempt if a pod could not be created
+# Seconds until the next attempt after a pod could not be created.
+REFUSED_AGAIN = 5.0
 TO_INDEX = {"fieldRef": {"fieldPath": f"metadata.annotations['{jobs.INDEX}']"}}
 
 
@@ -22,7 +23,7 @@ def now() -> str:
 
 
 def pod_of(job: dict[str, Any], number: int | None) -> dict[str, Any]:
-    """Return a new pod for a Job as JSON for the API. In an Indexed Job, it has index `number`."""
+    """Return a new pod for a Job as JSON for the API; `number` is its index in an Indexed Job."""
     template, name = copy.deepcopy(job["spec"]["template"]), job["metadata"]["name"]
     metadata = template.setdefault("metadata", {})
     metadata["generateName"] = f"{name}-" if number is None else f"{name}-{number}-"
@@ -39,7 +40,7 @@ def pod_of(job: dict[str, Any], number: int | None) -> dict[str, Any]:
 
 
 class Controller:
-    """Controller of all Jobs of the cluster."""
+    """Controller that creates and deletes the pods of all Jobs of the cluster."""
 
     def __init__(self) -> None:
         self._news: queue.Queue[tuple[str, str, dict[str, Any]]] = queue.Queue()
@@ -50,7 +51,7 @@ class Controller:
         self._wakes: dict[str, float] = {}
 
     def run(self) -> None:
-        """Watch and reconcile Jobs until the process ends."""
+        """Watch Jobs and act on their changes until the process ends."""
         for path in (JOBS, PODS):
             threading.Thread(target=self._follow, args=(path,), daemon=True).start()
         while True:
@@ -74,7 +75,7 @@ class Controller:
                 time.sleep(AGAIN)
 
     def _take(self) -> set[str]:
-        """Wait for events or the next deadline, and return the uids of the Jobs to reconcile."""
+        """Wait for events or the next deadline, and return the uids of the Jobs to update."""
         soonest = min(self._wakes.values(), default=None)
         try:
             news = [self._news.get(timeout=None if soonest is None else max(0.0, soonest - time.monotonic()))]
@@ -94,7 +95,8 @@ class Controller:
         if event == "DELETED":
             known.pop(uid, None)
         elif int(known.get(uid, thing)["metadata"]["resourceVersion"]) <= int(thing["metadata"]["resourceVersion"]):
-            known[uid] = thing  # The known version can be newer than the event, after a change by this controller.
+            # The known version can be newer than the event, because this controller has changed the object.
+            known[uid] = thing
         if path == JOBS:
             return str(uid)
         owners = thing["metadata"].get("ownerReferences", [])
@@ -110,7 +112,8 @@ class Controller:
     def _reconcile(self, uid: str) -> None:
         job, pods = self._jobs.get(uid), self._pods_of(uid)
         if job is None or "deletionTimestamp" in job["metadata"]:
-            for pod in pods:  # these pods need not be counted any more
+            # These pods have been counted before.
+            for pod in pods:
                 if jobs.FINALIZER in pod["metadata"].get("finalizers", ()):
                     self._release(pod)
             return

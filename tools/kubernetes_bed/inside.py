@@ -1,4 +1,4 @@
-"""Start the cluster within its namespaces and run a command.
+"""Program that starts the cluster within its namespaces and runs a command.
 
 python -m tools.kubernetes_bed.inside WORK CACHE NODES CGROUP -- COMMAND...
 """
@@ -37,7 +37,7 @@ class ControlPlane:
         node.run("openssl", "genrsa", "-out", str(home / "accounts.key"), "2048")
 
     def start(self) -> None:
-        """Start all processes and wait until the API server answers."""
+        """Start all control plane processes and wait until the API server responds."""
         etcd = [
             *("etcd", "--data-dir", str(self.home / "etcd"), "--unsafe-no-fsync"),
             *("--listen-client-urls", "http://127.0.0.1:2379", "--advertise-client-urls", "http://127.0.0.1:2379"),
@@ -79,7 +79,8 @@ def _answers(path: str) -> bool:
         Client().request("GET", path)
     except Refused as error:
         return error.status < 500 and error.status != 403
-    except ValueError:  # the server replies with "ok", which is not JSON
+    except ValueError:
+        # The server replies with "ok", which is not JSON.
         return True
     except OSError:
         return False
@@ -104,7 +105,7 @@ def _ready(nodes: range) -> bool:
 
 
 def start(work: Path, cache: Path, nodes: range, cgroup: str) -> dict[str, str]:
-    """Start the cluster and return the environment variables for its users."""
+    """Start the cluster, and return the environment variables that give access to it."""
     node.run("ip", "link", "set", "lo", "up")
     node.run("ip", "link", "add", "nodes0", "type", "bridge")
     node.run("ip", "address", "add", f"{node.DNS}/24", "dev", "nodes0")
@@ -150,14 +151,15 @@ def _environment(work: Path, nodes: int, binaries: Path) -> dict[str, str]:
 
 
 def main() -> int:
-    """Run the command with the cluster, and return its exit code."""
+    """Run a command with access to the cluster, and return the command's exit code."""
     work, cache, count, cgroup, _, *command = sys.argv[1:]
     began = time.monotonic()
     nodes = range(1, int(count) + 1)
     environ = start(Path(work), Path(cache), nodes, cgroup)
     print(f"kubernetes_bed: {count} node(s) ready after {time.monotonic() - began:.1f} s", file=sys.stderr, flush=True)
     process = subprocess.Popen(command, env={**os.environ, **environ})
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal also sends this signal to the command
+    # Ignore the signal: the terminal also sends it to the command.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: process.terminate())
     code = process.wait()
     return code if code >= 0 else 128 - code

@@ -1,7 +1,7 @@
-"""Decisions of the Job controller of Kubernetes 1.28 and later, as far as this project needs them.
+"""Decisions of a Job controller like that of Kubernetes 1.28, limited to what this project needs.
 
 Each pod has a finalizer until it is counted, so that no pod is missed. If the Job has a failure policy, a deleted pod
-is counted and replaced after it has ended. Otherwise it counts as failed at once.
+is counted and replaced once its processes have ended. Without a failure policy, it counts as failed immediately.
 """
 
 from dataclasses import dataclass, field
@@ -18,19 +18,24 @@ Pod = dict[str, Any]
 
 @dataclass
 class Record:
-    """Record of one Job's pods that were counted, and their results."""
+    """Results of one Job's pods that have been counted.
+
+    Attributes:
+        counted: Uids of the counted pods.
+        streak: Number of failures since the last success.
+    """
 
     failed: int = 0
     done: set[int] = field(default_factory=set)
-    counted: set[str] = field(default_factory=set)  # Uids of the counted pods.
-    streak: int = 0  # Number of failures since the last success.
+    counted: set[str] = field(default_factory=set)
+    streak: int = 0
     last_failure: float = 0.0
     failing: bool = False
 
 
 @dataclass
 class Plan:
-    """Actions to be taken for one Job.
+    """Actions that the controller takes for one Job.
 
     Attributes:
         create: Index of each pod to create; the index is None if the Job is not Indexed.
@@ -44,7 +49,8 @@ class Plan:
     create: list[int | None] = field(default_factory=list)
     delete: list[Pod] = field(default_factory=list)
     release: list[Pod] = field(default_factory=list)
-    condition: tuple[str, str, str] | None = None  # type, reason and message of the condition
+    # The condition's type, reason and message.
+    condition: tuple[str, str, str] | None = None
     active: int = 0
     wake: float | None = None
 
@@ -56,7 +62,7 @@ def finished(job: dict[str, Any]) -> bool:
 
 
 def index_of(pod: Pod) -> int | None:
-    """Return the pod's index, or None if it has none."""
+    """Return the pod's index in an Indexed Job, or None."""
     text = (pod["metadata"].get("annotations") or {}).get(INDEX)
     return None if text is None else int(text)
 
@@ -73,7 +79,7 @@ def ended(pod: Pod) -> bool:
 
 
 def decide(job: dict[str, Any], pods: list[Pod], record: Record, now: float) -> Plan:
-    """Count pods in `record` and return the actions for the Job. `now` is a monotonic time in seconds."""
+    """Count finished pods in `record`, and return the actions for the Job. `now` is in monotonic seconds."""
     spec, more = job["spec"], kept.fields(job)
     policy = more.get("podFailurePolicy")
     plan = Plan()
@@ -118,7 +124,7 @@ def _count(pods: list[Pod], record: Record, policy: dict[str, Any] | None, plan:
 
 def _ignored(pod: Pod, policy: dict[str, Any]) -> bool:
     there = {(each["type"], each["status"]) for each in pod["status"].get("conditions", [])}
-    # kubelets set this condition since Kubernetes 1.26
+    # ^Kubelets set this condition since Kubernetes 1.26.
     if pod["status"].get("reason") in ("Evicted", "NodeShutdown", "NodeLost"):
         there.add(("DisruptionTarget", "True"))
     return any(

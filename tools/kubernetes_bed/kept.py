@@ -1,4 +1,4 @@
-"""Conversion of Jobs with fields that Kubernetes 1.20 lacks, which are stored in an annotation.
+"""Storage of Job fields that Kubernetes 1.20 lacks, as an annotation of the Job.
 
 Clients see the fields in the Job's spec. The test cluster's controller implements them; the API server only stores
 them.
@@ -26,7 +26,7 @@ def stored(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def shown(job: dict[str, Any]) -> dict[str, Any]:
-    """Convert a Job from the server to the form that clients see. Inverse of `stored`."""
+    """Convert a Job from the server to the form that clients see, the inverse of `stored`."""
     if "spec" not in job:
         return job
     metadata = dict(job["metadata"])
@@ -39,12 +39,15 @@ def shown(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def fields(job: dict[str, Any]) -> dict[str, Any]:
-    """Return the additional fields of a Job from the server, with defaults."""
+    """Return those fields of a Job that Kubernetes 1.20 lacks, with defaults."""
     return {**DEFAULTS, **json.loads((job["metadata"].get("annotations") or {}).get(ANNOTATION, "{}"))}
 
 
 def patched(change: dict[str, Any], job: dict[str, Any]) -> dict[str, Any]:
-    """Convert a client's merge patch of `job`, as the server stores it, to a patch that the server accepts."""
+    """Convert a client's merge patch of a Job to a patch that the server accepts.
+
+    `job` is the Job as the server stores it.
+    """
     spec = change.get("spec") or {}
     found = {name: spec[name] for name in FIELDS if name in spec}
     if not found:

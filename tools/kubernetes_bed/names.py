@@ -1,6 +1,7 @@
-"""Name server of the cluster, used instead of CoreDNS. Names of headless services resolve to their pods.
+"""Name server of the cluster, which replaces CoreDNS.
 
-Like CoreDNS, it caches negative answers for 5 s, so a client that asks too early must wait.
+Names of headless services resolve to the addresses of their pods. Like CoreDNS, the server caches negative answers for
+5 s, so a client that asks too early must wait.
 """
 
 import socket
@@ -44,7 +45,7 @@ class Names:
                         self._found.setdefault(name, set()).add(each["ip"])
 
     def addresses(self, name: str, now: float) -> set[str]:
-        """Return the addresses of a name, or nothing if there are none or a negative answer is cached."""
+        """Return the addresses of a name; the list is empty while a negative answer is cached."""
         name = name.lower()
         with self._lock:
             if now < self._vain.get(name, 0.0):
@@ -90,7 +91,7 @@ def serve(address: str, port: int = 53) -> None:
             try:
                 query = dns.message.from_wire(data)
                 sock.sendto(names.answer(query, time.monotonic()).to_wire(), asker)
-            except Exception as error:  # An invalid query must not end the thread.
+            except Exception as error:  # Ignore invalid queries, which must not end the thread.
                 print(f"names: {type(error).__name__}: {error}", flush=True)
 
     for target in (follow, answer):

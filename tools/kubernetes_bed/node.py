@@ -1,4 +1,4 @@
-"""Node of the cluster: namespaces for mounts and network, cgroups, containerd and a kubelet."""
+"""Simulated node of the cluster: namespaces, cgroups, containerd and a kubelet."""
 
 import json
 import shlex
@@ -10,7 +10,8 @@ import yaml
 from tools.kubernetes_bed.process import Process, wait_until
 
 DNS, API = "10.77.0.1", "https://10.77.0.1:6443"
-SETTINGS = {  # kernel settings that kubelets require; nodes see these values instead of this machine's values
+# Kernel settings that kubelets require. Nodes see these values instead of this machine's values.
+SETTINGS = {
     "vm/overcommit_memory": "1",
     "vm/panic_on_oom": "0",
     "kernel/panic": "10",
@@ -34,7 +35,7 @@ def token_of(number: int) -> str:
 
 
 def run(*words: str, seconds: float = 60) -> str:
-    """Run a command and return its output. Raises RuntimeError if it fails, and TimeoutExpired."""
+    """Run a command and return its output; raise RuntimeError if it fails, or TimeoutExpired."""
     done = subprocess.run(words, capture_output=True, text=True, timeout=seconds)
     if done.returncode:
         raise RuntimeError(f"{shlex.join(words)}: exit code {done.returncode}: {done.stderr.strip()[-2000:]}")
@@ -42,7 +43,10 @@ def run(*words: str, seconds: float = 60) -> str:
 
 
 def kubeconfig(server: str, token: str, certificate: str = "") -> dict[str, object]:
-    """Return a kubeconfig for one user. Without `certificate`, clients do not check the server's certificate."""
+    """Return a kubeconfig for one user.
+
+    Without `certificate`, clients do not check the server's certificate.
+    """
     cluster: dict[str, object] = {"server": server}
     if certificate:
         cluster["certificate-authority"] = certificate
@@ -59,7 +63,7 @@ def kubeconfig(server: str, token: str, certificate: str = "") -> dict[str, obje
 
 
 def kubelet_config(number: int, cgroup: str) -> dict[str, object]:
-    """Return a kubelet's configuration, with the defaults of later versions of Kubernetes."""
+    """Return a kubelet configuration with the defaults of later Kubernetes versions."""
     return {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
@@ -128,12 +132,12 @@ class Node:
     """Simulated node of the cluster, with its processes.
 
     Attributes:
-        number: Its number, from 1.
+        number: Number of the node, from 1.
         home: Folder for files of this run.
         store: Folder for images, which is kept between runs.
         binaries: Folder of Kubernetes' programs.
-        cgroup: Its cgroup.
-        name: Its name.
+        cgroup: Cgroup of the node.
+        name: Name of the node.
     """
 
     def __init__(self, number: int, home: Path, store: Path, binaries: Path, cgroup: str) -> None:
@@ -154,19 +158,20 @@ class Node:
             path.write_text(value + "\n")
             lines.append(f"mount --bind {path} /proc/sys/{name}")
         lines += [f"hostname {self.name}", "ip link set lo up", f"touch {self.home}/ready", "exec sleep infinity"]
-        own = ["--net"] if self.number > 1 else []  # the first node shares the control plane's network
+        # The first node shares the network namespace of the control plane.
+        own = ["--net"] if self.number > 1 else []
         words = ["unshare", "--mount", "--uts", "--propagation", "private", *own, "bash", "-c", "\n".join(lines)]
         holder = Process(f"node {self.number}", words, self.home / "node.log")
         wait_until(lambda: (self.home / "ready").exists(), 10, f"{self.name}'s namespaces", holder)
         return holder
 
     def inside(self, *words: str) -> list[str]:
-        """Return a command line that runs the given command on the node."""
+        """Return a command line that runs a command inside the node's namespaces."""
         names = ["--mount", "--uts", *(["--net"] if self.number > 1 else [])]
         return ["nsenter", "-t", str(self._holder.pid), *names, "--", *words]
 
     def connect(self, others: range) -> None:
-        """Connect the node to the network of nodes, whose bridge is on the first node, and to other nodes' pods."""
+        """Connect the node to the bridge on the first node, and to the pods of other nodes."""
         if self.number > 1:
             port = f"node{self.number}"
             run("ip", "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", str(self._holder.pid))
@@ -179,7 +184,7 @@ class Node:
                 run(*self.inside("ip", "route", "add", f"10.244.{other}.0/24", "via", address_of(other)))
 
     def start_containers(self, images: list[Path]) -> None:
-        """Start containerd with these images, and without containers of earlier runs."""
+        """Start containerd, load these images, and remove containers of earlier runs."""
         socket = self.home / "containerd.sock"
         (self.home / "cni/10-pods.conflist").write_text(json.dumps(network_config(self.number, self.home)))
         config = self.home / "containerd.toml"
@@ -205,7 +210,7 @@ class Node:
         return True
 
     def ctr(self, *words: str, seconds: float = 60) -> str:
-        """Run containerd's client and return its output."""
+        """Run ``ctr``, containerd's client, and return its output."""
         return run(*self.inside("ctr", "-a", f"{self.home}/containerd.sock", "-n", "k8s.io", *words), seconds=seconds)
 
     def start_kubelet(self) -> None:

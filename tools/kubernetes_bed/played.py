@@ -1,4 +1,4 @@
-"""Run the simulated components of the cluster until the process is ended.
+"""Program that runs the simulated components of the cluster.
 
 python -m tools.kubernetes_bed.played ADDRESS PORT CERTIFICATE
 """

@@ -1,15 +1,16 @@
-"""Background processes, which end when the cluster's namespaces end, and a function that waits."""
+"""Background processes that end when the cluster's namespaces end, and a function that waits."""
 
 import subprocess
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-EVERY = 0.05  # seconds between checks
+# Seconds between checks of a condition.
+EVERY = 0.05
 
 
 class Process:
-    """Background process that writes to the file `log`."""
+    """Background process that writes its output to the file `log`."""
 
     def __init__(self, name: str, words: Sequence[str], log: Path, cwd: Path | None = None) -> None:
         self.name, self.log = name, log

@@ -1,7 +1,8 @@
 """API server proxy for the cluster's clients, which adds features of later Kubernetes versions.
 
-Jobs keep their newer fields. Pods that are evicted through the API get the condition DisruptionTarget, as in Kubernetes
-1.26 and later. The proxy forwards credentials, so the server authenticates and authorizes clients.
+Fields of Jobs that Kubernetes 1.20 lacks are kept. Pods that are evicted through the API get the condition
+DisruptionTarget, as in Kubernetes 1.26 and later. The proxy forwards credentials, so the server authenticates and
+authorizes clients.
 """
 
 import http.client
@@ -33,7 +34,7 @@ STREAM_SECONDS = WATCH_SECONDS * 4.0
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Handler of one client connection, which opens a separate connection to the server."""
+    """Handler of one client connection that forwards requests over a separate connection to the server."""
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
@@ -113,7 +114,8 @@ class Handler(BaseHTTPRequestHandler):
             for piece in pieces:
                 self.wfile.write(f"{len(piece):x}\r\n".encode() + piece + b"\r\n")
             self.wfile.write(b"0\r\n\r\n")
-        except (OSError, http.client.HTTPException):  # the client or the server has closed the connection
+        except (OSError, http.client.HTTPException):
+            # The client or the server has closed the connection.
             self.close_connection = True
             if self._server:
                 self._server.close()
@@ -142,7 +144,7 @@ def _answered(body: bytes) -> bytes:
 
 
 def mark_disrupted(path: str, reason: str = "EvictionByEvictionAPI") -> None:
-    """Set a pod's condition DisruptionTarget, as the API server does since 1.26 before evictions. Raises Refused."""
+    """Set a pod's condition DisruptionTarget before an eviction, as Kubernetes 1.26 does. Raises Refused."""
     condition = {"type": "DisruptionTarget", "status": "True", "reason": reason, "message": "Eviction API: evicting"}
     client = Client()
     there = client.request("GET", path)["status"].get("conditions", [])
@@ -167,7 +169,8 @@ def serve(address: str, port: int, certificate: str) -> None:
             super().finish_request(context.wrap_socket(request, server_side=True), client_address)
 
         def handle_error(self, *_: Any) -> None:
-            pass  # the client has closed the connection
+            # The client has closed the connection.
+            pass
 
     server = Server((address, port), Handler)
     threading.Thread(target=server.serve_forever, name="proxy", daemon=True).start()

@@ -64,7 +64,7 @@ def tell(mutant: Mutant) -> None:
 
 
 def summary(mutants: list[Mutant], reasons: Known) -> list[str]:
-    """Return a summary line for each file and for all files, and lines about survivors with their reasons."""
+    """Return summary lines for each file and in total, and lines about the survivors with their reasons."""
     files = list(dict.fromkeys(mutant.file for mutant in mutants))
     lines = []
     for file in [*files, "all"]:

@@ -1,6 +1,6 @@
-"""Mutants chosen by hand, in Python and C++, from the table `by_hand.txt`.
+"""Hand-written mutants of Python and C++ code, from the table `by_hand.txt`.
 
-This module tries the Python mutants, and `native_mutants.py` tries the C++ mutants.
+This module tests the Python mutants. `native_mutants.py` tests the C++ mutants.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from tools.mutants.python_mutants import Mutant, Target, patience, run_tests
 
 @dataclass(frozen=True)
 class Chosen:
-    """Mutant that replaces the text `before`, which occurs once in `file`, by `after`.
+    """Mutant that replaces one piece of text in a file.
 
     Attributes:
         file: Path of the file.
         binary: Test binary for a C++ file; empty for a Python file.
         tests: Tests that should notice: names of doctest cases separated by commas, or Python test files separated by
             spaces.
-        before: Text to replace.
+        before: Text to replace, which occurs once in the file.
         after: Its replacement.
     """
 
@@ -34,7 +34,9 @@ class Chosen:
 
 
 def table(text: str) -> list[Chosen]:
-    """Parse paragraphs. Each has a line `file binary: tests` or `file.py: tests`, then `- before` and `+ after`.
+    """Parse the table, whose paragraphs each describe one mutant.
+
+    A paragraph has a line `file binary: tests` or `file.py: tests`, then `- before` and `+ after`.
 
     Raises:
         ValueError: If a paragraph has a different form.
@@ -68,14 +70,14 @@ def mutated(source: str, chosen: Chosen) -> str:
 
 
 def mutant(source: str, chosen: Chosen, outcome: str) -> Mutant:
-    """Return the Mutant to report. `outcome` is the result of its tests: "passed", "failed" or "hung"."""
+    """Return a Mutant for the report; `outcome` of the tests is "passed", "failed" or "hung"."""
     line = source[: source.index(chosen.before)].count("\n") + 1
     change = " ".join(f"{chosen.before} -> {chosen.after}".split())
     return Mutant.after(outcome, chosen.file, line, change, source)
 
 
 def outdated(root: Path, entries: list[Chosen]) -> list[str]:
-    """Return a message for each entry whose text is no longer in its file."""
+    """Return a message for each entry whose text no longer exists in its file."""
     found = []
     for entry in entries:
         try:
@@ -95,7 +97,7 @@ def by_tests(entries: list[Chosen]) -> list[list[Chosen]]:
 
 
 def try_python(root: Path, group: list[Chosen], jobs: int, tell: Callable[[Mutant], None]) -> list[Mutant]:
-    """Try Python mutants that share the same tests; raise RuntimeError like `patience`."""
+    """Test Python mutants that have the same tests; raise RuntimeError like `patience`."""
     tests = tuple(group[0].tests.split())
     seconds = max(patience(root, Target(file, tests)) for file in dict.fromkeys(entry.file for entry in group))
 

@@ -1,4 +1,4 @@
-"""Small mistakes in a Python file, as changes to its text.
+"""Generator of small mistakes in a Python file, as changes to its text.
 
 A test should notice each mistake: `<` instead of `<=`, `and` instead of `or`, a wrong sign, a number that is one too
 large, True instead of False, a negated condition, a missing return value, a missing statement, `min` instead of `max`.
@@ -46,7 +46,7 @@ SHOWS = {"__repr__", "__str__", "__rich_repr__"}
 
 @dataclass(frozen=True)
 class Change:
-    """Replacement of a file's bytes from `start` to `end` by `text`. `line` is its first line, from 1."""
+    """Replacement of a file's bytes from `start` to `end` by `text`; `line` is the first line, from 1."""
 
     line: int
     start: int
@@ -59,7 +59,7 @@ class Change:
 
 
 def changes_of(source: str) -> list[Change]:
-    """Return all changes of a file's text, in order and without duplicates. Raises SyntaxError."""
+    """Return all changes to a file, in order and without duplicates; raise SyntaxError for invalid Python."""
     data = source.encode()
     starts = [0]
     for line in data.splitlines(keepends=True):
@@ -73,7 +73,7 @@ def changes_of(source: str) -> list[Change]:
 
 
 def applied(source: str, change: Change) -> str:
-    """Return the file's text with the change."""
+    """Return the file's text after the change."""
     data = source.encode()
     return (data[: change.start] + change.text.encode() + data[change.end :]).decode()
 
@@ -82,7 +82,7 @@ _Node = ast.expr | ast.stmt
 
 
 def _changed(tree: ast.AST) -> Iterator[tuple[_Node, str]]:
-    """Yield pairs of a node and a text that replaces it."""
+    """Yield (node, replacement text) pairs for a syntax tree."""
     for child in _worth_changing(tree):
         if isinstance(child, ast.stmt):
             yield from _statement(child)
@@ -93,7 +93,10 @@ def _changed(tree: ast.AST) -> Iterator[tuple[_Node, str]]:
 
 
 def _worth_changing(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield a node's children except annotations, decorators, strings, and blocks that tests do not run or check."""
+    """Yield the child nodes that can be changed.
+
+    Annotations, decorators, strings, and blocks that tests do not run or check are left out.
+    """
     if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
         if node.name not in SHOWS:
             yield from node.args.defaults
@@ -113,7 +116,7 @@ def _worth_changing(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _is_strict(node: ast.AST) -> bool:
-    """Return True for the keyword strict=True of zip(), which acts as an assertion."""
+    """Return True for the argument strict=True of zip(), which acts as an assertion."""
     return isinstance(node, ast.keyword) and node.arg == "strict"
 
 
@@ -131,7 +134,7 @@ def _is_chosen_number(node: ast.AST) -> bool:
 
 
 def _statement(node: ast.stmt) -> Iterator[tuple[_Node, str]]:
-    """Yield the replacements of a statement, or of a part of it."""
+    """Yield the replacements of a statement and of its parts."""
     is_call = isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
     if is_call or isinstance(node, (ast.Raise, ast.Continue, ast.Break, ast.Delete)):
         yield node, "pass"

@@ -1,4 +1,4 @@
-"""C++ mutants from the table `by_hand.txt`, compiled in a copy of the tree and run against their tests."""
+"""Tests of C++ mutants from the table `by_hand.txt`, compiled in a copy of the tree."""
 
 from __future__ import annotations
 
@@ -12,12 +12,16 @@ from tools.mutants.by_hand import Chosen, mutant, mutated
 from tools.mutants.python_mutants import Mutant
 
 PARTS = ("CMakeLists.txt", "core", "tests/core", "tests/simulated", "tests/vectors", "benchmarks/engine", "fuzz/core")
-BUILD_SECONDS = 1800.0  # seconds, enough for a full build on a slow and busy machine
+# Seconds for a full build on a slow and busy machine.
+BUILD_SECONDS = 1800.0
 TEST_SECONDS = 120.0
 
 
 def copy_changed(root: Path, copy: Path) -> None:
-    """Update a copy of the tree. Unchanged files keep their modification times, so the build skips them."""
+    """Update a copy of the tree.
+
+    Unchanged files keep their modification times, so the build skips them.
+    """
     wanted = set()
     for part in PARTS:
         files = [root / part] if (root / part).is_file() else [f for f in (root / part).rglob("*") if f.is_file()]
@@ -34,12 +38,12 @@ def copy_changed(root: Path, copy: Path) -> None:
 
 
 class Build:
-    """Builder of test binaries, from a copy of the tree in `folder`."""
+    """Builder of test binaries from the copy of the tree in `folder`."""
 
     def __init__(self, root: Path, folder: Path, jobs: int) -> None:
         self.tree, self._build, self._jobs = folder / "tree", folder / "build", jobs
         copy_changed(root, self.tree)
-        # Optimize little, because compiling takes longer than running the tests.
+        # Use a low optimization level, because compiling takes longer than running the tests.
         options = ("-DCMAKE_BUILD_TYPE=Release", "-DCMAKE_CXX_FLAGS_RELEASE=-O1 -DNDEBUG")
         options += ("-DHVD_BUILD_TESTS=ON", "-DHVD_BUILD_PYTHON=OFF", "-DHVD_UNITY=OFF")
         self._run(["cmake", "-S", str(self.tree), "-B", str(self._build), "-G", "Ninja", *options], BUILD_SECONDS)
@@ -52,7 +56,7 @@ class Build:
         return done.stdout
 
     def make(self, *binaries: str) -> None:
-        """Build test binaries; raise RuntimeError with the compiler's messages."""
+        """Build test binaries, or raise RuntimeError with the compiler's messages."""
         self._run(["cmake", "--build", str(self._build), "-j", str(self._jobs), "--target", *binaries], BUILD_SECONDS)
 
     def passes(self, native: Chosen) -> str:
@@ -70,7 +74,10 @@ class Build:
 def try_table(
     root: Path, folder: Path, natives: list[Chosen], jobs: int, tell: Callable[[Mutant], None]
 ) -> list[Mutant]:
-    """Try all mutants of the table; raise RuntimeError if tests fail without a change or a mutant does not compile."""
+    """Test all C++ mutants of the table.
+
+    Raises RuntimeError if a mutant does not compile, or tests fail without a mutant.
+    """
     os.nice(5)
     build = Build(root, folder, jobs)
     build.make(*sorted({native.binary for native in natives}))

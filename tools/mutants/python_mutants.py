@@ -1,4 +1,4 @@
-"""Mutants of Python modules. Each is run against its module's tests in a separate process."""
+"""Tests of Python mutants, each in a separate process."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from pathlib import Path
 from tools.mutants.changes import applied, changes_of
 
 HOOK = Path(__file__).parent / "hook"
-PATIENCE = 5  # Tests count as hung after this multiple of their usual time.
+PATIENCE = 5  # Factor between the usual time of the tests and their time limit.
 CONTROL = "control run: a mutant that cannot be imported"
-LEAST = 20.0  # Tests never count as hung before this many seconds.
+LEAST = 20.0  # Minimum time limit of the tests in seconds.
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,10 @@ class Target:
 
 @dataclass(frozen=True)
 class Mutant:
-    """Change with its outcome: "killed", "hung" or "lives". `at` is the source line where the change begins."""
+    """Change to a file and its outcome: "killed", "hung" or "lives".
+
+    `at` is the source line where the change begins.
+    """
 
     file: str
     line: int
@@ -53,7 +56,7 @@ class Mutant:
 
 
 def targets(text: str) -> list[Target]:
-    """Parse lines `file tests...`; raise ValueError for other lines."""
+    """Parse lines `file tests...`, and raise ValueError for other lines."""
     found = []
     for number, line in enumerate(text.splitlines(), 1):
         words = line.partition("#")[0].split()
@@ -65,7 +68,7 @@ def targets(text: str) -> list[Target]:
 
 
 def run_tests(root: Path, target: Target, text: str, seconds: float) -> str:
-    """Run the target's tests with `text` as the file's contents, then end all their processes.
+    """Run the tests of a file with `text` as its contents, then kill all their processes.
 
     Returns:
         "passed", "failed", or "hung" if they take longer than `seconds`.
@@ -92,7 +95,7 @@ def run_tests(root: Path, target: Target, text: str, seconds: float) -> str:
 
 @contextlib.contextmanager
 def _group(command: list[str], **options: object) -> Iterator[subprocess.Popen[bytes]]:
-    """Start a process in a new process group, which is killed at the end."""
+    """Start a process in a new process group, and kill the group at the end of the context."""
     process = subprocess.Popen(  # type: ignore[call-overload]
         command,
         stdin=subprocess.DEVNULL,
@@ -110,7 +113,7 @@ def _group(command: list[str], **options: object) -> Iterator[subprocess.Popen[b
 
 
 def patience(root: Path, target: Target) -> float:
-    """Return the time limit of the tests in seconds, after two control runs.
+    """Return the time limit of the tests in seconds, based on two runs without a mutant.
 
     Raises:
         RuntimeError: If the tests fail without a change, or pass although the module raises when it is imported.
@@ -132,7 +135,7 @@ def patience(root: Path, target: Target) -> float:
 def try_all(
     root: Path, target: Target, most: int, seed: int, jobs: int, tell: Callable[[Mutant], None]
 ) -> list[Mutant]:
-    """Try up to `most` mutants of a file, chosen by `seed`; raise RuntimeError if its tests fail without a change."""
+    """Test up to `most` mutants of a file, chosen by `seed`; raise RuntimeError if its tests fail unchanged."""
     source = (root / target.file).read_text(encoding="utf-8")
     seconds = patience(root, target)
     changes = changes_of(source)

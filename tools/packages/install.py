@@ -1,4 +1,4 @@
-"""Install packages into this Python's environment, with uv if it is available, otherwise with pip."""
+"""Installation of packages into this Python's environment, with uv if available, else with pip."""
 
 import fcntl
 import json
@@ -23,7 +23,10 @@ def read_settings() -> settings.Settings:
 
 
 def find_uv() -> str | None:
-    """Return the path of uv in this environment or on the PATH. Install uv if missing; return None on failure."""
+    """Return the path of uv, or None if uv is not available.
+
+    The function installs uv if it is neither in this environment nor on the PATH.
+    """
     here = Path(sys.prefix) / "bin" / "uv"
     if found := shutil.which("uv", path=f"{here.parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"):
         return found
@@ -39,10 +42,10 @@ def pip_cache(found: settings.Settings) -> Path:
 
 
 def built_wheels(cache: Path) -> list[str]:
-    """Return the folders of wheels that pip has built from released sources and keeps in its cache.
+    """Return the cached wheels that pip has built from released sources, as folders.
 
-    Building PySpark's wheel takes a minute. The result leaves out wheels that were built from an archive without a
-    release name, because they may differ from the release of the same version.
+    Building PySpark's wheel, for example, takes a minute. Wheels that pip has built from an archive without a release
+    name are left out, because they can differ from the release of the same version.
     """
     folders = []
     for origin in sorted(cache.glob("wheels/*/*/*/*/origin.json")):
@@ -57,7 +60,7 @@ def built_wheels(cache: Path) -> list[str]:
 
 
 def with_uv(arguments: list[str]) -> str | None:
-    """Install with uv and pip's settings.
+    """Install packages with uv and with pip's settings.
 
     Returns:
         None if it succeeded, or the reason why pip must be used.
@@ -78,15 +81,16 @@ def with_uv(arguments: list[str]) -> str | None:
 
 
 def with_pip(arguments: list[str]) -> int:
-    """Install with pip, and return its exit code."""
+    """Install packages with pip, and return the exit code."""
     pip = [sys.executable, "-m", "pip", "install", "-qq", "--no-compile", "--disable-pip-version-check"]
     return subprocess.run([*pip, *arguments], check=False).returncode
 
 
 def install(arguments: list[str]) -> int:
-    """Install packages, given as arguments of ``pip install``, and return the exit code.
+    """Install packages, and return the exit code.
 
-    A lock allows only one installation at a time per environment, because `make` may run steps in parallel.
+    The arguments are those of ``pip install``. A lock prevents parallel installations into one environment, because
+    `make` can run steps in parallel.
     """
     with open(Path(sys.prefix) / ".install.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

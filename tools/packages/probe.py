@@ -1,4 +1,4 @@
-"""Collect the facts that `pytorch.py` needs for its choice: GPUs, local wheels, PyTorch's index."""
+"""Facts on which the choice of a PyTorch build depends: GPUs, local wheels, PyTorch's index."""
 
 import ctypes.util
 import os
@@ -18,7 +18,7 @@ DEADLINE = 5.0
 
 
 def gpu() -> str | None:
-    """Return the path of a program, folder or library that indicates an NVIDIA GPU, or None."""
+    """Return the path of a file that shows that this machine has an NVIDIA GPU, or None."""
     if program := shutil.which("nvidia-smi"):
         return program
     if Path("/proc/driver/nvidia").exists():
@@ -34,7 +34,7 @@ def tags() -> frozenset[str]:
 
 
 def local_wheels(find_links: list[str]) -> list[str]:
-    """Return the names of the files in pip's find-links folders. URLs in find-links are ignored."""
+    """Return the names of the files in pip's find-links folders, ignoring URLs."""
     names = []
     for link in find_links:
         path = Path(urllib.request.url2pathname(urllib.parse.urlparse(link).path) if "://" in link else link)
@@ -44,7 +44,7 @@ def local_wheels(find_links: list[str]) -> list[str]:
 
 
 def read_index(index: str, certificates: str | None, deadline: float) -> list[str]:
-    """Return the names of PyTorch's wheels on an index.
+    """Return the file names of PyTorch's wheels on a package index.
 
     Args:
         index: URL of the index.
@@ -70,7 +70,8 @@ def read_index(index: str, certificates: str | None, deadline: float) -> list[st
                 [urllib.parse.unquote(urllib.parse.urlparse(link).path).rpartition("/")[2] for link in links]
             )
 
-    # Use a thread, because a socket timeout limits neither name resolution nor a slow but steady response.
+    # Use a thread with a time limit. A socket timeout would limit neither name resolution nor a slow but steady
+    # response.
     thread = threading.Thread(target=ask, daemon=True)
     thread.start()
     thread.join(deadline)
@@ -81,7 +82,9 @@ def read_index(index: str, certificates: str | None, deadline: float) -> list[st
 
 
 def pytorch(version: str, settings: Settings, index: str = CPU_INDEX, deadline: float = DEADLINE) -> Choice:
-    """Return the build of PyTorch for this machine; query the index only if the choice depends on it.
+    """Return the PyTorch build for this machine.
+
+    The package index is queried only if the choice depends on it.
 
     Args:
         version: Public version of PyTorch, such as "2.13.0".

@@ -1,4 +1,4 @@
-"""Choose the build of PyTorch to install, from facts that `probe.py` collects.
+"""Choice of the PyTorch build to install, based on the facts from `probe.py`.
 
 PyTorch's package on PyPI is built for CUDA and depends on several GB of NVIDIA libraries. The CPU build has the same
 version with the local label ``+cpu``, and is on PyTorch's own index.
@@ -13,7 +13,7 @@ CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 
 @dataclass(frozen=True)
 class Choice:
-    """Build to install, and the reason.
+    """PyTorch build to install, and the reason for the choice.
 
     Attributes:
         arguments: Arguments of ``pip install``.
@@ -24,7 +24,7 @@ class Choice:
     reason: str
 
     def line(self) -> str:
-        """Return a line to print: the build, the reason, and how to choose another one."""
+        """Return a line to print: the build, the reason, and how to choose another build."""
         return f'PyTorch: {" ".join(self.arguments)} ({self.reason}); another build: make ... TORCH="torch==..."'
 
 

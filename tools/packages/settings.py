@@ -1,4 +1,4 @@
-"""Translate pip's settings, which uv does not read, to uv's environment variables."""
+"""Conversion of pip's settings to environment variables of uv, which does not read them."""
 
 import ast
 import re
@@ -35,7 +35,7 @@ _SEPARATORS = {"find-links": ","}
 
 
 def parse(listing: str) -> Settings:
-    """Parse the output of ``pip config list``, without flags that are off.
+    """Parse the output of ``pip config list``, and drop flags that are off.
 
     As in pip, variables (`:env:`) take precedence over files. In files, `[install]` takes precedence over `[global]`.
     """
@@ -49,19 +49,22 @@ def parse(listing: str) -> Settings:
 
 
 def unknown(settings: Settings) -> list[str]:
-    """Return the settings that cannot be translated. If there are any, pip must be used."""
+    """Return the settings that have no equivalent in uv.
+
+    With such settings, pip must be used.
+    """
     return sorted(settings.keys() - _UV.keys() - _IRRELEVANT)
 
 
 def uv_environment(settings: Settings, wheels: Iterable[str], environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment with which uv finds the same packages as pip.
+    """Return environment variables with which uv finds the same packages as pip.
 
     Args:
         settings: pip's settings.
         wheels: Folders of wheels that pip has built and cached, which uv does not need to build again.
         environ: This process's environment. Its UV_* variables take precedence over pip's settings.
     """
-    # Like pip, use the best version of all indexes, and the system's certificates.
+    # Choose the best version among all indexes and use the system's certificates, as pip does.
     said = {"UV_INDEX_STRATEGY": "unsafe-best-match", "UV_SYSTEM_CERTS": "1", "UV_PYTHON_DOWNLOADS": "never"}
     for name, variable in _UV.items():
         if settings.get(name):

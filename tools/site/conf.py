@@ -1,7 +1,7 @@
-"""Sphinx configuration of the site: all pages of the repository and the API reference. Built by `make site`.
+"""Sphinx configuration of the documentation site. `make site` builds the site.
 
-The source is the repository itself, so relative links between pages work both on the code host and on the site. This
-file adds only the order of pages, while Sphinx reads them.
+The site contains all pages of the repository and the API reference. The repository itself is the source, so relative
+links work both on GitHub and on the site. This file only adds the order of the pages.
 """
 
 import importlib
@@ -10,9 +10,10 @@ import re
 from pathlib import Path
 from typing import Any
 
-# Import frameworks without messages and on the CPU, and Keras on the backend that supports all features.
+# Import frameworks without messages, on the CPU, and Keras with the backend that supports all features.
 os.environ.update(TF_CPP_MIN_LOG_LEVEL="3", CUDA_VISIBLE_DEVICES="-1", KERAS_BACKEND="tensorflow", JAX_PLATFORMS="cpu")
-os.environ["TF_ENABLE_ONEDNN_OPTS"] = "0"  # otherwise TensorFlow prints that oneDNN operations are on
+# Otherwise TensorFlow prints a message about oneDNN operations.
+os.environ["TF_ENABLE_ONEDNN_OPTS"] = "0"
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -105,12 +106,17 @@ PAGES = {
 """All pages by section; the build fails if one is missing."""
 
 suppress_warnings = [
-    "myst.header",  # RESULTS.md is written by a program.
-    "ref.python",  # Exceptions under "Raises:" have the same name in each frontend, and are the same class.
+    # A program writes RESULTS.md and can skip heading levels.
+    "myst.header",
+    # Exceptions under "Raises:" have the same name in each frontend, because they are the same class.
+    "ref.python",
 ]
-napoleon_use_ivar = True  # Autodoc already describes attributes; a second description would be an error.
-myst_heading_anchors = 4  # Check links to headings up to this level.
-myst_fence_as_directive = ["mermaid"]  # Draw these code blocks as diagrams, as GitHub does.
+# Do not describe attributes a second time: autodoc describes them, and Sphinx reports duplicates.
+napoleon_use_ivar = True
+# Check links to headings up to level 4.
+myst_heading_anchors = 4
+# Draw Mermaid code blocks as diagrams, as GitHub does.
+myst_fence_as_directive = ["mermaid"]
 autodoc_member_order = "groupwise"
 autodoc_typehints = "signature"
 
@@ -148,14 +154,15 @@ def _names(module: Any) -> list[str]:
 
 
 def _load(app: Any) -> None:
-    """Load all public names, some of which modules import on demand, so that autodoc finds them."""
+    """Import all public names, some of which modules load lazily, so that autodoc finds them."""
     for module in map(importlib.import_module, REFERENCE):
         vars(module).update({name: getattr(module, name) for name in _names(module)})
 
 
 def _check(app: Any, environment: Any) -> None:
-    """Warn about public names that are missing in the reference."""
-    from sphinx.util import logging  # imported here, because tests load this file without Sphinx
+    """Warn about public names that the API reference lacks."""
+    # Import here, because tests load this file without Sphinx.
+    from sphinx.util import logging
 
     described = environment.domains["py"].objects
     for module in map(importlib.import_module, REFERENCE):
@@ -165,7 +172,7 @@ def _check(app: Any, environment: Any) -> None:
 
 
 def _add_order(app: Any, name: str, content: list[str]) -> None:
-    """Append the table of contents to the root page, which has links instead on GitHub."""
+    """Append the table of contents to the root page; on GitHub, the page has links instead."""
     if name != root_doc:
         return
     for caption, pages in PAGES.items():
@@ -176,7 +183,7 @@ def _add_order(app: Any, name: str, content: list[str]) -> None:
 def _shorten(
     app: Any, what: str, name: str, value: Any, options: Any, arguments: str | None, returns: str | None
 ) -> tuple[str | None, str | None]:
-    """Show default values as they are in the source.
+    """Show default values as the source code has them.
 
     autodoc_preserve_defaults does not support functions that are bound methods.
     """

@@ -1,1 +1,1 @@
-"""Builder of a release's wheels: `make wheels` or `python -m tools.wheels --help`; see docs/releasing.md."""
+"""Builder of a release's wheels; see docs/releasing.md and `python -m tools.wheels --help`."""

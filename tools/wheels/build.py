@@ -13,29 +13,30 @@ from tools.wheels import sysroot
 from tools.wheels.plan import WANTED, Wanted, platform_tag
 
 ROOT = Path(__file__).resolve().parents[2]
-DEADLINE = 3600  # seconds for one build on a slow machine
+# Seconds for one build on a slow machine.
+DEADLINE = 3600
 TOOLS = ("build", "nanobind", "scikit-build-core")
 
 
 class BuildFailed(RuntimeError):
-    """Error raised if a build fails. The build has already printed its messages."""
+    """Error raised if a build fails after it has printed its messages."""
 
 
 def version() -> str:
-    """Return the version of the sources."""
+    """Return Horovod's version from the sources."""
     found = re.search(r'__version__ = "([^"]+)"', (ROOT / "src/horovod/_version.py").read_text())
     assert found, "src/horovod/_version.py names no version"
     return found[1]
 
 
 def compiler_version(arch: sysroot.Arch) -> str:
-    """Return the version of the compiler for a CPU architecture."""
+    """Return the version of the C++ compiler for a CPU architecture."""
     command = [arch.tool("g++"), "-dumpfullversion"]
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.strip()
 
 
 def requirements(archive: Path) -> list[str]:
-    """Read the package's requirements, without extras, from an sdist."""
+    """Read the package's requirements from an sdist, without extras."""
     with tarfile.open(archive) as packed:
         file = packed.extractfile(f"horovod-{version()}/PKG-INFO")
         assert file is not None, f"{archive} has no PKG-INFO"
@@ -44,7 +45,9 @@ def requirements(archive: Path) -> list[str]:
 
 
 def find_pythons(versions: list[str], given: list[Path]) -> dict[str, Path]:
-    """Return an interpreter for each version. It is a given one, one on the PATH, or one from pyenv.
+    """Return an interpreter for each Python version.
+
+    Interpreters come from the caller, from the PATH, or from pyenv.
 
     Raises:
         sysroot.Missing: If there is none for a version, or a given one does not run.
@@ -78,7 +81,7 @@ def _python_version(path: Path) -> str | None:
 
 
 def run(command: list[str | Path], **options: object) -> None:
-    """Run a program and show its output.
+    """Run a program, show its output, and raise an error if it fails.
 
     Raises:
         BuildFailed: If it fails, or does not end in time.
@@ -91,9 +94,9 @@ def run(command: list[str | Path], **options: object) -> None:
 
 
 def checkout(place: Path) -> Path:
-    """Copy the files that git tracks to a folder, with uncommitted changes, and return it.
+    """Copy the files that git tracks, with uncommitted changes, to a folder, and return the folder.
 
-    The checkout itself may contain virtual environments and keys, and may change during the build.
+    The checkout itself can contain virtual environments and keys, and can change during the build.
     """
     shutil.rmtree(place, ignore_errors=True)
     listed = subprocess.run(
@@ -105,14 +108,15 @@ def checkout(place: Path) -> Path:
         timeout=DEADLINE,
     )
     for name in filter(None, listed.stdout.split("\0")):
-        if (ROOT / name).is_file():  # git also lists deleted files if the deletion is not committed
+        # Git also lists deleted files if the deletion is not committed.
+        if (ROOT / name).is_file():
             (place / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, place / name)
     return place
 
 
 def empty(folder: Path) -> None:
-    """Create a folder, or remove the files of earlier builds from it.
+    """Create an empty folder, removing the files of earlier builds.
 
     Raises:
         BuildFailed: If it contains other files.
@@ -132,7 +136,10 @@ def sdist(sources: Path, to: Path) -> Path:
 
 
 def unpacked(archive: Path, place: Path) -> Path:
-    """Unpack the sdist and return the folder, from which the wheels are built, so that they match the sdist."""
+    """Unpack the sdist and return the folder.
+
+    Wheels are built from this folder, so that they match the sdist.
+    """
     shutil.rmtree(place, ignore_errors=True)
     with tarfile.open(archive) as packed:
         packed.extractall(place, filter="data")
@@ -141,7 +148,7 @@ def unpacked(archive: Path, place: Path) -> Path:
 
 
 def environment(python: Path, place: Path) -> Path:
-    """Create an environment of the given Python with the build tools that requirements.txt pins.
+    """Create a virtual environment with the build tools that requirements.txt pins.
 
     Returns:
         The environment's Python.
@@ -192,10 +199,11 @@ def wheel(
 
 
 def _settings(wanted: Wanted, arch: sysroot.Arch, toolchain: Path) -> dict[str, str]:
-    """Return the environment for a build, without those of the user's variables that affect the libraries."""
+    """Return the environment variables of a build, without variables of the user that affect the libraries."""
     flags = ("CFLAGS", "CXXFLAGS", "LDFLAGS", "CPPFLAGS", "PYTHONPATH")
     kept = {name: value for name, value in os.environ.items() if name not in flags}
-    tools = Path(sys.executable).parent  # folder that contains cmake and ninja
+    # Folder that contains cmake and ninja.
+    tools = Path(sys.executable).parent
     return kept | {
         "PATH": f"{tools}:{os.environ['PATH']}",
         "CMAKE_GENERATOR": "Ninja",

@@ -1,4 +1,4 @@
-"""Checks of built wheels: their files, their size, and what their libraries require of a system."""
+"""Checks of built wheels: their files, their size, and the system libraries that they require."""
 
 import io
 import re
@@ -20,7 +20,7 @@ DEADLINE = 300  # s
 
 
 def undefined(library: bytes) -> list[tuple[str, str | None, bool]]:
-    """Return an ELF file's undefined symbols as (name, version, True if weak)."""
+    """Return the undefined symbols of an ELF file as (name, version, True if weak)."""
     elf = ELFFile(io.BytesIO(library))
     needed: dict[int, str] = {}
     versions = None
@@ -49,16 +49,19 @@ def defined(library: bytes) -> list[str]:
 
 
 def libraries_needed(library: bytes) -> list[str]:
-    """Return the libraries that an ELF file needs."""
+    """Return the names of the libraries that an ELF file needs."""
     section = ELFFile(io.BytesIO(library)).get_section_by_name(".dynamic")
     assert isinstance(section, DynamicSection)
     return [tag.needed for tag in section.iter_tags() if tag.entry.d_tag == "DT_NEEDED"]
 
 
 def has_executable_stack(library: bytes) -> bool:
-    """Return True if an ELF file requires an executable stack; glibc 2.41 and later do not load such a library."""
+    """Return True if an ELF file requires an executable stack.
+
+    glibc 2.41 and later do not load such a library.
+    """
     stacks = [part for part in ELFFile(io.BytesIO(library)).iter_segments() if part["p_type"] == "PT_GNU_STACK"]
-    # Without this segment, a library requires an executable stack.
+    # A library without this segment requires an executable stack.
     return not stacks or any(part["p_flags"] & P_FLAGS.PF_X for part in stacks)
 
 
@@ -69,7 +72,7 @@ def _output(*words: str | Path) -> tuple[int, str]:
 
 
 def complaints(wheel: Path) -> list[str]:
-    """Return messages about a wheel's defects. If there are none, the wheel is fit for release.
+    """Return messages about a wheel's defects, or an empty list if it is fit for release.
 
     Raises:
         ValueError: If the file does not have the name of one of this project's wheels.
@@ -99,6 +102,6 @@ def complaints(wheel: Path) -> list[str]:
 
 
 def _and_later(tag: str) -> list[str]:
-    """Return a platform tag and the tags of all later glibc versions, which accept the wheel as well."""
+    """Return a wheel's platform tag and the tags of all later glibc versions, which accept the wheel too."""
     known = re.fullmatch(r"manylinux_2_(\d+)_(\w+)", tag)
     return [f"manylinux_2_{minor}_{known[2]}" for minor in range(int(known[1]), 100)] if known else [tag]

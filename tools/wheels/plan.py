@@ -50,10 +50,10 @@ OF_THE_SYSTEM = re.compile(r"lib(c|m|dl|rt|pthread|gcc_s)\.so\.\d+|ld-linux-[\w-
 def library_complaints(
     file: str, undefined: list[tuple[str, str | None, bool]], defined: list[str], needed: list[str]
 ) -> list[str]:
-    """Return messages about a library's symbols and the libraries that it needs.
+    """Return messages about defects in a library's symbols and dependencies.
 
-    Symbols of glibc and libgcc_s have a version. Symbols without a version are Python's. auditwheel checks only
-    versions, so it does not notice a function that glibc 2.28 lacks.
+    Symbols of glibc and libgcc_s have a version, and those of Python have none. auditwheel checks only versions, so it
+    does not notice a function that glibc 2.28 lacks.
 
     Args:
         file: Name of the library.
@@ -75,7 +75,7 @@ def library_complaints(
 
 
 def contents_complaints(names: list[str], extension: str, size: int) -> list[str]:
-    """Return messages about a wheel's files and its size.
+    """Return messages about defects in a wheel's files and size.
 
     Args:
         names: Names of the files in it.

@@ -1,8 +1,8 @@
 """Sysroot with an older glibc for the system's GCC: headers, stub libraries and a toolchain file.
 
-Headers and stubs come from Zig (package ziglang), which contains all versions of glibc as data. Zig's compiler creates
-only the stubs. It does not compile Horovod, because `bindings/tensorflow/done.cc` needs the std::function of libstdc++,
-and Zig uses libc++. libstdc++ is linked statically, so a wheel requires only glibc and libgcc_s from the system.
+Headers and stubs come from Zig (package ziglang), which contains data of all glibc versions. Zig's compiler only
+creates the stubs. GCC compiles Horovod, because `bindings/tensorflow/done.cc` needs the std::function of libstdc++, and
+Zig uses libc++. libstdc++ is linked statically, so a wheel requires only glibc and libgcc_s from the system.
 """
 
 import hashlib
@@ -19,27 +19,29 @@ from pathlib import Path
 GLIBC = (2, 28)
 HERE = Path(__file__).resolve().parent
 NEWER = "newer_glibc.c"
-DEADLINE = 600  # seconds for creating the stubs on a slow machine
+# Seconds for creating the stubs on a slow machine.
+DEADLINE = 600
 
 LIBRARIES = {"libc": "6", "libm": "6", "libpthread": "0", "libdl": "2", "librt": "1"}
 
 NEWER_IN_LIBSTDCXX = (
-    "_GLIBCXX_USE_PTHREAD_MUTEX_CLOCKLOCK",  # new in glibc 2.30
-    "_GLIBCXX_USE_PTHREAD_RWLOCK_CLOCKLOCK",  # also new in glibc 2.30
+    # Both features require glibc 2.30.
+    "_GLIBCXX_USE_PTHREAD_MUTEX_CLOCKLOCK",
+    "_GLIBCXX_USE_PTHREAD_RWLOCK_CLOCKLOCK",
 )
 """Features of newer versions of glibc that libstdc++'s headers use if the compiler was built with them."""
 
 SHADOWS = {
     "bits/c++config.h": "#include_next <bits/c++config.h>\n"
     + "".join(f"#undef {name}\n" for name in NEWER_IN_LIBSTDCXX),
-    # libnewer.a provides this function. Without it, waits on the steady clock would use the system clock, which users
-    # can change.
+    # libnewer.a provides this function. Without it, waits on the steady clock would use the system clock, which can
+    # jump.
     "pthread.h": """#include_next <pthread.h>
 #pragma once
 extern "C" int pthread_cond_clockwait(pthread_cond_t*, pthread_mutex_t*, clockid_t, const struct timespec*);
 """,
-    # glibc 2.28 lacks this header, so Zig's version only contains an #error. But libstdc++ checks whether the file
-    # exists.
+    # glibc 2.28 lacks this header, so Zig's copy only contains an #error. libstdc++ checks whether the file exists, so
+    # hide it.
     "sys/single_threaded.h": """#pragma once
 extern "C" char __libc_single_threaded;  // libnewer.a has it
 """,
@@ -49,7 +51,7 @@ extern "C" char __libc_single_threaded;  // libnewer.a has it
 
 @dataclass(frozen=True)
 class Arch:
-    """CPU architecture, with the names that different tools have for it."""
+    """CPU architecture, with its names in different tools."""
 
     name: str
     """Name in the tags of wheels and in CMake."""
@@ -59,7 +61,7 @@ class Arch:
     """Soname of the dynamic loader."""
 
     def tool(self, name: str) -> str:
-        """Return the name of a GCC or binutils program; for another architecture, that of the cross compiler."""
+        """Return the name of a GCC or binutils program, of the cross compiler if necessary."""
         return name if self.name == platform.machine() else f"{self.name}-linux-gnu-{name}"
 
 
@@ -70,11 +72,11 @@ ARCHES = {
 
 
 class Missing(RuntimeError):
-    """Error raised if a tool is missing; the message says what to install."""
+    """Error raised if a tool is missing, with a message that says what to install."""
 
 
 def include_folders(search_list: str) -> list[str]:
-    """Return the folders of the C++ and compiler headers in the output of ``g++ -E -v``, without the system's."""
+    """Return the folders of the C++ and compiler headers, parsed from the output of ``g++ -E -v``."""
     lines = iter(search_list.splitlines())
     for line in lines:
         if line.startswith("#include <...>"):
@@ -85,14 +87,14 @@ def include_folders(search_list: str) -> list[str]:
             break
         folder = posixpath.normpath(
             line.strip()
-        )  # Debian's cross compilers print paths such as lib/gcc-cross/.../../../../TARGET/include.
+        )  # Resolve the paths: Debian's cross compilers print paths such as lib/gcc-cross/.../../../../TARGET/include.
         if "/c++/" in folder or "/lib/gcc" in folder:
             found.append(folder)
     return found
 
 
 def toolchain(arch: Arch, root: Path, folders: list[str], top: Path) -> str:
-    """Return the text of CMake's toolchain file.
+    """Return the text of the CMake toolchain file.
 
     Args:
         arch: CPU architecture.
@@ -109,8 +111,10 @@ def toolchain(arch: Arch, root: Path, folders: list[str], top: Path) -> str:
         f"-Wl,--version-script={root / 'hidden.map'}",
         "-static-libstdc++",
         "-Wl,--exclude-libs,ALL",
-        "-Wl,--build-id=sha1,--strip-debug",  # Zig's objects contain paths that would change the build id.
-        "-Wl,-z,noexecstack",  # Zig's objects lack this mark, and glibc 2.41 rejects libraries without it.
+        # Strip debug information, because Zig's objects contain paths that would change the build id.
+        "-Wl,--build-id=sha1,--strip-debug",
+        # Zig's objects lack this mark, and glibc 2.41 rejects libraries without it.
+        "-Wl,-z,noexecstack",
     ]
     lines = [
         f"set(CMAKE_CXX_COMPILER {arch.tool('g++')})",
@@ -161,7 +165,7 @@ def make(arch: Arch, root: Path, top: Path) -> Path:
         (root / "lib").mkdir(parents=True)
         _stubs(arch, zig / "zig", root)
         _shadow(root)
-        # Do not export instantiations of the C++ library's templates either.
+        # Do not export template instantiations of the C++ library.
         (root / "hidden.map").write_text("{ local: _Z*; };\n")
         _add_newer(arch, root, folders)
         stamp.write_text(digest)
@@ -171,7 +175,7 @@ def make(arch: Arch, root: Path, top: Path) -> Path:
 
 
 def _stubs(arch: Arch, zig: Path, root: Path) -> None:
-    """Let Zig link a program with glibc, and copy the stub libraries that Zig creates for it."""
+    """Link a program with Zig, and copy the glibc stubs that Zig creates for it."""
     cache = root / "zig"
     (root / "empty.c").write_text("int main(void) { return 0; }\n")
     target = f"{arch.name}-linux-gnu.{GLIBC[0]}.{GLIBC[1]}"
@@ -207,7 +211,7 @@ def _stubs(arch: Arch, zig: Path, root: Path) -> None:
     shutil.copy(made("libc_nonshared.a"), lib)
     shutil.copy(made("crt1.o"), lib)
     shutil.copy(lib / "crt1.o", lib / "Scrt1.o")
-    # These files can be empty, because Horovod uses only .init_array and has no _init function to wrap.
+    # These files can be empty: Horovod uses only .init_array and has no _init function to wrap.
     for name in ("crti.o", "crtn.o"):
         _compile(arch, ["-x", "assembler", "/dev/null"], lib / name)
     found = f"libdl.so.2 libpthread.so.0 {arch.loader}"

@@ -1,5 +1,5 @@
-"""Collectives on NumPy arrays, shared by several frontends.
+"""Collectives on NumPy arrays, which several frontends share.
 
-``collectives`` has blocking and asynchronous operations on single arrays and groups, ``checks`` checks their arguments,
-and ``handles`` has the futures of operations in flight.
+``collectives`` has blocking and asynchronous operations on single arrays and groups. ``checks`` validates their
+arguments. ``handles`` has the futures of operations in flight.
 """

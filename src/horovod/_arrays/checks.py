@@ -1,6 +1,7 @@
 """Argument checks of collectives on NumPy arrays.
 
-All functions raise a ValueError whose message begins with ``what``, and names the value and the accepted values.
+All functions raise ValueError. The message begins with the argument ``what``, and names the value and the accepted
+values.
 """
 
 import operator
@@ -20,7 +21,7 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Reduction:
-    """Parameters of a reduction. The codes are defined in src/horovod/_core.pyi."""
+    """Parameters of a reduction. ``_core.pyi`` defines the integer codes."""
 
     op: int
     process_set: ProcessSet
@@ -30,7 +31,7 @@ class Reduction:
 
 
 def label_of(face: Frontend, full_name: str, operation: str) -> str:
-    """Return the beginning of an error message, such as ``allreduce.x on rank 1``.
+    """Return the first words of an error message, such as ``allreduce.x on rank 1``.
 
     Raises:
         ValueError: Horovod is not initialized.
@@ -52,17 +53,18 @@ def code_of(dtype: Any, what: str) -> int:
     return _codes.setdefault(dtype, dtypes.CODES[dtype.name])
 
 
-_codes: dict[Any, int] = {}  # cache, because NumPy creates the name of a dtype on each access
+# Cache the code, because NumPy creates the name of a dtype on each access.
+_codes: dict[Any, int] = {}
 
 
-# Codes by which these dtypes are sent when they are only copied. uint32 is needed for Keras' seeds.
+# Codes of dtypes that are sent as another dtype of the same size. Keras' seeds require uint32.
 _TWINS = {"uint32": dtypes.INT32, "uint64": dtypes.INT64}
 
 
 def code_of_copied(dtype: Any, what: str) -> int:
-    """Return the engine's code for a dtype, for operations that only copy values.
+    """Return the engine's code for a dtype that operations only copy.
 
-    These operations also support unsigned 32- and 64-bit integers, and the 8-bit floats of ml_dtypes.
+    Operations that only copy values also support unsigned 32- and 64-bit integers, and the 8-bit floats of ml_dtypes.
     """
     dtype = np.dtype(dtype)
     twin = dtypes.UINT8 if dtype.name.startswith("float8_") else _TWINS.get(dtype.name)
@@ -94,7 +96,7 @@ def set_id(face: Frontend, process_set: ProcessSet, what: str) -> int:
 
 
 def root_of(root_rank: Any, process_set: ProcessSet, what: str) -> int:
-    """Check that ``root_rank`` is the world rank of a member of the process set, and return it as an int."""
+    """Check that the process set contains ``root_rank``, a world rank, and return it as an int."""
     try:
         root = operator.index(root_rank)
     except TypeError:
@@ -122,11 +124,12 @@ def check_reduction(dtype: Any, reduction: Reduction, what: str) -> int:
 
 
 def splits_of(splits: Any, array: Array, size: int, what: str) -> list[int] | None:
-    """Return the number of rows for each of the ``size`` ranks of a process set, or None for equal parts.
+    """Return the number of rows for each rank of a process set of ``size`` ranks, or None for equal parts.
 
     Equal parts require that dimension 0 of ``array`` is a multiple of ``size``.
     """
-    rows = array.shape[0] if array.ndim else 0  # the engine rejects a 0-dimensional array
+    # The engine rejects a 0-dimensional array.
+    rows = array.shape[0] if array.ndim else 0
     if splits is None:
         check_parts(what, rows, size)
         return None

@@ -59,7 +59,7 @@ Then = Callable[[list[Any]], Any]
 
 
 def plain(array: Any) -> Array:
-    """Return the values as an aligned array in C order in host memory, without a copy if possible."""
+    """Convert values to an aligned array in C order in host memory, without a copy if possible."""
     made = np.asarray(array, order="C")
     return made if made.flags.aligned else made.copy()
 
@@ -74,7 +74,7 @@ def start_allreduce(
     then: Then = list,
     blocking: bool = False,
 ) -> Pending:
-    """Reduce the arrays of all ranks, which must have the same shapes and dtypes."""
+    """Reduce arrays that have the same shape and dtype on all ranks."""
     from horovod._core import KIND_ALLREDUCE
 
     sources = [plain(array) for array in arrays]
@@ -104,7 +104,7 @@ def start_broadcast(
     then: Then = list,
     blocking: bool = False,
 ) -> Pending:
-    """Broadcast the root's arrays. ``root_rank`` is a world rank."""
+    """Broadcast the root's arrays to all ranks; ``root_rank`` is a world rank."""
     from horovod._core import KIND_BROADCAST
 
     sources = [plain(array) for array in arrays]
@@ -132,7 +132,7 @@ def start_allgather(
     then: Then = list,
     blocking: bool = False,
 ) -> Pending:
-    """Concatenate the arrays of all ranks along dimension 0, whose size can differ between ranks."""
+    """Concatenate the arrays of all ranks along dimension 0, which can differ in size between ranks."""
     from horovod._core import KIND_ALLGATHER
 
     sources = [plain(array) for array in arrays]
@@ -157,11 +157,11 @@ def start_alltoall(
     then: Then = list,
     blocking: bool = False,
 ) -> Pending:
-    """Send ``splits[i]`` rows of each array to rank i of the set, or equal parts if it is None.
+    """Send rows of each array to all ranks of the process set, and pass the received rows to ``then``.
 
-    There must be at least one array. ``then`` gets a list with the received rows of each array, in rank order. The last
-    element of the list is the number of rows of the first array received from each rank. With splits, these numbers are
-    the same for all arrays.
+    ``splits[i]`` is the number of rows for rank i. None means equal parts. At least one array is required. ``then``
+    gets a list with the received rows of each array, in rank order. The list's last element contains the number of rows
+    of the first array that each rank has sent. With splits, these numbers are the same for all arrays.
     """
     from horovod._core import KIND_ALLTOALL
 
@@ -184,7 +184,7 @@ def start_alltoall(
 
 
 def _counts(sizes: Sequence[int]) -> Array:
-    """Return ``sizes`` as an array of int32, or of int64 if necessary."""
+    """Convert sizes to an int32 array, or to int64 if a size requires that."""
     return np.array(sizes, np.int32 if max(sizes, default=0) < 2**31 else np.int64)
 
 
@@ -197,9 +197,9 @@ def start_reducescatter(
     then: Then = list,
     blocking: bool = False,
 ) -> Pending:
-    """Reduce the arrays of all ranks, with Average or Sum, and return this rank's rows.
+    """Reduce arrays over all ranks, with Average or Sum, and return this rank's rows.
 
-    If the rows do not divide evenly, the first ranks get one row more.
+    If the rows do not divide evenly, the first ranks get one more.
     """
     from horovod._core import KIND_REDUCESCATTER
 
@@ -236,13 +236,14 @@ def _outputs(works: Works, sources: Sequence[Array]) -> list[Array]:
 
 def _output(work: Any, source: Array) -> Array:
     shape = (sum(work.sizes), *source.shape[1:])
-    if work.output is None or work.output.nbytes == 0:  # np.frombuffer rejects empty buffers
+    # np.frombuffer rejects empty buffers.
+    if work.output is None or work.output.nbytes == 0:
         return np.empty(shape, source.dtype)
     return np.frombuffer(work.output, source.dtype).reshape(shape)
 
 
 def _sized(groups: Sequence[str], sources: Sequence[Array]) -> list[tuple[str, int]]:
-    """Return the name and the size of each source's group."""
+    """Return the name and size of the group that each array belongs to."""
     sizes = {group: list(groups).count(group) for group in set(groups)}
     return [(group, sizes[group] if group else 0) for group in groups] or [("", 0)] * len(sources)
 
@@ -255,8 +256,10 @@ def _at(array: Array) -> int:
     from horovod._core import address_of
 
     try:
-        return address_of(array)  # ten times as fast as the array's own attributes
-    except ValueError:  # a dtype of ml_dtypes, which buffers do not support
+        # This is ten times as fast as the array's own attributes.
+        return address_of(array)
+    except ValueError:
+        # Buffers do not support the dtypes of ml_dtypes.
         address: int = array.__array_interface__["data"][0]
         return address
 
@@ -266,8 +269,8 @@ def allreduce_all(
 ) -> list[Array]:
     """Reduce all arrays.
 
-    ``groups`` contains the name of each array's group, or "" for none. It can be empty. The arrays of a group complete
-    together.
+    ``groups`` contains the group name of each array, or "" for an array without a group. An empty list means no groups.
+    The arrays of a group complete together.
     """
     results: list[Array] = start_allreduce(face, arrays, names, reduction, groups, blocking=True).result()
     return results
@@ -276,7 +279,7 @@ def allreduce_all(
 def broadcast_all(
     face: Frontend, arrays: Sequence[Any], root_rank: int, names: Sequence[str], process_set: ProcessSet
 ) -> list[Array]:
-    """Return the root's values of all arrays, on every rank. ``root_rank`` is a world rank."""
+    """Return the root's values of all arrays on every rank; ``root_rank`` is a world rank."""
     if not arrays:
         return []
     results: list[Array] = start_broadcast(face, arrays, root_rank, names, process_set, blocking=True).result()
@@ -286,7 +289,7 @@ def broadcast_all(
 def allgather_all(
     face: Frontend, arrays: Sequence[Any], names: Sequence[str], process_set: ProcessSet, groups: Sequence[str] = ()
 ) -> list[Array]:
-    """Concatenate the arrays of all ranks along dimension 0, whose size can differ, and return the results."""
+    """Concatenate the arrays of all ranks along dimension 0, which can differ in size, and return the results."""
     results: list[Array] = start_allgather(face, arrays, names, process_set, groups, blocking=True).result()
     return results
 
@@ -294,7 +297,7 @@ def allgather_all(
 def alltoall_all(
     face: Frontend, arrays: Sequence[Any], splits: Any, names: Sequence[str], process_set: ProcessSet
 ) -> tuple[list[Array], Array]:
-    """Send rows of each array to all ranks.
+    """Send rows of each array to all ranks, and return the received rows.
 
     ``splits`` has the number of rows of each array for each rank of the set; None means equal parts.
 
@@ -308,9 +311,9 @@ def alltoall_all(
 def reducescatter_all(
     face: Frontend, arrays: Sequence[Any], names: Sequence[str], reduction: Reduction, groups: Sequence[str] = ()
 ) -> list[Array]:
-    """Return this rank's rows of the reduction (Average or Sum) of all arrays.
+    """Reduce all arrays over all ranks, with Average or Sum, and return this rank's rows.
 
-    If the rows do not divide evenly, the first ranks get one row more.
+    If the rows do not divide evenly, the first ranks get one more.
     """
     results: list[Array] = start_reducescatter(face, arrays, names, reduction, groups, blocking=True).result()
     return results

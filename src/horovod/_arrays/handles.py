@@ -1,8 +1,9 @@
-"""Operations in flight, the memory that they use, and their futures, which are also awaitable.
+"""Handles of operations in flight, which are awaitable futures and keep the operations' memory alive.
 
-The memory of an operation stays alive until the operation is done, even if no caller waits for it any more. A caller of
+The memory of an operation stays alive until the operation is done, even if no caller waits for it. A caller of
 ``result`` runs the engine's progress loop. For ``await``, ``add_done_callback`` and ``concurrent.futures.wait``, a
-thread waits instead. It starts with the first such call and sleeps while there is nothing to wait for.
+background thread waits instead. The first of these calls starts the thread, which sleeps while no operation is in
+flight.
 """
 
 import asyncio
@@ -19,24 +20,24 @@ from horovod.common.exceptions import HorovodInternalError
 from horovod.common.frontends import Frontend
 from horovod.common.state import state
 
-# Waits are cut into slices so that a forked child notices that no engine will complete the operation.
+# Maximum seconds of one wait. After each wait, a forked child checks whether it still has an engine.
 _SLICE_SECONDS = 0.5
 
 Works = Sequence[Any]
 
-# Works of operations that no caller waits for any more, with the memory that they use.
+# Unfinished operations without a waiting caller, and the memory that they use.
 _parked: list[tuple[Works, Any]] = []
-# Memory of submissions that were interrupted (Ctrl-C). The engine may have accepted them, so it is kept.
+# Memory of interrupted submissions (Ctrl-C). The engine could have accepted them, so it could use the memory.
 _held: list[Any] = []
 
 
 class Pending:
-    """Engine operations in flight that together produce one result."""
+    """Engine operations in flight that together produce one result for the caller."""
 
     __slots__ = ("_face", "_finish", "_keep", "_works")
 
     def __init__(self, face: Frontend, works: Works, finish: Callable[[Works], Any], keep: Any) -> None:
-        """Store operations. ``finish`` returns the result once all are done; ``keep`` holds their memory."""
+        """Store operations; ``finish`` returns their result, and ``keep`` refers to their memory."""
         self._face = face
         self._works = works
         self._finish = finish
@@ -44,7 +45,7 @@ class Pending:
 
     @property
     def works(self) -> Works:
-        """Engine operations, which belong to this object until they are done."""
+        """Engine operations that together produce the result."""
         return self._works
 
     def done(self) -> bool:
@@ -52,7 +53,7 @@ class Pending:
         return all(work.done() for work in self._works)
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Run the engine's progress loop until all operations are done. Does not raise their errors.
+        """Run the engine's progress loop until all operations are done, without raising their errors.
 
         Returns:
             bool: False if ``timeout`` seconds have passed first.
@@ -76,7 +77,7 @@ class Pending:
         return True
 
     def result(self) -> Any:
-        """Wait for all operations, even if one fails, because they share memory.
+        """Wait for all operations, even after one has failed, because they share memory.
 
         Raises:
             Exception: The first failure.
@@ -104,10 +105,11 @@ def start(
     keep: Any,
     blocking: bool = False,
 ) -> Pending:
-    """Submit operations and return them as a Pending. A request is a tuple of arguments for ``Engine.submit``.
+    """Submit operations to the engine and return them as a Pending.
 
-    If the engine rejects a request, the others are submitted nevertheless, because other ranks wait for them. The first
-    error is raised after that. With ``blocking``, it is raised when the other operations are done.
+    Each request is a tuple of arguments for ``Engine.submit``. If the engine rejects one request, this function still
+    submits the others, because other ranks wait for them, and then raises the first error. With ``blocking``, it raises
+    the error when the other operations are done.
     """
     _sweep()
     requests = list(requests)
@@ -123,7 +125,8 @@ def start(
         pending = Pending(face, works, finish, keep)
         if refusal is not None and blocking:
             pending.wait()
-    except BaseException:  # an interrupt (Ctrl-C) may have lost a Work that the engine has already accepted
+    except BaseException:
+        # An interrupt (Ctrl-C) can lose a Work that the engine has already accepted.
         hold(keep)
         raise
     if refusal is not None:
@@ -132,25 +135,28 @@ def start(
 
 
 def hold(keep: Any) -> None:
-    """Keep memory alive until the job ends, because an interrupted operation may still use it."""
+    """Keep memory alive until the job ends, because an interrupted operation can still use it."""
     _held.append(keep)
 
 
 def forget() -> None:
-    """Release memory that is no longer used. Called after the frontend has left the job."""
-    if state.engine is None:  # if there is an engine, another frontend still uses it, and it may still write
+    """Release the memory of interrupted operations. Call this after the frontend has left the job."""
+    # If the engine still runs, another frontend uses it, and it can still write to this memory.
+    if state.engine is None:
         _held.clear()
     _sweep()
 
 
 def _sweep() -> None:
-    for entry in list(_parked):  # iterate over a copy, because another thread may change the list
+    # Iterate over a copy, because another thread can change the list.
+    for entry in list(_parked):
         if all(work.done() for work in entry[0]):
-            with contextlib.suppress(ValueError):  # another thread has already removed the entry
+            # Another thread can have removed the entry.
+            with contextlib.suppress(ValueError):
                 _parked.remove(entry)
 
 
-# Minimum and maximum seconds that the thread waits for one operation before it checks the others.
+# Minimum and maximum seconds that the background thread waits for one operation before it checks the others.
 _MIN_SECONDS = 0.0005
 _MAX_SECONDS = 0.02
 _END_SECONDS = 2.0
@@ -192,7 +198,7 @@ class Handle(Future):  # type: ignore[type-arg]
         return super().result(None if self._drive(timeout) else 0)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Wait for the operation and return the exception that ``result`` would raise, or None.
+        """Wait for the operation and return its error, or None if it succeeds.
 
         Args:
             timeout (float, optional): Maximum seconds to wait. Default: no limit.
@@ -203,7 +209,9 @@ class Handle(Future):  # type: ignore[type-arg]
         return super().exception(None if self._drive(timeout) else 0)
 
     def add_done_callback(self, fn: Callable[["Future[Any]"], Any]) -> None:
-        """Call ``fn(handle)`` when the operation is complete, in any thread, or now if it is already complete.
+        """Call ``fn(handle)`` once the operation is complete, in any thread.
+
+        If the operation is already complete, the call happens immediately.
 
         Args:
             fn (Callable): Function of one argument, the handle.
@@ -217,7 +225,7 @@ class Handle(Future):  # type: ignore[type-arg]
             return (yield from asyncio.wrap_future(self).__await__())
         return self.result()
 
-    # concurrent.futures.wait and as_completed add themselves to this list instead of using callbacks.
+    # concurrent.futures.wait and as_completed do not use callbacks: they add themselves to this list.
     @property
     def _waiters(self) -> list[Any]:
         if self._pending is not None:
@@ -229,7 +237,7 @@ class Handle(Future):  # type: ignore[type-arg]
         self._asked = waiters
 
     def _drive(self, timeout: float | None) -> bool:
-        """Wait for the operation. Return True if its outcome is set, or another thread is setting it."""
+        """Wait for the operation, and return True if its outcome is set or being set by another thread."""
         pending = self._pending
         if pending is not None:
             if not pending.wait(timeout):
@@ -238,7 +246,7 @@ class Handle(Future):  # type: ignore[type-arg]
         return True
 
     def _settle(self) -> None:
-        """Set the result or error of a completed operation, which wakes the threads that wait for it.
+        """Set the result or error of a completed operation, and wake the threads that wait for it.
 
         If two threads call this, the second call does nothing.
         """
@@ -271,8 +279,7 @@ class _Watcher:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="horovod-handles", daemon=True)
                 self._thread.start()
-                # Exit functions run in reverse order, so this one runs before those of the engine and of the
-                # interpreter.
+                # Exit functions run in reverse order, so this one runs before those of the engine and the interpreter.
                 atexit.register(self._close)
             self._changed.notify()
 
@@ -285,7 +292,7 @@ class _Watcher:
                 if self._closing:
                     return
                 watched = list(self._handles)
-            # Waiting for the first operation runs the engine's progress loop, so others may complete meanwhile.
+            # Waiting for the first operation runs the engine's progress loop, which can complete other operations too.
             first = watched[0]._pending
             if first is not None:
                 first.wait(slice_seconds)
@@ -311,7 +318,8 @@ _watcher = _Watcher()
 
 def _after_fork() -> None:
     global _watcher
-    _watcher = _Watcher()  # the thread exists only in the parent
+    # A forked child does not have the thread.
+    _watcher = _Watcher()
 
 
 os.register_at_fork(after_in_child=_after_fork)

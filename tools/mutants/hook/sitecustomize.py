@@ -1,7 +1,7 @@
-"""Start-up hook of Python that loads the module MUTANT_MODULE from the file MUTANT_FILE.
+"""Startup hook of Python that loads a mutant instead of the original module.
 
-With this hook, the source tree never changes, several mutants can be tried in parallel, and processes that a test
-starts use the mutant as well.
+The environment variables MUTANT_MODULE and MUTANT_FILE name the module and the mutant's file. The source tree never
+changes, so several mutants can be tested in parallel. Processes that a test starts use the mutant too.
 """
 
 import importlib.abc
