@@ -1,4 +1,4 @@
-"""Job launcher: the `horovodrun` command (`launch`) and `horovod.run` (`api`)."""
+"""Launcher of jobs, with the command `horovodrun` (`launch`) and the function `horovod.run` (`api`)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["WorkerError", "run"]
 
 
 def __getattr__(name: str) -> Any:
-    # Import the launcher on demand. Agents and workers import this package too and do not need it.
+    # Import the launcher on demand, because agents and workers import this package but do not need the launcher.
     if name == "run":
         from horovod.runner.api import run
 

@@ -1,4 +1,4 @@
-"""Entry point of `python -m horovod.runner`, the same command as `horovodrun`."""
+"""Entry point of `python -m horovod.runner`, which is the same command as `horovodrun`."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""`horovod.run`: call a Python function on every rank of a new job."""
+"""Function `horovod.run`, which calls a Python function on each rank of a new job."""
 
 from __future__ import annotations
 
@@ -53,51 +53,52 @@ def run(
 ) -> list[Any]:
     """Call `func(*args, **kwargs)` on `num_proc` ranks and return the results in rank order.
 
-    The function, its arguments and its results are serialized with cloudpickle, so lambdas, closures, and functions and
-    classes defined in a script or notebook work. What the ranks print appears on `sys.stdout` and `sys.stderr`; each
-    line is prefixed with its rank. May be called from any thread. With `min_num_proc` or `host_discovery_script` the
-    job is elastic.
+    The function, its arguments and its results are serialized with cloudpickle. So lambdas, closures, and classes that
+    are defined in a script or notebook work. The output of the ranks appears on `sys.stdout` and `sys.stderr`, and each
+    line begins with its rank. This function can be called from any thread. With `min_num_proc` or
+    `host_discovery_script`, the job is elastic.
 
     Args:
-        func: Function to call on every rank.
+        func: Function to call on each rank.
         args: Positional arguments for `func`.
         kwargs: Keyword arguments for `func`.
-        num_proc: Number of ranks; in an elastic job, the number at the start.
-        min_num_proc: Fewest ranks an elastic job continues with; default `num_proc`.
-        max_num_proc: Most ranks an elastic job uses; default all available slots.
-        slots: Slots of each discovered host for which the discovery script prints none.
-        reset_limit: Number of times the ranks of an elastic job may change before it fails; default no limit.
-        cooldown_range: Initial and maximum delay in seconds before a host on which a worker failed gets new workers;
-            by default it gets none.
-        hosts: Hosts and slots, as in `"host1:2,host2:4"`; default this machine.
-        hostfile: Path of a file with one line `name slots=N` per host; excludes `hosts`.
-        host_discovery_script: Path of a program that prints the available hosts; excludes `hosts` and `hostfile`.
-        start_timeout: Seconds within which all ranks must have started; default `HOROVOD_START_TIMEOUT`.
+        num_proc: Number of ranks. In an elastic job, this is the initial number.
+        min_num_proc: Minimum number of ranks of an elastic job. The default is `num_proc`.
+        max_num_proc: Maximum number of ranks of an elastic job. The default is all available slots.
+        slots: Slots of each host for which the discovery script prints no number.
+        reset_limit: Maximum number of changes of the ranks before an elastic job fails. The default is no limit.
+        cooldown_range: Initial and maximum delay in seconds before a host on which a worker failed gets new workers. By
+            default, such a host gets no new workers.
+        hosts: Hosts and slots, such as `"host1:2,host2:4"`. The default is this machine.
+        hostfile: Path of a file with a line `name slots=N` for each host. It cannot be combined with `hosts`.
+        host_discovery_script: Path of a program that prints the available hosts. It cannot be combined with `hosts` or
+            `hostfile`.
+        start_timeout: Seconds within which all ranks must start. The default is `HOROVOD_START_TIMEOUT`.
         ssh_port: Port of ssh on other hosts.
         ssh_identity_file: Path of the private key for ssh to other hosts.
-        disable_cache: Accepted and ignored: checks of hosts are not cached.
-        output_filename: Folder to which each rank's output is also written, as `rank.N/stdout` and `rank.N/stderr`.
-        verbose: If nonzero, show what is started.
+        disable_cache: Ignored, because checks of hosts are not cached.
+        output_filename: Folder for copies of each rank's output, as `rank.N/stdout` and `rank.N/stderr`.
+        verbose: If not 0, show what the launcher starts.
         use_gloo: Use the built-in launcher, which is the default.
-        use_mpi: Start the ranks with mpirun; excludes `use_gloo` and elastic jobs.
-        mpi_args: Additional arguments for mpirun; requires `use_mpi=True`.
+        use_mpi: Start the ranks with mpirun. It cannot be combined with `use_gloo` or elastic jobs.
+        mpi_args: Additional arguments for mpirun. They require `use_mpi=True`.
         network_interface: Deprecated name of `network_interfaces`.
-        network_interfaces: Names of the network interfaces to use: a sequence, or a string separated by commas.
-        executable: Python interpreter of the workers; default the one that calls this function.
+        network_interfaces: Names of the network interfaces to use, as a sequence or as a comma-separated string.
+        executable: Python interpreter of the workers. The default is the interpreter of this process.
         np: Deprecated name of `num_proc`.
         min_np: Deprecated name of `min_num_proc`.
         max_np: Deprecated name of `max_num_proc`.
 
     Returns:
-        The results of all ranks in rank order; of an elastic job, those of ranks 0 to `min_num_proc - 1` at its end.
+        Results of all ranks in rank order. For an elastic job, results of ranks 0 to `min_num_proc - 1` at its end.
 
     Raises:
-        WorkerError: A process fails or ends without a result. The error, a RuntimeError, names the rank that failed
-            first and its exit code. If that rank raised an exception, the error is also an instance of the exception's
-            class and shows its traceback.
+        WorkerError: A process has failed or ended without a result. The error is a RuntimeError and contains the rank
+            that failed first and its exit code. If this rank raised an exception, the error is also an instance of the
+            exception's class, and contains the traceback.
         TypeError: The function or an argument cannot be pickled.
-        ValueError: Parameters have wrong values, contradict each other, or request an unsupported feature.
-        KeyboardInterrupt: The user interrupted the job. The ranks are interrupted too; the exception is raised when
+        ValueError: An argument is invalid, contradicts another argument, or requests an unsupported feature.
+        KeyboardInterrupt: The user interrupted the job. The ranks are interrupted first. The exception is raised when
             they have ended, after at most `HOROVOD_GRACE_SECONDS`.
     """
     for old, new, value in (
@@ -155,8 +156,8 @@ def run(
     return worker_error.of_elastic(result, elastic.least)
 
 
-# Workers must not inherit these variables of a notebook kernel, nor its plot backend: they cannot show figures in a
-# cell.
+# Workers must not inherit these variables of a notebook kernel. They must not use its plot backend either, because they
+# cannot show figures in a cell.
 _OF_THE_KERNEL = ("JPY_PARENT_PID", "JPY_SESSION_NAME", "JPY_INTERRUPT_EVENT")
 
 
@@ -170,7 +171,7 @@ def _environment(environ: Mapping[str, str]) -> dict[str, str]:
 def _elastic(
     size: int, given: Mapping[str, Any], names: str | None, hostfile: str | None, use_mpi: bool | None
 ) -> ElasticSettings | None:
-    """Return the settings of an elastic job, or None if the arguments ask for a job of a fixed size."""
+    """Return the settings of an elastic job, or None if the arguments describe a job of fixed size."""
     script = given["host_discovery_script"]
     if script is None and given["min_num_proc"] is None:
         for name, value in given.items():

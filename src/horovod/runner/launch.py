@@ -1,4 +1,4 @@
-"""The `horovodrun` command."""
+"""Command `horovodrun`, which starts jobs and performs other actions."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ KUBERNETES = "kubernetes"
 
 
 def _open_standard_streams() -> bool:
-    """Open the null device for those of descriptors 0, 1 and 2 that the caller has closed.
+    """Open the null device for each of the descriptors 0, 1 and 2 that the caller has closed.
 
-    Otherwise a new pipe could get one of these numbers.
+    If a number were free, a new pipe could get it.
 
     Returns:
         True if the process has a standard input.
@@ -51,13 +51,13 @@ def _open_standard_streams() -> bool:
 
 
 def _say(text: str, seconds: float | None = None) -> None:
-    """Write `text` to stderr, each line prefixed with the command's name.
+    """Write `text` to stderr, with the command's name before each line.
 
-    Bypasses `sys.stderr`, because a closed stderr must not change the exit code.
+    Do not use `sys.stderr`, because a closed stderr must not change the exit code.
 
     Args:
         text: Lines to write.
-        seconds: How long to wait for the reader of stderr; None waits without limit.
+        seconds: Seconds to wait for the reader of stderr, or None for no limit.
     """
     data = "".join(f"horovodrun: {line}\n" for line in text.splitlines()).encode(errors="backslashreplace")
     end = None if seconds is None else time.monotonic() + seconds
@@ -69,7 +69,9 @@ def _say(text: str, seconds: float | None = None) -> None:
 
 
 def _tell(namespace: argparse.Namespace, take_signals: Callable[[], SignalQueue | None]) -> JobResult | None:
-    """Perform the action that flags request instead of a job. Returns its result, or None if there is none.
+    """Perform the action that a flag requests instead of a job.
+
+    Return its result, or None if no flag requests an action.
 
     Modules that only these actions need are imported here, so that jobs do not load them.
     """
@@ -107,13 +109,13 @@ def parse_args(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """Parse a command line of `horovodrun`.
 
     Args:
-        arguments: Words after the program's name; by default those of this process.
+        arguments: Arguments after the program's name. The default is the arguments of this process.
 
     Returns:
-        A namespace for `_run`: the value of each flag, None where it is not given, and the command as `command`.
+        Namespace for `_run`, with the value of each flag and the command as `command`. Absent flags are None.
 
     Raises:
-        ValueError: A flag is unknown or its value is not accepted.
+        ValueError: A flag is unknown, or its value is invalid.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     namespace, command = cli.parse(words)
@@ -122,13 +124,13 @@ def parse_args(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def _run(args: argparse.Namespace) -> None:
-    """Run the job described by the result of `parse_args`, for programs that are launchers themselves.
+    """Run the job that `parse_args` has returned, for programs that are launchers themselves.
 
-    In the main thread, signals end the job as they end a job of `horovodrun`.
+    In the main thread, signals end the job in the same way as a job of `horovodrun`.
 
     Raises:
-        ValueError: The job cannot be started as described.
-        RuntimeError: The job failed; the message names the rank that failed first.
+        ValueError: The job cannot be started as requested.
+        RuntimeError: The job has failed. The message contains the rank that failed first.
     """
     with given_back() as take_signals:
         result = _started(args, True, take_signals)
@@ -139,14 +141,14 @@ def _run(args: argparse.Namespace) -> None:
 
 
 def run_commandline() -> None:
-    """Run the `horovodrun` command, and exit the process if its exit code is not 0."""
+    """Run the `horovodrun` command. Exit the process if the exit code is not 0."""
     code = main()
     if code != 0:
         sys.exit(code)
 
 
 def _outer_job(environ: Mapping[str, str]) -> str:
-    """Return a warning if rank 0 of another job has started this launcher, else an empty string."""
+    """Return a warning if rank 0 of another job has started this launcher, otherwise an empty string."""
     size = environ.get("HOROVOD_SIZE", "")
     if REPORT_PIPE not in environ or environ.get("HOROVOD_RANK") != "0" or not size.isdecimal() or int(size) < 2:
         return ""
@@ -193,20 +195,20 @@ def _started(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command line and return the exit code.
+    """Run a command line, and return its exit code.
 
     Args:
-        arguments: Words after the program's name; by default those of this process.
+        arguments: Arguments after the program's name. The default is the arguments of this process.
 
     Returns:
-        0 on success, or the exit code of the rank that failed first (128 + n for signal n); 130 after Ctrl-C, 143 after
-        SIGTERM, 2 for a wrong command line.
+        0 on success, or the exit code of the rank that failed first (128 + n for signal n). 130 after Ctrl-C, 143 after
+        SIGTERM, and 2 for an invalid command line.
     """
     has_stdin = _open_standard_streams()
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         if given[:1] == [KUBERNETES]:
-            # Import here, because only jobs on Kubernetes need it.
+            # Import this module only here, because most jobs do not run on Kubernetes.
             from horovod.runner.kubernetes import command
 
             return command.main(given[1:])

@@ -1,1 +1,1 @@
-"""Utilities of the launcher: argument checks, Linux system calls, signals, errors."""
+"""Utilities of the launcher for argument checks, Linux system calls, signals and errors."""

@@ -1,4 +1,4 @@
-"""Checks of arguments to functions that start jobs, and the argument names used in messages."""
+"""Checks of the arguments of functions that start jobs, and names of the arguments in messages."""
 
 from __future__ import annotations
 
@@ -11,14 +11,20 @@ from horovod.common.contract.log import warn_user
 
 
 def integer(name: str, value: Any, least: int) -> int:
-    """Return `value` if it is an integer of at least `least`. Otherwise raise a ValueError about `name`."""
+    """Return `value` if it is an integer of at least `least`. Raises ValueError if it is not.
+
+    `name` is the name of the argument, for the message.
+    """
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}")
     return value
 
 
 def seconds(name: str, value: Any, most: float = sys.float_info.max) -> float:
-    """Return `value` as a float if it is above 0 and at most `most`. Otherwise raise a ValueError about `name`."""
+    """Return `value` as a float if it is above 0 and at most `most`. Raises ValueError if it is not.
+
+    `name` is the name of the argument, for the message.
+    """
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= most:
         finite, limit = ("finite ", "") if most == sys.float_info.max else ("", f" and at most {most:.0f}")
         raise ValueError(f"{name} must be a {finite}number of seconds above 0{limit}, got {value!r}")
@@ -30,7 +36,7 @@ def interfaces(name: str, value: Any) -> list[str]:
 
     Args:
         name: Name of the argument, for messages.
-        value: A collection of names, a string of names separated by commas, or None for no names.
+        value: Collection of names, comma-separated string of names, or None for no names.
 
     Raises:
         ValueError: `value` has another type.
@@ -42,28 +48,27 @@ def interfaces(name: str, value: Any) -> list[str]:
 
 
 def renamed(old: str, new: str, value: Any) -> None:
-    """Issue a DeprecationWarning if an argument was given by its old name, that is, if `value` is not None."""
+    """Warn that an argument has a new name if `value` is not None, that is, if the old name was used."""
     if value is not None:
         warn_user(f"{old} is deprecated: use {new}", DeprecationWarning)
 
 
-# Names of settings in messages: flags of horovodrun, or arguments of a function that starts jobs.
-
-
 @dataclass(frozen=True)
 class Names:
-    """Names under which the user sets each value of a job. A name is empty if the user cannot set the value.
+    """Names of a job's settings in messages, such as flags or arguments.
+
+    A name is empty if the user cannot set the value.
 
     Attributes:
         start: Initial number of workers.
         least: Minimum number of workers.
         most: Maximum number of workers.
-        resets: Number of times the set of ranks may change.
+        resets: Maximum number of changes of the set of ranks.
         timeout: Seconds to wait for enough workers.
         cooldown: Initial and maximum seconds for which a failed host is excluded.
         start_timeout: Seconds within which the ranks must start.
         script: Discovery script.
-        slots: Slots of each host for which the script prints none.
+        slots: Slots of each host for which the script prints no number.
     """
 
     start: str

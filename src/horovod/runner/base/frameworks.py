@@ -1,4 +1,4 @@
-"""Frameworks that this version supports, for --check-build and --doctor."""
+"""Supported deep learning frameworks, for --check-build and --doctor."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Framework:
-    """A framework that this version supports.
+    """Deep learning framework that Horovod supports.
 
     Attributes:
         title: Name of the framework.
@@ -22,7 +22,7 @@ class Framework:
 
     @property
     def distributions(self) -> list[str]:
-        """Names of all pip distributions that provide the framework."""
+        """Names of all pip distributions that contain the framework."""
         return [name for names in self.modules.values() for name in names]
 
 
@@ -37,15 +37,15 @@ OF_DISTRIBUTION = {name: framework for framework in FRAMEWORKS for name in frame
 
 
 def described(versions: Mapping[str, str]) -> list[str]:
-    """Return text such as `torch 2.13.0` for each installed distribution."""
+    """Describe the installed distributions, each as text such as `torch 2.13.0`."""
     return [f"{name} {version}" for name, version in sorted(versions.items())]
 
 
 def titles(distributions: Collection[str]) -> set[str]:
-    """Return the titles of the frameworks that these distributions provide."""
+    """Return the names of the frameworks that these pip distributions contain."""
     return {OF_DISTRIBUTION[name].title for name in distributions if name in OF_DISTRIBUTION}
 
 
 def usable(distributions: Collection[str]) -> bool:
-    """Return True if any of the distributions provides a supported framework."""
+    """Return True if one of the pip distributions contains a supported framework."""
     return any(name in OF_DISTRIBUTION for name in distributions)

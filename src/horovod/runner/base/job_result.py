@@ -1,4 +1,4 @@
-"""Result of a job as the launcher returns it, and descriptions of exit statuses."""
+"""Result of a job, and descriptions of the exit statuses of processes."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ class JobResult:
     """Exit code, messages and results of a job.
 
     Attributes:
-        exit_code: 0 on success.
-        message: Description of what went wrong; after success, possibly a remark.
+        exit_code: Exit code, which is 0 if the job has succeeded.
+        message: Description of the failure. If the job has succeeded, a remark or an empty string.
         failed_rank: Rank that failed first, or None.
-        results: Contents of each rank's result file.
+        results: Contents of the ranks' result files by rank.
         headline: `message` without the output of the rank that failed first.
         stopped_by: Signal that ended the job, or None.
-        hosts: Hosts of the last epoch's ranks, if the job is elastic.
+        hosts: Hosts of the last epoch's ranks. Only in elastic jobs.
     """
 
     exit_code: int
@@ -29,11 +29,8 @@ class JobResult:
     hosts: dict[int, str] = field(default_factory=dict)
 
 
-# Descriptions of the exit statuses of processes.
-
-
 def describe_status(status: int) -> str:
-    """Return a description such as `exit code 3` or `killed by signal 9 (SIGKILL), ...`."""
+    """Describe an exit status, such as `exit code 3` or `killed by signal 9 (SIGKILL), ...`."""
     if status < 0:
         return f"killed by signal {_signal(-status)}"
     if status > 128 and _is_signal(status - 128):

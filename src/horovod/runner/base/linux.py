@@ -25,22 +25,25 @@ def _prctl(option: int, argument: int) -> None:
 
 
 def become_subreaper() -> None:
-    """Make this process the parent of all its descendants that become orphans, even in other sessions."""
+    """Make this process the parent of all its descendants that become orphans, even if they have their own sessions."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def die_with_parent(parent: int, sig: int) -> None:
-    """Ask the kernel to send `sig` when the parent (pid `parent`) ends. Exit at once if it has already ended."""
+    """Request that the kernel sends `sig` to this process when its parent ends. Exit if the parent has already ended.
+
+    `parent` is the pid of the parent.
+    """
     _prctl(_PR_SET_PDEATHSIG, sig)
     if os.getppid() != parent:
         os._exit(128 + sig)
 
 
 def dying_with(parent: int, cpus: Collection[int] = ()) -> Callable[[], None]:
-    """Return a function that a child calls between fork and exec.
+    """Return a function to run in a child process between fork and exec.
 
-    It makes the kernel kill the child when `parent` ends. If `cpus` are given, it also restricts the child to these
-    CPUs.
+    The function makes the kernel kill the child when process `parent` ends. If `cpus` is not empty, it also restricts
+    the child to these CPUs.
     """
 
     def prepare() -> None:
@@ -54,7 +57,7 @@ def dying_with(parent: int, cpus: Collection[int] = ()) -> Callable[[], None]:
 
 
 def _process_table() -> list[tuple[int, int, str, int]]:
-    """Return (pid, parent, state, session) of every process."""
+    """Return (pid, parent, state, session) of each process on this host."""
     table = []
     for name in os.listdir("/proc"):
         if not name.isdecimal():
@@ -63,19 +66,20 @@ def _process_table() -> list[tuple[int, int, str, int]]:
             with open(f"/proc/{name}/stat", "rb") as file:
                 content = file.read()
         except OSError:
-            continue  # The process has ended since the listing.
-        # The second field is the command in parentheses, which may contain any character, so split after the last one.
+            continue  # The process ended after the directory was listed.
+        # The second field is the command in parentheses. It can contain parentheses itself, so split after the last
+        # one.
         state, parent, _, session = content[content.rindex(b")") + 2 :].split(b" ", 4)[:4]
         table.append((int(name), int(parent), state.decode("ascii"), int(session)))
     return table
 
 
 def descendants(root: int, without: Collection[int] = (), session: int | None = None) -> list[int]:
-    """Return the live processes below `root`, children before grandchildren. Zombies are left out.
+    """Return the live descendants of a process, children before grandchildren, without zombies.
 
     Args:
-        root: Pid at the top of the tree.
-        without: Pids to leave out together with all their descendants.
+        root: Pid of the process.
+        without: Pids to omit together with all their descendants.
         session: If given, return only processes of this session.
     """
     children: dict[int, list[tuple[int, bool]]] = {}
@@ -93,7 +97,7 @@ def descendants(root: int, without: Collection[int] = (), session: int | None = 
 
 
 def working_directory() -> bytes:
-    """Return the path of the working directory. Raises LaunchError if the directory has been removed."""
+    """Return the path of the working directory. Raises LaunchError if the directory was removed."""
     try:
         return os.getcwdb()
     except OSError as error:
@@ -104,7 +108,7 @@ def working_directory() -> bytes:
 
 
 def check_proc() -> None:
-    """Raise AgentError if this host does not provide /proc."""
+    """Raise AgentError if /proc is not available on this host."""
     if not os.path.isdir("/proc/self"):
         raise AgentError(
             "/proc is not mounted there, by which processes of a job are watched and ended; "
@@ -113,14 +117,14 @@ def check_proc() -> None:
 
 
 def parents() -> dict[int, int]:
-    """Return the parent pid of every live process."""
+    """Return the parent pid of each live process on this host."""
     return {pid: parent for pid, parent, state, _ in _process_table() if state not in "ZX"}
 
 
 def raise_descriptor_limit() -> None:
-    """Raise the soft limit of open files to the hard limit, for the pipes and connections of many workers.
+    """Raise the soft limit of open files to the hard limit, because many workers need many pipes and connections.
 
-    Children started with `dying_with` get the original limit back.
+    Children that are started with `dying_with` get the original limit.
     """
     global _given_limit
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -133,7 +137,7 @@ def raise_descriptor_limit() -> None:
 
 
 def send_signal(pid: int, sig: int) -> None:
-    """Send a signal; unlike `os.kill`, ignore a process that has ended."""
+    """Send a signal to a process. Unlike `os.kill`, ignore a process that has ended."""
     try:
         os.kill(pid, sig)
     except (ProcessLookupError, PermissionError):
@@ -141,12 +145,12 @@ def send_signal(pid: int, sig: int) -> None:
 
 
 def catches(pid: int, sig: int) -> bool:
-    """Return True if the process has a handler for this signal. Returns False for a process that has ended."""
+    """Return True if the process has a handler for the signal, and False if it has ended."""
     return _in_mask(pid, "SigCgt:", sig)
 
 
 def ignores(pid: int, sig: int) -> bool:
-    """Return True if the process ignores this signal. Returns False for a process that has ended."""
+    """Return True if the process ignores the signal, and False if it has ended."""
     return _in_mask(pid, "SigIgn:", sig)
 
 
@@ -160,7 +164,9 @@ def _in_mask(pid: int, name: str, sig: int) -> bool:
 
 
 def memory_file(name: str, content: bytes, sealed: bool) -> int:
-    """Create an anonymous file that holds `content` and return its descriptor. The file is immutable if `sealed`.
+    """Create an anonymous file that contains `content`, and return its descriptor.
+
+    If `sealed` is True, the file cannot be changed any more.
 
     Raises:
         OSError: The file cannot be created or written.
@@ -176,7 +182,7 @@ def memory_file(name: str, content: bytes, sealed: bool) -> int:
     return fd
 
 
-# Default limits of container runtimes.
+# Container runtimes limit /dev/shm to this size (bytes) by default.
 
 SHM_DEFAULT = 64 << 20
 """Default size of /dev/shm under Docker, Podman and Kubernetes, in bytes. NCCL and data loaders soon fill it."""

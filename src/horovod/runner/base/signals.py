@@ -1,4 +1,4 @@
-"""Signals delivered through a descriptor that can be polled."""
+"""Queue of signals, with a descriptor that can be polled."""
 
 from __future__ import annotations
 
@@ -15,13 +15,17 @@ _TAKEN = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGTSTP, signal.S
 
 
 class SignalQueue:
-    """Handlers for the signals that end a job or warn of its end. `fd` is readable when a signal has arrived.
+    """Queue of the signals that end a job or warn of its end. It installs handlers for these signals.
 
-    If the process was started with SIGHUP ignored (nohup), it stays ignored. Use it only in the main thread.
+    If SIGHUP was ignored at the start of the process (nohup), it stays ignored. Only the main thread can use this
+    class.
+
+    Attributes:
+        fd: Descriptor that is readable when a signal has arrived.
     """
 
     def __init__(self, only: Collection[int] | None = None) -> None:
-        """Install the handlers. If `only` is given, handle these signals and no others."""
+        """Install the handlers. If `only` is given, handle only these signals."""
         self._numbers: list[int] = []
         self.taken: set[int] = set()
         """All signals that have arrived since this queue was created."""
@@ -34,10 +38,11 @@ class SignalQueue:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
                 signal.signal(number, self._on_signal)
-        for number in (signal.SIGTSTP, WARNING):  # if the program has its own handlers for these signals, keep them
+        # Do not replace handlers that the program itself has installed for these signals.
+        for number in (signal.SIGTSTP, WARNING):
             if signal.getsignal(number) == signal.SIG_DFL:
                 signal.signal(number, self._on_signal)
-        # A background launcher that reads from the terminal must not be stopped; its read fails instead.
+        # The kernel must not stop a background launcher that reads from the terminal. Its read fails instead.
         signal.signal(signal.SIGTTIN, signal.SIG_IGN)
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
@@ -45,7 +50,7 @@ class SignalQueue:
         self.taken.add(number)
 
     def take(self) -> list[int]:
-        """Return the signals that have arrived since the last call."""
+        """Return all signals that have arrived since the last call."""
         try:
             os.read(self.fd, 4096)
         except BlockingIOError:
@@ -62,10 +67,10 @@ class SignalQueue:
 
 @contextlib.contextmanager
 def given_back() -> Iterator[Callable[[], SignalQueue | None]]:
-    """Yield a function that creates a `SignalQueue`, and restore all handlers afterwards.
+    """Yield a function that creates a `SignalQueue`, and restore all signal handlers afterwards.
 
-    Use it for jobs inside a program that continues. Only the main thread can handle signals; elsewhere the function
-    returns None.
+    This is for jobs inside a program that continues. Outside the main thread, the function returns None, because only
+    the main thread can handle signals.
     """
     if threading.current_thread() is not threading.main_thread():
         yield lambda: None
@@ -78,11 +83,11 @@ def given_back() -> Iterator[Callable[[], SignalQueue | None]]:
 def interrupts(equals: Collection[str] = ()) -> Iterator[SignalQueue | None]:
     """Yield a queue that receives only Ctrl-C, for a job inside a program that continues.
 
-    If Ctrl-C was pressed, KeyboardInterrupt is raised when the context exits, so the ranks have ended before the
-    program sees the exception. Yields None outside the main thread, or if the program has its own SIGINT handler.
+    If the user pressed Ctrl-C, the context raises KeyboardInterrupt when it exits, which is after the ranks have ended.
+    It yields None outside the main thread, or if the program has its own SIGINT handler.
 
     Args:
-        equals: Packages whose SIGINT handlers do the same as Python's default handler.
+        equals: Packages whose SIGINT handlers count as Python's default handler.
     """
     handler = signal.getsignal(signal.SIGINT)
     package = str(getattr(handler, "__module__", "")).partition(".")[0]

@@ -1,4 +1,4 @@
-"""Jobs whose agents connect to the launcher, started by a cluster manager (as Spark tasks or Ray actors).
+"""Jobs whose agents connect to the launcher by themselves, started by a cluster manager such as Spark or Ray.
 
 See `docs/adr/0030-agents-that-call-home.md`.
 
@@ -40,7 +40,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    # Import on demand, because processes that become agents do not need the launcher.
+    # Import these modules on demand, because processes that become agents do not need the launcher.
     for home, names in _HOMES.items():
         if name in names:
             return getattr(importlib.import_module(f"{__name__}.{home}"), name)

@@ -1,4 +1,4 @@
-"""Server that admits processes of a cluster manager, which then become agents. Each needs the job's ticket."""
+"""Server to which processes of a cluster manager connect to become agents. Each process needs the job's ticket."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from horovod.runner.cluster.ticket import Answer, Arrival, Ticket
 from horovod.runner.plan.hosts import Machines
 from horovod.runner.remote.arrived import ArrivedConnection
 
-_MOST = 256  # Maximum connections that are authenticated at once. Others wait in the listen backlog.
-_TIME_OF_ITS_OWN = 2.0  # Seconds before such a connection may be closed to make room for another.
-_LOOK_AGAIN = 50  # Milliseconds until the next check for room.
+_MOST = 256  # Maximum number of connections in authentication. Others wait in the listen backlog.
+_TIME_OF_ITS_OWN = 2.0  # A new connection can replace the oldest unauthenticated one after _TIME_OF_ITS_OWN seconds.
+_LOOK_AGAIN = 50  # Pause before the server checks again if it can accept connections (ms).
 _BACKLOG = 1024
 _END_SECONDS = 5.0
-_LONGEST_POLL = 3600.0  # seconds of the longest single wait; poll accepts at most 24 days
+_LONGEST_POLL = 3600.0  # longest single wait (s), because poll() accepts at most 24 days
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,14 @@ class _Visit:
 
 @dataclass(frozen=True)
 class Arrived:
-    """Process that has been admitted. `name` is unique and serves as its host name; `machine` names its machine."""
+    """Process that the server has admitted.
+
+    Attributes:
+        number: Number of the process.
+        name: Unique name, which the job uses as its host name.
+        machine: Name of the machine on which the process runs.
+        connection: Encrypted connection to the process.
+    """
 
     number: int
     name: str
@@ -47,38 +54,39 @@ class Arrived:
 
 
 class Gathering:
-    """Admission of processes that become agents. A separate thread listens for them.
+    """Server that admits processes, which then become agents. It listens in a separate thread.
 
-    The thread that runs the job must call all methods except `fail` and `closed`. `fd` is readable when `take` has
+    Only the thread that runs the job can call the methods, except `fail` and `closed`. `fd` is readable when `take` has
     something to return.
     """
 
     def __init__(
         self, what: str = "process", nics: Sequence[str] = (), ports: str = "", token: bytes | None = None
     ) -> None:
-        """Start to listen for processes.
+        """Start to listen for connections of processes.
 
         Args:
             what: Name for a process in messages, such as "Spark task".
-            nics: Network interfaces to listen on; by default all.
+            nics: Network interfaces to listen on. The default is all.
             ports: Ports to listen on, in the format of HOROVOD_PORT_RANGE.
-            token: 32 bytes that the processes already have; None creates a new token.
+            token: Token of 32 bytes that the processes already have, or None to create a new token.
 
         Raises:
             ValueError: An interface or port does not exist.
             AuthError: This Python installation does not support encryption.
         """
-        # Fail here, because no caller would see the error in the thread of a connection.
+        # Raise an error early if encryption is unsupported. The thread of a connection could not report it to the
+        # caller.
         Channel(accepts=True)
         self.what = what
         self._lock = threading.Lock()
         self._closed = False
-        self._used: set[int] = set()  # numbers of the processes admitted so far
+        self._used: set[int] = set()  # numbers of the processes that were admitted
         self._machines = Machines()
         self._new: list[Arrived] = []
         self._refusals: list[str] = []
         self._trouble: BaseException | None = None
-        self._visits: dict[socket.socket, _Visit] = {}  # connections being authenticated, oldest first
+        self._visits: dict[socket.socket, _Visit] = {}  # connections in authentication, oldest first
         with contextlib.ExitStack() as undo:
             listeners = Listeners(to_listen(scan(), ",".join(nics), alone=False), _BACKLOG, parse_ports(ports))
             undo.callback(listeners.close)
@@ -93,23 +101,25 @@ class Gathering:
             self._thread.start()
             undo.pop_all()
 
-    # Queries
-
     @property
     def closed(self) -> bool:
-        """True once no more processes are admitted. Thread-safe."""
+        """True if the server admits no more processes. Thread-safe."""
         with self._lock:
             return self._closed
 
     def fail(self, trouble: BaseException) -> None:
-        """Report that no further process will connect, and why. Thread-safe."""
+        """Report an error after which no more processes will connect. Thread-safe."""
         with self._lock:
             if self._trouble is None and not self._closed:
                 self._trouble = trouble
                 self._tell()
 
     def take(self) -> tuple[list[Arrived], list[str], BaseException | None]:
-        """Return the processes admitted and the refusals since the last call, and the error given to `fail` or None."""
+        """Return the results since the last call.
+
+        Returns:
+            Admitted processes, messages about refused processes, and the error that was passed to `fail` or None.
+        """
         with self._lock:
             if not self._closed:
                 try:
@@ -121,7 +131,7 @@ class Gathering:
             return new, refusals, self._trouble
 
     def wait(self, count: int, seconds: float, advice: str | Callable[[], str]) -> list[Arrived]:
-        """Wait until `count` processes are connected, and return them. Disconnected processes do not count.
+        """Wait until `count` processes are connected at the same time, and return them.
 
         Args:
             count: Number of processes.
@@ -130,8 +140,8 @@ class Gathering:
 
         Raises:
             TimeoutError: Too few processes have connected in time.
-            ArrivalError: The launcher had to refuse a process.
-            BaseException: The error that was given to `fail`.
+            ArrivalError: A process was refused, for example because of its version of horovod.
+            BaseException: The error that was passed to `fail`.
         """
         until = time.monotonic() + seconds
         here: list[Arrived] = []
@@ -167,8 +177,6 @@ class Gathering:
             f"{advice}"
         )
 
-    # Incoming connections
-
     def _listen(self) -> None:
         poll = select.poll()
         listeners = {one.fileno(): one for one in self._listeners.tcp}
@@ -185,7 +193,7 @@ class Gathering:
                 try:
                     sock, _ = listeners[fd].accept()
                     self._begin(sock)
-                except (OSError, RuntimeError):  # the peer has disconnected, or descriptors or threads have run out
+                except (OSError, RuntimeError):  # The peer has disconnected, or descriptors or threads are exhausted.
                     self._pause()
 
     def _pause(self) -> None:
@@ -194,9 +202,9 @@ class Gathering:
         poll.poll(_LOOK_AGAIN)
 
     def _has_room(self) -> bool:
-        """Return True if another connection can be accepted. Closes the oldest one if it has had its minimum time.
+        """Return True if another connection can be accepted. Close the oldest connection if that is necessary.
 
-        If very many processes connect at once, most of them are legitimate, so each gets a minimum time.
+        Each connection gets a minimum time, because most connections are legitimate if very many arrive together.
         """
         with self._lock:
             if len(self._visits) >= _MOST:
@@ -204,7 +212,7 @@ class Gathering:
                 if time.monotonic() - self._visits[oldest].began < _TIME_OF_ITS_OWN:
                     return False
                 del self._visits[oldest]
-                _shut(oldest)  # the thread of that connection then closes it
+                _shut(oldest)  # The thread of this connection then closes the socket.
             return True
 
     def _begin(self, sock: socket.socket) -> None:
@@ -223,7 +231,7 @@ class Gathering:
         kept = False
         try:
             kept = self._admit(sock)
-        except (AuthError, OSError, ValueError):  # the peer is not authenticated, or has disconnected
+        except (AuthError, OSError, ValueError):  # The peer is not authenticated, or it has disconnected.
             pass
         finally:
             with self._lock:
@@ -255,7 +263,7 @@ class Gathering:
                 self._tell()
             elif sock not in self._visits:
                 return False
-            else:  # if room is needed, unauthenticated connections are closed before this one
+            else:  # Restart the connection's minimum time, so that unauthenticated connections are closed first.
                 self._visits[sock] = _Visit(self._visits.pop(sock).thread, time.monotonic())
                 self._used.add(number)
         kept = False
@@ -264,7 +272,7 @@ class Gathering:
             if not refusal:
                 kept = self._keep(sock, talk, number, name, arrival)
         finally:
-            if not (kept or refusal):  # the process does not know that it was admitted, so it may connect again
+            if not (kept or refusal):  # The process does not know that it was admitted, so it can connect again.
                 with self._lock:
                     self._used.discard(number)
         return kept
@@ -273,7 +281,7 @@ class Gathering:
         with self._lock:
             if self._closed or self._visits.pop(sock, None) is None:
                 return False
-            # The job now owns the connection.
+            # From here on, the job owns the connection.
             machine = self._machines.name(arrival.machine, arrival.hostname)
             self._new.append(Arrived(number, name, machine, ArrivedConnection(sock, talk.channel, talk.rest)))
             self._tell()
@@ -284,10 +292,11 @@ class Gathering:
         if not self._closed:
             os.eventfd_write(self.fd, 1)
 
-    # Shutdown
-
     def close(self) -> None:
-        """Stop admitting processes, and disconnect those that no `take` or `wait` has returned. Idempotent."""
+        """Stop admitting processes, and disconnect those that were not returned to the caller.
+
+        Further calls have no effect.
+        """
         with self._lock:
             if self._closed:
                 return
@@ -303,7 +312,7 @@ class Gathering:
             until = time.monotonic() + _END_SECONDS
             for visit in visits.values():
                 visit.thread.join(max(0.0, until - time.monotonic()))
-        finally:  # also if the wait was interrupted
+        finally:  # Release everything even if the wait is interrupted.
             self._thread.join(_END_SECONDS)
             self._listeners.close()
             if not self._thread.is_alive():

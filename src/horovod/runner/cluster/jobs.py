@@ -1,4 +1,4 @@
-"""`horovod.run` for cluster managers: run a job whose agents connect to the launcher."""
+"""Start of jobs whose agents were started by a cluster manager and have connected to the launcher."""
 
 from __future__ import annotations
 
@@ -28,16 +28,14 @@ from horovod.runner.remote import arrived, ssh
 from horovod.runner.remote.connections import Agent
 from horovod.runner.remote.fleet import Fleet
 
-# Hosts of such an elastic job: each agent that connects adds a slot, and each one that disconnects removes it.
-
 
 class ArrivalSource:
-    """Source of hosts (`Source`) in which each connected agent is one host.
+    """Source of hosts for elastic jobs, in which each connected agent is a host with one slot.
 
     Args:
         gathering: Server to which the agents connect.
-        way: Path that takes over the agents' connections.
-        most: Maximum number of simultaneous agents.
+        way: Object through which the job opens the agents' connections.
+        most: Maximum number of agents at the same time.
     """
 
     def __init__(self, gathering: Gathering, way: arrived.Arrived, most: int) -> None:
@@ -51,7 +49,7 @@ class ArrivalSource:
         self._told = False
 
     def add(self, each: Arrived) -> None:
-        """Add an agent that the gathering has admitted."""
+        """Add an agent that the server has admitted."""
         self._here[each.name] = each
         self._machines[each.name] = each.machine
         self._way.add(each.name, each.connection)
@@ -60,7 +58,7 @@ class ArrivalSource:
     def events(self) -> dict[int, int]:
         if self._over:
             return {}
-        # No other object watches connections that are not in use yet.
+        # No other object watches connections that the job has not opened yet.
         idle = [self._here[name].connection for name in self._way.waiting if name in self._here]
         return {self._gathering.fd: select.POLLIN, **{each.fd: select.POLLRDHUP for each in idle if each.fd >= 0}}
 
@@ -76,7 +74,7 @@ class ArrivalSource:
         for name in [name for name in self._way.waiting if name in self._here and self._here[name].connection.gone]:
             self.lost(name)
         if trouble is not None and not self._told:
-            self._told = True  # report the error once, and continue with the connected agents
+            self._told = True  # Report the error once, and continue with the connected agents.
             news = [*news, str(trouble)]
         if news:
             return NotFound("\n".join(news), first=False)
@@ -100,31 +98,34 @@ class ArrivalSource:
 
 
 class Call:
-    """A function and its arguments, serialized for the ranks."""
+    """Function with its arguments, serialized for the ranks."""
 
     def __init__(
         self, function: Callable[..., Any], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> None:
-        """Serialize the call. Raises TypeError if the arguments do not fit the function or cannot be serialized."""
+        """Serialize the function and its arguments.
+
+        Raises TypeError if they do not fit together or cannot be serialized.
+        """
         self.payload = package.pack(function, args, {} if kwargs is None else kwargs, "fn")
 
 
 @dataclass(frozen=True)
 class Wishes:
-    """Options of a job whose agents a cluster manager starts.
+    """Options of a job whose agents were started by a cluster manager.
 
     Attributes:
         start_timeout: Seconds to wait until enough agents have connected.
-        advice: Advice to show when this time is over, or a function that returns it.
-        environ: Variables for the workers. They override the variables of the processes that become agents.
-        executable: Python interpreter of the workers; by default the one of the process that becomes the agent.
+        advice: Advice to show if too few agents connect in time, or a function that returns it.
+        environ: Environment variables for the workers. They override the variables of the agents.
+        executable: Python interpreter of the workers. The default is the agent's interpreter.
         nics: Network interfaces for the ranks to use.
         timestamp: True to show the time before each line of output.
-        verbose: True to show what is started.
-        stdout: Text stream for the ranks' output; None for this process's stdout.
-        stderr: Text stream for the ranks' errors; None for this process's stderr.
+        verbose: True to show what the launcher starts.
+        stdout: Text stream for the ranks' output. None means this process's stdout.
+        stderr: Text stream for the ranks' errors. None means this process's stderr.
         names: Names of the settings in messages.
-        handlers: Packages whose SIGINT handlers do the same as Python's default; see ``interrupts``.
+        handlers: Packages whose SIGINT handlers count as Python's default handler. See ``interrupts``.
     """
 
     start_timeout: float = 600.0
@@ -140,22 +141,23 @@ class Wishes:
     handlers: tuple[str, ...] = ()
 
     def sink(self) -> OutputSink:
-        """Return the sink for the job's output."""
+        """Return the sink to which the job's output is written."""
         if self.stdout is None and self.stderr is None:
             return standard_output()
         return StreamOutput(self.stdout or sys.stdout, self.stderr or sys.stderr)
 
 
 def run_fixed(gathering: Gathering, call: Call, num_proc: int, wishes: Wishes) -> list[Any]:
-    """Call the function on `num_proc` ranks once that many agents are connected. Returns the results by rank.
+    """Call the function on `num_proc` ranks, and return the results by rank.
 
-    Closes the gathering. The agents must have the numbers 0 to num_proc - 1.
+    Waits until enough agents are connected. The agents must have the numbers 0 to num_proc - 1. The gathering is closed
+    at the end.
 
     Raises:
         TimeoutError: Too few agents have connected in time.
-        ArrivalError: The launcher had to refuse an agent.
-        WorkerError: A rank or its agent has failed; see `horovod.run`.
-        BaseException: The error that was given to `Gathering.fail`.
+        ArrivalError: An agent was refused, for example because of its version of horovod.
+        WorkerError: A rank or its agent has failed. See `horovod.run`.
+        BaseException: The error that was passed to `Gathering.fail`.
     """
     here = gathering.wait(num_proc, wishes.start_timeout, wishes.advice)
     try:
@@ -176,10 +178,10 @@ def run_fixed(gathering: Gathering, call: Call, num_proc: int, wishes: Wishes) -
 def run_elastic(gathering: Gathering, call: Call, elastic: ElasticSettings, wishes: Wishes) -> list[Any]:
     """Call the function in an elastic job, in which each agent is one slot.
 
-    The job begins once `elastic.start` agents are connected.
+    The job begins when `elastic.start` agents are connected.
 
     Returns:
-        The results of the first `elastic.least` ranks of the last epoch.
+        Results of the first `elastic.least` ranks of the last epoch.
     """
     way = arrived.Arrived()
     source = ArrivalSource(gathering, way, elastic.most or elastic.start)
@@ -202,20 +204,20 @@ def run_command(
     wishes: Wishes,
     take_signals: Callable[[], SignalQueue | None],
 ) -> JobResult:
-    """Run a command as `horovodrun` does, on as many agents as the job begins with.
+    """Run a command as `horovodrun` does, on agents that connect to the launcher.
 
     Args:
         gathering: Server to which the agents connect.
         settings: Settings of the job.
         environ: Environment variables of the launcher.
-        wishes: Only `start_timeout` and `advice` are used.
-        take_signals: Function that returns the queue of signals. It is called once all agents are connected.
+        wishes: Options, of which only `start_timeout` and `advice` are used.
+        take_signals: Function that returns the queue of signals. It is called when all agents are connected.
 
     Returns:
-        The result of the job, even if it fails.
+        Result of the job, even if it has failed.
 
     Raises:
-        Exception: The agents did not connect; the same errors as in `run_fixed`.
+        Exception: The agents did not connect. The errors are the same as those of `run_fixed`.
     """
     way = arrived.Arrived()
     here = gathering.wait(settings.size, wishes.start_timeout, wishes.advice)
@@ -239,7 +241,7 @@ def run_command(
 
 
 def _run(call: Call, wishes: Wishes, job: Job) -> JobResult:
-    """Run a job that calls the function. Ctrl-C in the calling process is passed to the ranks first."""
+    """Run a job that calls the function. Ctrl-C in this process interrupts the ranks first."""
     with interrupts(wishes.handlers) as queue:
         return replace(job, signals=queue, payload=call.payload, results=True, output=wishes.sink()).run()
 
@@ -247,7 +249,7 @@ def _run(call: Call, wishes: Wishes, job: Job) -> JobResult:
 def _settings(
     wishes: Wishes, slots: list[Slot], elastic: ElasticSettings | None
 ) -> tuple[LaunchSettings, dict[str, str]]:
-    """Return the job's settings and environment. Only Horovod's own variables are taken from this process."""
+    """Return the job's settings and environment. Only variables of Horovod are copied from this process."""
     environ = {name: value for name, value in os.environ.items() if name.startswith("HOROVOD_")}
     settings = LaunchSettings(
         command=[*filter(None, [wishes.executable]), *boot.arguments("horovod.runner.function.worker")],

@@ -1,7 +1,7 @@
-"""Conversion of a process of a cluster manager into an agent.
+"""Conversion of a cluster manager's process into an agent.
 
-The process connects to the launcher, starts the agent as a child, and relays data between the two until the job ends.
-When any of the three ends, a connection or pipe closes, so the other two notice at once.
+The process connects to the launcher, starts the agent as a child process, and relays data between both until the job
+ends. If the launcher, the process or the agent ends, a connection or pipe closes. So the others notice immediately.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from horovod.runner.protocol.messages import ByteWriter
 from horovod.runner.remote import ssh
 from horovod.runner.remote.arrived import ArrivedConnection
 
-CONNECT_SECONDS = 5.0  # Seconds to try each address.
-ROUNDS_SECONDS = 2 * tickets.SECONDS  # Seconds after which no further round over the addresses begins.
-PAUSE = 0.2  # Minimum seconds between two rounds; the maximum is twice as long.
-QUEUE_LIMIT = 4 << 20  # Bytes queued in one direction above which reading pauses.
-END_SECONDS = 15.0  # Seconds for an agent that has lost its launcher to end its workers, beginning with SIGTERM.
+CONNECT_SECONDS = 5.0  # Time limit for connecting to one address (s).
+ROUNDS_SECONDS = 2 * tickets.SECONDS  # The process stops trying the launcher's addresses after ROUNDS_SECONDS.
+PAUSE = 0.2  # Minimum pause before the addresses are tried again (s). The maximum is twice as long.
+QUEUE_LIMIT = 4 << 20  # Reading pauses while more than QUEUE_LIMIT bytes are queued in one direction.
+END_SECONDS = 15.0  # An agent that has lost its launcher gets END_SECONDS to end its workers.
 READ_SIZE = 1 << 16
 
 
@@ -57,17 +57,16 @@ def become_agent(
 
     Args:
         ticket: Ticket of the job.
-        number: Number of this process. The launcher admits each number once.
+        number: Number of this process. The launcher admits each number only once.
         label: Name of this process in messages, printed after the name of its host.
-        environ: Environment of the workers; default this process's.
-        directory: Working directory of the workers; default the current one.
-        python: Python interpreter of agent and workers; default this process's.
-        started: Called with the agent's process id, which is also its process group id. SIGUSR1 to that group warns the
-            workers that the job is about to end.
-            warns the workers of the end.
+        environ: Environment of the workers. The default is the environment of this process.
+        directory: Working directory of the workers. The default is the current directory.
+        python: Python interpreter of the agent and the workers. The default is this process's interpreter.
+        started: Function to call with the agent's process id, which is also its process group id. SIGUSR1 to this group
+            warns the workers that the job will end soon.
 
     Raises:
-        ArrivalError: The launcher cannot be reached or refuses this process. The message names all addresses tried.
+        ArrivalError: The launcher cannot be reached or refuses this process. The message contains the addresses.
         OSError: The agent cannot be started.
     """
     connection = _arrive(ticket, number, label)
@@ -78,7 +77,7 @@ def become_agent(
             stdout=subprocess.PIPE,
             env=None if environ is None else dict(environ),
             cwd=directory,
-            # Signals to this process's group must not reach the agent; it ends when its pipe closes
+            # Signals to this process's group must not reach the agent. The agent ends when its pipe closes.
             start_new_session=True,
             bufsize=0,
         )
@@ -94,10 +93,7 @@ def become_agent(
 
 
 def _arrive(ticket: Ticket, number: int, label: str) -> ArrivedConnection:
-    """Connect to any of the launcher's addresses.
-
-    Retries while one of them hangs up or is slow, as under heavy load.
-    """
+    """Connect to any of the launcher's addresses. Retry if the launcher is too busy to answer."""
     until = time.monotonic() + ROUNDS_SECONDS
     same = network_identity() == ticket.network
     mine = to_listen(scan(), "", alone=False)
@@ -116,7 +112,11 @@ def _arrive(ticket: Ticket, number: int, label: str) -> ArrivedConnection:
 def _go_round(
     endpoints: Sequence[Endpoint], ticket: Ticket, number: int, label: str
 ) -> tuple[ArrivedConnection | None, list[str], bool]:
-    """Try each address once. Returns a connection, or else the error of each address and True if a retry may help."""
+    """Try each address once.
+
+    Returns:
+        Connection or None, the error of each address, and True if a later attempt might succeed.
+    """
     troubles, again = [], False
     for endpoint in endpoints:
         try:
@@ -149,7 +149,7 @@ def _introduce(sock: socket.socket, ticket: Ticket, number: int, label: str) -> 
 
 
 def _pass_on(connection: ArrivedConnection, agent: subprocess.Popen[bytes]) -> None:
-    """Relay data until the agent's last message is sent, or until the launcher has read nothing for some seconds.
+    """Relay data until the agent's last message is sent, or until the launcher has read nothing for END_SECONDS.
 
     If the launcher is lost, wait until the agent has ended.
     """
@@ -157,7 +157,7 @@ def _pass_on(connection: ArrivedConnection, agent: subprocess.Popen[bytes]) -> N
     assert agent.stdout is not None
     requests, reports = ByteWriter(agent.stdin.fileno()), agent.stdout.fileno()
     os.set_blocking(reports, False)
-    until: float | None = None  # Time at which relaying stops.
+    until: float | None = None  # Time at which relaying stops, or None.
     says = True  # False once the agent has sent its last message.
     while says or (connection.pending and not connection.ended):
         if until is None and (connection.ended or not says):
@@ -182,7 +182,7 @@ def _pass_on(connection: ArrivedConnection, agent: subprocess.Popen[bytes]) -> N
         requests.flush()
         if connection.ended and not requests.pending and not agent.stdin.closed:
             requests.broken = True
-            agent.stdin.close()  # the agent then ends all its workers
+            agent.stdin.close()  # When its stdin closes, the agent ends all its workers.
         if says and connection.pending < QUEUE_LIMIT:
             says = _report(connection, reports)
 

@@ -1,4 +1,4 @@
-"""Ticket with which a process connects to the launcher, and the messages before it becomes an agent."""
+"""Ticket with which a process connects to the launcher, and messages to exchange before it becomes an agent."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from horovod.common.network.interfaces import Endpoint
 from horovod.common.security.auth import Place
 from horovod.common.security.channel import Talk
 
-PURPOSE = 101  # Value that marks these connections in the handshake.
-SECONDS = 10.0  # Time limit in seconds for the handshake and the messages of this module.
-_LIMIT = 1 << 16  # Maximum size of a message in bytes.
+PURPOSE = 101  # The handshake marks connections of agents with this number.
+SECONDS = 10.0  # Time limit for the handshake and for the messages of this module (s).
+_LIMIT = 1 << 16  # Maximum size of a message (bytes).
 _HEADER = struct.Struct(">I")
 
 
 class ArrivalError(RuntimeError):
-    """Error of a process that cannot become an agent: the launcher does not answer, or refuses it."""
+    """Error of a process that cannot become an agent, because the launcher does not answer or refuses it."""
 
 
 @dataclass(frozen=True)
 class Ticket:
-    """Permission to connect as an agent. The closure carries it to the processes that a cluster manager starts.
+    """Permission to connect to the launcher as an agent.
 
-    A process with the ticket can be admitted while the launcher waits for processes. The ticket grants nothing else and
-    does not contain the job's key.
+    The cluster manager sends the ticket to the processes as a part of the serialized function. The ticket grants
+    nothing else, and does not contain the job's key.
 
     Attributes:
         endpoints: Addresses of the launcher.
-        network: Network identity of the launcher. Only processes with the same one can use its loopback addresses.
+        network: Network identity of the launcher. Only processes with the same identity can use its loopback addresses.
         token: 32 bytes, unique to this job.
     """
 
@@ -52,7 +52,7 @@ class Arrival(msgspec.Struct, frozen=True):
         version: Version of horovod.
         python: Version of Python.
         hostname: Name of the process's host.
-        machine: Identity of the machine. Processes that can share memory have equal ones.
+        machine: Identity of the machine. It is equal for processes that can share memory.
         label: Name of the process in messages, printed after the name of its host.
     """
 
@@ -64,34 +64,38 @@ class Arrival(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """Answer to an `Arrival`. `refusal` says why the process is refused; it is empty if the process is admitted."""
+    """Answer of the launcher to an `Arrival`.
+
+    Attributes:
+        refusal: Reason why the process is refused. Empty if it is admitted.
+    """
 
     refusal: str = ""
 
 
 def place_of(number: int) -> Place:
-    """Return the handshake `Place` that encodes this process number."""
+    """Encode a process number as a handshake `Place`."""
     return Place(PURPOSE, 0, number + 1, 0)
 
 
 def number_of(place: Place) -> int:
-    """Return the process number that this handshake `Place` encodes."""
+    """Decode the process number from a handshake `Place`."""
     return place.source - 1
 
 
 def say(talk: Talk, message: Arrival | Answer) -> None:
-    """Send an `Arrival` or an `Answer`."""
+    """Send an `Arrival` or an `Answer` to the other end."""
     body = msgspec.msgpack.encode(message)
     talk.write(_HEADER.pack(len(body)) + body)
 
 
 def hear_arrival(talk: Talk) -> Arrival:
-    """Receive an `Arrival`. Raises ValueError for an invalid message."""
+    """Receive an `Arrival`. Raises ValueError if the message is invalid."""
     return msgspec.msgpack.decode(_body(talk), type=Arrival)
 
 
 def hear_answer(talk: Talk) -> Answer:
-    """Receive an `Answer`. Raises ValueError for an invalid message."""
+    """Receive an `Answer`. Raises ValueError if the message is invalid."""
     return msgspec.msgpack.decode(_body(talk), type=Answer)
 
 
@@ -103,7 +107,7 @@ def _body(talk: Talk) -> bytes:
 
 
 def judge(arrival: Arrival) -> str:
-    """Return why this process cannot join a job of this launcher, or an empty string."""
+    """Return the reason why this process cannot join a job of this launcher, or an empty string."""
     ours, theirs = platform.python_version(), arrival.python
     if arrival.version != __version__:
         return f"it has horovod {arrival.version}, the launcher {__version__}; install the same version on both"

@@ -34,7 +34,7 @@ class Value:
 
 @dataclass(frozen=True)
 class Flag:
-    """Flag of horovodrun.
+    """Command-line flag of horovodrun.
 
     Attributes:
         names: All spellings of the flag.

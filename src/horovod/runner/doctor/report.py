@@ -247,7 +247,7 @@ class HostAnswer:
 
 @dataclass(frozen=True)
 class Finding:
-    """Result of one check.
+    """Result of one of the checks of hosts.
 
     Attributes:
         level: OK, WARN or FAIL.

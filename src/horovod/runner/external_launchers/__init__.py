@@ -1,1 +1,1 @@
-"""Jobs started by other launchers: mpirun and jsrun."""
+"""Jobs that start their ranks with another launcher: mpirun or jsrun."""

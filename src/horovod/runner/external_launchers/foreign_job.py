@@ -1,4 +1,4 @@
-"""Job that another launcher runs: its command runs as a child, watched by the loop that all jobs use."""
+"""Job that another launcher runs. The other launcher is a child process, watched by the same loop as all jobs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from horovod.runner.plan import hosts
 from horovod.runner.plan.settings import LaunchSettings
 from horovod.runner.protocol.messages import Output
 
-_DRAIN = 5.0  # seconds for the rest of the output after a launcher has ended, because orphans can keep the pipe open
+_DRAIN = 5.0  # time limit for the rest of the output, because orphaned processes can keep the pipe open (s)
 _READ = 1 << 16
 
 
@@ -39,7 +39,7 @@ def run_command(
     signals: SignalQueue | None = None,
     output: OutputSink | None = None,
 ) -> JobResult:
-    """Run a launcher's command to its end, and show its output by rank. Raises OSError if it cannot start."""
+    """Run a command of another launcher to its end, and show its output by rank. Raises OSError if it cannot start."""
     sink = open_sink(settings)
     try:
         result = _run(command, variables, settings, signals, output, sink)
@@ -77,22 +77,22 @@ def _run(
 
 
 class ForeignAttempt:
-    """Running command of another launcher.
+    """Command of another launcher that is running.
 
     Attributes:
-        endings: Reports about how the ranks ended.
-        own: Last output of the launcher itself.
-        code: Exit code of the launcher, or the negative signal number.
+        endings: Reports about the ends of the ranks.
+        own: Last output of the other launcher itself.
+        code: Exit code of the other launcher, or the negative signal number. None while it is running.
     """
 
     def __init__(
         self, command: list[str], variables: Mapping[str, str], settings: LaunchSettings, watch: Watch
     ) -> None:
-        """Start the command. Raises OSError if that fails."""
+        """Start the command of the other launcher. Raises OSError if it cannot be started."""
         self.hosts = {slot.rank: slot.hostname for slot in settings.slots}
         self.endings = Endings(self.hosts)
         here = all(hosts.is_local(name) for name in set(self.hosts.values()))
-        self._reports = ReportPipe() if here else None  # processes on other hosts cannot write to the pipe
+        self._reports = ReportPipe() if here else None  # Processes on other hosts cannot write to the pipe.
         if watch.screen.sink.address and not here:
             watch.screen.say("the live page has no figures: those of ranks on other hosts reach only our own launcher")
         self.own = b""
@@ -103,18 +103,20 @@ class ForeignAttempt:
         self._lines = {1: mpi_output.Lines(self.hosts), 2: mpi_output.Lines(self.hosts)}
         self._term_at: float | None = None  # time at which mpirun is told to end the remaining ranks
         self._kill_at: float | None = None
-        self._drain_until: float | None = None  # set once the launcher has ended
+        # time limit for the rest of the output, set when the other launcher has ended
+        self._drain_until: float | None = None
         self._output_ended = False
         parent = os.getpid()
         self._process = process = subprocess.Popen(
             command,
             env={**variables, PIPE: self._reports.name} if self._reports is not None else dict(variables),
-            stdin=subprocess.DEVNULL if os.isatty(0) else None,  # the new session cannot read from the terminal
+            # The command runs in a new session, which cannot read from the terminal.
+            stdin=subprocess.DEVNULL if os.isatty(0) else None,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             bufsize=0,
             start_new_session=True,
-            preexec_fn=lambda: linux.die_with_parent(parent, signal.SIGTERM),  # mpirun then ends its processes
+            preexec_fn=lambda: linux.die_with_parent(parent, signal.SIGTERM),  # On SIGTERM, mpirun ends its processes.
         )
         assert process.stdout is not None
         assert process.stderr is not None
@@ -124,13 +126,13 @@ class ForeignAttempt:
         self._ended = os.pidfd_open(process.pid)
 
     def start(self) -> None:
-        """Do nothing, because the command already runs."""
+        """Do nothing, because the command is already running."""
 
     def launch(self) -> None:
         """Do nothing, because the command starts the ranks itself."""
 
     def close(self) -> None:
-        """Kill the processes that still run, and read the last reports."""
+        """Kill all processes that are still running, and read the last reports."""
         if self._process.poll() is None:
             self._kill()
         self.code = self._process.wait()
@@ -175,15 +177,15 @@ class ForeignAttempt:
             self._kill()
         if self._drain_until is None or self._output_ended:
             return
-        if not listening:  # our reader is slow; do not lose what the pipes contain
+        if not listening:  # If the reader of our output is slow, do not lose the data in the pipes.
             self._drain_until = now + _DRAIN
         if not self._pipes or now >= self._drain_until:
             self._end_output()
 
     def stop(self, grace: float, first: int = 0) -> None:
-        """End mpirun, which ends its ranks.
+        """Stop mpirun, which then ends its ranks.
 
-        If `first` is given, ranks on this machine get it `grace` seconds earlier.
+        If `first` is given, ranks on this machine get this signal, and mpirun is stopped `grace` seconds later.
         """
         if self._drain_until is not None:
             return
@@ -199,10 +201,10 @@ class ForeignAttempt:
             self._kill()
 
     def _signal_ranks(self, number: int) -> bool:
-        """Send the signal to the ranks that have called `hvd.init()`, because launchers do not forward SIGINT.
+        """Send the signal to all ranks, because other launchers do not forward SIGINT.
 
         Returns:
-            False if some rank is not a known process of this machine.
+            False if a rank has not called `hvd.init()` or does not run on this machine. No signal is sent then.
         """
         called = set(self.endings.pids.values())
         ranks = called.intersection(ranks_of([self._process.pid], called, linux.parents()))
@@ -213,12 +215,12 @@ class ForeignAttempt:
         return True
 
     def suspend(self) -> None:
-        """Do nothing, because the launcher could not continue after a stop."""
+        """Do nothing, because the other launcher could not continue after it was suspended."""
 
     def pass_on(self, number: int) -> None:
         """Send a warning signal to mpirun, which forwards it to its ranks.
 
-        Does nothing if mpirun does not handle it.
+        Do nothing if mpirun does not handle the signal.
         """
         if self._process.poll() is None and linux.catches(self._process.pid, number):
             self._process.send_signal(number)
@@ -230,7 +232,7 @@ class ForeignAttempt:
         return ""
 
     def _kill(self) -> None:
-        if self._process.poll() is not None:  # the pid may have been reused
+        if self._process.poll() is not None:  # Another process might already have the same pid.
             return
         for pid in [*linux.descendants(self._process.pid), self._process.pid]:
             linux.send_signal(pid, signal.SIGKILL)
@@ -271,7 +273,7 @@ class ForeignAttempt:
                 self._watch.fail(str(error))
 
     def _show_own(self, piece: bytes) -> None:
-        """Show complete lines of the launcher's own output."""
+        """Show complete lines that the other launcher itself has written."""
         self.own = (self.own + piece)[-TAIL_LIMIT:]
         self._own_line = (self._own_line + piece)[-TAIL_LIMIT:]
         if self._own_line.endswith(b"\n"):
@@ -286,7 +288,7 @@ def _conclude(name: str, attempt: ForeignAttempt, watch: Watch) -> JobResult:
         message = "\n".join([*texts, f"stopped by {signal.Signals(number).name}"])
         return JobResult(128 + number, message, stopped_by=number)
     code = attempt.code or 0
-    if code == 0 or watch.screen.queue.broken:  # if our output is broken, that caused the exit code
+    if code == 0 or watch.screen.queue.broken:  # If our output is broken, that has caused the exit code.
         exit_code = 128 + signal.SIGPIPE if watch.screen.queue.reader_gone else 1 if texts else 0
         return JobResult(exit_code, "\n".join(texts), headline="\n".join(texts))
     exit_code = 128 - code if code < 0 else code

@@ -1,6 +1,7 @@
-"""Command `horovodrun --jsrun`, which starts the job through jsrun inside an LSF job.
+"""Command `horovodrun --jsrun`, which starts a job through jsrun inside an LSF job.
 
-An explicit resource file determines the host and cores of each rank (IBM Job Step Manager, "Explicit resource files").
+An explicit resource file determines the host and the cores of each rank. Its format is described in IBM Job Step
+Manager, "Explicit resource files".
 """
 
 from __future__ import annotations
@@ -22,12 +23,15 @@ from horovod.runner.plan.settings import LaunchSettings, MpiOptions
 
 
 def in_lsf(environ: Mapping[str, str]) -> bool:
-    """Return True inside an LSF job that can use jsrun."""
+    """Return True if this process runs in an LSF job that has jsrun."""
     return launchers.in_lsf_job(environ) and shutil.which("jsrun") is not None
 
 
 def apply(namespace: argparse.Namespace, environ: Mapping[str, str]) -> None:
-    """Set the flags that the user has not given from the LSF job: launcher, hosts and number of processes."""
+    """Complete the flags from the LSF job: launcher, hosts and number of processes.
+
+    The user's flags take precedence.
+    """
     if not (namespace.gloo or namespace.mpi or namespace.jsrun) and in_lsf(environ):
         namespace.jsrun = True
     if not namespace.jsrun:
@@ -54,7 +58,7 @@ def lsf_hosts(environ: Mapping[str, str]) -> list[Host]:
 
 
 def rankfile(slots: Sequence[Slot], cores: Mapping[str, int]) -> str:
-    """Return the text of the explicit resource file. Each host's number of `cores` is divided among its ranks."""
+    """Return the contents of the explicit resource file. The `cores` of each host are divided among its ranks."""
     lines = ["overlapping_rs: allow", "cpu_index_using: logical", ""]
     for slot in slots:
         each = max(1, cores.get(slot.hostname, slot.local_size) // slot.local_size)
@@ -65,13 +69,13 @@ def rankfile(slots: Sequence[Slot], cores: Mapping[str, int]) -> str:
 
 
 def build(program: str, path: str, names: Sequence[str], extra: Sequence[str], command: Sequence[str]) -> list[str]:
-    """Return jsrun's command line. It contains the names of variables but not their values."""
+    """Return jsrun's command line. It contains only the names of environment variables, not their values."""
     words = [program, "--erf_input", path]
     return words + [word for name in names for word in ("-E", name)] + list(extra) + list(command)
 
 
 def run_job(settings: LaunchSettings, environ: Mapping[str, str], signals: SignalQueue | None = None) -> JobResult:
-    """Run the job through jsrun to its end. Raises OSError, or LaunchError if anything is missing."""
+    """Run a job through jsrun to its end. Raises OSError or LaunchError if it cannot be started."""
     program = check(environ)
     variables = mpi.job_variables(settings, environ)
     cores = {host.name: host.slots for host in lsf_hosts(environ)}
@@ -84,7 +88,7 @@ def run_job(settings: LaunchSettings, environ: Mapping[str, str], signals: Signa
 
 
 def check(environ: Mapping[str, str]) -> str:
-    """Return the path of jsrun. Raises LaunchError if it is missing."""
+    """Return the path of jsrun. Raises LaunchError if jsrun is not installed."""
     if not launchers.in_lsf_job(environ):
         raise LaunchError("--jsrun works only inside an LSF job, and this is not one: LSB_JOBID is not set")
     program = shutil.which("jsrun")
@@ -95,7 +99,7 @@ def check(environ: Mapping[str, str]) -> str:
 
 @contextlib.contextmanager
 def _file(text: str) -> Iterator[str]:
-    """Write a temporary file, which jsrun reads on this host before it starts any process."""
+    """Create a temporary file that contains `text`. jsrun reads it on this host before it starts processes."""
     fd, path = tempfile.mkstemp(prefix="horovod-", suffix=".erf")
     try:
         with open(fd, "w", encoding="utf-8") as file:

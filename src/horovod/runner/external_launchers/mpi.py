@@ -1,8 +1,8 @@
-"""Command `horovodrun --mpi`: starts the job through mpirun, shows its output by rank, and reports failures.
+"""Command `horovodrun --mpi`, which starts a job through mpirun, shows its output by rank, and reports failures.
 
-With HOROVOD_CPU_OPERATIONS=mpi, MPI sends the tensors; otherwise the engine's own links do
+With HOROVOD_CPU_OPERATIONS=mpi, MPI sends the tensors. Without it, the engine's own connections do
 (docs/adr/0029-mpi-carries.md). The ranks find each other and agree on a key through mpirun (horovod.common.launchers),
-so this module creates no key. A key of the user is passed on if it is in a file.
+so this module creates no key. It only passes on a key file of the user.
 """
 
 from __future__ import annotations
@@ -26,19 +26,17 @@ from horovod.runner.plan import environment, hosts
 from horovod.runner.plan.hosts import Slot
 from horovod.runner.plan.settings import LaunchSettings, MpiOptions
 
-# Command lines of mpirun and mpiexec.
-#
-# They contain the names of variables but never the values, because other users of the machine can read command lines.
-# mpirun takes the values from its own environment.
+# The command line contains only names of environment variables, because other users of the machine can read command
+# lines. mpirun takes the values from its own environment.
 
 MANY_HOSTS = 64
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-# Variables that belong to an outer job, or that the launcher sets for each process.
+# These variables belong to an outer job, or the other launcher sets them for each process.
 _NOT_EXPORTED = re.compile(r"OMPI_|PMIX|PMI_|PRTE_|OPAL_|HYDRA_|HYDI_|SLURM|I_MPI_|JSM_")
 
 
 class Flavour(Enum):
-    """Families of MPI launchers, recognized by the output of `mpirun --version`."""
+    """Kind of MPI launcher, recognized from the output of `mpirun --version`."""
 
     OPEN_MPI = "Open MPI"
     SPECTRUM = "IBM Spectrum MPI"
@@ -47,12 +45,12 @@ class Flavour(Enum):
 
     @property
     def hydra(self) -> bool:
-        """True if the family uses Hydra, MPICH's launcher."""
+        """True if the MPI launcher is Hydra, which MPICH and its derivatives use."""
         return self in (Flavour.MPICH, Flavour.INTEL)
 
 
 def recognise(version: str) -> Flavour | None:
-    """Return the family that the output of `mpirun --version` shows, or None if it is unknown."""
+    """Return the kind of MPI launcher from the output of `mpirun --version`, or None if it is unknown."""
     if "IBM Spectrum MPI" in version:
         return Flavour.SPECTRUM
     if "Open MPI" in version or "OpenRTE" in version or "PRRTE" in version:
@@ -65,7 +63,7 @@ def recognise(version: str) -> Flavour | None:
 
 
 def exported(names: Collection[str]) -> list[str]:
-    """Return the sorted names of the variables that every process gets."""
+    """Return the sorted names of the variables that all processes get."""
     return sorted(name for name in names if _NAME.fullmatch(name) and not _NOT_EXPORTED.match(name))
 
 
@@ -90,11 +88,11 @@ def build(
         slots: Slots of the ranks.
         command: Command that each rank runs.
         names: Names of variables to export.
-        given: Options that the user gave for mpirun.
-        interfaces: Network interfaces separated by commas; empty for no choice.
+        given: Options of the user for mpirun.
+        interfaces: Network interfaces, separated by commas. If empty, mpirun chooses.
         ssh_port: Port of ssh on other hosts.
         ssh_identity_file: Private key for ssh.
-        carries: True if MPI sends the tensors. MPI then selects its transport itself.
+        carries: True if MPI sends the tensors. MPI then selects its own transport.
 
     Raises:
         LaunchError: This mpirun does not support an option.
@@ -156,7 +154,7 @@ def _hydra(counts: Mapping[str, int], size: int, names: Sequence[str], given: Mp
 
 
 _VERSION_SECONDS = 20.0
-# Variables that the built-in launcher sets for a rank. A job inside such a rank must not inherit them.
+# The built-in launcher sets these variables for each rank. A job that is started inside a rank must not inherit them.
 _OURS = re.compile(
     r"HOROVOD_(RANK|SIZE|LOCAL_RANK|LOCAL_SIZE|CROSS_RANK|CROSS_SIZE|HOSTNAME|GLOO_RENDEZVOUS_(ADDR|PORT))"
 )
@@ -165,7 +163,7 @@ _OUTER = re.compile(r"OMPI_COMM_WORLD_|PMIX_|PMI_|JSM_NAMESPACE_")
 
 
 def find_launcher() -> tuple[str, Flavour]:
-    """Return the path and the family of mpirun or mpiexec. Raises LaunchError if neither can be used."""
+    """Return the path and kind of mpirun or mpiexec. Raises LaunchError if neither is usable."""
     program = shutil.which("mpirun") or shutil.which("mpiexec")
     if program is None:
         raise LaunchError(
@@ -189,12 +187,12 @@ def find_launcher() -> tuple[str, Flavour]:
 
 
 def prepare(settings: LaunchSettings, environ: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
-    """Return mpirun's command and environment for a job. Raises LaunchError if anything is missing."""
+    """Return mpirun's command line and environment for a job. Raises LaunchError if the job cannot be started."""
     program, flavour = find_launcher()
     given = settings.mpi or MpiOptions()
     shared = job_variables(settings, environ)
     if flavour.hydra and "PYTHONUNBUFFERED" not in environ:
-        # Hydra's -l tags every write of a process, and an unbuffered print causes several writes.
+        # Hydra's option -l tags each write of a process. An unbuffered print causes several writes.
         del shared["PYTHONUNBUFFERED"]
     command = build(
         program,
@@ -212,10 +210,10 @@ def prepare(settings: LaunchSettings, environ: Mapping[str, str]) -> tuple[list[
 
 
 def job_variables(settings: LaunchSettings, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of mpirun, which the processes inherit.
+    """Return the environment variables of mpirun, which the ranks inherit.
 
     Raises:
-        LaunchError: A key that the user gave cannot be passed on.
+        LaunchError: The user's key cannot be passed to the ranks.
     """
     outside = {name: value for name, value in environ.items() if not (_OURS.fullmatch(name) or _OUTER.match(name))}
     shared = environment.job_environment(
@@ -225,12 +223,12 @@ def job_variables(settings: LaunchSettings, environ: Mapping[str, str]) -> dict[
 
 
 def names_to_export(settings: LaunchSettings, variables: Mapping[str, str], far: bool) -> list[str]:
-    """Return the names of the variables to pass to the processes. `far` is True if any run on other hosts."""
+    """Return the names of the variables to pass to the ranks. `far` is True if ranks run on other hosts."""
     passing = variables
     if far:
         passing = environment.passed_on(variables, settings.env_allow, settings.options.env_deny, remote=True)
     names = {*passing, _KEY_FILE} & set(variables)
-    return exported(names if far else {*names, PIPE})  # PIPE is set when the job starts
+    return exported(names if far else {*names, PIPE})  # PIPE is set later, when the job starts.
 
 
 def _is_local(settings: LaunchSettings) -> bool:
@@ -238,13 +236,13 @@ def _is_local(settings: LaunchSettings) -> bool:
 
 
 def _given_key(settings: LaunchSettings, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variable with the path of the user's key file, if any, even if patterns exclude it.
+    """Return the environment variable with the path of the user's key file, even if patterns exclude it.
 
-    Without it, the ranks would use a key that the user trusts less. If this launcher is a worker of another job, the
-    key file of that job is not the user's.
+    Without this variable, the ranks would use a less trusted key. Return {} if the user gave no key file. The key file
+    of an outer job does not belong to the user.
 
     Raises:
-        LaunchError: The key is in a variable, or the ranks would refuse the file or could not open it.
+        LaunchError: The key is in a variable, or the ranks would refuse the file or cannot open it.
     """
     if "HOROVOD_JOB_KEY" in environ:
         raise LaunchError(
@@ -254,7 +252,7 @@ def _given_key(settings: LaunchSettings, environ: Mapping[str, str]) -> dict[str
         )
     path = environ.get(_KEY_FILE, "")
     of_a_process = worker_env.is_path_of_descriptor(path)
-    if not path or (of_a_process and _KEY_FD in environ):  # the agent of the outer job sets both variables
+    if not path or (of_a_process and _KEY_FD in environ):  # The agent of the outer job sets both variables.
         return {}
     path = os.path.abspath(path)
     if of_a_process and not _is_local(settings):
@@ -281,15 +279,15 @@ def run_job(
     Args:
         settings: Settings of the job.
         environ: Environment variables of the launcher.
-        signals: Signals to which the job reacts.
-        output: Destination of the job's output; by default this process's stdout and stderr.
+        signals: Queue of the signals to which the job reacts.
+        output: Destination of the job's output. The default is this process's stdout and stderr.
 
     Returns:
-        The result. If the job failed, the message contains mpirun's exit code and, if known, the rank that failed
+        Result of the job. If it has failed, the message contains mpirun's exit code and, if known, the rank that failed
         first.
 
     Raises:
-        LaunchError: mpirun is missing or the job cannot be started as described.
+        LaunchError: mpirun is not installed, or the job cannot be started as requested.
         OSError: mpirun cannot be started.
     """
     command, variables = prepare(settings, environ)

@@ -1,7 +1,7 @@
-"""Function calls of `horovod.run` on workers that mpirun starts. They cannot inherit descriptors.
+"""Function calls of `horovod.run` on workers that mpirun starts. Such workers cannot inherit file descriptors.
 
-The function and the results are files in a folder that only this user can access. It is a temporary folder, or, if
-workers run on other hosts, a folder in the current directory, which the hosts must share.
+The function and the results are files in a folder that only this user can access. If all workers run on this host, it
+is a temporary folder. If not, it is a folder in the current directory, which all hosts must share.
 """
 
 from __future__ import annotations
@@ -30,9 +30,13 @@ def run(
     output: OutputSink,
     signals: SignalQueue | None = None,
 ) -> JobResult:
-    """Run the job. Raises LaunchError if mpirun is missing, OSError if the folder cannot be created."""
+    """Run the job and return its result. Raises LaunchError if mpirun is not installed.
+
+    Raises OSError if the folder cannot be created.
+    """
     far = not all(hosts.is_local(slot.hostname) for slot in settings.slots)
-    folder = Path(tempfile.mkdtemp(prefix=".horovod-run-", dir=os.getcwd() if far else None))  # created with mode 0700
+    # `mkdtemp` creates the folder with mode 0700.
+    folder = Path(tempfile.mkdtemp(prefix=".horovod-run-", dir=os.getcwd() if far else None))
     try:
         with open(folder / FUNCTION, "xb") as file:
             file.write(payload)
@@ -48,6 +52,6 @@ def run(
 
 
 def _first_to_fail(results: Mapping[int, bytearray], left: Mapping[int, Path]) -> int | None:
-    """Return the rank that wrote an exception first, because mpirun does not always name the rank that failed."""
+    """Return the rank that was the first to write an exception. mpirun does not always report the failed rank."""
     failed = [rank for rank, data in results.items() if (found := outcome.describe(data)) and found.kind == "exception"]
     return min(failed, key=lambda rank: left[rank].stat().st_mtime_ns, default=None)

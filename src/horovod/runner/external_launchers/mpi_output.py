@@ -1,4 +1,4 @@
-"""Parser for mpirun's output: the rank of each line, and the process that mpirun reports as failed."""
+"""Parser for mpirun's output, which finds the rank of each line and the process that mpirun reports as failed."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from horovod.runner.attribution import first_failure
 from horovod.runner.attribution.endings import Endings
 from horovod.runner.protocol.messages import Exited
 
-# Formats: `[1,0]<stdout>: text` with Open MPI's --tag-output (no space before version 5), `[0] text` with Hydra's -l.
+# Open MPI's --tag-output prints `[1,0]<stdout>: text`, without the space before version 5. Hydra's -l prints `[0]
+# text`.
 _TAG = re.compile(rb"\[\d+,(\d+)\]<(?:stdout|stderr)>: ?|\[(\d+)\] ")
 _END = re.compile(rb"(?<=[\r\n])")
-# Hydra writes its tag before each write of a process, possibly behind the progress bar of another process.
+# Hydra prints its tag before each write of a process, so the tag can follow the progress bar of another process.
 _TAG_BEHIND_BAR = re.compile(rb"(?<=\S)\[(\d+)\] |\[(\d+)\] (?=[\r\n])")
 _SIGNAL = re.compile(r"process rank\s+(\d+)\s+with\s+PID\s+\d+\s+on\s+node\s+\S+\s+exited\s+on\s+signal\s+(\d+)")
 _LOST = re.compile(r"HorovodInternalError: rank (\d+) \(host \S+, pid (\d+)\) (?:was lost|has left the job)")
@@ -22,33 +23,36 @@ _CODE = re.compile(r"Process name:\s+\[\S+?,\s*(\d+)\]\s+Exit code:\s+(\d+)")
 
 
 class Lines:
-    """Splitter of one stream into pieces by rank."""
+    """Splitter of one output stream of mpirun into pieces of the individual ranks."""
 
     def __init__(self, ranks: Container[int] = range(1 << 30)) -> None:
-        """Create the splitter. `ranks` contains all valid ranks of the job."""
+        """Create a splitter. `ranks` contains all valid ranks of the job."""
         self._ranks = ranks
         self._rest = b""
-        self._last: int | None = None  # Rank of the beginning of the current line.
-        self._bar = False  # True if the current line contains a \r.
+        self._last: int | None = None  # Rank that wrote the beginning of the current line, or None.
+        self._bar = False  # True if the current line contains a progress bar.
 
     def feed(self, data: bytes) -> Iterator[tuple[int | None, bytes]]:
-        """Yield (rank, piece with its line end). The rank is None for mpirun's own output."""
+        """Yield (rank, line) for each complete line or state of a progress bar.
+
+        The rank is None for mpirun's own output.
+        """
         *pieces, self._rest = _END.split(self._rest + data)
         for piece in pieces:
             yield from self._whose(piece)
 
     def finish(self) -> Iterator[tuple[int | None, bytes]]:
-        """Yield the remaining data, which has no line end."""
+        """Yield the rest of the output, which has no line end."""
         piece, self._rest = self._rest, b""
         if piece:
             yield from self._whose(piece)
 
     def _whose(self, piece: bytes) -> Iterator[tuple[int | None, bytes]]:
         tag = _TAG.match(piece)
-        if tag and tag[2] and self._bar:  # the text of a progress bar can look like a tag
+        if tag and tag[2] and self._bar:  # The text of a progress bar can look like a tag.
             tag = None
         rank = int(tag[1] or tag[2]) if tag else self._last
-        if tag and tag[2]:  # a line end that is written separately also has a tag
+        if tag and tag[2]:  # Hydra also tags a line end that the process writes separately.
             piece = re.sub(rb"(?<!^)\[%d\] (?=[\r\n]+$)" % int(tag[2]), b"", piece)
         text = piece[tag.end() :] if tag else piece
         if self._bar and rank is not None:
@@ -62,7 +66,7 @@ class Lines:
         self._last = None if ended else rank
 
     def _parts(self, rank: int, text: bytes) -> Iterator[tuple[int, bytes]]:
-        """Yield the state of a progress bar, then what other ranks wrote behind it."""
+        """Yield the state of a progress bar, and then the output that other ranks wrote behind it."""
         start = 0
         for tag in _TAG_BEHIND_BAR.finditer(text):
             other = int(tag[1] or tag[2])
@@ -74,16 +78,16 @@ class Lines:
 
 
 def judge(code: int, own: str, tails: Mapping[int, str], endings: Endings) -> first_failure.FirstFailure | None:
-    """Attribute the failure of a job started by mpirun.
+    """Attribute the failure of a job that mpirun has run to a rank.
 
     Args:
         code: Exit code of mpirun.
         own: Output of mpirun itself.
-        tails: Last stderr output of each rank, used for ranks without a report.
+        tails: Last stderr output of each rank. It is used for ranks that sent no report.
         endings: Reports of the ranks.
 
     Returns:
-        The attribution, or None if the cause is unknown.
+        The attribution, or None if the failed rank is unknown.
     """
     if code == 0:
         return None
@@ -107,10 +111,10 @@ def _has_failed(ending: Ending | None) -> bool:
 def _blamed(
     code: int, own: str, tails: Mapping[int, str], reported: Mapping[int, Ending], pids: Mapping[int, int]
 ) -> tuple[int, int] | None:
-    """Return the failed rank and its exit code (or negative signal number), or None.
+    """Return the failed rank and its exit code or negative signal number. Return None if they are unknown.
 
-    The sources in order of reliability are: the rank that mpirun names, unless it is a victim; the first rank that
-    reports its own exception; a rank that others report as lost; a rank that others name on stderr as lost.
+    The most reliable source is the rank that mpirun names, unless it is a victim. Next is the first rank that reports
+    its own exception. Then follow ranks that other ranks report as lost or name on stderr.
     """
     named_one = named(own) or named_by_pid(own, {pid: rank for rank, pid in pids.items()})
     if named_one is not None and not (named_one[0] in reported and reported[named_one[0]].suffers):
@@ -130,7 +134,7 @@ def _blamed(
 
 
 def named(text: str) -> tuple[int, int] | None:
-    """Return the rank and its exit code (or negative signal number) from Open MPI's message about a failed process."""
+    """Return the failed rank and its exit code or negative signal number, from Open MPI's message."""
     found = _SIGNAL.search(text)
     if found:
         return int(found[1]), -int(found[2])
@@ -139,7 +143,10 @@ def named(text: str) -> tuple[int, int] | None:
 
 
 def named_by_pid(text: str, ranks: Mapping[int, int]) -> tuple[int, int] | None:
-    """Return the same values from Hydra's message, which contains the pid. `ranks` maps pids to ranks."""
+    """Return the failed rank and its exit code or negative signal number, from Hydra's message.
+
+    Hydra's message contains only a pid. `ranks` maps pids to ranks.
+    """
     found = _PID.search(text)
     rank = ranks.get(int(found[1])) if found else None
     status = _how_it_ended(text, int(found[1]), 0) if found else 0
@@ -161,12 +168,13 @@ def _has_own_exception(tail: str) -> bool:
 
 
 def _how_it_ended(own: str, pid: int, code: int) -> int:
-    """Return the exit code (or negative signal number) of process `pid` from Hydra's output.
+    """Return the exit code or negative signal number of process `pid`, from Hydra's output.
 
-    `code` is Hydra's own exit code, which does not distinguish signals from exit codes.
+    `code` is Hydra's own exit code, which can mean an exit code or a signal.
     """
     if found := re.search(r"\(signal (\d+)\)", own):
-        # Hydra may have killed a slow process after the failure. The message is then about that one, so use `code`.
+        # After a failure, Hydra can kill another process and report the signal of that process. In this case, use
+        # `code`.
         if f"PID {pid} " in own or int(found[1]) == code:
             return -int(found[1])
     elif f"PID {pid} " in own and (found := re.search(r"EXIT CODE: (\d+)", own)):

@@ -1,9 +1,9 @@
-"""Steps by which a worker joins a job: it describes itself, gets the job's key, and sets a rank's variables.
+"""Functions with which a worker joins a job: it describes itself, gets the job's key, and sets its variables.
 
-The key is not sent through the cluster manager. Driver and worker each create a key pair and exchange the public keys
-through the manager. The job's key is then sent over a connection that only these two can decrypt
-(``horovod.common.key_exchange``). An eavesdropper on the manager's network learns nothing. An attacker who can change
-the manager's messages could run programs in the workers anyway.
+The key is not sent through the cluster manager, so a program that records the manager's traffic learns nothing. The
+driver and the worker each create a key pair, and exchange the public keys through the manager. The driver then sends
+the job's key over a connection that only these two can decrypt (``horovod.common.key_exchange``). An attacker who can
+change the manager's messages could run programs in the workers anyway.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from horovod.runner.plan.hosts import Machines, Slot
 
 
 class AssignmentError(RuntimeError):
-    """Error of a worker that cannot join the job."""
+    """Error of a worker that cannot join the job, because the driver does not answer."""
 
 
 @dataclass(frozen=True)
 class ExternalWorker:
-    """Description of a worker process, made by the process itself.
+    """Description of a worker process, created by the process itself.
 
     Attributes:
         name: Name of the worker's host.
-        machine: Identity of the machine. Processes that can share memory have equal ones.
+        machine: Identity of the machine. It is equal for processes that can share memory.
         pid: Process id of the worker.
         version: Version of horovod.
         python: Version of Python, such as "3.11".
-        public: Public key (32 bytes) by which the driver recognizes it.
-        free_port: TCP port of the host on which nothing listened.
+        public: Public key (32 bytes) with which the driver recognizes the worker.
+        free_port: TCP port of the host that was not in use.
     """
 
     name: str
@@ -58,17 +58,17 @@ class ExternalWorker:
 
 @dataclass(frozen=True)
 class Assignment:
-    """Data that a worker needs to join the job.
+    """Data that a worker needs to join a job.
 
     Attributes:
         number: Number of the worker.
         host: Address of the driver.
-        key_port: Port of the driver that serves the key.
+        key_port: Port of the driver for requesting the key.
         liveness_port: Port of the driver for liveness connections.
         heartbeat_port: Port of the driver for heartbeats.
         public: Public key of the driver, 32 bytes.
-        variables: Variables of the worker.
-        seconds: Time limit for joining, in seconds.
+        variables: Environment variables of the worker.
+        seconds: Time limit for joining the job, in seconds.
         silence: Seconds without an answer after which a worker counts as lost.
     """
 
@@ -85,7 +85,13 @@ class Assignment:
 
 @dataclass(frozen=True)
 class _Taken:
-    """State to undo on leaving: key descriptor, connection, and the previous values of variables (None: unset)."""
+    """State to restore when the worker leaves the job.
+
+    Attributes:
+        fd: Descriptor of the key.
+        connection: Liveness connection.
+        before: Previous values of the variables, or None for variables that were not set.
+    """
 
     fd: int
     connection: LivenessConnection
@@ -97,7 +103,7 @@ _taken: list[_Taken] = []
 
 
 def describe() -> ExternalWorker:
-    """Return this process's description of itself."""
+    """Return a description of this worker process for the driver."""
     if not _pair:
         _pair.append(zmq.curve_keypair())
     name, _, _ = os.uname().nodename.partition(".")
@@ -113,12 +119,12 @@ def describe() -> ExternalWorker:
 
 
 def join(assignment: Assignment, others: Mapping[int, str] | None = None) -> None:
-    """Join the job. The worker first leaves a job that it has joined before.
+    """Join a job. If the worker has already joined a job, it leaves that job first.
 
     Args:
-        assignment: Data that the driver sent.
-        others: Pids of processes on which this one depends, with descriptions for messages. It ends when one of them
-            ends.
+        assignment: Data that the driver has sent.
+        others: Processes on which this process depends. If one of them ends, this process ends too. Maps pids to
+            descriptions.
 
     Raises:
         AssignmentError: The driver does not answer.
@@ -158,7 +164,7 @@ def join(assignment: Assignment, others: Mapping[int, str] | None = None) -> Non
 
 
 def leave() -> None:
-    """Leave the job: drop its key and restore the previous variables. Does nothing if no job was joined."""
+    """Leave the job: drop its key, and restore the previous variables. Do nothing if no job was joined."""
     while _taken:
         taken = _taken.pop()
         taken.connection.close()
@@ -170,23 +176,23 @@ def leave() -> None:
         os.close(taken.fd)
 
 
-# Host names of external workers, and a check that the workers fit together. See also ``runner.plan.hosts``.
-
-
 def hosts(workers: Sequence[ExternalWorker]) -> list[str]:
-    """Return a name for each worker's host. Workers on the same machine get the same name."""
+    """Return a host name for each worker. Workers on the same machine get the same name."""
     machines = Machines()
     return [machines.name(one.machine, one.name) for one in workers]
 
 
 def slots(names: Sequence[str]) -> list[Slot]:
-    """Return the slots of ranks on these hosts. `names` lists the host of each rank."""
+    """Return a slot for each rank. `names` contains the host name of each rank."""
     places = placement.places([Candidate(rank, name) for rank, name in enumerate(names)])
     return [places[rank] for rank in range(len(names))]
 
 
 def misfit(workers: Sequence[ExternalWorker], version: str = __version__) -> str:
-    """Return why these workers cannot form one job, or an empty string. `version` is the driver's horovod version."""
+    """Return the reason why these workers cannot form one job, or an empty string.
+
+    `version` is the driver's version of horovod.
+    """
     for index, one in enumerate(workers):
         who = f"worker {index} (host {one.name}, pid {one.pid})"
         if one.version != version:

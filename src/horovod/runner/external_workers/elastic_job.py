@@ -1,6 +1,7 @@
-"""Elastic job of external workers. It takes events, and starts and ends processes through `ProcessControl`.
+"""Elastic job whose workers are started by another system through `ProcessControl`.
 
-`elastic.membership` decides which workers are members. Requests of workers arrive at the store, as with horovodrun.
+`elastic.membership` decides which workers are members. The workers' requests arrive at the job's store, as with
+horovodrun.
 """
 
 from __future__ import annotations
@@ -20,24 +21,24 @@ from horovod.runner.job.roster import Roster
 
 
 class ProcessControl(Protocol):
-    """Operations that the cluster manager provides. No call blocks."""
+    """Interface of the system that starts and ends worker processes. No method blocks."""
 
     def start(self, number: int, host: str) -> None:
-        """Start a process for this worker. When it ends, the caller must call `ExternalElasticJob.exited`."""
+        """Start a process for a worker. The caller must call `ExternalElasticJob.exited` when this process ends."""
 
     def kill(self, number: int) -> None:
-        """End the process of this worker."""
+        """End the process of a worker."""
 
     def say(self, text: str) -> None:
-        """Show a message to the user."""
+        """Show a message to the user of the job."""
 
 
 class ExternalElasticJob:
-    """State of an elastic job of external workers.
+    """State of an elastic job whose workers are external processes.
 
     Attributes:
         roster: Numbers, hosts and ranks of the workers.
-        end: How the job ended; None while it runs.
+        end: Result of the job, or None while it is running.
     """
 
     def __init__(
@@ -61,23 +62,23 @@ class ExternalElasticJob:
 
     @property
     def fd(self) -> int:
-        """Descriptor that becomes readable when `serve` must be called."""
+        """Descriptor that is readable when the caller must call `serve`."""
         return self._front.fd
 
     def next_time(self) -> float | None:
-        """Return the time at which `tick` must be called next (monotonic, s), or None."""
+        """Return the time (monotonic, s) at which the caller must call `tick`, or None."""
         self._due = self._membership.next_time(self._ticked)
         self._standstill.waits(self._due)
         return self._due
 
     def serve(self) -> None:
-        """Handle the requests of workers."""
+        """Handle the requests that workers have sent."""
         self._server.serve(time.monotonic())
 
     def tick(self) -> None:
-        """Act on deadlines that have passed. Call it first in each round of the loop."""
+        """Act on deadlines that have passed. The caller must call this first in each round of its loop."""
         now = time.monotonic()
-        if stood := self._standstill.look(now):  # the driver itself was stopped, so no worker is late
+        if stood := self._standstill.look(now):  # If the driver itself was stopped, no worker is late.
             self._membership.postpone(stood)
         if self._due is not None and now >= self._due:
             self._ticked = now
@@ -93,15 +94,15 @@ class ExternalElasticJob:
         Args:
             number: Number of the worker.
             success: True if it ended normally.
-            how: Description of how it ended, for messages.
-            victim: True if the worker ended only because others failed.
+            how: Description of the end, for messages.
+            victim: True if the worker ended only because other workers failed.
         """
         self.roster.end(number, success)
         self._server.gone(number)
         self._do(self._membership.exited(number, success, time.monotonic(), victim, how))
 
     def lost(self, host: str) -> None:
-        """Record that a host and all its workers are lost."""
+        """Record that a host is lost, together with all its workers."""
         for worker in self._membership.workers:
             if worker.host == host:
                 self.roster.end(worker.number, False)
@@ -109,7 +110,7 @@ class ExternalElasticJob:
         self._do(self._membership.host_lost(host, time.monotonic()))
 
     def alive(self, number: int) -> bool:
-        """Return True until the end of the worker is recorded."""
+        """Return True if the end of the worker has not been recorded yet."""
         return self._membership.workers.find(number) is not None
 
     def _do(self, actions: list[Action]) -> None:

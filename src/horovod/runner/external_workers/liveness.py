@@ -24,45 +24,42 @@ from horovod.common.store.sockets import AcceptControl, ClientAuthenticator, Thr
 from horovod.runner.external_workers.mailbox import LONGEST
 from horovod.runner.remote.heartbeats import Heartbeats, silent
 
-# Heartbeats of external workers.
-#
 # A liveness connection breaks when a process ends. But a process that is stopped, or whose host hangs, keeps its
-# connection. So the driver polls each worker, and a worker that is silent for too long counts as lost.
-#
-# A worker answers without running Python code: a ZeroMQ proxy from a socket to itself echoes each message. So a program
-# can hold the interpreter lock for any time (a large sort, a call into a C library) without counting as lost.
+# connection. So the driver polls each worker, and a worker that is silent for too long counts as lost. A worker answers
+# without running Python code, because a ZeroMQ proxy echoes each message. So a program can hold the interpreter lock
+# for any time without counting as lost.
 
 _NAME = struct.Struct("!cI")  # Name of a worker's socket. ZeroMQ reserves names that begin with a zero byte.
 _MARK = b"w"
-_LONGEST = 1024  # Maximum bytes of a message that is accepted, including those of the handshake.
-_QUEUED = 4  # Maximum unanswered requests queued for a worker.
+_LONGEST = 1024  # Maximum size of a message, including the handshake (bytes).
+_QUEUED = 4  # Maximum number of unanswered requests per worker.
 
 
 def never_came(seconds: float) -> str:
-    """Return the message about a worker that has not opened its heartbeat connection within `seconds`.
+    """Return the message about a worker whose heartbeat connection did not arrive within `seconds`.
 
-    Such a worker can be healthy.
+    The worker itself can be healthy.
     """
     why = "the network lets only some of the driver's ports through, or the driver may open no more files (ulimit -n)"
     return f"its connection for signs of life has not come in {seconds:.0f} s, though another has: {why}"
 
 
 class HeartbeatServer:
-    """Driver's side of the heartbeats. Only one thread may use it.
+    """Driver's end of the heartbeats, for use in a single thread.
 
-    Poll ``sources``, then call ``hear`` and ``look``, not later than ``next_time``. Each worker is polled from
-    ``begin`` until ``forget``.
+    The caller polls ``sources``, and then calls ``hear`` and ``look``, at the latest at ``next_time``. Heartbeats are
+    requested from each worker between ``begin`` and ``forget``.
     """
 
     def __init__(self, listener: socket.socket, job_key: bytes, silence: float) -> None:
         """Start to listen for heartbeat connections.
 
         Args:
-            listener: Listening socket. This object closes it.
+            listener: Listening socket, which this object closes at the end.
             job_key: Key of the job.
             silence: Seconds without an answer after which a worker counts as lost.
         """
-        # Time at which each worker last answered or its polling began (monotonic, s).
+        # Time (monotonic, s) of each worker's last answer. Before the first answer, it is the time of `begin`.
         self._heard: dict[int, float] = {}
         self._come: set[int] = set()  # Workers that have connected.
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
@@ -70,7 +67,7 @@ class HeartbeatServer:
             self._gate = ClientAuthenticator(self._context, job_key)
             self._socket = server_socket(self._context, job_key, _LONGEST, _QUEUED)
             self._socket.router_handover = True  # A worker that reconnects keeps its name.
-            self._socket.router_mandatory = True  # Sending to a worker that has not connected is an error.
+            self._socket.router_mandatory = True  # Sending to a worker that is not connected raises an error.
             self._door = AcceptControl(self._socket, [listener])
         except BaseException:
             self._context.destroy(linger=0)
@@ -81,24 +78,24 @@ class HeartbeatServer:
         self.sources = (self._gate.socket, self._socket, self._door.monitor)
 
     def begin(self, number: int) -> None:
-        """Begin to poll this worker."""
+        """Start to request heartbeats from this worker."""
         self._heard[number] = time.monotonic()
         self._come.discard(number)
 
     def forget(self, number: int) -> None:
-        """Stop polling this worker."""
+        """Stop requesting heartbeats from this worker."""
         self._heard.pop(number, None)
         self._come.discard(number)
 
     def next_time(self) -> float:
-        """Return the time at which `look` must be called next (monotonic, s); infinity if there is no deadline."""
+        """Return the time (monotonic, s) at which the caller must call `look`, or infinity."""
         times = [time.monotonic() + self._door.seconds_left()]
         if self._heard:
             times += [self._beats.next_word, min(self._heard.values()) + self._silence]
         return min(times)
 
     def hear(self, ready: Collection[object]) -> None:
-        """Receive answers. ``ready`` contains the readable sources and can contain other objects."""
+        """Receive answers. ``ready`` contains the readable sources, and can contain other objects."""
         self._door.check()
         if self._gate.socket in ready:
             self._gate.answer()
@@ -109,12 +106,13 @@ class HeartbeatServer:
                 self._come.add(number)
 
     def look(self) -> Mapping[int, str]:
-        """Poll the workers if that is due.
+        """Request heartbeats if they are due.
 
-        Returns the reason for each worker found lost; these are no longer polled.
+        Returns:
+            Workers that are lost, with the reasons. No more heartbeats are requested from these workers.
         """
         now = time.monotonic()
-        if self._beats.was_deaf(now, True):  # this process itself was stopped, so no worker is late
+        if self._beats.was_deaf(now, True):  # If this process itself was stopped, no worker is late.
             self._heard = dict.fromkeys(self._heard, now)
         if self._heard and self._beats.is_due(now):
             for number in self._heard:
@@ -128,7 +126,7 @@ class HeartbeatServer:
     def _ask(self, number: int) -> None:
         try:
             self._socket.send_multipart([_NAME.pack(_MARK, number), b""], zmq.NOBLOCK)
-        except zmq.Again:  # the worker does not read, so its queue is full
+        except zmq.Again:  # The worker does not read, so its queue is full.
             pass
         except zmq.ZMQError as error:
             if error.errno != zmq.EHOSTUNREACH:
@@ -137,13 +135,13 @@ class HeartbeatServer:
         self._come.add(number)
 
     def close(self) -> None:
-        """Close all sockets, which frees the port."""
+        """Close all sockets, so that other programs can use the port."""
         self._door.close()
         self._context.destroy(linger=0)
 
 
 class HeartbeatClient:
-    """Worker's side of the heartbeats: threads that answer until ``close`` is called."""
+    """Worker's end of the heartbeats: threads that answer requests until ``close`` is called."""
 
     def __init__(self, host: str, port: int, job_key: bytes, number: int) -> None:
         """Start to connect to the driver in the background."""
@@ -163,8 +161,8 @@ class HeartbeatClient:
             self._socket.close()
 
     def close(self) -> None:
-        """Stop answering. The process continues."""
-        # term() waits without limit until the other thread has closed its socket, so call it in a thread.
+        """Stop answering requests. The process itself continues."""
+        # term() blocks until the other thread has closed its socket, so call it in a separate thread.
         ending = threading.Thread(target=self._context.term, name="horovod-heartbeats-end", daemon=True)
         ending.start()
         until = time.monotonic() + _CLOSE
@@ -172,29 +170,24 @@ class HeartbeatClient:
             thread.join(max(0.0, until - time.monotonic()))
 
 
-# Liveness connection between the driver and each worker.
-#
-# No data is sent over it. The kernel closes it when the process at either end dies, so the other end notices at once. A
-# cluster manager can take ten seconds or more to notice the loss of a machine, and can leave processes running when a
-# part of it dies. A worker that is stopped or hangs keeps its connection; its missing heartbeats reveal it.
-#
-# The connection is authenticated with a key derived from the job's key. The worker exits when the driver is gone, or
-# when a process ends on which it depends.
+# No data is sent over a liveness connection. When the process at either end dies, the kernel closes the connection, so
+# the other end notices immediately. A cluster manager can take ten seconds or more to notice the loss of a machine, and
+# can leave processes running when a part of it dies.
 
 _LABEL = "lifeline"
 _PURPOSE = 127
-_HANDSHAKE = 5.0  # Seconds for a peer to authenticate.
-_SILENT = 1.0  # Seconds for a peer to send its first bytes while the maximum number of peers is reached.
+_HANDSHAKE = 5.0  # Time limit for the authentication of a peer (s).
+_SILENT = 1.0  # Time limit for the first bytes of a peer if the maximum number of peers is reached (s).
 _UNAUTHENTICATED = 64  # Maximum number of unauthenticated peers. Others wait in the kernel's backlog.
 _CLOSE = 5.0
 
 
 class LivenessServer(ThreadedServer):
-    """Driver's ends of all liveness connections, served by a thread until `close` is called.
+    """Driver's ends of all liveness connections. A thread serves them until `close` is called.
 
-    The thread calls ``gone`` with a worker's number and an empty string when the worker's connection has closed or
-    broken. If a worker is silent, the string describes that. Its connection is then closed, so that it exits if it
-    continues.
+    When a worker's connection closes or breaks, the thread calls ``gone`` with the worker's number and an empty string.
+    If a worker is silent, the string describes the silence. The thread then closes the connection, so that the worker
+    exits if it continues.
     """
 
     def __init__(
@@ -208,8 +201,8 @@ class LivenessServer(ThreadedServer):
         """Start the thread that serves the connections.
 
         Args:
-            listener: Listening socket for liveness connections. This object closes it.
-            heartbeats: Listening socket for heartbeats. This object closes it.
+            listener: Listening socket for liveness connections, which this object closes at the end.
+            heartbeats: Listening socket for heartbeats, which this object closes at the end.
             job_key: Key of the job.
             silence: Seconds without an answer after which a worker or its host counts as lost.
             gone: Function to call when a worker is lost.
@@ -232,7 +225,7 @@ class LivenessServer(ThreadedServer):
 
     @property
     def there(self) -> int:
-        """Number of connected workers. Any thread may read it."""
+        """Number of connected workers. Thread-safe."""
         return len(self._members)
 
     def _serve(self) -> None:
@@ -261,9 +254,9 @@ class LivenessServer(ThreadedServer):
             self._heartbeats.close()
 
     def _due(self, sock: socket.socket) -> float:
-        """Return the time at which an unauthenticated peer is dropped.
+        """Return the time at which an unauthenticated peer is disconnected.
 
-        It is earlier for a silent peer while others wait.
+        A silent peer is disconnected earlier if other peers are waiting.
         """
         side, until = self._unauthenticated[sock]
         wanted = len(self._unauthenticated) == _UNAUTHENTICATED and not side.greeted
@@ -297,7 +290,7 @@ class LivenessServer(ThreadedServer):
     def _accept(self) -> None:
         try:
             sock, _ = self._listener.accept()
-        except OSError:  # the peer has disconnected, or too many files are open
+        except OSError:  # The peer has disconnected, or too many files are open.
             return
         sock.setblocking(False)
         self._unauthenticated[sock] = auth.Acceptor(self._key, 0, 0), time.monotonic() + _HANDSHAKE
@@ -311,7 +304,7 @@ class LivenessServer(ThreadedServer):
             raise AuthError("it has hung up")
         side.feed(data)
         outgoing, side.outgoing = side.outgoing, b""
-        if outgoing:  # a few bytes always fit into the empty send buffer
+        if outgoing:  # This cannot block, because a few bytes always fit into the empty send buffer.
             sock.sendall(outgoing)
         if side.done:
             if side.place.purpose != _PURPOSE:
@@ -344,7 +337,14 @@ class LivenessServer(ThreadedServer):
 
 @dataclass(frozen=True)
 class LivenessAddress:
-    """Address of the driver, its ports for liveness and heartbeats, and the maximum silence in seconds."""
+    """Addresses of the driver for liveness connections and heartbeats.
+
+    Attributes:
+        host: Host name or address of the driver.
+        liveness_port: Port for liveness connections.
+        heartbeat_port: Port for heartbeats.
+        silence: Seconds without an answer after which a worker counts as lost.
+    """
 
     host: str
     liveness_port: int
@@ -353,16 +353,16 @@ class LivenessAddress:
 
 
 class LivenessConnection:
-    """Worker's end of the liveness connection, which a thread watches until `close` is called.
+    """Worker's end of the liveness connection. A thread watches it until `close` is called.
 
-    The thread ends this process when the driver closes the connection, or when one of the processes ``others`` ends.
+    The thread ends this process when the driver closes the connection, or when one of the processes in ``others`` ends.
     `others` maps pids to descriptions.
     """
 
     def __init__(
         self, where: LivenessAddress, job_key: bytes, number: int, others: Mapping[int, str], seconds: float
     ) -> None:
-        """Connect and start the thread. Raises OSError or AuthError if that fails within ``seconds``."""
+        """Connect to the driver and start the thread. Raises OSError or AuthError after ``seconds``."""
         seconds = min(seconds, LONGEST)
         self._sock = socket.create_connection((where.host, where.liveness_port), seconds)
         try:
@@ -376,7 +376,7 @@ class LivenessConnection:
         self._stop = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._closed = False
         self._pid = os.getpid()
-        # A forked child must not keep the connection open when this process has ended.
+        # A forked child must not keep the connection open after this process has ended.
         os.register_at_fork(after_in_child=self._sock.close)
         self._thread = threading.Thread(target=self._watch, args=(others,), name="horovod-line", daemon=True)
         self._thread.start()
@@ -387,7 +387,7 @@ class LivenessConnection:
             for pid, what in others.items():
                 try:
                     fd = os.pidfd_open(pid)
-                except OSError:  # the process has already ended, or the kernel lacks this feature
+                except OSError:  # The process has already ended, or the kernel does not support pidfd_open.
                     continue
                 at_end.callback(os.close, fd)
                 watched[fd] = f"{what} is gone"
@@ -411,9 +411,10 @@ class LivenessConnection:
             return True
 
     def close(self) -> None:
-        """Leave the job. This process continues. Idempotent.
+        """Leave the job, while this process continues. Further calls have no effect.
 
-        Does nothing in a forked child: its copy of the connection is closed, and the thread runs only in the parent.
+        In a forked child, the method does nothing: the child's copy of the connection is already closed, and the thread
+        runs only in the parent.
         """
         if not self._closed and os.getpid() == self._pid:
             self._closed = True

@@ -1,4 +1,4 @@
-"""Queue of events that any thread may add to and one thread waits for."""
+"""Queue to which any thread can add events, and from which one thread takes them."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ LONGEST = 86400.0
 
 
 class Mailbox(Generic[T]):
-    """First-in, first-out queue of events."""
+    """Queue of events in the order in which they were added."""
 
     def __init__(self) -> None:
         self._items: collections.deque[T] = collections.deque()
         self._fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        # Close the descriptor when no thread can add an event any more. At Python's exit, such threads can still run.
+        # Close the descriptor only when no thread can add events any more. At Python's exit, threads can still be
+        # running.
         weakref.finalize(self, os.close, self._fd).atexit = False
 
     def put(self, item: T) -> None:
@@ -34,11 +35,11 @@ class Mailbox(Generic[T]):
         """Wait for an event or a readable descriptor of `others`.
 
         Args:
-            until: Latest time of return (monotonic, s); None waits for an event.
-            others: More descriptors to wait for.
+            until: Time limit (monotonic, s), or None for no limit.
+            others: Other descriptors to wait for.
 
         Returns:
-            The events, and the readable descriptors among `others`. Both can be empty, even before `until`.
+            Events, and readable descriptors of `others`. Both can be empty, even before the time limit.
         """
         poll = select.poll()
         for fd in (self._fd, *others):

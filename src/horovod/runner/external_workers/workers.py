@@ -1,6 +1,6 @@
-"""Driver's side of a job of external workers: the job's key, its store, and three listening ports.
+"""Driver's side of a job whose workers are external processes: the job's key, its store and three ports.
 
-The ports serve the key, the liveness connections and the heartbeats.
+The ports are for the key, the liveness connections and the heartbeats.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ _EACH = 4  # connections per worker: liveness, heartbeats, and up to two to the 
 
 
 class ExternalWorkers:
-    """Servers of a job, which run in threads until ``close`` is called. Only one thread may use them at a time."""
+    """Servers of a job, which run in threads until ``close`` is called.
+
+    Only one thread at a time can use this class.
+    """
 
     def __init__(
         self,
@@ -43,14 +46,14 @@ class ExternalWorkers:
 
         Args:
             address: Address of this host that the workers can reach.
-            gone: Function that another thread calls when a worker has ended or left. It gets the worker's number, and a
-                text that is empty or says how long the worker has been silent.
-            front: Queue of workers' requests; only in an elastic job.
-            variables: Variables for all workers. HOROVOD_HEARTBEAT_TIMEOUT also applies here.
+            gone: Function to call when a worker has ended or left. It is called in another thread, with the worker's
+                number and a text. The text is empty, or describes for how long the worker has been silent.
+            front: Queue of the workers' requests. Only for elastic jobs.
+            variables: Environment variables for all workers. HOROVOD_HEARTBEAT_TIMEOUT also applies to the driver.
 
         Raises:
-            ValueError: This host does not have the address, a variable has a wrong value, or this process may not open
-                enough files.
+            ValueError: The address does not belong to this host, a variable is invalid, or the limit of open files is
+                too low.
         """
         self._address = address
         told = {_TIMEOUT: (variables or {}).get(_TIMEOUT, "")}
@@ -88,52 +91,57 @@ class ExternalWorkers:
 
         Args:
             number: Number of the worker.
-            worker: The worker's description of itself.
-            variables: Additional variables of the worker; see ``of_slot`` and ``of_member``.
+            worker: Description of the worker, created by the worker itself.
+            variables: Additional environment variables of the worker. See ``of_slot`` and ``of_member``.
             seconds: Time limit for joining, in seconds.
 
         Raises:
-            ValueError: This process may not open enough files for all workers.
+            ValueError: The limit of open files is too low for all workers.
         """
         self._known[number] = worker.public
-        # Try to reserve descriptors for the connections of all workers, but require them only for workers that have not
-        # connected yet.
+        # Try to reserve descriptors for the connections of all workers. Require them only for workers that have not
+        # connected.
         coming = max(1, len(self._known) - self._liveness.there)
         make_room(descriptors_for(_EACH * len(self._known)), at_least=descriptors_for(_EACH * coming))
         where = self._address, self._key_port, self._liveness_port, self._heartbeat_port
         return Assignment(number, *where, self._public, dict(variables), seconds, self._silence)
 
     def forget(self, number: int) -> None:
-        """Refuse connections of this worker from now on."""
+        """Refuse further connections of this worker."""
         self._known.pop(number, None)
 
     def close(self) -> None:
-        """Close all servers, which ends the workers that are still connected. Idempotent."""
+        """Close all servers, which ends the workers that are still connected. Further calls have no effect."""
         for one in self._open:
             one.close()
 
 
 def passed_on(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the driver's variables that workers get: settings, but not those of a job of which it is a rank."""
+    """Return the driver's variables to pass to workers.
+
+    If the driver is a rank itself, its own rank's variables are omitted.
+    """
     own = {name: value for name, value in environ.items() if name.startswith(OWN)}
     return environment.passed_on(without_place(own))
 
 
 def of_slot(slot: Slot) -> dict[str, str]:
-    """Return the variables of a worker in a job of fixed size."""
+    """Return the environment variables of a worker in a job of fixed size."""
     place = asdict(slot)
     del place["python"]
     return WorkerEnv(**place).to_environ()
 
 
 def of_torch(slot: Slot, slots: Sequence[Slot], first: ExternalWorker, shared: Mapping[str, str]) -> dict[str, str]:
-    """Return a worker's torch.distributed variables in a job of fixed size; empty if the user has disabled them.
+    """Return the variables of a worker for torch.distributed, in a job of fixed size.
+
+    The result is empty if the user has disabled them.
 
     Args:
         slot: Slot of the worker.
         slots: Slots of all workers in rank order. Their host names begin with an address.
         first: Description of the worker with rank 0.
-        shared: Variables of all workers.
+        shared: Environment variables of all workers.
     """
     settings = Settings.from_environ(shared)
     if not settings.flag("HOROVOD_TORCH_DISTRIBUTED_ENV"):
@@ -145,12 +153,14 @@ def of_torch(slot: Slot, slots: Sequence[Slot], first: ExternalWorker, shared: M
 
 
 def of_member(number: int, host: str, timeout: float) -> dict[str, str]:
-    """Return the variables of a worker in an elastic job. They contain no ranks, because each epoch assigns new ones.
+    """Return the environment variables of a worker in an elastic job.
+
+    The variables contain no ranks, because each epoch assigns new ranks.
 
     Args:
         number: Number of the worker.
         host: Host of the worker.
-        timeout: Elastic timeout of the job in seconds.
+        timeout: Elastic timeout of the job, in seconds.
     """
     made = WorkerEnv(hostname=host, worker=number).to_environ()
     told = {"HOROVOD_ELASTIC": "1", "HOROVOD_ELASTIC_TIMEOUT": f"{timeout:g}"}

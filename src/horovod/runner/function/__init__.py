@@ -1,1 +1,1 @@
-"""Parts of `horovod.run`: the pickled function, the workers that call it, and its results and errors."""
+"""Implementation of `horovod.run`: the serialized function, the workers that call it, and its results and errors."""

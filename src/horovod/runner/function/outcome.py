@@ -1,8 +1,8 @@
-"""Result file of a worker of `horovod.run`. It contains the result, or the exception that ended the worker.
+"""Result file of a worker of `horovod.run`, which contains the result or the exception that ended the worker.
 
     pickled value or exception | description (msgpack) | length of the description (4 bytes, big-endian)
 
-The description comes last, because it is known last. If it is missing or incomplete, the worker was killed.
+If the description at the end is missing or incomplete, the worker was killed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import msgspec
 from horovod.common.contract import pickling
 from horovod.runner.base.errors import OutcomeError
 
-TRACEBACK_LIMIT = 1 << 16  # maximum characters; the middle of a longer traceback is dropped
+TRACEBACK_LIMIT = 1 << 16  # The middle of a longer traceback is dropped (characters).
 _LENGTH = struct.Struct(">I")
 _BUFFER = 1 << 20
 
@@ -27,9 +27,9 @@ class Description(msgspec.Struct, frozen=True):
     """Description at the end of a result file.
 
     Attributes:
-        kind: Tells whether the file holds a value or an exception.
+        kind: Tells whether the file contains a value or an exception.
         type_name: Type of the value or exception.
-        body: Size in bytes of the pickle at the start of the file; 0 if there is none.
+        body: Size of the pickle at the start of the file in bytes, or 0 if there is none.
         traceback: Traceback of the exception.
         why: Reason why there is no pickle.
     """
@@ -42,7 +42,7 @@ class Description(msgspec.Struct, frozen=True):
 
 
 def write_value(fd: int, value: object, rank: int) -> None:
-    """Write a result. Raises OutcomeError if it cannot be pickled or is too large."""
+    """Write the function's result to the file. Raises OutcomeError if it cannot be pickled or is too large."""
     try:
         _write(fd, value, lambda body: Description("value", type_name(value), body))
     except Exception as error:
@@ -53,10 +53,10 @@ def write_value(fd: int, value: object, rank: int) -> None:
 
 
 def write_exception(fd: int, error: BaseException, text: str) -> None:
-    """Write an exception with its traceback, or only the text if it cannot be pickled and unpickled."""
+    """Write an exception and its traceback to the file. Write only the traceback if the exception cannot be pickled."""
     name = type_name(error)
     try:
-        pickle.loads(pickling.dumps(error))  # many exceptions can be pickled but not unpickled
+        pickle.loads(pickling.dumps(error))  # Many exceptions can be pickled but not unpickled.
         _write(fd, error, lambda body: Description("exception", name, body, text))
     except Exception as trouble:
         why = f"{type(trouble).__name__}: {trouble}"
@@ -64,7 +64,7 @@ def write_exception(fd: int, error: BaseException, text: str) -> None:
 
 
 def _write(fd: int, value: object, describe: Any) -> None:
-    """Pickle directly into the file, because memory may not suffice for a second copy of the result."""
+    """Pickle the value directly into the file, because memory might not suffice for a second copy."""
     os.ftruncate(fd, 0)
     os.lseek(fd, 0, os.SEEK_SET)
     with open(fd, "wb", buffering=_BUFFER, closefd=False) as file:
@@ -75,7 +75,7 @@ def _write(fd: int, value: object, describe: Any) -> None:
 
 
 def describe(data: bytes | bytearray) -> Description | None:
-    """Return the description at the end of the file, or None if the worker ended before it was written."""
+    """Return the description at the end of the file, or None if the worker ended before writing it."""
     view = memoryview(data)
     if len(view) < _LENGTH.size:
         return None
@@ -89,7 +89,7 @@ def describe(data: bytes | bytearray) -> Description | None:
 
 
 def load(data: bytes | bytearray, description: Description, rank: int) -> Any:
-    """Return the value or exception. Raises OutcomeError if it cannot be unpickled."""
+    """Return the value or exception from the file. Raises OutcomeError if it cannot be unpickled."""
     try:
         return pickle.loads(memoryview(data)[: description.body])
     except Exception as error:
@@ -101,7 +101,7 @@ def load(data: bytes | bytearray, description: Description, rank: int) -> Any:
 
 
 def type_name(value: object) -> str:
-    """Return the type name of the value, with its module unless it is a builtin."""
+    """Return the name of the value's type, with its module unless it is a builtin type."""
     kind = type(value)
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 

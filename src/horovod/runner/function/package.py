@@ -1,4 +1,4 @@
-"""Serialization of the function and arguments of `horovod.run`, from scripts, notebooks, sessions and tests."""
+"""Serialization of the function and arguments of `horovod.run`, from scripts, notebooks and interactive sessions."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ import cloudpickle
 from horovod.common.contract.pickling import dumps
 from horovod.runner.function.outcome import type_name
 
-CODE_LIMIT = 4 << 20  # Maximum characters of notebook code that are sent. Tracebacks show no lines of the rest.
+CODE_LIMIT = 4 << 20  # At most CODE_LIMIT characters of notebook code are sent, which tracebacks show.
 
 
 def check(function: Any, args: Any, kwargs: Any, name: str = "func") -> None:
-    """Raise TypeError if the function cannot be called with these arguments. `name` is the function's argument name."""
+    """Raise TypeError if the function cannot be called with these arguments. `name` is its name in the message."""
     if not callable(function):
         raise TypeError(f"{name} must be a function, got {function!r}")
     if isinstance(args, (str, bytes, Mapping)) or not isinstance(args, Iterable):
@@ -34,17 +34,17 @@ def check(function: Any, args: Any, kwargs: Any, name: str = "func") -> None:
 def pack(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], name: str = "func") -> bytes:
     """Serialize the function and its arguments with cloudpickle.
 
-    The caller's module search path is included, and so is code that is not in a file (notebook cells).
+    The result includes the caller's module search path, and code that is not in a file, such as notebook cells.
 
     Args:
         function: Function to call in the workers.
-        args: Its positional arguments.
-        kwargs: Its keyword arguments.
-        name: Name of the argument that holds the function, for messages.
+        args: Positional arguments of the function.
+        kwargs: Keyword arguments of the function.
+        name: Name of the function in messages.
 
     Raises:
-        TypeError: The function cannot be called with these arguments or cannot be pickled. The message names the
-            argument, or the variable that the function uses.
+        TypeError: The function cannot be called with these arguments, or cannot be pickled. The message names the
+            argument or variable that causes the error.
     """
     check(function, args, kwargs, name)
     module = _unreachable_module(function)
@@ -63,9 +63,9 @@ def pack(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str,
 
 
 def search_path(path: Sequence[object]) -> tuple[list[str], list[str]]:
-    """Split the module search path into the entries before Python's standard library and the rest.
+    """Split the module search path into the entries before Python's standard library, and the other entries.
 
-    Relative entries are resolved now, because the function can change the current directory.
+    Relative entries are made absolute, because the function can change the current directory.
     """
     entries = [_resolved(entry) for entry in path if isinstance(entry, str)]
     library = os.path.dirname(os.__file__)
@@ -76,12 +76,12 @@ def search_path(path: Sequence[object]) -> tuple[list[str], list[str]]:
 
 
 def _resolved(entry: str) -> str:
-    """Return the absolute path of an entry. An entry that is not a path is kept, because an importer may use it."""
+    """Return the absolute path of an entry. An entry that is not a path is kept, because an importer might use it."""
     return os.path.abspath(entry) if not entry or os.path.exists(entry) else entry
 
 
 def _unreachable_module(function: Callable[..., Any]) -> ModuleType | None:
-    """Return the function's module if workers cannot import it from `sys.path`. It must then be pickled by value."""
+    """Return the function's module if workers cannot import it. The module must then be pickled by value."""
     while isinstance(function, functools.partial):
         function = function.func
     name = getattr(function, "__module__", None) or type(function).__module__
@@ -98,7 +98,7 @@ def _unreachable_module(function: Callable[..., Any]) -> ModuleType | None:
 
 
 def _unpicklable(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[str]:
-    """Yield descriptions of the parts that cannot be pickled."""
+    """Yield a description of each argument or variable that cannot be pickled."""
     for name, value in [
         *((f"args[{i}]", v) for i, v in enumerate(args)),
         *((f"kwargs[{k!r}]", kwargs[k]) for k in kwargs),
@@ -110,7 +110,7 @@ def _unpicklable(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapp
     label = f"func, {getattr(function, '__qualname__', type_name(function))},"
     try:
         used = inspect.getclosurevars(function)
-    except (TypeError, ValueError):  # not a plain function
+    except (TypeError, ValueError):  # The object is not a plain function.
         used = inspect.ClosureVars({}, {}, {}, set())
     for name, value in {**used.nonlocals, **used.globals}.items():
         if not _picklable(value):
@@ -127,11 +127,11 @@ def _picklable(value: object) -> bool:
 
 
 def _code_in_no_file() -> dict[str, list[str]]:
-    """Return code that is not in a file, newest first. Keys are the file names that tracebacks use."""
+    """Return the code that is not in a file, newest first. The keys are the file names that tracebacks show."""
     found: dict[str, list[str]] = {}
     left = CODE_LIMIT
     for name, entry in reversed(list(linecache.cache.items())):
-        if len(entry) != 4 or os.path.exists(name):  # lazy entries have 1 element, and their code is in a file
+        if len(entry) != 4 or os.path.exists(name):  # A lazy entry has only one element, and its code is in a file.
             continue
         lines = entry[2]
         left -= sum(map(len, lines))

@@ -1,8 +1,8 @@
-"""Worker process of `horovod.run`: reads the function from one file and writes its outcome to another.
+"""Worker process of `horovod.run`, which reads the function from one file and writes its outcome to another file.
 
-Everything that is unpickled here was written by the process that called `horovod.run`. This worker inherits the files
-from the job's agent, and they have no names by which other programs could open them. With mpirun (`mpi_function`), they
-are in a folder that only this user can read and write.
+All data that this module unpickles was written by the process that called `horovod.run`. The worker inherits the files
+from the job's agent, and they have no names with which other programs could open them. With mpirun (`mpi_function`),
+the files are in a folder that only this user can access.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-# Import all libraries of the runner before the caller's directories are added to the search path.
+# Import the libraries of the runner before the caller's directories are added to the search path.
 import cloudpickle
 import msgspec  # noqa: F401
 import zmq  # noqa: F401
@@ -30,17 +30,17 @@ FUNCTION = "function"
 
 
 def result_name(rank: int) -> str:
-    """Return the file name of a rank's result in the folder."""
+    """Return the name of the file that contains the rank's result."""
     return f"result.{rank}"
 
 
 def _open_files() -> tuple[int, int, int]:
-    """Return (descriptor of the function, descriptor of the outcome, rank of this process)."""
+    """Return the descriptors of the function and of the outcome, and this process's rank."""
     folder = os.environ.pop(FOLDER, None)
     if folder is None:
         return _take_descriptor(FUNCTION_FD), _take_descriptor(RESULT_FD), _rank()
     rank = WorkerEnv.from_environ().rank
-    # Check owner and mode of the open folder: its path could name another folder a moment later.
+    # Check the owner and mode of the opened folder, because its path could name another folder a moment later.
     with private_files.closing(private_files.open_folder(folder)) as at:
         found = os.fstat(at)
         if found.st_uid != os.geteuid() or found.st_mode & 0o077:
@@ -51,12 +51,15 @@ def _open_files() -> tuple[int, int, int]:
 
 
 def _rank() -> int:
-    """Return this process's rank. In an elastic job, it is the expected rank until hvd.init() has been called."""
+    """Return this process's rank. In an elastic job, it is the expected rank until hvd.init() is called."""
     return int(os.environ.get("HOROVOD_RANK") or os.environ[WORKER])
 
 
 def _take_descriptor(name: bytes) -> int:
-    """Return the descriptor number in the variable and remove the variable, which children do not need."""
+    """Return the descriptor that the environment variable contains.
+
+    Remove the variable, because children do not need it.
+    """
     fd = int(os.environb.pop(name))
     os.set_inheritable(fd, False)
     return fd
@@ -66,7 +69,7 @@ def _unpack(source: int, rank: int) -> tuple[Callable[..., Any], tuple[Any, ...]
     with open(source, "rb", buffering=0) as file:
         (front, rest), code, body = pickle.loads(os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0))
     sys.path[:] = joined_path(front, sys.path, rest)
-    for name, lines in code.items():  # a missing modification time keeps linecache from looking for the file
+    for name, lines in code.items():  # Without a modification time, linecache does not check if the file exists.
         linecache.cache[name] = (sum(map(len, lines)), None, lines, name)
     try:
         function, args, kwargs = cloudpickle.loads(body)
@@ -79,15 +82,17 @@ def _unpack(source: int, rank: int) -> tuple[Callable[..., Any], tuple[Any, ...]
 
 
 def joined_path(front: Sequence[str], own: Sequence[str], rest: Sequence[str]) -> list[str]:
-    """Return the worker's module search path: the caller's front entries, the worker's own, then the caller's rest.
+    """Return the worker's module search path, with the caller's entries around the worker's own entries.
 
-    The caller's libraries come last, because another host can have other versions of them.
+    `front` and `rest` are the caller's entries before and after its standard library.
+
+    The caller's libraries come last, because another host can have other versions of these libraries.
     """
     return list(dict.fromkeys([*front, *own, *rest]))
 
 
 def main() -> None:
-    """Run the function. As in a script, an exception ends the process with a traceback and exit code 1."""
+    """Run the function. An exception ends the process with a traceback and exit code 1, as in a script."""
     source, target, rank = _open_files()
     try:
         function, args, kwargs = _unpack(source, rank)
@@ -102,14 +107,14 @@ def main() -> None:
 
 def _fail(target: int, error: BaseException) -> None:
     if error.__traceback__ is not None:
-        error.__traceback__ = error.__traceback__.tb_next  # drop the frame of this module
+        error.__traceback__ = error.__traceback__.tb_next  # Omit the frame of this module from the traceback.
     text = outcome.format_traceback(error)
     try:
         outcome.write_exception(target, error, text)
-    except OSError as trouble:  # out of memory
+    except OSError as trouble:  # The memory is exhausted.
         print(f"the exception cannot be sent back: {trouble}", file=sys.stderr)
     if sys.excepthook is sys.__excepthook__:
-        # The default hook reads lines only from files; this also shows lines of notebook cells.
+        # The default hook would omit the lines of notebook cells, because these are not in files.
         print(text, end="", file=sys.stderr, flush=True)
     else:
         sys.excepthook(type(error), error, error.__traceback__)

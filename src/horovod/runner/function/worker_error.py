@@ -1,4 +1,4 @@
-"""End of a `horovod.run` job: the results of its ranks, or the error to raise."""
+"""Results of a `horovod.run` job by rank, or the error that it raises."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from horovod.runner.function import outcome
 
 
 class WorkerError(RuntimeError):
-    """Error that reports the failure of a process of the job.
+    """Error of `horovod.run` if a process of the job fails.
 
-    The message names the process that failed first, how it ended and, for an exception, its traceback. If the process
-    raised an exception, this error is also an instance of that exception's class: `except ValueError` catches a
-    ValueError of a worker, with its `args` and other attributes.
+    The message contains the rank that failed first and how it ended, with the traceback of an exception. In this case,
+    the error is also an instance of the exception's class. For example, `except ValueError` catches a ValueError of a
+    worker, with its `args` and other attributes.
 
     Attributes:
-        rank: Rank of the process that failed first; None if an agent or the launcher failed.
-        host: Host of that rank; empty if `rank` is None.
-        exit_code: Exit code of the process, 128 + n for signal n.
-        remote_traceback: Traceback in that process; empty if it raised no exception.
-        cause: The original exception, which is also `__cause__`; None if there was none or it could not be pickled.
+        rank: Rank of the process that failed first, or None if an agent or the launcher failed.
+        host: Host of this rank. Empty if `rank` is None.
+        exit_code: Exit code of the process, or 128 + n for signal n.
+        remote_traceback: Traceback in this process. Empty if it raised no exception.
+        cause: Original exception, which is also `__cause__`. None if there was none or it could not be pickled.
     """
 
     rank: int | None = None
@@ -59,7 +59,7 @@ def worker_error(
     remote_traceback: str = "",
     cause: BaseException | None = None,
 ) -> WorkerError:
-    """Return a WorkerError that is also an instance of the class of `cause`, if the two classes can be combined."""
+    """Create a WorkerError that is also an instance of the class of `cause`, if both classes can be combined."""
     error = _of_both_classes(cause) if cause is not None else None
     if error is None:
         error = WorkerError(message)
@@ -72,9 +72,9 @@ def worker_error(
     return error
 
 
-# Python treats these classes specially: it does not print their messages, or uses them to end loops and generators.
+# Python treats these classes specially. It omits their messages, or uses them to end loops and generators.
 _APART: tuple[type[BaseException], ...] = (SyntaxError, StopIteration, StopAsyncIteration)
-if hasattr(builtins, "BaseExceptionGroup"):  # since Python 3.11
+if hasattr(builtins, "BaseExceptionGroup"):  # Python 3.11 and newer
     _APART = (*_APART, builtins.BaseExceptionGroup)
 
 
@@ -82,7 +82,7 @@ def _of_both_classes(cause: BaseException) -> WorkerError | None:
     kind = type(cause)
     if not isinstance(cause, Exception) or isinstance(cause, (WorkerError, *_APART)) or issubclass(WorkerError, kind):
         return None
-    try:  # the class of `cause` can refuse, with any exception, to be combined or constructed
+    try:  # The class of `cause` can raise any exception if it cannot be combined or constructed.
         joined = type(f"WorkerError({kind.__name__})", (WorkerError, kind), _native_attributes(kind))
         error: WorkerError = kind.__new__(joined, *cause.args)
         error.args = cause.args
@@ -93,10 +93,7 @@ def _of_both_classes(cause: BaseException) -> WorkerError | None:
 
 
 def _native_attributes(kind: type[BaseException]) -> dict[str, Any]:
-    """Return properties for attributes outside `__dict__`, such as OSError.errno.
-
-    They read the attribute of the cause.
-    """
+    """Return properties that read attributes of `cause` outside of its `__dict__`, such as OSError.errno."""
     found: dict[str, Any] = {"__module__": WorkerError.__module__}
     for base in kind.__mro__:
         if base in (BaseException, Exception):
@@ -112,16 +109,16 @@ def _from_cause(name: str) -> property:
     return property(lambda error: getattr(error.cause, name))
 
 
-# Results of a `horovod.run` job by rank, or the error that it raises.
-
-
 def of_elastic(result: JobResult, least: int) -> list[Any]:
-    """Return the values of the last epoch's ranks below `least`. Raises WorkerError if the job failed."""
+    """Return the values of the last epoch's ranks below `least`. Raises WorkerError if the job has failed."""
     return by_rank(result, dict(sorted(result.hosts.items())[:least]))
 
 
 def by_rank(result: JobResult, hosts: Mapping[int, str]) -> list[Any]:
-    """Return the values of the ranks in `hosts`, which maps ranks to hosts. Raises WorkerError if the job failed."""
+    """Return the values of all ranks in `hosts`, which maps ranks to hosts.
+
+    Raises WorkerError if the job has failed.
+    """
     described = {rank: outcome.describe(data) for rank, data in result.results.items()}
     if result.exit_code != 0:
         rank = result.failed_rank
@@ -136,7 +133,7 @@ def by_rank(result: JobResult, hosts: Mapping[int, str]) -> list[Any]:
                 lost = f"{description.type_name} cannot be pickled and unpickled: {description.why}"
                 message += f"\n(this error is not of its class: {lost})"
             if description.body:
-                with contextlib.suppress(OutcomeError):  # the message contains the traceback anyway
+                with contextlib.suppress(OutcomeError):  # Ignore the error, because the message contains the traceback.
                     cause = outcome.load(result.results[rank], description, rank)
         raise worker_error(
             message,
@@ -149,7 +146,7 @@ def by_rank(result: JobResult, hosts: Mapping[int, str]) -> list[Any]:
     values = []
     for rank, host in sorted(hosts.items()):
         description = described.get(rank)
-        if description is None:  # the function may have called sys.exit(0) or os._exit(0)
+        if description is None:  # The function might have called sys.exit(0) or os._exit(0).
             text = f"rank {rank} on host {host} ended with exit code 0 without a result"
             raise worker_error(text, rank, host, 0)
         try:

@@ -1,1 +1,1 @@
-"""Messages between the launcher and the agents, and their encoding."""
+"""Messages between the launcher and its agents, and their encoding."""

@@ -1,10 +1,10 @@
-"""Messages between launcher and agent, in both directions, and how they are encoded as frames.
+"""Messages between the launcher and its agents in both directions, and their encoding as frames.
 
-The agent reads requests from its stdin and writes reports to its stdout. So the same protocol works through a pipe to a
-child process, through ssh, and through another agent. A frame is a length (4 bytes, big-endian) and a msgpack body.
-Names, values and commands are bytes, because on POSIX they need not be text.
+The agent reads requests from stdin and writes reports to stdout. So the same protocol works through a pipe to a child
+process, through ssh, and through another agent. A frame consists of a length (4 bytes, big-endian) and a msgpack body.
+Names, values and commands are bytes, because they are not necessarily text on POSIX.
 
-Reports begin with MAGIC. Everything before it is skipped, such as output of the shell on another host.
+Reports begin with MAGIC. The launcher skips all data before MAGIC, such as output of the shell on another host.
 """
 
 from __future__ import annotations
@@ -26,20 +26,24 @@ from horovod.common.network.interfaces import Interface, scan
 from horovod.runner.base.errors import AgentError
 from horovod.runner.plan.worker_options import WorkerOptions
 
-# Facts about a host that its agent reports before it starts any process.
-
 
 class HostFacts(msgspec.Struct, frozen=True):
-    """Facts about one host, as its agent sees it. `clock` is the wall-clock time in seconds since 1970."""
+    """Facts about a host, which its agent reports before it starts any process.
+
+    Attributes:
+        clock: Time on the host, in seconds since 1970.
+        cores: Number of cores that workers on the host can use.
+        free_port: TCP port that was not in use, or 0 if unknown.
+        visible_devices: CUDA_VISIBLE_DEVICES of the agent, or None. It limits the GPUs of the workers.
+    """
 
     hostname: str
     version: str
     python: str
     clock: float
-    cores: int  # Number of cores that workers on the host can use.
+    cores: int
     interfaces: list[Interface]
-    free_port: int = 0  # TCP port on which nothing listened; 0 if unknown.
-    # CUDA_VISIBLE_DEVICES of the agent. It limits the GPUs to assign, but workers do not get it.
+    free_port: int = 0
     visible_devices: str | None = None
 
 
@@ -60,33 +64,36 @@ def gather() -> HostFacts:
 def _interfaces() -> list[Interface]:
     try:
         return scan()
-    except OSError:  # a sandbox without netlink; the ranks raise an error if they need it
+    except OSError:  # A sandbox can block netlink. The ranks raise an error if they need the interfaces.
         return []
 
 
-FRAME_LIMIT = 8 << 20  # Maximum size of a frame in bytes, so that a broken peer cannot cause larger allocations.
-CHUNK = 1 << 20  # Size in bytes of the pieces in which large payloads (functions, results, streams) are sent.
+FRAME_LIMIT = 8 << 20  # Maximum size of a frame in bytes, so that a faulty peer cannot cause larger allocations.
+CHUNK = 1 << 20  # Functions, results and streams are sent in pieces of at most CHUNK bytes.
 MAGIC = b"\0HOROVOD AGENT 1\n"
-BANNER_LIMIT = 1 << 16  # maximum bytes before MAGIC, which are the output of a shell
+BANNER_LIMIT = 1 << 16  # At most BANNER_LIMIT bytes are skipped before MAGIC.
 _HEADER = struct.Struct(">I")
 
 _Shown = list[tuple[str, Any]]
 
 
 def _repr_of_shown(message: Any) -> str:
-    """Return a repr that can appear in tracebacks and debuggers: no keys, and variables without their values."""
+    """Return a text for tracebacks and debuggers, which contains no keys and no values of environment variables."""
     return f"{type(message).__name__}({', '.join(f'{name}={value!r}' for name, value in message.__rich_repr__())})"
 
 
 class Worker(msgspec.Struct, frozen=True):
-    """Process for an agent to start: its rank, and the variables that only this process gets.
+    """Worker process for an agent to start.
 
-    In elastic jobs, `rank` is the worker's number in all messages. Numbers are never reused in a job.
+    Attributes:
+        rank: Rank of the worker. In elastic jobs, this is the worker's number, which is never reused within the job.
+        environment: Environment variables that only this worker gets.
+        cpus: CPUs on which the worker runs. If empty, it uses the same CPUs as the agent.
     """
 
     rank: int
     environment: list[tuple[bytes, bytes]]
-    cpus: list[int] = []  # CPUs on which the process runs; empty for those of the agent
+    cpus: list[int] = []
 
     def __rich_repr__(self) -> _Shown:
         return [("rank", self.rank), ("environment", [name for name, _ in self.environment])]
@@ -94,31 +101,43 @@ class Worker(msgspec.Struct, frozen=True):
     __repr__ = _repr_of_shown
 
 
-# Requests from the launcher to an agent
-
-
 class Payload(msgspec.Struct, frozen=True, tag="payload"):
-    """Piece of the file (the function of `horovod.run`) that every worker of the next StartJob inherits."""
+    """Piece of a file that all workers of the next StartJob inherit. It contains the function of `horovod.run`."""
 
     data: bytes
 
 
 class StartJob(WorkerOptions, frozen=True, tag="start"):
-    """Request to start the workers. `environment` replaces the agent's variables; `key` is the job's key."""
+    """Request to start all workers of a job.
+
+    Attributes:
+        command: Command that each worker runs.
+        directory: Working directory. If empty, the workers use the agent's directory.
+        environment: Environment variables of the workers, which replace the agent's variables.
+        workers: Workers to start. Empty in an elastic job.
+        key: Secret key of the job.
+        stdin_rank: Rank that gets StdinData, or -1 for none. All other ranks read /dev/null.
+        results: True to give each worker a result file, whose contents are sent as Result.
+        relay: True to relay the workers' connections to the store. Each connection begins with StreamOpen.
+        own_environment: True to take host-specific variables, such as HOME, from the agent's environment.
+        terminal_rank: Rank whose stdin and stdout are `terminal`, or -1 for none.
+        terminal: Path of the terminal.
+        lasting: True for an elastic job, in which StartWorker and KillWorker change the workers until Stop ends the
+            job.
+    """
 
     command: list[bytes]
-    directory: bytes  # working directory; empty for the agent's own
+    directory: bytes
     environment: list[tuple[bytes, bytes]]
     workers: list[Worker]
     key: bytes
-    stdin_rank: int = -1  # Rank that gets StdinData (-1: none). All others read /dev/null.
-    results: bool = False  # True to give workers a result file, whose contents are sent as Result.
-    relay: bool = False  # True to relay workers' connections to the store as streams, each beginning with StreamOpen.
-    # True to take host-specific variables (HOME and others) from the agent's environment.
+    stdin_rank: int = -1
+    results: bool = False
+    relay: bool = False
     own_environment: bool = False
-    terminal_rank: int = -1  # Rank whose stdin and stdout are `terminal`; -1 for none.
+    terminal_rank: int = -1
     terminal: bytes = b""
-    lasting: bool = False  # True if workers come and go by StartWorker and KillWorker until Stop ends the job.
+    lasting: bool = False
 
     def __rich_repr__(self) -> _Shown:
         hidden = {"environment": [name for name, _ in self.environment], "key": Secret(self.key)}
@@ -128,37 +147,43 @@ class StartJob(WorkerOptions, frozen=True, tag="start"):
 
 
 class StartWorker(msgspec.Struct, frozen=True, tag="start_worker"):
-    """Request to start one more worker of a lasting job. Answered with Started, or with Exited on failure."""
+    """Request to start another worker of an elastic job.
+
+    The agent answers with Started, or with Exited if the start fails.
+    """
 
     worker: Worker
 
 
 class KillWorker(msgspec.Struct, frozen=True, tag="kill_worker"):
-    """Request to send SIGKILL to this worker and its descendants. The worker may have ended already."""
+    """Request to send SIGKILL to a worker and its descendants. The worker might already have ended."""
 
     rank: int
 
 
 class PassOn(msgspec.Struct, frozen=True, tag="pass_on"):
-    """Request to send a signal that warns of the job's end to all processes that handle it.
+    """Request to send a warning signal to all processes of the job that handle it.
 
-    Other processes do not get it, because it would kill them.
+    Processes without a handler do not get the signal, because it would kill them.
     """
 
     signal: int
 
 
 class StdinData(msgspec.Struct, frozen=True, tag="stdin"):
-    """Bytes for the rank that reads stdin; empty at end of file. One piece is sent after each StdinReady."""
+    """Data for the rank that reads stdin. Empty data means the end of the input.
+
+    The launcher sends one piece of data after each StdinReady.
+    """
 
     data: bytes
 
 
 class Stop(msgspec.Struct, frozen=True, tag="stop"):
-    """Request to end all processes: SIGTERM now, and SIGKILL after `grace` seconds.
+    """Request to end all processes with SIGTERM, and with SIGKILL after `grace` seconds.
 
-    If `first` is not 0, only the ranks get this signal now, and they have `grace` seconds to end. Then all processes
-    get SIGTERM, and SIGKILL some seconds later.
+    If `first` is not 0, only the ranks get this signal at first. After `grace` seconds, all processes get SIGTERM, and
+    SIGKILL some seconds later.
     """
 
     grace: float
@@ -166,7 +191,7 @@ class Stop(msgspec.Struct, frozen=True, tag="stop"):
 
 
 class Watch(msgspec.Struct, frozen=True, tag="watch"):
-    """Request to expect heartbeats. The agent ends the job after `limit` seconds without any message (0: never).
+    """Request to watch the launcher. The agent ends the job after `limit` seconds without a message. 0 means no limit.
 
     From then on, the agent also sends Alive regularly.
     """
@@ -175,52 +200,52 @@ class Watch(msgspec.Struct, frozen=True, tag="watch"):
 
 
 class Spawn(msgspec.Struct, frozen=True, tag="spawn"):
-    """Request to run a command (ssh to an agent on another host). Its stdin and stdout become stream `stream`."""
+    """Request to run a command, such as ssh to another host.
+
+    Its stdin and stdout become a stream with the number `stream`.
+    """
 
     stream: int
     command: list[bytes]
 
 
-# Reports from an agent to the launcher
-
-
 class Hello(msgspec.Struct, frozen=True, tag="hello"):
-    """First message that the agent sends, with facts about its host."""
+    """First message of an agent, with facts about its host."""
 
     facts: HostFacts
 
 
 class Started(msgspec.Struct, frozen=True, tag="started"):
-    """Report that workers have been started."""
+    """Report that workers were started. `pids` contains the rank and pid of each worker."""
 
-    pids: list[tuple[int, int]]  # (rank, pid) of each worker
+    pids: list[tuple[int, int]]
 
 
 class Output(msgspec.Struct, frozen=True, tag="output"):
-    """Piece of a worker's output."""
+    """Piece of a worker's output. `stream` is 1 for stdout and 2 for stderr."""
 
     rank: int
-    stream: int  # 1 for stdout, 2 for stderr
+    stream: int
     data: bytes
 
 
 class StdinReady(msgspec.Struct, frozen=True, tag="stdin_ready"):
-    """Report that the last piece of stdin was consumed. `open` is False if the rank no longer reads stdin."""
+    """Report that the last piece of stdin was consumed. `open` is False if the rank does not read stdin any more."""
 
     open: bool
 
 
 class Result(msgspec.Struct, frozen=True, tag="result"):
-    """Piece of a worker's result file."""
+    """Piece of a worker's result file. All pieces arrive in order, before the worker's Exited."""
 
     rank: int
-    data: bytes  # the pieces of a rank's file arrive in order, before its Exited
+    data: bytes
 
 
 class WorkerReport(msgspec.Struct, frozen=True, tag="said"):
-    """Report that a worker sent (`horovod.common.contract.reasons`).
+    """Report that a worker has sent to its agent (`horovod.common.contract.reasons`).
 
-    A worker's reports arrive in order, before its Exited.
+    All reports of a worker arrive in order, before its Exited.
     """
 
     report: bytes
@@ -229,7 +254,10 @@ class WorkerReport(msgspec.Struct, frozen=True, tag="said"):
 class Exited(msgspec.Struct, frozen=True, tag="exited"):
     """Report that a worker has ended.
 
-    `status` is the exit code or negative signal; `error` says why it could not start.
+    Attributes:
+        rank: Rank of the worker.
+        status: Exit code, or the negative signal number.
+        error: Reason why the worker could not be started, or an empty string.
     """
 
     rank: int
@@ -238,39 +266,36 @@ class Exited(msgspec.Struct, frozen=True, tag="exited"):
 
 
 class Stopped(msgspec.Struct, frozen=True, tag="stopped"):
-    """Report that a signal (SIGSTOP) has stopped a worker. If `stopped` is False, the worker runs again."""
+    """Report that a signal such as SIGSTOP has stopped a worker. If `stopped` is False, the worker is running again."""
 
     rank: int
     stopped: bool
 
 
 class Notice(msgspec.Struct, frozen=True, tag="notice"):
-    """Report that the agent ends the job by itself. `reason` says why."""
+    """Report that the agent ends the job by itself. `reason` contains the cause."""
 
     text: str
 
 
 class Finished(msgspec.Struct, frozen=True, tag="finished"):
-    """Report that no process of the job runs on this host, except `survivors`, which even SIGKILL did not end."""
+    """Report that the job has no processes on this host any more, except `survivors`, which SIGKILL did not end."""
 
     survivors: list[int] = []
 
 
 class StreamOpen(msgspec.Struct, frozen=True, tag="open"):
-    """Report that a worker has connected to the store's address at this agent."""
+    """Report that a worker has connected to this agent, which relays the connection to the store."""
 
     stream: int
 
 
-# Messages in both directions
-
-
 class Alive(msgspec.Struct, frozen=True, tag="alive"):
-    """Heartbeat that both sides send."""
+    """Heartbeat, which the launcher and the agent send to each other."""
 
 
 class StreamData(msgspec.Struct, frozen=True, tag="data"):
-    """Piece of a stream. `error` is True for data from a spawned command's stderr."""
+    """Data of a stream. `error` is True if the data comes from the stderr of a command."""
 
     stream: int
     data: bytes
@@ -278,9 +303,9 @@ class StreamData(msgspec.Struct, frozen=True, tag="data"):
 
 
 class StreamEnd(msgspec.Struct, frozen=True, tag="end"):
-    """End of a stream, with the exit `status` of a spawned command.
+    """End of a stream. `status` is the exit status of the command.
 
-    If the launcher sends a `status` other than 0 while the command runs, the agent kills the command.
+    If the launcher sends a `status` other than 0 while the command is running, the agent kills the command.
     """
 
     stream: int
@@ -321,7 +346,7 @@ M = TypeVar("M")
 
 
 class FrameReader(Generic[M]):
-    """Decoder that turns a byte stream into messages of one union type."""
+    """Decoder that converts a byte stream into messages."""
 
     def __init__(self, kind: object) -> None:
         self._decoder: msgspec.msgpack.Decoder[M] = msgspec.msgpack.Decoder(kind)
@@ -342,13 +367,13 @@ class FrameReader(Generic[M]):
             del self._buffer[:end]
             try:
                 messages.append(self._decoder.decode(body))
-            except (ValueError, RecursionError) as error:  # invalid, not UTF-8, or nested too deeply
+            except (ValueError, RecursionError) as error:  # The frame is invalid, not UTF-8, or nested too deeply.
                 raise AgentError(f"a message that is not understood: {error}") from None
         return messages
 
 
 def frame(message: Request | Report) -> bytes:
-    """Return the encoded message with its length. Raises AgentError if it exceeds the limit."""
+    """Encode a message as a frame. Raises AgentError if the frame is too long."""
     body = msgspec.msgpack.encode(message)
     if len(body) > FRAME_LIMIT:
         raise AgentError(f"a {type(message).__name__} message must have at most {FRAME_LIMIT} bytes, got {len(body)}")
@@ -361,22 +386,22 @@ class ByteWriter:
     def __init__(self, fd: int) -> None:
         os.set_blocking(fd, False)
         self.fd = fd
-        self.broken = False  # True if the reader is gone; all further bytes are dropped
+        self.broken = False  # True if the reader has closed the descriptor, so that further bytes are dropped
         self._buffer = bytearray()
 
     @property
     def pending(self) -> int:
-        """Number of bytes not yet written."""
+        """Number of queued bytes that have not been written yet."""
         return len(self._buffer)
 
     def write(self, data: bytes) -> None:
-        """Queue the bytes and write as many as possible."""
+        """Queue the data, and write as many queued bytes as possible."""
         if not self.broken:
             self._buffer += data
             self.flush()
 
     def flush(self) -> None:
-        """Write as many bytes as possible without blocking."""
+        """Write as many queued bytes as possible without blocking."""
         while self._buffer and not self.broken:
             try:
                 written = os.write(self.fd, memoryview(self._buffer)[:65536])
@@ -393,6 +418,6 @@ class FrameWriter(ByteWriter):
     """Queue of messages for a non-blocking descriptor."""
 
     def send(self, message: Request | Report) -> None:
-        """Queue the message and write as much as possible. Raises AgentError if the message exceeds the limit."""
+        """Queue a message, and write as much as possible. Raises AgentError if the message is too long."""
         if not self.broken:
             self.write(frame(message))

@@ -1,4 +1,4 @@
-"""Helper that starts a function in a new thread."""
+"""Helper function that runs a function in a new thread."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ def in_thread(
     daemon: bool = True,
     silent: bool = False,
 ) -> threading.Thread:
-    """Start `target(*args)` in a new thread and return the thread.
+    """Call `target(*args)` in a new thread, and return the thread.
 
     Args:
         target: Function to call.
-        args: Its positional arguments.
+        args: Positional arguments of the function.
         name: Name of the thread.
-        daemon: If True, the thread does not keep the process from ending.
-        silent: If True, exceptions in the thread are ignored.
+        daemon: True if the process can end while the thread is running.
+        silent: True to ignore exceptions in the thread.
 
     Raises:
         ValueError: `args` is not a tuple.

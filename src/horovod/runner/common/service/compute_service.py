@@ -1,7 +1,7 @@
-"""Classes of the data service's registry, which `horovod.common.compute` implements.
+"""Request and response classes of the data service, kept for programs that import them.
 
-Programs can import these requests and responses, because their names are documented. They are never sent: the service
-uses the protocol of the job's store, and clients call the methods of `ComputeClient`.
+Horovod's documentation names these classes, but Horovod does not send them. `horovod.common.compute` implements the
+data service with the protocol of the job's store. Clients call methods of `ComputeClient`.
 """
 
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ __all__ = [
 
 @dataclass
 class RegisterDispatcherRequest:
-    """Registration of a dispatcher at HOST:PORT."""
+    """Request to register a dispatcher, with its address as HOST:PORT."""
 
     dispatcher_id: int
     dispatcher_address: str
@@ -31,7 +31,7 @@ class RegisterDispatcherRequest:
 
 @dataclass
 class WaitForDispatcherRegistrationRequest:
-    """Request for the address of a dispatcher. ``timeout`` is in seconds."""
+    """Request for the address of a dispatcher. `timeout` is in seconds."""
 
     dispatcher_id: int
     timeout: float
@@ -39,14 +39,14 @@ class WaitForDispatcherRegistrationRequest:
 
 @dataclass
 class WaitForDispatcherRegistrationResponse:
-    """Response with the address of the dispatcher, HOST:PORT."""
+    """Response with the address of the dispatcher, as HOST:PORT."""
 
     dispatcher_address: str
 
 
 @dataclass
 class RegisterDispatcherWorkerRequest:
-    """Registration of a worker with its dispatcher."""
+    """Request to register a worker with its dispatcher."""
 
     dispatcher_id: int
     worker_id: int
@@ -54,7 +54,7 @@ class RegisterDispatcherWorkerRequest:
 
 @dataclass
 class WaitForDispatcherWorkerRegistrationRequest:
-    """Request to wait until all of a dispatcher's workers are registered. ``timeout`` is in seconds."""
+    """Request to wait until all workers of a dispatcher are registered. `timeout` is in seconds."""
 
     dispatcher_id: int
     timeout: float
@@ -62,9 +62,9 @@ class WaitForDispatcherWorkerRegistrationRequest:
 
 @dataclass
 class ShutdownRequest:
-    """Notification that the service is no longer needed."""
+    """Notification that the data service is not needed any more."""
 
 
 @dataclass
 class WaitForShutdownRequest:
-    """Request to wait until the service is no longer needed."""
+    """Request to wait until the data service is not needed any more."""

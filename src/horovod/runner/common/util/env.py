@@ -1,4 +1,4 @@
-"""Helpers that select the variables for workers, and that read this process's rank and size from variables."""
+"""Selection of the environment variables for workers, and detection of a process's rank and size."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ KUBEFLOW_MPI_EXEC = "/etc/mpi/kubexec.sh"
 
 
 def is_exportable(v: str) -> bool:
-    """Return True if the launcher passes a variable of this name to the workers."""
+    """Return True if the launcher passes the variable with this name to the workers."""
     return not any(re.fullmatch(pattern, v) for pattern in IGNORE_REGEXES)
 
 
 def get_env_rank_and_size() -> tuple[int, int]:
-    """Return (rank, size) from the variables of horovodrun or another launcher; (0, 1) if there are none.
+    """Return (rank, size) from the variables of horovodrun or another launcher. The default is (0, 1).
 
     Raises:
-        ValueError: A variable is not an integer. The message names it.
+        ValueError: A variable is not an integer.
     """
     place = launchers.find(os.environ)
     if place is not None:
@@ -43,5 +43,5 @@ def _number(name: str, default: int) -> int:
 
 
 def is_kubeflow_mpi() -> bool:
-    """Return True if the MPI operator of Kubernetes provides the program that reaches other pods."""
+    """Return True if this process was started by Kubernetes' MPI operator."""
     return os.environ.get(AGENT_VARIABLE) == KUBEFLOW_MPI_EXEC

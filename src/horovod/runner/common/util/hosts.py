@@ -1,4 +1,4 @@
-"""Classes for hosts and slots under Horovod's documented names. `plan.hosts` implements the rules."""
+"""Classes for hosts and slots under Horovod's documented names. `plan.hosts` contains the implementation."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from horovod.runner.plan import hosts as plan
 
 @dataclass
 class HostInfo:
-    """A host and its number of slots."""
+    """Host with its number of slots."""
 
     hostname: str
     slots: int
 
     @staticmethod
     def from_string(host_string: str) -> HostInfo:
-        """Parse `name:slots`. Raises ValueError that shows the accepted form."""
+        """Parse `name:slots` into a host. Raises ValueError if the text is invalid."""
         return parse_hosts(host_string)[0]
 
 
 @dataclass
 class SlotInfo:
-    """Ranks and sizes of one process of a job."""
+    """Rank of one process, with its local rank, cross rank and the corresponding sizes."""
 
     hostname: str
     rank: int
@@ -40,24 +40,28 @@ INVALID_SLOT_INFO = SlotInfo(hostname="", rank=-1, local_rank=-1, cross_rank=-1,
 
 
 def parse_host_files(filename: str) -> str:
-    """Return the hosts of a host file as `name:slots,...`.
+    """Read a host file, and return its hosts as `name:slots,...`.
 
     Raises:
         OSError: The file cannot be read.
-        ValueError: A line is invalid. The message names file and line.
+        ValueError: A line is invalid. The message contains the path and line number.
     """
     found = plan.parse_hostfile(Path(filename).read_text(encoding="utf-8"), filename)
     return ",".join(f"{host.name}:{host.slots}" for host in found)
 
 
 def parse_hosts_and_slots(hosts: str) -> tuple[list[str], dict[str, int]]:
-    """Parse `name:slots,...` into (names in order, slots by name). Raises ValueError if the text is invalid."""
+    """Parse `name:slots,...` into a list of names and a mapping from names to slots.
+
+    Raises:
+        ValueError: The text is invalid.
+    """
     found = plan.parse_hosts(hosts)
     return [host.name for host in found], {host.name: host.slots for host in found}
 
 
 def parse_hosts(hosts_string: str) -> list[HostInfo]:
-    """Parse `name:slots,...`. Raises ValueError that shows the invalid entry and the accepted form."""
+    """Parse `name:slots,...` into a list of hosts. Raises ValueError if an entry is invalid."""
     return [HostInfo(host.name, host.slots) for host in plan.parse_hosts(hosts_string)]
 
 
@@ -69,10 +73,10 @@ def get_host_assignments(
     Args:
         hosts: Available hosts.
         min_num_proc: Minimum number of processes.
-        max_num_proc: Maximum number of processes; None uses all slots.
+        max_num_proc: Maximum number of processes, or None to use all slots.
 
     Returns:
-        A list of `max_num_proc` slots, shorter if the hosts have fewer.
+        List of at most `max_num_proc` slots.
 
     Raises:
         ValueError: The hosts have fewer than `min_num_proc` slots.

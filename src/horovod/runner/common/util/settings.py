@@ -1,4 +1,4 @@
-"""Settings classes for programs that are themselves launchers."""
+"""Settings classes for programs that start jobs through Horovod's documented Python API."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(kw_only=True)
 class BaseSettings:
-    """Settings that all jobs share.
+    """Settings that all kinds of jobs have.
 
     Attributes:
         verbose: Verbosity, 0 to 2.
@@ -32,7 +32,7 @@ class BaseSettings:
     elastic: bool = False
     prefix_output_with_timestamp: bool = False
 
-    def __repr__(self) -> str:  # the default repr would show the key
+    def __repr__(self) -> str:  # Unlike the default, this does not show the secret key.
         return f"{type(self).__name__}(num_proc={self.num_proc})"
 
 
@@ -40,7 +40,7 @@ class BaseSettings:
 class Settings(BaseSettings):
     """Settings of a job on fixed hosts.
 
-    `hosts` is `name:slots,...` or a result of `horovod.runner.common.util.hosts`.
+    `hosts` is text of the form `name:slots,...`, or a result of `horovod.runner.common.util.hosts`.
     """
 
     hosts: str | Sequence[Any] | None = None
