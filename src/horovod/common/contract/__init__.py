@@ -1,1 +1,1 @@
-"""Definitions shared by launcher and workers; launcher code may import this package."""
+"""Definitions that launcher and workers share. Launcher code can import this package."""

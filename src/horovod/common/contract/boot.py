@@ -1,12 +1,13 @@
 """Command lines that start this package's programs in a Python interpreter, on this host and on others.
 
-With `-c`, `-m` and a script on stdin, Python looks for modules in the current directory first. Other users may be able
-to write to that directory, and these programs hold the job's key: a `zmq.py` there must not replace the library. The
-option -P exists only since Python 3.11, and -I would also ignore the user's site-packages and variables. So each
-program first removes that directory from ``sys.path``. PYTHONPATH is respected, because the user has set it.
+With `-c`, `-m` or a script on stdin, Python searches for modules in the current directory first. Other users might be
+able to write to that directory. Because these programs hold the job's key, a file `zmq.py` in the directory must not
+replace the library. The option -P exists only since Python 3.11, and -I would also ignore the user's site-packages and
+variables. So each program first removes the current directory from ``sys.path``. PYTHONPATH is respected, because the
+user has set it.
 
 Every interpreter that this package starts gets its arguments from this module; `tools/check_starts.py` checks that.
-This module is also a program itself: ``main`` runs another module in a process that ends together with its caller.
+The module is also a program: ``main`` runs another module in a process that ends together with its caller.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ _SAFE = "sys.path[:] = [p for p in sys.path if p]; "
 def arguments(module: str, before: str = "pass") -> list[str]:
     """Return interpreter arguments that run `main()` of a module and exit with its result.
 
-    The caller appends the program's own arguments. An interpreter without horovod uses this installation.
+    The caller appends the program's own arguments. If the interpreter has no horovod, it imports this installation's.
 
     Args:
         module: Full name of the module.
-        before: Python statement to run first; it may use `os` and `sys`.
+        before: Python statement to run first. It can use `os` and `sys`.
     """
     code = (
         f"import os, sys; {before}; {_SAFE}sys.path.append(sys.argv.pop(1)); "
@@ -39,7 +40,7 @@ def arguments(module: str, before: str = "pass") -> list[str]:
 
 
 def arguments_elsewhere(module: str) -> list[str]:
-    """Return `arguments` for an interpreter with its own horovod, on another machine or in a container."""
+    """Return `arguments` for an interpreter on another machine or in a container, which has its own horovod."""
     return ["-c", f"import sys; {_SAFE}from {module} import main; sys.exit(main())"]
 
 
@@ -54,8 +55,8 @@ def standalone_arguments(*program: str) -> list[str]:
 
 # The rest of this file runs a module in a process that ends together with its caller.
 #
-# Standard input is one end of a socket pair whose other end the caller holds. This process ends when the caller ends or
-# closes its end. This works from the start, even during the import of a framework, which takes seconds.
+# Standard input is one end of a socket pair, and the caller holds the other end. This process ends when the caller ends
+# or closes its end. The check works from the start, even while a framework is being imported, which takes seconds.
 READY, GO = b"r", b"g"
 
 
@@ -63,15 +64,15 @@ def main() -> None:
     """Run ``main()`` of the module that the first argument names, with the remaining arguments."""
     waiting = select.poll()
     waiting.register(0, select.POLLHUP)
-    with contextlib.suppress(AttributeError, OSError):  # pidfd_open needs Linux 5.3.
-        # Watch the caller's process too, because children that it has forked also hold its end of the pair.
+    with contextlib.suppress(AttributeError, OSError):  # os.pidfd_open requires Linux 5.3
+        # Watch the caller's process too, because its forked children also hold its end of the socket pair.
         waiting.register(os.pidfd_open(os.getppid()), select.POLLIN)
     threading.Thread(target=_end_with_caller, args=(waiting,), daemon=True).start()
     importlib.import_module(sys.argv.pop(1)).main()
 
 
 def wait_for_go() -> None:
-    """Tell the caller that this process is ready, and wait for its permission to continue."""
+    """Report to the caller that this process is ready, and wait for permission to continue."""
     os.write(0, READY)
     if os.read(0, 1) != GO:
         os._exit(1)

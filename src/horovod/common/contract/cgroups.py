@@ -1,15 +1,15 @@
 """Limits of this process's control groups: cores, memory and number of processes.
 
-Containers, services and batch systems use control groups. Versions 1 and 2 are supported, including nested groups.
-``root`` is the directory that contains proc and sys; tests change it.
+Containers, services and batch systems use control groups. This module supports versions 1 and 2 and nested groups. The
+argument ``root`` is the directory that contains proc and sys, which tests replace.
 """
 
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-_UNLIMITED = 1 << 60  # In bytes. Version 1 reports "no limit" as a number near 2^63.
-_FILES = {  # For each version: file names of the limit, of the usage, and of the usage that the kernel can reclaim.
+_UNLIMITED = 1 << 60  # in bytes; version 1 reports a number near 2^63 for no limit
+_FILES = {  # for each version: files with the limit, the usage, and the usage that the kernel can reclaim
     1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
     2: ("memory.max", "memory.current", "inactive_file"),
 }
@@ -17,7 +17,7 @@ _FILES = {  # For each version: file names of the limit, of the usage, and of th
 
 @dataclass(frozen=True)
 class Room:
-    """Capacity of a limited resource: the lowest limit of all groups, and how much is unused in every group."""
+    """Lowest limit on a resource in a group and its parents, and the unused amount available under every limit."""
 
     limit: int
     free: int
@@ -25,7 +25,7 @@ class Room:
 
 @dataclass(frozen=True)
 class Groups:
-    """Directories of one controller: the process's own group and its parents, as far as they are visible."""
+    """Directories of a controller for this process's group and its parents, as far as they are visible."""
 
     version: int
     folders: list[str]
@@ -63,8 +63,8 @@ def _fields(own: str) -> Iterator[tuple[str, str, str]]:
 def _upwards(point: str, mounted: str, path: str) -> list[str]:
     """Return the directories of the group and its parents, up to the mount point.
 
-    In a container the mounted group is often the container's own, while ``path`` is the group's name on the host, which
-    is meaningless there.
+    In a container, the mounted group is often the container's own group, but ``path`` is the group's name on the host.
+    That name does not exist in the container.
 
     Args:
         point: Mount point.
@@ -73,13 +73,13 @@ def _upwards(point: str, mounted: str, path: str) -> list[str]:
     """
     below = path[len(mounted.rstrip("/")) :] if (path + "/").startswith(mounted.rstrip("/") + "/") else ""
     parts = [part for part in below.split("/") if part]
-    if ".." in parts:  # the mounted group does not contain the process
+    if ".." in parts:  # the process is not in the mounted group
         parts = []
     return [os.path.join(point, *parts[:count]) for count in range(len(parts), -1, -1)]
 
 
 def cpu_limit(cpu_max: str = "", quota_us: str = "", period_us: str = "") -> float | None:
-    """Return the number of cores that a control group may use; None for no limit or invalid text.
+    """Return the number of cores that a control group can use, or None for no limit or invalid text.
 
     Args:
         cpu_max: Text of version 2's cpu.max, such as "150000 100000".
@@ -88,12 +88,12 @@ def cpu_limit(cpu_max: str = "", quota_us: str = "", period_us: str = "") -> flo
     """
     quota, _, period = cpu_max.strip().partition(" ") if cpu_max.strip() else (quota_us.strip(), "", period_us.strip())
     if not (quota.isascii() and quota.isdecimal() and period.isascii() and period.isdecimal()) or int(period) == 0:
-        return None  # no limit is "max" in version 2 and -1 in version 1
+        return None  # version 2 uses "max" and version 1 uses -1 for no limit
     return int(quota) / int(period)
 
 
 def cores(root: str = "/") -> float | None:
-    """Return the CPU quota of this process in cores; None for no limit. Ignores CPU affinity."""
+    """Return this process's CPU quota in cores, or None for no limit. CPU affinity is ignored."""
     found = []
     for _, folder in _folders("cpu", root):
         v1 = [_read(f"{folder}/cpu.cfs_{name}_us") for name in ("quota", "period")]
@@ -102,15 +102,15 @@ def cores(root: str = "/") -> float | None:
 
 
 def usable_cores() -> int:
-    """Return how many cores this process and its children can use, given CPU affinity and quota; at least 1."""
+    """Return the number of cores that this process can use, from CPU affinity and quota. At least 1."""
     quota, allowed = cores(), len(os.sched_getaffinity(0))
     return allowed if quota is None else max(1, min(allowed, int(quota)))
 
 
 def memory(root: str = "/") -> Room | None:
-    """Return the memory limit and the unused memory in bytes; None for no limit.
+    """Return the memory limit and the unused memory in bytes, or None for no limit.
 
-    Shared memory and files in memory count as used; the reclaimable page cache does not.
+    Shared memory and in-memory files count as used memory. Page cache that the kernel can reclaim does not.
     """
     rooms = []
     for version, folder in _folders("memory", root):
@@ -126,7 +126,7 @@ def memory(root: str = "/") -> Room | None:
 
 
 def tasks(root: str = "/") -> Room | None:
-    """Return the limit on the number of processes and threads, and how many are left; None for no limit."""
+    """Return the limit on processes and threads and the number that can still start, or None for no limit."""
     rooms = []
     for _, folder in _folders("pids", root):
         most = _number(_read(f"{folder}/pids.max"))
@@ -149,7 +149,7 @@ def _folders(controller: str, root: str) -> list[tuple[int, str]]:
 
 
 def _number(text: str) -> int | None:
-    """Parse a number; return None for "max" and for invalid text."""
+    """Parse a number. Return None for "max" and for invalid text."""
     text = text.strip()
     return int(text) if text.isascii() and text.isdecimal() else None
 

@@ -1,7 +1,6 @@
-"""File descriptors: the limit of open files, files in memory (memfd), and the peers of Unix sockets.
+"""File descriptors: the limit on open files, in-memory files (memfd), and the peers of Unix sockets.
 
-Files in memory have no names. They are used to pass the job's key to workers, and as shared memory of the ranks on a
-host.
+In-memory files have no names. They pass the job's key to workers, and the ranks on a host use them as shared memory.
 """
 
 import errno
@@ -14,11 +13,11 @@ import struct
 def make_room(count: int, at_least: int | None = None) -> None:
     """Raise this process's soft limit of open files if ``count`` more would not fit.
 
-    It is raised only as far as needed, because ``select`` cannot handle descriptors of 1024 and above.
+    The limit is raised only as far as needed, because ``select`` cannot handle descriptors of 1024 and above.
 
     Args:
         count: Number of descriptors to make room for.
-        at_least: Smallest number that is enough if the hard limit is too low for ``count``; None: ``count``.
+        at_least: Number that is sufficient if the hard limit is too low for ``count``. None: ``count``.
 
     Raises:
         ValueError: If the hard limit is too low. The message names the limit and the number needed.
@@ -48,14 +47,14 @@ _NO_ROOM = "no file can be made in memory: {} (of this process: ulimit -n; of th
 
 
 class MemoryFileError(OSError):
-    """The system does not allow the file to be created; the message says what to change."""
+    """Error if the system does not allow an in-memory file. The message says which system setting to change."""
 
-    def __str__(self) -> str:  # show the message without the error number
+    def __str__(self) -> str:  # omit the error number
         return str(self.strerror)
 
 
 def create_memory_file(name: str) -> int:
-    """Create an empty, sealable file in memory and return its close-on-exec descriptor. ``name`` only shows in /proc.
+    """Create an empty, sealable in-memory file and return its close-on-exec descriptor. /proc shows its ``name``.
 
     Raises:
         MemoryFileError: If the file cannot be created.
@@ -67,32 +66,34 @@ def create_memory_file(name: str) -> int:
         raise MemoryFileError(error.errno, text.format(error.strerror)) from None
 
 
-_KINDS = ("user", "pid")  # Namespaces that both processes must share.
-CREDENTIALS = struct.Struct("3i")  # Process id, user id, group id.
+# Namespaces that two processes must share for their ids to be comparable.
+_KINDS = ("user", "pid")
+# Process id, user id and group id.
+CREDENTIALS = struct.Struct("3i")
 
 
 def peer_credentials(sock: socket.socket) -> tuple[int, int, int]:
-    """Return (process id, user id, group id) of the peer, from when it connected or began to listen.
+    """Return the peer's (process id, user id, group id) at the time when it connected or began to listen.
 
-    The ids are those of this process's namespaces.
+    The ids are relative to this process's namespaces.
     """
     pid, uid, gid = CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size))
     return pid, uid, gid
 
 
 def peer_user(sock: socket.socket) -> int:
-    """Return the user id of the Unix socket's peer."""
+    """Return the user id of the process at the other end of a Unix socket."""
     return peer_credentials(sock)[1]
 
 
 def is_this_user_or_root(sock: socket.socket) -> bool:
-    """Return True if the peer is a process in this container, of this user or of root.
+    """Return True if the peer is a process in this container and belongs to this user or root.
 
-    Containers may share a network namespace, to which abstract sockets belong. Processes of other containers are not
-    trusted, even if their users have the same numbers.
+    Abstract sockets belong to a network namespace, which containers can share. Processes of other containers are not
+    trusted, even if they have the same user id.
     """
     pid, uid, _ = peer_credentials(sock)
-    if pid <= 0:  # the peer's process is not visible in this namespace
+    if pid <= 0:  # the peer's process is in a different pid namespace
         return False
     if uid == 0:
         return True

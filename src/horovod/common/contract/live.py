@@ -1,7 +1,8 @@
-"""Messages that rank 0 sends to the launcher about once a second for the live page (`horovodrun --dashboard`).
+"""Messages from rank 0 to the launcher, about once a second, for the live page (`horovodrun --dashboard`).
 
-They use the pipe of reports (``reasons``). Each message is self-contained and describes the current state, not changes.
-A message that does not fit into the pipe is dropped, and the next one a second later replaces it. Times are in seconds.
+The messages use the pipe for reports (``reasons``). Each message describes the current state without reference to
+earlier messages. If a message does not fit into the pipe, it is dropped, and the message of the next second replaces
+it. Times are in seconds.
 """
 
 import math
@@ -19,7 +20,7 @@ _MISSING = 16
 
 
 class Parts(msgspec.Struct, frozen=True, array_like=True):
-    """Parts of a step's time, which add up to ``step``; ``hidden`` overlaps the others. None: not measured."""
+    """Parts of a step's time, which add up to ``step``. ``hidden`` overlaps other parts. None: not measured."""
 
     step: float
     data: float | None = None
@@ -29,7 +30,7 @@ class Parts(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Last(msgspec.Struct, frozen=True):
-    """Rank that most often came last: the fraction of the steps, and how many seconds late it was."""
+    """Rank that came last most often, with its fraction of the steps and its lateness in seconds."""
 
     rank: int
     share: float
@@ -41,14 +42,14 @@ class Overall(msgspec.Struct, frozen=True, tag="live-job"):
 
     Attributes:
         at: Time of the data, in seconds on rank 0's clock.
-        made: Number of steps of the rank with the most steps.
-        own: Number of steps of rank 0.
-        whole: Parts of a step, over the whole job.
-        lately: Parts of a step since the previous reports of the ranks.
-        bandwidth: Bandwidth reached in collectives, in bytes per second.
+        made: Number of steps of the rank that has made most steps.
+        own: Number of steps that rank 0 has made.
+        whole: Parts of a step, averaged over the whole job.
+        lately: Parts of a step since the ranks' previous reports.
+        bandwidth: Bandwidth that collectives reached, in bytes per second.
         link: Calibrated bandwidth of a link, in bytes per second.
-        last: Rank that came last most often, over the whole job.
-        last_lately: The same since the previous reports.
+        last: Rank that came last most often in the whole job.
+        last_lately: Rank that came last most often since the previous reports.
         sentence: Summary in one sentence.
     """
 
@@ -65,7 +66,7 @@ class Overall(msgspec.Struct, frozen=True, tag="live-job"):
 
 
 class Row(msgspec.Struct, frozen=True, array_like=True):
-    """State of one rank. ``share``: fraction of the steps in which it came last; ``late``: how many seconds late."""
+    """State of one rank. It came last in the fraction ``share`` of the steps, on average ``late`` seconds late."""
 
     rank: int
     made: int
@@ -75,15 +76,15 @@ class Row(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Rows(msgspec.Struct, frozen=True, tag="live-ranks"):
-    """States of several ranks in one message."""
+    """States of several ranks, sent as one message."""
 
     rows: list[Row]
 
 
 class Value(msgspec.Struct, frozen=True, array_like=True):
-    """Value that ``ranks`` ranks have reported under one name (``hvd.report``): its mean, minimum and maximum.
+    """Mean, minimum and maximum of a value that ``ranks`` ranks have reported under one name (``hvd.report``).
 
-    Each of these is None if it is not a finite number.
+    Numbers that are not finite are sent as None.
     """
 
     name: str
@@ -94,13 +95,13 @@ class Value(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Values(msgspec.Struct, frozen=True, tag="live-values"):
-    """Values that ranks have reported, for several names."""
+    """Summaries of the values that ranks have reported, by name."""
 
     values: list[Value]
 
 
 class Wait(msgspec.Struct, frozen=True, array_like=True):
-    """Operation that waits for ranks. ``lacking`` is the number of missing ranks; ``missing`` lists the first ones."""
+    """Operation that is waiting for ``lacking`` ranks. ``missing`` lists the first of these ranks."""
 
     name: str
     age: float
@@ -110,7 +111,7 @@ class Wait(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Waits(msgspec.Struct, frozen=True, tag="live-waits"):
-    """The oldest of ``total`` waiting operations. ``why`` is the likely reason, if one was found."""
+    """The oldest waiting operations, of ``total`` in all. ``why`` is the likely reason, if one was found."""
 
     total: int
     waits: list[Wait]
@@ -122,7 +123,7 @@ _decoder: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)
 
 
 def decode(line: bytes) -> Message | None:
-    """Return the decoded message; None if it is invalid, as any process that knows the pipe's name can write."""
+    """Decode a message, or return None if it is invalid. Any process that knows the pipe's name can write to it."""
     try:
         return _decoder.decode(line)
     except (ValueError, RecursionError):
@@ -130,12 +131,12 @@ def decode(line: bytes) -> Message | None:
 
 
 def encode(message: Message) -> bytes:
-    """Return the message as a line of JSON."""
+    """Encode a message as one line of JSON."""
     return msgspec.json.encode(message) + b"\n"
 
 
 def of_job(job: Mapping[str, Any], at: float) -> Overall:
-    """Return the message for ``job``, the result of ``Account.job`` at time ``at``."""
+    """Create the message about ``job``, the result of ``Account.job`` at time ``at``."""
     lately = job["lately"]
     return Overall(
         at,
@@ -152,12 +153,12 @@ def of_job(job: Mapping[str, Any], at: float) -> Overall:
 
 
 def of_ranks(ranks: Iterable[Mapping[str, Any]]) -> list[Row]:
-    """Return one row for each rank in ``job``, the result of ``Account.job``."""
+    """Create a ``Row`` for each rank in a result of ``Account.job``."""
     return [Row(r["rank"], r["made"], _parts(r), r["late"]["share"], r["late"]["seconds"]) for r in ranks]
 
 
 def of_values(ranks: Iterable[Mapping[str, Any]]) -> list[Value]:
-    """Summarize the values that these ranks have reported under each name."""
+    """Summarize the values that ranks have reported, by name."""
     told: dict[str, list[float]] = {}
     for rank in ranks:
         for name, value in rank["reported"].items():
@@ -169,7 +170,7 @@ def of_values(ranks: Iterable[Mapping[str, Any]]) -> list[Value]:
 
 
 def of_waits(waiting: Sequence[Mapping[str, Any]], why: str) -> Waits:
-    """Return the message for the waiting operations that ``_core.Mailbox.take`` returns."""
+    """Create the message about the waiting operations that ``_core.Mailbox.take`` has returned."""
     oldest = sorted(waiting, key=lambda one: -one["age"])[:_WAITS]
     why = _text(why, _SENTENCE)
     waits = [
@@ -203,7 +204,7 @@ def _parts(figures: Mapping[str, Any]) -> Parts | None:
 
 
 def _text(words: str, most: int) -> str:
-    """Shorten the text to ``most`` characters and remove those that UTF-8 cannot encode."""
+    """Shorten the text to ``most`` characters and remove characters that UTF-8 cannot encode."""
     return words[:most].encode(errors="replace").decode()
 
 

@@ -1,4 +1,4 @@
-"""Log messages on stderr, and warnings that point at the user's line."""
+"""Log messages on stderr, and warnings that point at a line of the user's code."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from horovod.common.contract.settings import LOG_LEVELS, Settings
 
 
 def make_sink(rank: int, hide_time: bool) -> Callable[[int, str], None]:
-    """Return the engine's log function (level, message), which writes one line. The engine's thread calls it."""
+    """Return the function (level, message) that the engine's thread calls to log a line."""
 
     def sink(level: int, message: str) -> None:
         name = LOG_LEVELS[level].upper() if 0 <= level < len(LOG_LEVELS) else str(level)
         stream = sys.stderr
-        if stream is None:  # there is no stderr, or the interpreter is shutting down
+        if stream is None:  # stderr does not exist, or the interpreter is shutting down
             return
         stamp = ""
         if not hide_time:
@@ -57,7 +57,7 @@ _OURS = re.compile(r"[/\\]horovod[/\\](?:" + "|".join(_PARTS) + r")[/\\]")
 
 
 def library_of(path: str) -> str:
-    """Return the package to which a source file belongs; empty for the user's own code."""
+    """Return the package that contains a source file, or "" for the user's own code."""
     if _OURS.search(path):
         return "horovod"
     found = _INSTALLED.search(path)
@@ -67,9 +67,9 @@ def library_of(path: str) -> str:
 
 
 def user_stacklevel() -> int:
-    """Return the ``stacklevel`` with which the caller's ``warnings.warn`` points at the user's code.
+    """Return the ``stacklevel`` for which the caller's ``warnings.warn`` points at the user's code.
 
-    That is the nearest frame of the user's code, or the outermost frame if there is none.
+    The stack level is that of the user's nearest frame, or of the outermost frame if none is the user's.
     """
     level, frame = 0, _caller(sys._getframe())
     while frame is not None:
@@ -81,12 +81,12 @@ def user_stacklevel() -> int:
 
 
 def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
-    """Call ``warnings.warn`` so that it points at the user's line."""
+    """Call ``warnings.warn`` with a stack level that points at the user's code."""
     warnings.warn(message, category, stacklevel=user_stacklevel())
 
 
 def _caller(frame: FrameType) -> FrameType | None:
-    """Return the next outer frame, skipping frames of importlib as ``warnings`` does."""
+    """Return the next outer frame. Like ``warnings``, skip frames of importlib."""
     outer = frame.f_back
     while outer is not None and "importlib" in outer.f_code.co_filename and "_bootstrap" in outer.f_code.co_filename:
         outer = outer.f_back

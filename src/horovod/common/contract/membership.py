@@ -1,7 +1,7 @@
 """Messages about membership that the launcher and the workers of an elastic job exchange (``store.membership``).
 
-Each process of the job has a unique worker number. A worker tells the launcher when it wants to join
-(``store.messages.Come``) and when its epoch has ended (``Heard``). The launcher sends the worker its place in the next
+Each process of the job has a unique worker number. A worker reports to the launcher when it wants to join
+(``store.messages.Come``) and when its epoch has ended (``Heard``). The launcher sends each worker its place in the next
 epoch, and events such as changes of the hosts.
 """
 
@@ -24,8 +24,8 @@ class Place(msgspec.Struct, frozen=True, array_like=True):
 
     Attributes:
         workers: Numbers of the workers, by rank.
-        most: Maximum number of workers during the whole job; None: unlimited.
-        in_sync: True if all members have reported (``Come``) that their states have missed nothing since the last sync.
+        most: Maximum number of workers during the whole job. None: unlimited.
+        in_sync: True if every member has reported (``Come``) that its state has missed nothing since the last sync.
     """
 
     epoch: int
@@ -47,7 +47,7 @@ class Facts(msgspec.Struct, frozen=True, array_like=True):
         version: Version of horovod.
         python: Version of Python, such as "3.11".
         program: Name of the program.
-        code: Digest of the program's main file; empty if it has none.
+        code: Digest of the program's main file. Empty if there is none.
     """
 
     version: str
@@ -57,11 +57,11 @@ class Facts(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Over(msgspec.Struct, frozen=True, tag="over"):
-    """Message that an epoch is over. Workers that are connecting give up; operations of training workers fail.
+    """Message that an epoch is over. Workers that are connecting give up, and operations of training workers fail.
 
     Attributes:
-        lost: Workers that are certainly gone. Empty if workers have only left; operations agreed on earlier may then
-            still succeed.
+        lost: Workers that are certainly gone. Empty if workers have only left. Operations that the ranks have already
+            agreed on can then still succeed.
     """
 
     epoch: int
@@ -70,7 +70,7 @@ class Over(msgspec.Struct, frozen=True, tag="over"):
 
 
 class Updated(msgspec.Struct, frozen=True, tag="updated"):
-    """Message that workers could join the job or must leave it. ``timestamp`` is in seconds and always increases."""
+    """Message that the job can grow or must shrink. ``timestamp`` is in seconds and increases with each message."""
 
     epoch: int
     timestamp: float
@@ -89,20 +89,20 @@ _news: msgspec.msgpack.Decoder[News] = msgspec.msgpack.Decoder(News)
 
 
 def encode(message: Place | Facts | News) -> bytes:
-    """Return the message encoded for transfer."""
+    """Encode a message for transfer between launcher and worker."""
     return msgspec.msgpack.encode(message)
 
 
 def decode_place(data: bytes) -> Place:
-    """Decode a worker's place. Raises ValueError if ``data`` is invalid."""
+    """Decode the place that a worker has received. Raises ValueError if ``data`` is invalid."""
     return _places.decode(data)
 
 
 def decode_facts(data: bytes) -> Facts:
-    """Decode a worker's properties. Raises ValueError if ``data`` is invalid."""
+    """Decode the properties that a worker has reported. Raises ValueError if ``data`` is invalid."""
     return _facts.decode(data)
 
 
 def decode_news(data: bytes) -> News:
-    """Decode an event from the launcher. Raises ValueError if ``data`` is invalid."""
+    """Decode an event that the launcher has sent. Raises ValueError if ``data`` is invalid."""
     return _news.decode(data)

@@ -1,7 +1,7 @@
-"""Warnings about settings that have no effect and about misspelled variables; each job shows them once.
+"""Warnings about misspelled variables and settings without effect, shown once per job.
 
-``horovodrun`` shows them for variables and flags before it starts any process. Under other launchers, or without a
-launcher, rank 0 shows them in ``init``.
+``horovodrun`` checks variables and flags before it starts any process, and shows the warnings. Under other launchers,
+or without a launcher, rank 0 shows the warnings in ``init``.
 """
 
 import contextlib
@@ -58,17 +58,17 @@ OLDER = frozenset(
 """Variables of other versions that resemble a setting and are accepted without effect."""
 
 _KNOWN = {setting.name: setting.name for setting in TABLE} | {name: name for name in OTHERS}
-# Names of horovodrun's flags in the form of variables.
+# Flags of horovodrun, spelled like variables.
 _FLAGS = {PREFIX + s.flag.lstrip("-").replace("-", "_").upper(): s.name for s in TABLE if s.flag}
-_NEAR = 0.8  # minimum similarity (0 to 1) of names without their prefix
+_NEAR = 0.8  # minimum similarity (0 to 1) of two names, compared without the prefix
 _NEAR_PREFIX = 0.85
 
 
 def misspelt_sentences(names: Iterable[str]) -> list[str]:
-    """Return a sentence for each unknown variable that resembles a known one.
+    """Return a warning for each unknown variable that resembles a known one.
 
-    Names that resemble no known variable are ignored, because they may be the user's own. Values are not shown, because
-    one may be a key.
+    Variables that resemble no known variable are ignored, because they can be the user's own. Warnings do not contain
+    values, because a value can be a key.
     """
     found = {name: near for name in names if (near := nearest_variable(name))}
     return [
@@ -78,14 +78,14 @@ def misspelt_sentences(names: Iterable[str]) -> list[str]:
 
 
 def nearest_variable(name: str) -> str:
-    """Return the variable that the user probably meant; empty if the name is known or resembles no known one."""
+    """Return the variable that the user probably meant, or "" if the name is known or resembles no known variable."""
     if name in _KNOWN or name in OLDER:
         return ""
     upper = name.upper()
     first, _, rest = upper.partition("_")
-    if not rest or first[:1] not in ("H", "O"):  # shortcut for most names, which are unrelated
+    if not rest or first[:1] not in ("H", "O"):  # skip most names early, because they are unrelated
         return ""
-    import difflib  # rarely needed, so not imported at the start of every job
+    import difflib  # imported only if needed, to keep the start of jobs fast
 
     if first + "_" != PREFIX:
         if difflib.SequenceMatcher(None, first + "_", PREFIX).ratio() < _NEAR_PREFIX:
@@ -110,7 +110,7 @@ def _meant(name: str) -> str:
 
 
 def of_program(environ: Mapping[str, str]) -> list[str]:
-    """Return the variables that the program itself has set, so that its launcher could not check them."""
+    """Return the variables that the program itself has set. The launcher could not check them."""
     with contextlib.suppress(OSError):
         with open("/proc/self/environ", "rb") as file:
             inherited = {line.partition(b"=")[0].decode(errors="surrogateescape") for line in file.read().split(b"\0")}
@@ -128,7 +128,7 @@ _GPU_OPERATIONS = (
     "HOROVOD_GPU_REDUCESCATTER",
 )
 
-# For each setting without effect: a clause that says what happens instead.
+# For each setting that only horovodrun supports, a clause that says what happens under other launchers.
 _BY_LAUNCHER = {
     "HOROVOD_GPUS_PER_WORKER": "each process sees all GPUs, or those that its launcher gives it, as srun "
     "--gpus-per-task does; torch.cuda.set_device(hvd.local_rank()) takes one for each",
@@ -138,14 +138,14 @@ _BY_LAUNCHER = {
 
 
 def notices(given: Mapping[str, str], mpi: bool = True) -> dict[str, str]:
-    """Return the settings that do not have the effect that the user asks for, in the table's order.
+    """Return the settings that do not have the effect that the user asks for, in the order of the table.
 
     Args:
-        given: Variables, including those set by flags.
-        mpi: True if MPI may carry the job; False if horovodrun starts it without MPI.
+        given: Environment variables, including those set by flags.
+        mpi: True if the job can use MPI. False if horovodrun starts it without MPI.
 
     Returns:
-        Dict from the setting's name to a clause for the warning that says what happens instead.
+        For each setting's name, a clause that says what happens instead, for use in a warning.
 
     Raises:
         ValueError: If a value is invalid. The message names the variable, its value and the accepted values.
@@ -161,13 +161,13 @@ def notices(given: Mapping[str, str], mpi: bool = True) -> dict[str, str]:
 
 
 def sentences(environ: Mapping[str, str], mpi: bool = True) -> list[str]:
-    """Return warnings about settings without effect and about misspelled variables of the environment."""
+    """Return warnings about environment variables that are misspelled or have no effect."""
     told = [f"{name} is {environ[name]!r}, but {text}" for name, text in notices(environ, mpi).items()]
     return told + misspelt_sentences(environ)
 
 
 def unheard(environ: Mapping[str, str]) -> list[str]:
-    """Return warnings about variables that only ``horovodrun`` supports, for a job started otherwise.
+    """Return warnings about variables that only ``horovodrun`` supports, for jobs with another launcher.
 
     Raises:
         ValueError: If a value is invalid. The message names the variable, its value and the accepted values.
@@ -188,7 +188,7 @@ def _of(setting: Setting, text: str) -> str:
     if value == setting.default:
         return ""
     if setting.name in _GPU_OPERATIONS:
-        if value == "nccl":  # such a value has the same effect as no setting
+        if value == "nccl":  # this value has the same effect as no setting
             return ""
         if value != "gloo":
             return "this version does not have that; instead the built-in engine, gloo, carries tensors of GPUs"

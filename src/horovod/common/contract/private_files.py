@@ -1,8 +1,9 @@
 """Safe access to files in directories that other users can write to, and a type for secret bytes.
 
-In such a directory, every name can be a symbolic link, a pipe, or a hard link to another file, and can change between
-two checks. So each name is opened once, without following links, and owner, type and mode are read from the descriptor.
-Files in a directory are accessed through that directory's descriptor (`dir_fd`), never again by its path.
+In such a directory, any name can be a symbolic link, a pipe, or a hard link to another file, and can change between
+two checks. So this module opens each name once, without following links, and reads owner, type and mode from the
+descriptor. It accesses files in a directory through the directory's descriptor (`dir_fd`) and does not use the path a
+second time.
 """
 
 import contextlib
@@ -13,13 +14,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _FOLDER = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-# O_NONBLOCK, because opening a pipe without a reader would block.
+# O_NONBLOCK prevents the open of a pipe without a reader from blocking.
 _FILE = os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
 class NotPrivateError(OSError):
-    """The directory or file belongs to another user, or other users can write to it."""
+    """Error for a directory or file that belongs to another user or that other users can write to."""
 
 
 @contextlib.contextmanager
@@ -35,13 +36,13 @@ def open_folder(name: str, dir_fd: int | None = None, *, make: bool = False, lis
     """Open a directory that is not a symbolic link, and return its descriptor.
 
     Args:
-        name: Path of the directory, relative to `dir_fd` if that is given.
+        name: Path of the directory, relative to `dir_fd` if that is not None.
         dir_fd: Descriptor of the parent directory.
         make: True to create the directory if it is missing.
-        listed: True if the directory will be listed; otherwise it need not be readable.
+        listed: True to list the directory later, which requires read permission.
 
     Raises:
-        OSError: If it cannot be opened or created, or is not a directory.
+        OSError: If the path cannot be opened or created, or is not a directory.
     """
     if make:
         with contextlib.suppress(FileExistsError):
@@ -54,14 +55,14 @@ def open_folder(name: str, dir_fd: int | None = None, *, make: bool = False, lis
 
 
 def open_private_folder(path: str) -> int:
-    """Open a directory that only this user can write to; create it with mode 0700 if it is missing.
+    """Open a directory that only this user can write to, or create it with mode 0700 if it is missing.
 
     Returns:
-        Its descriptor.
+        Descriptor of the directory.
 
     Raises:
-        NotPrivateError: If it belongs to another user, or others can write to it.
-        OSError: If it cannot be opened or created, or is not a directory.
+        NotPrivateError: If the directory belongs to another user, or others can write to it.
+        OSError: If the path cannot be opened or created, or is not a directory.
     """
     with contextlib.suppress(FileExistsError):
         os.mkdir(path, 0o700)
@@ -75,10 +76,10 @@ def open_private_folder(path: str) -> int:
 
 
 def check_private(fd: int, path: str) -> os.stat_result:
-    """Return the status of an open file or directory after checking that only this user can write to it.
+    """Check that only this user can write to an open file or directory, and return its status.
 
     Raises:
-        NotPrivateError: If it belongs to another user, or others can write to it.
+        NotPrivateError: If the file belongs to another user, or others can write to it.
     """
     status = os.fstat(fd)
     if status.st_uid != os.geteuid():
@@ -89,17 +90,17 @@ def check_private(fd: int, path: str) -> os.stat_result:
 
 
 def open_file(name: str, flags: int, dir_fd: int | None = None, mode: int = 0o666) -> int:
-    """Open a regular file that has no other hard link, create it if it is missing, and return its descriptor.
+    """Open a regular file without other hard links, or create it if it is missing, and return its descriptor.
 
     Args:
-        name: Path of the file, relative to `dir_fd` if that is given; links in its directory part are followed.
-        flags: Flags for opening, such as `os.O_WRONLY | os.O_APPEND`. Never `os.O_TRUNC`, because the file is checked
-            only after it was opened; call `os.ftruncate` instead.
+        name: Path of the file, relative to `dir_fd` if that is not None. Links in its directory part are followed.
+        flags: Flags for opening, such as `os.O_WRONLY | os.O_APPEND`. Never use `os.O_TRUNC`, because the file is
+            checked only after it was opened. Call `os.ftruncate` instead.
         dir_fd: Descriptor of the directory.
         mode: Mode of a new file.
 
     Raises:
-        OSError: If it cannot be opened or created, is not a regular file, or has other hard links.
+        OSError: If the file cannot be opened or created, is not a regular file, or has other hard links.
     """
     try:
         fd = os.open(name, _FILE | flags, mode, dir_fd=dir_fd)
@@ -108,8 +109,8 @@ def open_file(name: str, flags: int, dir_fd: int | None = None, mode: int = 0o66
             _refuse_link(name, dir_fd)
         raise
     try:
-        # Compare with the file that has the name now. The link count is not enough, because an attacker could remove a
-        # hard link after the open.
+        # Check that the name still refers to the open file. The link count is not enough, because an attacker could
+        # remove a hard link after the open.
         found = os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
         mine = os.path.samestat(found, os.fstat(fd)) and stat.S_ISREG(found.st_mode) and found.st_nlink < 2
         if not mine:
@@ -121,9 +122,9 @@ def open_file(name: str, flags: int, dir_fd: int | None = None, mode: int = 0o66
 
 
 def cache_directory() -> Path:
-    """Return the user's cache directory of Horovod: $XDG_CACHE_HOME/horovod if that is set, else ~/.cache/horovod."""
+    """Return Horovod's cache directory of this user: $XDG_CACHE_HOME/horovod, or ~/.cache/horovod by default."""
     base = os.environ.get("XDG_CACHE_HOME", "")
-    if not os.path.isabs(base):  # the XDG specification says to ignore relative paths
+    if not os.path.isabs(base):  # the XDG specification requires ignoring relative paths
         base = os.path.join(os.path.expanduser("~"), ".cache")
     return Path(base, "horovod")
 
@@ -133,7 +134,7 @@ def read_private(path: Path, limit: int) -> bytes:
 
     Raises:
         ValueError: If the file is larger, or another user could have written it.
-        OSError: If it cannot be read.
+        OSError: If the file cannot be read.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
     with os.fdopen(descriptor, "rb") as file:
@@ -146,12 +147,12 @@ def read_private(path: Path, limit: int) -> bytes:
 
 
 def write_private(path: Path, data: bytes) -> None:
-    """Write a file that only this user can access, replacing it atomically; create its directory if it is missing.
+    """Replace a file atomically by one that only this user can access. Create its directory if it is missing.
 
     Raises:
         OSError: If the file cannot be written.
     """
-    import tempfile  # slow import that starting workers do not need
+    import tempfile  # slow import, which starting workers do not need
 
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)  # creates the file with mode 0600
@@ -173,10 +174,10 @@ def _refuse_link(name: str, dir_fd: int | None) -> None:
 
 
 class Secret(bytes):
-    """Bytes that print as ``<secret of 32 bytes>``.
+    """Bytes whose value is not printed, only their number: ``<secret of 32 bytes>``.
 
-    This keeps keys out of tracebacks in which debuggers, notebooks and test runners show variables, and out of logs. In
-    all other ways a Secret behaves like its bytes; ``bytes(secret)`` returns them without this protection.
+    This keeps keys out of logs, and out of tracebacks in which debuggers, notebooks and test runners show variables. In
+    all other ways a Secret behaves like its bytes. ``bytes(secret)`` returns the bytes without this protection.
     """
 
     __slots__ = ()

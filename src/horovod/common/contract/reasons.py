@@ -1,11 +1,11 @@
-"""Reports that a rank sends to the launcher: when it calls ``init``, when it leaves, and why it ends.
+"""Reports from a rank to the launcher: when it calls ``init``, when it leaves, and why it ends.
 
-The agent of a host gives its workers the path and inode of a named pipe in HOROVOD_REPORT_PIPE. A report is one line of
-JSON, written in a single call, so that reports of several ranks do not mix. No process waits for a report. If the pipe
-is missing or full, the launcher has to do without. The pipe is missing under other launchers (except mpirun below
-`horovodrun --mpi` on one machine), and if the worker runs in another container than the agent.
+The agent of a host passes the path and inode of a named pipe to its workers in HOROVOD_REPORT_PIPE. A report is one
+line of JSON, written in a single call, so that reports of several ranks do not mix. The launcher does not depend on
+reports, because a report is lost if the pipe is missing or full. The pipe is missing under other launchers (except
+mpirun started by `horovodrun --mpi` on one machine), and if the worker and the agent run in different containers.
 
-This module also formats lists of ranks for messages, with consecutive ranks as ranges.
+The module also formats lists of ranks for messages, with consecutive ranks as ranges.
 """
 
 import contextlib
@@ -26,30 +26,30 @@ _MOST_RANKS = 64
 
 
 class Called(msgspec.Struct, frozen=True, tag="called"):
-    """Report that the rank calls ``hvd.init()``. ``pid``, its process id, identifies it under other launchers."""
+    """Report that the rank has called ``hvd.init()``. Under other launchers, the process id ``pid`` identifies it."""
 
     rank: int
     pid: int = 0
 
 
 class Left(msgspec.Struct, frozen=True, tag="left"):
-    """Report that the rank leaves the job in an orderly way. ``reason`` is what it tells the other ranks."""
+    """Report that the rank leaves the job in an orderly way, with the reason that it sends to the other ranks."""
 
     rank: int
     reason: str
 
 
 class Ending(msgspec.Struct, frozen=True, tag="ending"):
-    """Report that the process ends, and why.
+    """Report that the process ends, with the reason.
 
     Attributes:
         rank: World rank of the process.
-        why: "own": by its own exception. "exit": without an exception, possibly by sys.exit. The other values mean that
-            it ends because of other ranks. "lost": the connection to ``ranks`` broke. "left": they had left the job.
-            "absent": they did not call ``hvd.init()`` within ``seconds``. "failed": an operation failed for an unknown
-            reason.
-        ranks: Ranks that caused it.
-        seconds: Time waited, for "absent".
+        why: "own": the process raised an exception. "exit": it ended without an exception, for example by sys.exit. The
+            other values mean that it ends because of other ranks. "lost": the connection to ``ranks`` broke. "left":
+            ``ranks`` had left the job. "absent": ``ranks`` did not call ``hvd.init()`` within ``seconds``. "failed": an
+            operation failed for an unknown reason.
+        ranks: Ranks that caused the end.
+        seconds: Time waited for absent ranks.
     """
 
     rank: int
@@ -64,7 +64,7 @@ class Ending(msgspec.Struct, frozen=True, tag="ending"):
 
 
 class Refused(msgspec.Struct, frozen=True, tag="refused"):
-    """Report that a process started by the rank has called ``hvd.init()``."""
+    """Report that a child process of the rank has called ``hvd.init()``."""
 
     rank: int
 
@@ -75,7 +75,7 @@ _decoder: msgspec.json.Decoder[Report] = msgspec.json.Decoder(Report)
 
 
 def encode(report: Report) -> bytes:
-    """Return the report as a line of JSON of at most LIMIT bytes."""
+    """Encode a report as one line of JSON, at most LIMIT bytes long."""
     if isinstance(report, Left):
         report = Left(report.rank, report.reason[:256])
     elif isinstance(report, Ending):
@@ -84,7 +84,7 @@ def encode(report: Report) -> bytes:
 
 
 def decode(line: bytes) -> Report | None:
-    """Return the decoded report; None if it is invalid, as any process that knows the pipe's name can write."""
+    """Decode a report, or return None if it is invalid. Any process that knows the pipe's name can write to it."""
     try:
         return _decoder.decode(line)
     except (ValueError, RecursionError):
@@ -92,19 +92,19 @@ def decode(line: bytes) -> Report | None:
 
 
 def name_of(path: str, fd: int) -> str:
-    """Return the name under which workers find the pipe: its path below /proc, and its inode."""
+    """Return the name with which workers find the pipe: its path in /proc, and its inode."""
     return f"{path}:{os.fstat(fd).st_ino}"
 
 
 class ReportPipe:
-    """Worker's end of the pipe to the launcher."""
+    """Worker's end of the pipe through which ranks send reports to the launcher."""
 
     def __init__(self, name: str) -> None:
         """Open the worker's end of the pipe.
 
         Args:
-            name: Name of the pipe from ``name_of``. If it is empty, or denotes another file because this process is in
-                another pid namespace, reports are dropped.
+            name: Name of the pipe from ``name_of``. Reports are dropped if the name is empty, or if the path denotes a
+                different file because this process is in another pid namespace.
         """
         self._fd = -1
         path, _, inode = name.rpartition(":")
@@ -119,11 +119,11 @@ class ReportPipe:
                 os.close(fd)
 
     def tell(self, report: Report) -> None:
-        """Write the report if the pipe has room for it; otherwise drop it."""
+        """Write a report, or drop it if the pipe is full."""
         self.write(encode(report))
 
     def write(self, line: bytes) -> bool:
-        """Write at most LIMIT bytes if the pipe has room, and return True if they were written."""
+        """Write at most LIMIT bytes. Return False if the pipe is full."""
         if self._fd < 0:
             return False
         try:
@@ -151,19 +151,19 @@ _EXPLAINED = "_horovod_ending"
 
 
 def explained(error: E, ending: Ending) -> E:
-    """Attach to an exception the reason to report if it ends the process; return the exception."""
+    """Attach the reason to report if ``error`` ends the process, and return the exception."""
     setattr(error, _EXPLAINED, ending)
     return error
 
 
 def explanation(error: BaseException) -> Ending | None:
-    """Return the reason that ``explained`` has attached to the exception, or None."""
+    """Return the reason that ``explained`` has attached to an exception, or None."""
     found = getattr(error, _EXPLAINED, None)
     return found if isinstance(found, Ending) else None
 
 
 def runs(ranks: Collection[int]) -> list[tuple[int, int]]:
-    """Group ranks into sorted (first, last) pairs of consecutive ranks."""
+    """Group ranks into sorted pairs (first, last) of consecutive ranks."""
     found: list[tuple[int, int]] = []
     for rank in sorted(ranks):
         if found and found[-1][1] == rank - 1:
@@ -174,7 +174,7 @@ def runs(ranks: Collection[int]) -> list[tuple[int, int]]:
 
 
 def rank_ranges(ranks: Collection[int], between: str = ",") -> str:
-    """Format ranks as sorted text such as ``0-3,7``, separated by ``between``."""
+    """Format sorted ranks as ranges such as ``0-3,7``, separated by ``between``."""
     return between.join(f"{low}" if low == high else f"{low}-{high}" for low, high in runs(ranks))
 
 

@@ -1,6 +1,6 @@
-"""Directories for reports about problems: one directory per job, inside one per user.
+"""Directories for reports about problems: one directory per job, inside one directory per user.
 
-The user's default directory has a predictable name in the directory for temporary files, so another user may have
+The default directory of a user has a predictable name in the directory for temporary files, so another user might have
 created it first. Such a directory is not used.
 """
 
@@ -24,27 +24,27 @@ _DOOR_LINE = re.compile(rf" @({_DOOR}([1-9][0-9]{{0,9}})-[0-9a-f]{{16}})\n?\Z")
 
 
 def folder_of_user(text: str) -> str:
-    """Return the directory for all of this user's jobs: ``text`` if not empty, else the default."""
+    """Return the directory for the reports of all jobs of this user: ``text``, or the default if ``text`` is empty."""
     if text:
         return os.path.abspath(text)
     try:
         place = tempfile.gettempdir()
-    except FileNotFoundError:  # no writable directory: the job runs without reports
+    except FileNotFoundError:  # no directory is writable, so the job runs without reports
         place = "/tmp"
     return os.path.join(place, f"horovod-{os.getuid()}")
 
 
 def folder_of_job(text: str) -> str:
-    """Return the directory of reports for the job that this process starts now.
+    """Return the directory for the reports of the job that this process is starting.
 
-    The first report creates it. Only the user's default directory is created immediately.
+    The first report creates the job's directory. Only the user's default directory is created now.
     """
     name = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
     return on_this_host(os.path.join(folder_of_user(text), name))
 
 
 def on_this_host(folder: str) -> str:
-    """Return the job's directory, or a new one if another user owns this user's default directory.
+    """Return the job's directory, or a new one if another user has taken the default directory on this host.
 
     Args:
         folder: Result of `folder_of_job`, possibly from another host.
@@ -57,23 +57,23 @@ def on_this_host(folder: str) -> str:
         return folder
     except OSError:
         if not os.path.lexists(place):
-            return folder  # no writable directory; the first write reports that
+            return folder  # no directory is writable, which the first write will report
     with contextlib.suppress(OSError):
         return os.path.join(tempfile.mkdtemp(prefix=f"horovod-{os.getuid()}-"), name)
     return folder
 
 
 def process_of(folder: str) -> int | None:
-    """Extract rank 0's process id from the name of a job's directory; None if the name has another form."""
+    """Extract rank 0's process id from the name of a job's directory. Return None for other names."""
     found = _JOB.fullmatch(os.path.basename(os.path.normpath(folder)))
     return int(found[1]) if found else None
 
 
 def prune(folder: str) -> None:
-    """Remove the oldest job directories beside ``folder``.
+    """Remove the oldest directories of jobs in the parent directory of ``folder``.
 
-    A directory is only removed if it belongs to this user and contains nothing but reports, because users may name
-    their own directories after dates too.
+    A directory is removed only if it belongs to this user and contains only reports, because users can have similarly
+    named directories.
     """
     with contextlib.suppress(OSError), private_files.closing(_open_listed(os.path.dirname(folder))) as parent:
         with os.scandir(parent) as entries:
@@ -89,7 +89,7 @@ def _open_listed(path: str) -> int:
 
 
 def _reports_in(parent: int, name: str) -> list[str] | None:
-    """List a job's directory; None if it belongs to another user or contains other files."""
+    """List the files in a job's directory. Return None if another user owns it or it contains other files."""
     with contextlib.suppress(OSError), _opened_own(parent, name) as fd:
         found = os.listdir(fd)
         return found if all(map(_FILE.fullmatch, found)) else None
@@ -114,7 +114,7 @@ def _opened_own(parent: int, name: str) -> Iterator[int]:
 
 
 def new_door() -> str:
-    """Return a name for the abstract Unix socket on which this process explains why its job waits.
+    """Create a name for the abstract Unix socket on which this process explains why its job is waiting.
 
     Part of the name is random, because any process in the network namespace could occupy a predictable name.
     """
@@ -122,10 +122,10 @@ def new_door() -> str:
 
 
 def doors() -> list[tuple[int, str]]:
-    """Return (process id in the name, name) of each such socket in this network namespace.
+    """Return (process id, socket name) for each explanation socket in this network namespace.
 
-    Any process can create a socket with such a name, even in another container. So callers must ask the kernel who owns
-    it.
+    The process id is only part of the name. Any process can create a socket with such a name, even in another
+    container, so callers must ask the kernel who owns the socket.
     """
     found = set()
     with contextlib.suppress(OSError), open("/proc/net/unix", encoding="utf-8", errors="replace") as lines:

@@ -1,4 +1,4 @@
-"""Definition of a single setting: its accepted values, and how its text is parsed."""
+"""Definition of one setting: its accepted values, and how to parse its text."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -9,7 +9,7 @@ Value = bool | int | float | str | list[int] | None
 
 @dataclass(frozen=True)
 class Setting:
-    """One setting: a row of the table of all settings."""
+    """One row in the table of all settings."""
 
     name: str
     """Name of the environment variable."""
@@ -43,7 +43,7 @@ class Setting:
     section: str = "Engine"
 
     def accepted(self) -> str:
-        """Return a description of accepted values, for messages and documentation."""
+        """Return a description of the accepted values, for messages and documentation."""
         if self.kind == "bool":
             return "0 or 1 (or false, true, no, yes)"
         if self.kind == "choice":
@@ -62,7 +62,7 @@ class Setting:
         return noun if self.low is None else f"{noun} of {_plain(self.low)} or more"
 
     def parse(self, text: str) -> Value:
-        """Parse the value of ``text``; return the default if it is empty.
+        """Parse the setting's value from ``text``, or return the default if ``text`` is empty.
 
         Raises:
             ValueError: If the text is invalid. The message names the variable, its text and the accepted values.
@@ -91,17 +91,17 @@ class Setting:
         if self.kind == "steps":
             first, end = steps_of(text)
             return _within(text, first >= 0 and (end < 0 or first < end))
-        if is_word(text):  # older programs write "True" for numbers, which means 0
+        if is_word(text):  # older programs can set a number to "True", which then means 0
             return 0 if (self.low or 0) <= 0 else self.default
         number: int | float = int(text) if self.kind == "int" else float(text)
-        # Every number has bounds, so this also rejects infinity and NaN.
+        # Every number has bounds, so infinity and NaN are rejected here too.
         return _within(number, (self.low or 0) <= number <= (self.high if self.high is not None else 1e18))
 
 
 def steps_of(text: str) -> tuple[int, int]:
-    """Parse "FIRST:END" into the first step and the end (exclusive); -1 for no limit.
+    """Parse "FIRST:END" into the first step and the exclusive end, with -1 for no limit.
 
-    "" means all steps, "100:" means steps from 100 on.
+    An empty text means all steps, and "100:" means all steps from 100.
 
     Raises:
         ValueError: If the text is invalid.
@@ -119,12 +119,12 @@ _NO: Final = ("0", "false", "no")
 
 
 def is_off(text: str) -> bool:
-    """Return True if the text is empty or means "no"."""
+    """Return True if a setting's text is empty or a word for "no"."""
     return text.strip().lower() in ("", *_NO)
 
 
 def is_word(text: str) -> bool:
-    """Return True if the text is a word for a boolean, such as "true"."""
+    """Return True if a setting's text is a word for a boolean, such as "true"."""
     return text.lower() in ("true", "yes", "false", "no")
 
 

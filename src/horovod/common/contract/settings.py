@@ -1,7 +1,7 @@
 """Table of all settings, and how a process reads their values.
 
 Environment variables, launcher flags, YAML keys, the engine's fields and docs/settings.md are derived from TABLE. A
-worker reads its environment with ``Settings.from_environ``. A launcher translates flags and YAML keys to the same
+worker reads the environment with ``Settings.from_environ``. A launcher translates flags and YAML keys to environment
 variables.
 """
 
@@ -322,13 +322,13 @@ LOG_LEVELS: Final = BY_NAME["HOROVOD_LOG_LEVEL"].choices
 
 @dataclass(frozen=True)
 class Settings:
-    """Values of all settings in one process."""
+    """Values of all settings, as one process uses them."""
 
     values: dict[str, Value] = field(default_factory=lambda: {s.name: s.default for s in TABLE})
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str] | None = None) -> Settings:
-        """Return the settings of an environment (default: this process's).
+        """Read the settings from an environment. Default: this process's environment.
 
         Raises:
             ValueError: If a value is invalid. The message names the variable, its value and the accepted values.
@@ -368,13 +368,13 @@ class Settings:
         return value
 
     def integers(self, name: str) -> list[int] | None:
-        """Return the value of a setting that is a list of ints; None if unset."""
+        """Return the value of a setting that is a list of ints, or None if it is unset."""
         value = self.values[name]
         assert value is None or isinstance(value, list)
         return value
 
     def shared(self) -> dict[str, Value]:
-        """Return the values that the ranks exchange as input for ``agree``."""
+        """Return the values that this rank sends to the other ranks, as input of ``agree``."""
         return {setting.name: self.values[setting.name] for setting in TABLE if setting.agreed or setting.anyone}
 
     def with_values(self, values: Mapping[str, Value]) -> Settings:
@@ -383,7 +383,7 @@ class Settings:
 
 
 def agree(shared: Sequence[Mapping[str, Value]]) -> dict[str, Value]:
-    """Return the values that all ranks will use. ``shared``: the values that each rank has sent, by rank."""
+    """Combine the values that each rank has sent, in order of rank, into the values that all ranks use."""
     switches = {setting.name for setting in TABLE if setting.anyone}
     return {
         name: any(values[name] for values in shared) if name in switches else value for name, value in shared[0].items()
@@ -391,7 +391,7 @@ def agree(shared: Sequence[Mapping[str, Value]]) -> dict[str, Value]:
 
 
 def for_debugging(settings: Settings) -> Settings:
-    """Return the settings. If a rank runs under a debugger, set timeouts to a day and disable the stall check."""
+    """Return settings with timeouts of a day and no stall check if a rank runs under a debugger."""
     if settings.integer("HOROVOD_DEBUG_RANK") < 0:
         return settings
     longest = {name: BY_NAME[name].high for name in ("HOROVOD_START_TIMEOUT", "HOROVOD_GLOO_TIMEOUT_SECONDS")}
@@ -401,7 +401,7 @@ def for_debugging(settings: Settings) -> Settings:
 
 
 def generate_docs() -> str:
-    """Generate the text of docs/settings.md."""
+    """Generate the contents of docs/settings.md from the table."""
     lines = [
         "# Settings",
         "",

@@ -1,17 +1,17 @@
-"""Environment variables that tell a worker its place in the job.
+"""Environment variables that describe a worker's place in the job.
 
-They are the only interface between launcher and engine. A worker without these variables uses those of another launcher
-(``launchers``). Without these too, it is rank 0 of a job with one process.
+These variables are the only interface between launcher and engine. A worker without them uses the variables of another
+launcher (``launchers``). If these are missing too, the worker is rank 0 of a job with one process.
 
 The job key authenticates every connection inside the job. It consists of 32 random bytes and is created per job.
-horovodrun passes it as a sealed memfd inherited by the worker (HOROVOD_KEY_FD) or in a file that only its owner can
-read (HOROVOD_KEY_FILE), never in the environment itself or in argv. If both are given, the file is used if the worker
-did not inherit the descriptor, for example because a Python wrapper has started the training script with subprocess,
-which closes descriptors. ``/proc/<launcher's pid>/fd/<n>`` of the same memfd is such a file. Once a process has read
-the descriptor, programs that it starts do not inherit it, and forked children close it.
+horovodrun passes it as an inherited, sealed memfd (HOROVOD_KEY_FD) or in a file that only its owner can read
+(HOROVOD_KEY_FILE). The key itself is never in the environment or in argv. If both variables are set, the worker uses
+the file if it did not inherit the descriptor. For example, a Python wrapper can start the training script with
+subprocess, which closes descriptors. ``/proc/<launcher's pid>/fd/<n>`` of the memfd is also such a file. After a
+process has read the descriptor, programs that it starts do not inherit it, and forked children close it.
 
-Under other launchers a user may provide a key in a file, or as 64 hexadecimal digits in HOROVOD_JOB_KEY, which all
-processes inherit. This variable is removed from the environment once read, so that children do not get it.
+Under other launchers, a user can provide a key in a file, or as 64 hexadecimal digits in HOROVOD_JOB_KEY, which all
+processes inherit. A process that has read the variable removes it from its environment, so that children do not get it.
 """
 
 import binascii
@@ -37,14 +37,14 @@ WORKER = "HOROVOD_WORKER"
 TORCH_PLACE = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK")
 """Variables of torch.distributed that the launcher sets in workers of a job of fixed size."""
 _JOB_KEY = "HOROVOD_JOB_KEY"
-_taken: list[Secret] = []  # Key that this process got in HOROVOD_JOB_KEY.
-# Device and inode of each key descriptor that this process has read.
+_taken: list[Secret] = []  # key that this process has read from HOROVOD_JOB_KEY
+# Device and inode of each key descriptor that this process has read, by descriptor.
 _read: dict[int, tuple[int, int]] = {}
 
 
 @dataclass(frozen=True)
 class WorkerEnv:
-    """Place of one worker in the job, and how the worker reaches the others."""
+    """One worker's place in the job, and the information with which it reaches the other workers."""
 
     rank: int = 0
     size: int = 1
@@ -87,11 +87,11 @@ class WorkerEnv:
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str] | None = None) -> "WorkerEnv":
-        """Return the place that the environment (default: this process's) describes.
+        """Read a worker's place from an environment. Default: this process's environment.
 
         Raises:
-            ValueError: If a variable is invalid. The message names the variable, its value and the accepted values.
-                Also raised if there are several processes but no rendezvous address; the message then says what to do.
+            ValueError: If a variable is invalid, with the variable, its value and the accepted values in the message.
+                Also if there are several processes but no rendezvous address.
         """
         env = os.environ if environ is None else environ
         place = launchers.find(env)
@@ -126,14 +126,14 @@ class WorkerEnv:
                 "let it set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT instead, and for all the same key in "
                 "HOROVOD_JOB_KEY"
             )
-        # MPI may start the processes and transfer tensors (bootstrap/mpi.py); negotiation uses the engine's own links.
+        # Only MPI jobs accept 'mpi' (bootstrap/mpi.py). Even there, negotiation uses the engine's own links.
         if self.controller == "mpi" and not (self.place is not None and self.place.mpi):
             raise ValueError(f"HOROVOD_CONTROLLER must be 'gloo' in this build, got {self.controller!r}")
 
     def to_environ(self) -> dict[str, str]:
-        """Return environment variables from which ``from_environ`` creates an equal object.
+        """Return the environment variables from which ``from_environ`` creates an equal object.
 
-        The child must inherit the key's descriptor under the same number.
+        A child process must inherit the key's descriptor under the same number.
         """
         made = {
             "HOROVOD_RANK": str(self.rank),
@@ -158,7 +158,7 @@ class WorkerEnv:
         return made
 
     def with_place(self, given: membership.Place) -> "WorkerEnv":
-        """Return a copy with the place in an epoch that the launcher has given to this worker."""
+        """Return a copy with the place in an epoch that the launcher has assigned to this worker."""
         return replace(
             self,
             rank=given.rank,
@@ -171,7 +171,7 @@ class WorkerEnv:
         )
 
     def job_key(self) -> Secret:
-        """Return the key of the job, from a descriptor or a file.
+        """Read the job's key from a descriptor or a file.
 
         Raises:
             ValueError: If the key cannot be read. The message names the variable and the problem, never the key.
@@ -189,10 +189,10 @@ class WorkerEnv:
         )
 
     def keep_key(self) -> None:
-        """Keep programs that this process starts from inheriting a key that the process itself does not need."""
+        """Prevent child programs from inheriting the key's descriptor, for a process that does not need the key."""
         take_job_key()
         if self.key_fd is not None:
-            with contextlib.suppress(ValueError):  # the wrapper program that started this process has closed it
+            with contextlib.suppress(ValueError):  # a wrapper that started this process has closed the descriptor
                 read_key_fd(self.key_fd)
 
     def given_key(self) -> Secret | None:
@@ -251,9 +251,9 @@ def _ours(env: Mapping[str, str]) -> dict[str, int]:
 
 
 def _theirs(place: Place) -> dict[str, int]:
-    """Return the place, assuming that all hosts have the same number of processes, in order of rank.
+    """Return the place of a process, assuming that all hosts have the same number of processes in order of rank.
 
-    Whether that holds is only known after all ranks have exchanged their hosts.
+    The assumption can be verified only after all ranks have exchanged their hosts.
     """
     local_size = min(place.local_size or 1, place.size)
     hosts = -(-place.size // local_size)
@@ -268,22 +268,22 @@ def _theirs(place: Place) -> dict[str, int]:
 
 
 def make_key() -> Secret:
-    """Return a new random job key."""
+    """Create a random key for a new job."""
     return Secret(secrets.token_bytes(KEY_BYTES))
 
 
 def make_key_fd(key: bytes) -> int:
-    """Return a sealed memfd that contains the key.
+    """Create a sealed memfd that contains the key, and return its descriptor.
 
-    Any number of workers may inherit it (``pass_fds``); the caller closes it.
+    Any number of workers can inherit the descriptor (``pass_fds``). The caller closes it.
 
     Raises:
-        OSError: If it cannot be created.
+        OSError: If the memfd cannot be created.
     """
     fd = descriptors.create_memory_file("horovod-key")
     try:
         os.write(fd, key)
-        os.fchmod(fd, 0o600)  # mode of /proc/<pid>/fd/<n>, which HOROVOD_KEY_FILE may name
+        os.fchmod(fd, 0o600)  # mode of /proc/<pid>/fd/<n>, which HOROVOD_KEY_FILE can refer to
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
     except OSError:
         os.close(fd)
@@ -292,7 +292,7 @@ def make_key_fd(key: bytes) -> int:
 
 
 def path_of_descriptor(pid: int, fd: int) -> str:
-    """Return the path under /proc by which this user's other processes can open the descriptor."""
+    """Return the path in /proc through which other processes of this user can open the descriptor."""
     return f"/proc/{pid}/fd/{fd}"
 
 
@@ -302,16 +302,16 @@ def is_path_of_descriptor(path: str) -> bool:
 
 
 def read_key_fd(fd: int) -> Secret:
-    """Return the key in a memfd created by ``make_key_fd``.
+    """Read the key from a memfd created by ``make_key_fd``.
 
-    The descriptor stays open, and its offset does not change. Programs started later do not inherit it, because they
-    may run as another user.
+    The descriptor stays open, and its offset does not change. Programs that this process starts later do not inherit
+    the descriptor, because they might run as another user.
 
     Raises:
-        ValueError: If the descriptor is not such a memfd.
+        ValueError: If the descriptor is not a memfd with a key.
     """
     try:
-        # Without seals this is another file: the descriptor was closed and its number reused.
+        # A file without seals is not the memfd: the descriptor was closed and its number reused.
         sealed = fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_WRITE
         key = Secret(os.pread(fd, KEY_BYTES + 1, 0))
     except OSError as error:
@@ -331,11 +331,11 @@ def read_key_fd(fd: int) -> Secret:
 
 
 def forget_keys() -> None:
-    """Close the key descriptors in a forked child, which is not in the job. Copies of the key in memory stay."""
+    """Close the key descriptors in a forked child, which is not in the job. Copies of the key in memory remain."""
     for fd, identity in _read.items():
         with contextlib.suppress(OSError):
             found = os.fstat(fd)
-            # If not, the descriptor was closed and its number now belongs to another file.
+            # Close only the memfd itself. Its descriptor might have been closed and its number reused.
             if (found.st_dev, found.st_ino) == identity:
                 os.close(fd)
     _read.clear()
@@ -343,9 +343,9 @@ def forget_keys() -> None:
 
 
 def read_key_file(path: str, variable: str = "HOROVOD_KEY_FILE") -> Secret:
-    """Return the key from a file of 32 bytes, or of 64 hexadecimal digits.
+    """Read the key from a file of 32 bytes or 64 hexadecimal digits.
 
-    The file must belong to this user or root and must not be accessible to others.
+    The file must belong to this user or root, and other users must not have access to it.
 
     Args:
         path: Path of the file.
