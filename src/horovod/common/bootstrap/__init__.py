@@ -1,1 +1,1 @@
-"""Bootstrap of a rank, from its environment variables to a running engine."""
+"""Bootstrap of a rank: from environment variables to a running engine."""

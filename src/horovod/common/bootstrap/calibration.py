@@ -1,8 +1,8 @@
 """Cache of tuning values (core/plan/tuning.h) measured on this host, in the user's cache directory.
 
-There is one file per host and shape of the job. ``python -m horovod.benchmark --calibrate`` writes it. Rank 0 reads it
-in ``init`` and passes the values to all ranks as HOROVOD_TUNING. No value changes any bit of a result, so a missing,
-damaged or outdated file costs only speed.
+There is one file per host and job size. ``python -m horovod.benchmark --calibrate`` writes the file. Rank 0 reads it in
+``init`` and passes the values to all ranks as HOROVOD_TUNING. The values affect only speed and never change a result. A
+missing, damaged or outdated file therefore does no harm.
 
 Calibration does not run automatically at the first ``init``; docs/performance.md explains why.
 """
@@ -23,7 +23,7 @@ _LIMIT = 65536  # maximum size of a calibration file in bytes
 
 @dataclass(frozen=True)
 class World:
-    """Host and job size for which tuning values were measured. Jobs with an equal ``World`` may share the values."""
+    """Host and job size for which tuning values were measured. Jobs with an equal ``World`` can share the values."""
 
     machine: str
     """Identity of rank 0's host: machine id, CPU model and number of cores."""
@@ -35,14 +35,14 @@ class World:
 
     @classmethod
     def here(cls, size: int, local_size: int, cross_size: int, transport: str) -> "World":
-        """Return the ``World`` of a job of this size whose rank 0 runs on this host."""
+        """Describe a job of this size whose rank 0 runs on this host."""
         return cls(machine_text(), size, local_size, cross_size, transport)
 
 
 def machine_text() -> str:
-    """Return text that identifies this host and its CPUs.
+    """Return an identifier of this host and its CPUs.
 
-    The text differs between hosts that share a home directory, and changes when a host gets other CPUs.
+    The identifier differs between hosts that share a home directory, and changes when a host gets other CPUs.
     """
     name = _first_line("/etc/machine-id") or os.uname().nodename
     return f"{name}/{os.uname().machine}/{_cpu_model()}/{os.cpu_count()}"
@@ -63,9 +63,11 @@ def path_of(world: World) -> Path:
 
 
 def load(world: World) -> tuple[str, str]:
-    """Return (text for HOROVOD_TUNING, why the file is not used).
+    """Read the calibration file for ``world``.
 
-    Both texts are empty if there is no file. Otherwise one of them is empty.
+    Returns:
+        The value for HOROVOD_TUNING, and the reason why the file is not used. One of them is always empty. Both are
+        empty if there is no file.
     """
     path = path_of(world)
     try:
@@ -84,9 +86,9 @@ def load(world: World) -> tuple[str, str]:
 
 
 def link_bandwidth(world: World) -> float | None:
-    """Return the measured bandwidth of a link in bytes per second; None if not measured.
+    """Return the measured bandwidth of a link in bytes per second, or None if it was not measured.
 
-    In a job on several hosts this is a link between hosts, otherwise a link within the host.
+    In a job on several hosts, this is the bandwidth between hosts. Otherwise it is the bandwidth within the host.
     """
     try:
         found = msgspec.json.decode(read_private(path_of(world), _LIMIT), type=_File)
@@ -97,7 +99,7 @@ def link_bandwidth(world: World) -> float | None:
 
 
 def checked(tuning: dict[str, int]) -> str:
-    """Return the values as text for HOROVOD_TUNING. Raises ValueError, naming the value, if the engine rejects one."""
+    """Format the values for HOROVOD_TUNING. Raises ValueError, with the value's name, if the engine rejects one."""
     from horovod import _core
 
     text = ",".join(f"{name}={value}" for name, value in tuning.items())
@@ -111,12 +113,12 @@ def store(
     measured: dict[str, dict[str, float]] | None = None,
     model: dict[str, float] | None = None,
 ) -> Path:
-    """Store the values in a file that only this user can access, replacing it atomically.
+    """Store tuning values in a file that only this user can access, replacing it atomically.
 
     Args:
         world: Host and job size for which the values were measured.
-        tuning: The values.
-        measured: Times in seconds on which the choice is based, for human readers only.
+        tuning: Tuning values by name.
+        measured: Measured times in seconds that led to the values. Only for human readers.
         model: Parameters of the cost model.
 
     Returns:

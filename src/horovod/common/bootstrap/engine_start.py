@@ -1,4 +1,4 @@
-"""Creation of the engine from a rank's connections, shared memory and libraries."""
+"""Creation of the engine from a rank's connections and shared memory."""
 
 import os
 import socket
@@ -23,9 +23,9 @@ COLLECTIVES: Final = ("allreduce", "allgather", "broadcast", "alltoall", "reduce
 
 
 class NcclOperations(NamedTuple):
-    """For each collective, True if NCCL may perform it.
+    """Choice of NCCL or the engine for each collective. True if NCCL can perform it.
 
-    The engine performs the others, and those that NCCL does not support.
+    The engine performs all other collectives, and those that NCCL does not support.
     """
 
     allreduce: bool = True
@@ -36,7 +36,7 @@ class NcclOperations(NamedTuple):
 
 
 def nccl_operations(settings: Settings) -> NcclOperations:
-    """Return for each collective whether the settings select NCCL.
+    """Return the collectives for which the settings select NCCL.
 
     Values for libraries that this version does not support (mpi, ddl, ccl) select the engine.
     """
@@ -47,13 +47,21 @@ def nccl_operations(settings: Settings) -> NcclOperations:
 
 @dataclass
 class Formed:
-    """Connections and shared memory of a rank. Owns the descriptors until the engine takes them over."""
+    """Connections and shared memory of a rank. Owns the descriptors until the engine takes them over.
+
+    Attributes:
+        links: Connected sockets by link.
+        descriptors: Shared memory (or -1), followed by each local rank's doorbell.
+        cipher: Cipher of encrypted links, or None.
+        sessions: Session keys of encrypted links.
+        first_address: IP address of rank 0, or "" without a data link to rank 0.
+    """
 
     links: dict[Link, socket.socket]
-    descriptors: list[int]  # shared memory (or -1), then each local rank's doorbell
+    descriptors: list[int]
     cipher: Cipher | None = None
-    sessions: dict[Link, Session] = field(default_factory=dict)  # Session keys of encrypted links.
-    first_address: str = ""  # IP address of rank 0; empty without a data link to it.
+    sessions: dict[Link, Session] = field(default_factory=dict)
+    first_address: str = ""
 
     def close(self) -> None:
         for sock in self.links.values():
@@ -63,7 +71,7 @@ class Formed:
 
 
 def make_engine(plan: Plan, peers: Sequence[Peer], formed: Formed, settings: Settings, env: WorkerEnv) -> "Engine":
-    """Create the engine, which takes ownership of the connections and descriptors in ``formed``.
+    """Create the engine and pass it the connections and descriptors in ``formed``, which it then owns.
 
     Raises:
         ValueError: If the engine rejects a setting. The message names the setting.
@@ -105,7 +113,7 @@ def make_engine(plan: Plan, peers: Sequence[Peer], formed: Formed, settings: Set
 
 
 def _set_up(config: Any, plan: Plan, peers: Sequence[Peer], settings: Settings, env: WorkerEnv) -> None:
-    """Copy the settings into the engine's configuration; connections are set elsewhere."""
+    """Copy the settings into the engine's configuration. Other functions set the connections."""
     config.rank = plan.me
     config.size = len(peers)
     config.node_of = plan.node_of
@@ -117,7 +125,7 @@ def _set_up(config: Any, plan: Plan, peers: Sequence[Peer], settings: Settings, 
     config.stall_warning = (
         0.0 if settings.flag("HOROVOD_STALL_CHECK_DISABLE") else settings.number("HOROVOD_STALL_CHECK_TIME_SECONDS")
     )
-    # Heartbeats detect lost hosts, so a job on a single host needs none.
+    # Heartbeats detect lost hosts, so a job on one host needs none.
     if len({peer.hostname for peer in peers}) > 1:
         config.heartbeat = settings.number("HOROVOD_HEARTBEAT_TIMEOUT")
     config.spins = _spins(plan, peers, settings)
@@ -129,7 +137,7 @@ def _set_up(config: Any, plan: Plan, peers: Sequence[Peer], settings: Settings, 
 
 
 def _look_for_nccl(config: Any, settings: Settings) -> None:
-    """Configure where the engine looks for NCCL at the first GPU tensor, and which operations use NCCL."""
+    """Configure where the engine searches for NCCL at the first GPU tensor, and which collectives use NCCL."""
     from horovod import _core
 
     allowed = nccl_operations(settings)
@@ -142,7 +150,7 @@ def _look_for_nccl(config: Any, settings: Settings) -> None:
 
 
 def _check_texts(settings: Settings) -> None:
-    """Check the settings that the engine parses itself, so that errors name the setting."""
+    """Check the settings that the engine parses itself, so that an error names the setting."""
     from horovod import _core
 
     for name, read in (
@@ -165,12 +173,12 @@ _SPECIAL = {
 
 
 def _spins(plan: Plan, peers: Sequence[Peer], settings: Settings) -> int:
-    """Return how many times a waiting rank polls before it sleeps; 0 if ranks share cores.
+    """Return how many times a waiting rank polls before it sleeps, or 0 if ranks share cores.
 
     On a shared core, a polling rank would keep the rank that it waits for from running.
     """
-    # Take the union of all ranks' cores, because a rank that is pinned to a core sees only that one. Compare host
-    # names, because HOROVOD_TRANSPORT=tcp makes every rank a node by itself.
+    # Combine all ranks' cores, because a rank that is pinned to one core sees only that core. Compare host names
+    # instead of nodes, because HOROVOD_TRANSPORT=tcp makes every rank a separate node.
     neighbours = [peer for peer in peers if peer.hostname == peers[plan.me].hostname]
     cores = {core for peer in neighbours for core in peer.cpus}
     quota = cgroups.cores()
@@ -179,9 +187,9 @@ def _spins(plan: Plan, peers: Sequence[Peer], settings: Settings) -> int:
 
 
 def _cpu(settings: Settings, env: WorkerEnv) -> int:
-    """Return the CPU core to which the engine's thread is pinned, or -1 for no pinning.
+    """Return the CPU core for the engine's thread, or -1 for no pinning.
 
-    Uses the launcher's local rank, because HOROVOD_TRANSPORT=tcp makes every rank its own node.
+    The core depends on the launcher's local rank, because HOROVOD_TRANSPORT=tcp makes every rank a separate node.
     """
     cores = settings.integers("HOROVOD_THREAD_AFFINITY")
     if cores is None:

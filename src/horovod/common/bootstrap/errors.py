@@ -1,7 +1,7 @@
-"""Errors for a job that cannot be formed, and how ranks share them through the store.
+"""Errors for a job that cannot be formed, and how ranks exchange them through the store.
 
-- The first rank that fails stores its failure. Other ranks find it while they connect, and give up too.
-- In a final exchange, each rank reports that it is ready, or why it is not.
+- The first rank that fails stores its failure. Other ranks find the failure while they connect, and give up too.
+- In a final exchange, each rank reports that it is ready, or why it is not ready.
 """
 
 import contextlib
@@ -21,26 +21,26 @@ ADVICE = (
 
 
 class NotFormedError(ValueError):
-    """The job cannot be formed, maybe because of other ranks. An elastic job may succeed in its next epoch."""
+    """Error if the job cannot be formed, maybe because of other ranks. An elastic job can retry in its next epoch."""
 
 
 class LinkError(Exception):
-    """Some connections could not be formed; the message names them and the reasons."""
+    """Error if some connections could not be formed. The message names the connections and the reasons."""
 
 
 def outcome_text(target: Endpoint | str, outcome: str) -> str:
-    """Return text that names an address and what happened when this rank tried it."""
+    """Describe an address and the outcome of this rank's attempt to connect to it."""
     return f"{target} ({target.interface}): {outcome}" if isinstance(target, Endpoint) else f"{target}: {outcome}"
 
 
 def unreachable_text(peer: Peer) -> str:
-    """Return text that explains why this rank could not try any address of the peer."""
+    """Explain why this rank could not try any address of the peer."""
     listens = ", ".join(f"{each} ({each.interface})" for each in peer.endpoints) or "nothing"
     return f"which listens on {listens} only, where this host cannot reach it"
 
 
 def failure_reason(error: Exception) -> str:
-    """Return a short text for messages that says why a connection failed."""
+    """Describe briefly why a connection failed."""
     if not isinstance(error, OSError):
         return str(error)
     if isinstance(error, ConnectionRefusedError):
@@ -58,15 +58,15 @@ _SHOWN = 32
 def start_timeout_error(
     who: tuple[int, str], size: int, seconds: float, absent: Sequence[int], gave_up: Sequence[int], alone: str = ""
 ) -> NotFormedError:
-    """Return the error for a start timeout. It names the ranks that are missing or have given up.
+    """Create the error for a start timeout, which names the ranks that are missing or have given up.
 
     Args:
         who: Rank and host of this process.
         size: Number of ranks of the job.
-        seconds: How long this rank has waited.
+        seconds: Seconds that this rank has waited.
         absent: Ranks that have not called ``hvd.init()``.
-        gave_up: Ranks that called ``hvd.init()`` but timed out before all others did.
-        alone: Text that says why this process expects other ranks, in case it should run alone; may be empty.
+        gave_up: Ranks that called ``hvd.init()`` but timed out before all other ranks called it.
+        alone: Text that says why this process expects other ranks, for a user who wants to run it alone. Can be empty.
     """
     rank, host = who
     begin = f"init: rank {rank} (host {host}) waited {seconds:g} s"
@@ -85,7 +85,7 @@ def start_timeout_error(
 
 
 def listed(ranks: Sequence[int]) -> str:
-    """Return the ranks as text for messages, shortened if there are many."""
+    """Format a list of ranks for messages, shortened if there are many."""
     return ", ".join(map(str, ranks[:_SHOWN])) + (", ..." if len(ranks) > _SHOWN else "")
 
 
@@ -93,7 +93,7 @@ _AWAIT_SECONDS = 5.0
 
 
 class KnownFailureError(LinkError):
-    """Failure that all ranks already know, so it need not be reported."""
+    """Error for a failure that all ranks already know, so this rank need not report it."""
 
 
 class Failures:
@@ -104,7 +104,7 @@ class Failures:
 
         Args:
             store: Connection to the store.
-            epoch: Number of the round of the store's exchange with which the epoch began.
+            epoch: Number of the store exchange with which the epoch began.
             me: Index of this rank in ``ranks``.
             ranks: World ranks of the job.
             hostname: This rank's host, for messages.
@@ -119,17 +119,17 @@ class Failures:
     def check(self) -> None:
         """Raise LinkError if another rank has reported a failure.
 
-        Does not block: each call sees the answer to an earlier request, so a slow store only delays the detection.
+        Never blocks: each call checks the answer to an earlier request. A slow store only delays the detection.
         """
         text = self._store.peek(self._name)
         if text is not None:
             raise LinkError(text.decode(errors="replace"))
 
     def tell(self, error: BaseException) -> str:
-        """Report a failure, so that the other ranks fail now instead of at their deadlines.
+        """Report this rank's failure, so that the other ranks fail now instead of at their deadlines.
 
         Returns:
-            The failure that was reported first, which may be another rank's.
+            The failure that was reported first. It can be that of another rank.
         """
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
         text = f"{self._who} could not join: {reason}"
@@ -138,7 +138,7 @@ class Failures:
         return text
 
     def await_others(self, text: str) -> None:
-        """Report ``text`` in the final exchange too, because some ranks may already be waiting in ``confirm``."""
+        """Report ``text`` in the final exchange too, for ranks that are already waiting in ``confirm``."""
         with contextlib.suppress(StoreError):
             self._store.exchange(self._end, self._me, len(self._ranks), text.encode(), _AWAIT_SECONDS)
 

@@ -1,20 +1,20 @@
 """Attempt of one rank to join a job of several ranks, in stages.
 
-    stage                                                       if it fails here
-    listen    open sockets on which peers can connect           other ranks learn from the store that this rank
-    meet      meet all ranks in the store; the round is         has not come
-              the epoch
+    stage                                                       how other ranks see a failure
+    listen    open sockets on which peers can connect           the store lists this rank as missing
+    meet      meet all ranks in the store, which starts a
+              new epoch
     ----------------------------------------------------------------------------------------------------------
     gather    get all ranks' records (``records``)              reported
-    agree     settings, process sets and cipher, computed       fails on all ranks, so it is not reported
-              from the records
+    agree     compute settings, process sets and cipher from    not reported, because it fails on all ranks
+              the records
     connect   connect to peers (``mesh``)                       reported
     share     share the node's memory and doorbells             reported
     start     start the engine, which takes all resources       reported
-    confirm   make init succeed on all ranks or on none         reported, or learned from another rank
+    confirm   make init succeed on all ranks or on none         reported, or received from another rank
 
-Failures below the line end in ``_give_up``. It first reports the failure to the other ranks (``failures``), because
-closing connections first would hide the cause from them. Then it closes everything, waits for ranks that no longer
+Failures below the line end in ``_give_up``. This method first reports the failure to the other ranks (``failures``).
+Closing connections first would hide the cause from them. Then it closes all connections, waits for ranks that no longer
 check for failures, and raises an error.
 """
 
@@ -62,12 +62,12 @@ if TYPE_CHECKING:
 
 
 class Joining:
-    """One attempt to join a job. Call ``run`` exactly once."""
+    """One attempt of this rank to join a job. Call ``run`` exactly once."""
 
     def __init__(
         self, env: WorkerEnv, settings: Settings, members: list[int] | None, sets: list[GivenSet], dynamic: bool
     ) -> None:
-        """Prepare the attempt. ``members[i]`` is the world rank of rank i; None if all world ranks form the job."""
+        """Prepare the attempt. ``members[i]`` is the world rank of rank i. None: all world ranks form the job."""
         self._env = env
         self._settings = settings
         self._world = members is None
@@ -82,10 +82,13 @@ class Joining:
         self._formed = Formed({}, [])
         self._engine: Engine | None = None
         self._agreed: tuple[Sets, ...] = ()
-        self._told = False  # True during steps whose errors all ranks detect by themselves
+        self._told = False  # True during stages in which all ranks detect the same errors
 
     def run(self) -> tuple[Job, "Engine"]:
-        """Return the job and its engine.
+        """Join the job and start its engine.
+
+        Returns:
+            The job and its engine.
 
         Raises:
             ValueError: If the job cannot be formed. The message names the problem or the missing ranks. All descriptors
@@ -103,7 +106,7 @@ class Joining:
                     text = self._give_up(error, failures)
                     if isinstance(error, (LinkError, OSError, StoreError)):
                         kind = ValueError if _is_own(error) else NotFormedError
-                        # A LinkError has the same text, so a second traceback would add nothing.
+                        # Do not chain a LinkError: its traceback would repeat the same text.
                         raise kind(f"init: {text}") from (None if isinstance(error, LinkError) else error)
                     raise
         finally:
@@ -128,22 +131,22 @@ class Joining:
         return self._describe_job(peers, epoch), self._engine
 
     def _give_up(self, error: BaseException, failures: Failures) -> str:
-        """Report the failure and release all resources. Returns the failure that was reported first, on any rank."""
+        """Report the failure and release all resources. Return the failure that was reported first, on any rank."""
         told = self._told or isinstance(error, KnownFailureError)
         text = str(error) if told else failures.tell(error)
         self._formed.close()
         if self._engine is not None:
             self._engine.shutdown("init failed")
-            self._engine = None  # The traceback would keep the engine and its doorbell alive.
-        # Do not wait after Ctrl-C, nor in an elastic job, where each rank asks the launcher for a new place by itself.
+            self._engine = None  # the traceback would keep the engine and its doorbell alive
+        # Do not wait after Ctrl-C or in an elastic job, whose ranks ask the launcher for new places independently.
         if isinstance(error, Exception) and not told and not self._env.epoch:
             failures.await_others(text)
         return text
 
     def _listen(self) -> Listeners:
-        """Open the sockets on which this rank listens for its peers.
+        """Open the sockets on which this rank accepts connections from its peers.
 
-        Raises ValueError if HOROVOD_GLOO_IFACE or HOROVOD_PORT_RANGE does not fit this host; the message names it.
+        Raises ValueError, with the setting's name, if HOROVOD_GLOO_IFACE or HOROVOD_PORT_RANGE does not fit this host.
         """
         ports = parse_ports(self._settings.text("HOROVOD_PORT_RANGE"))
         interface = self._settings.text("HOROVOD_GLOO_IFACE")
@@ -153,7 +156,7 @@ class Joining:
         except OSError as error:
             if interface or not alone:
                 raise ValueError(f"the network interfaces of this host cannot be listed: {error.strerror}") from None
-            found = []  # all ranks are on this host and need no network
+            found = []  # all ranks are on this host, so the job needs no network
         places = to_listen(found, interface, alone)
         # Each peer opens a control and a data connection, and tries several addresses in parallel.
         return Listeners(places, 4 * len(self._members) + 64, ports)
@@ -170,7 +173,7 @@ class Joining:
         )
 
     def _meet(self, store: StoreClient, mine: Peer) -> Met:
-        """Wait until all ranks have called ``init``. Raises ValueError, naming the missing ranks, on a timeout."""
+        """Wait until all ranks have called ``init``. On a timeout, raise ValueError with the missing ranks."""
         group = (
             f"init e{self._env.epoch}"
             if self._env.epoch
@@ -178,7 +181,7 @@ class Joining:
             if self._world
             else "init " + ",".join(map(str, self._members))
         )
-        if len(group) > 512:  # maximum length of a name in the store
+        if len(group) > 512:  # the store limits names to 512 characters
             group = "init " + derive_key(self._key, group).hex()
         try:
             met = store.exchange_by_node(
@@ -186,7 +189,7 @@ class Joining:
                 self._me,
                 len(self._members),
                 msgspec.msgpack.encode(mine),
-                derive_key(self._key, "node " + "\0".join(node_of(mine))).hex(),  # hash, as names can be long
+                derive_key(self._key, "node " + "\0".join(node_of(mine))).hex(),  # a hash, because names can be long
                 self._patience,
             )
         except StoreTimeout as error:
@@ -202,16 +205,16 @@ class Joining:
         return met
 
     def _gather(self, listeners: Listeners, mine: Peer, met: Met, failures: Failures) -> list[bytes]:
-        """Return all ranks' records. The links within the node that transferred them stay open."""
+        """Return all ranks' records. Keep the links within the node that transferred them open."""
         seconds = self._settings.number("HOROVOD_GLOO_TIMEOUT_SECONDS")
         key = derive_key(self._key, "links")
         values, self._formed.links = records.spread(met, self._me, mine, key, listeners, seconds, failures.check)
         return values
 
     def _cipher(self, plan: Plan, peers: list[Peer]) -> Cipher | None:
-        """Return the cipher for connections between nodes; None with a single node.
+        """Return the cipher for connections between nodes, or None for a job on one node.
 
-        Raises ValueError if the ranks have no common cipher; then all ranks raise it.
+        If the ranks have no common cipher, ValueError is raised on all ranks.
         """
         if len(plan.leaders) == 1:
             return None
@@ -220,7 +223,7 @@ class Joining:
         return Cipher(name, self._ciphers[name])
 
     def _connect(self, listeners: Listeners, plan: Plan, peers: list[Peer], epoch: int, failures: Failures) -> None:
-        """Form the connections to other nodes, then stop listening."""
+        """Form the connections to other nodes, and stop listening."""
         settings = self._settings
         descriptors.make_room(_descriptors(plan))
         encrypted = (CONTROL, DATA) if settings.flag("HOROVOD_ENCRYPT_DATA") else (CONTROL,)
@@ -228,7 +231,7 @@ class Joining:
         mesh = MeshBuilder(plan, peers, key, epoch, listeners, formed.cipher, encrypted, kinds=(CONTROL, DATA))
         formed.links.update(mesh.run(settings.number("HOROVOD_GLOO_TIMEOUT_SECONDS"), failures.check))
         formed.sessions = mesh.sessions
-        if (DATA, 0) in formed.links:  # read the address now, before the engine takes over
+        if (DATA, 0) in formed.links:  # read the address before the engine owns the socket
             formed.first_address = str(formed.links[DATA, 0].getpeername()[0])
         for (kind, _), sock in formed.links.items():
             if kind == DATA:
@@ -247,13 +250,13 @@ class Joining:
         )
         if self._formed.cipher is None:
             return job
-        # A user may provide the same key to several jobs, so add a random name to the input of the seals' key.
+        # A user can provide the same key to several jobs, so derive the seals' key from a random name as well.
         return replace(job, seals=Seals(derive_key(self._key, f"objects {epoch} {peers[0].unix_name}")))
 
     def _placed(self, peers: list[Peer]) -> WorkerEnv:
         """Return the environment with local and cross ranks computed from host names.
 
-        Launchers other than horovodrun may not provide these ranks.
+        Launchers other than horovodrun might not provide these ranks.
         """
         if self._env.place is None:
             return self._env
@@ -298,7 +301,7 @@ def describe(
     unix_name: str,
     ciphers: list[str],
 ) -> Peer:
-    """Return the record that describes this rank to the other ranks."""
+    """Create the record that describes this rank to the other ranks."""
     return Peer(
         version=__version__,
         world_rank=env.rank,
@@ -317,14 +320,14 @@ def describe(
 
 
 def _is_own(error: Exception) -> bool:
-    """Return True if this host caused the error (for example by too many open files), not a lost peer."""
+    """Return True if this host caused the error, for example by too many open files, and not a lost peer."""
     return isinstance(error, OSError) and not isinstance(error, (ConnectionError, TimeoutError))
 
 
 def _descriptors(plan: Plan) -> int:
-    """Return an upper bound for the number of file descriptors this rank needs.
+    """Return an upper bound for the number of file descriptors that this rank needs.
 
-    This includes links, doorbells, repeated attempts to connect, unauthenticated connections, libraries and the
-    program.
+    The bound includes links, doorbells, repeated connection attempts, unauthenticated connections, libraries and the
+    program itself.
     """
     return 3 * len(plan.remote) + 2 * (len(plan.local) + len(plan.leaders)) + 128

@@ -1,11 +1,12 @@
 """Thread that exchanges events of an elastic job with the launcher during training.
 
 - When the launcher ends the epoch, the thread makes the engine give up, unless the engine has already ended.
-- When the engine loses a rank, the thread tells the launcher, even if the program keeps computing for minutes.
+- When the engine loses a rank, the thread reports the loss to the launcher, even if the program keeps computing for
+  minutes.
 - When hosts change, the thread notifies the program's elastic states.
 
-If the connection fails for any reason, the thread reconnects after a pause, because no new worker can join a job whose
-rank 0 receives no events.
+If the connection fails for any reason, the thread reconnects after a pause. Without events on rank 0, no new worker
+could join the job.
 """
 
 import os
@@ -26,22 +27,24 @@ from horovod.common.store.client import StoreClient, StoreError, StoreTimeout
 if TYPE_CHECKING:
     from horovod._core import EndSignal, Engine
 
-_NEWS_SECONDS = 600.0  # timeout in seconds of one request to the launcher; it is then repeated
+_NEWS_SECONDS = 600.0  # timeout in seconds of one request to the launcher, which is then repeated
 _BLAME = (
     "its program goes on after a HorovodInternalError, though every operation fails; it must let the error pass to "
     "hvd.elastic.run"
 )
-# After the launcher has ended the epoch because of lost workers: seconds for the engine to detect the loss itself,
-# which gives a more detailed error.
+# Seconds that the engine has to detect a loss after the launcher has ended the epoch because of lost workers. The
+# engine's own error is more detailed.
 AT_ONCE = 0.05
-PAUSE, LONGEST_PAUSE = 0.5, 30.0  # Seconds before reconnecting: first pause and maximum.
-_STUBBORN = 4  # Seconds of repeated failures after which the program is reported.
-# Used instead of AT_ONCE if workers have only left, because operations agreed on earlier may still succeed.
+# First and maximum pause before reconnecting, in seconds.
+PAUSE, LONGEST_PAUSE = 0.5, 30.0
+# Seconds of repeated failures after which the program is reported.
+_STUBBORN = 4
+# Replaces AT_ONCE if workers have only left, because operations that the ranks agreed on earlier can still succeed.
 SOON = 1.0
 
 
 class IgnoredFailure:
-    """Detector of programs that keep starting operations although every one fails."""
+    """Detector of programs that keep starting operations although every operation fails."""
 
     def __init__(self, failures: int, now: float) -> None:
         self._failures = failures
@@ -52,7 +55,7 @@ class IgnoredFailure:
     def look(self, failures: int, now: float) -> bool:
         """Return True if operations have failed in each of the last 4 seconds.
 
-        A program that does not catch the first error starts no further operations.
+        Programs that stop at the first error do not start further operations.
         """
         if now >= self.next:
             self._grown = self._grown + 1 if failures > self._failures else 0
@@ -62,7 +65,7 @@ class IgnoredFailure:
 
 @dataclass
 class _Epoch:
-    """Epoch that this process has joined. ``engine`` becomes None when it has ended."""
+    """Epoch that this process has joined. ``engine`` is None once the engine has ended."""
 
     place: Place
     engine: "Engine | None"
@@ -74,26 +77,26 @@ class _Epoch:
 
     @property
     def next(self) -> float | None:
-        """Time (``time.monotonic``) of the next action; None if no action is due."""
+        """Time (``time.monotonic``) of the next action, or None if no action is due."""
         if self.stubborn is not None:
             return self.stubborn.next
         return None if self.engine is None else self.gives_up
 
 
 def lost_workers(ended: tuple[str, int] | None, place: Place) -> list[int]:
-    """Return the numbers of the workers that the engine has lost. ``ended``: result of ``Engine.ended``."""
+    """Return the numbers of the workers that the engine has lost, from a result of ``Engine.ended``."""
     if ended is None or ended[0] != "lost" or not 0 <= ended[1] < place.size:
         return []
     return [place.workers[ended[1]]]
 
 
 class Listening:
-    """Event thread of one process. It runs from the first epoch until the process ends.
+    """Event thread of one process, which runs from the first epoch until the process ends.
 
     Args:
         worker: Number of the worker.
-        connect: Returns a new connection to the store.
-        updated: Called for each host update with its time, its kind, and the epoch for which it was sent.
+        connect: Function that returns a new connection to the store.
+        updated: Function that is called for each host update, with its time, its kind and its epoch.
     """
 
     def __init__(
@@ -102,19 +105,23 @@ class Listening:
         self._worker = worker
         self._connect = connect
         self._updated = updated
-        self._client: StoreClient | None = None  # a reference keeps forked children from closing it
+        self._client: StoreClient | None = None  # a reference prevents forked children from closing the connection
         self._lock = threading.Lock()
         self._epoch: _Epoch | None = None
-        self._over: Over | None = None  # Latest end of an epoch; may arrive before that epoch begins here.
-        self._early: list[Updated] = []  # Host updates for an epoch that has not begun here yet.
-        self._untold: list[tuple[int, list[int], str]] = []  # Reports (epoch, lost, blame) to the launcher.
-        self._after = 0  # Number of the last event received.
+        # The latest end of an epoch, which can arrive before that epoch begins on this process.
+        self._over: Over | None = None
+        # Host updates for an epoch that has not begun on this process yet.
+        self._early: list[Updated] = []
+        # Pending reports to the launcher as (epoch, lost workers, blame).
+        self._untold: list[tuple[int, list[int], str]] = []
+        # Number of the last received event.
+        self._after = 0
         self._warned: set[str] = set()
         self._changed = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         threading.Thread(target=self._run, name="horovod-news", daemon=True).start()
 
     def begin(self, place: Place, engine: "Engine") -> None:
-        """Start to handle events of the epoch with this place and engine."""
+        """Start to handle the events of an epoch that this process has joined."""
         with self._lock:
             self._epoch = _Epoch(place, engine, engine.end_signal())
             if self._over is not None:
@@ -132,7 +139,8 @@ class Listening:
                     self._client = self._connect()
                 self._hear(self._client)
                 pause = PAUSE
-            except (StoreError, ValueError, OSError, zmq.ZMQError) as error:  # OSError: for example too many open files
+            # OSError, for example: too many open files.
+            except (StoreError, ValueError, OSError, zmq.ZMQError) as error:
                 self._warn(f"the connection on which the launcher's news come has failed, and is tried again: {error}")
                 if self._client is not None:
                     self._client.close()
@@ -141,10 +149,10 @@ class Listening:
                 pause = min(2 * pause, LONGEST_PAUSE)
 
     def _hear(self, client: StoreClient) -> None:
-        """Receive and handle events from the launcher.
+        """Receive events from the launcher and handle them.
 
-        A timeout is ignored: the launcher may be suspended (Ctrl-Z), and training ranks detect by other means that it
-        is gone. All other errors are raised.
+        A timeout is ignored, because the launcher can be suspended (Ctrl-Z). If it is gone, training ranks detect that
+        by other means. All other errors are raised.
         """
         try:
             self._after, news = client.news(self._worker, self._after, self._seconds(), self._descriptors())
@@ -161,7 +169,7 @@ class Listening:
         self._tell()
 
     def _rest(self, seconds: float) -> None:
-        """Sleep for ``seconds``, but react at once if the engine ends."""
+        """Sleep for ``seconds``, but wake up if the engine ends."""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
             poll = select.poll()
@@ -171,7 +179,7 @@ class Listening:
             self._look()
 
     def _warn(self, text: str) -> None:
-        """Log a warning, unless one with the same text before the colon was logged."""
+        """Log a warning unless one with the same text before the colon was logged earlier."""
         kind = text.partition(":")[0]
         if kind in self._warned:
             return
@@ -211,7 +219,7 @@ class Listening:
         return 0.0 if self._untold else self._due()
 
     def _due(self) -> float:
-        """Return how many seconds remain until the next action."""
+        """Return the seconds until the next action."""
         with self._lock:
             at = None if self._epoch is None else self._epoch.next
             return _NEWS_SECONDS if at is None else max(0.0, at - time.monotonic())
@@ -223,7 +231,7 @@ class Listening:
             return [self._changed, self._epoch.signal.fileno()]
 
     def _look(self) -> None:
-        """Check whether the engine has ended; if it has not, make it give up once that is due."""
+        """Check whether the engine has ended. If it has not and its deadline has passed, make it give up."""
         try:
             os.eventfd_read(self._changed)
         except BlockingIOError:
@@ -242,8 +250,8 @@ class Listening:
                 epoch.engine.give_up(*_why(over, epoch.place))
                 epoch.gives_up = None
             return
-        ended, epoch.engine = epoch.engine.ended(), None  # Release its memory for the next engine.
-        if ended is not None and ended[0] != "left":  # A worker that leaves tells the launcher itself.
+        ended, epoch.engine = epoch.engine.ended(), None  # release the engine's memory for the next engine
+        if ended is not None and ended[0] != "left":  # a worker that leaves reports to the launcher itself
             self._untold.append((epoch.place.epoch, lost_workers(ended, epoch.place), ""))
             epoch.stubborn = IgnoredFailure(epoch.signal.failures(), time.monotonic())
 

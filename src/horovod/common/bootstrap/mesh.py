@@ -1,14 +1,15 @@
-"""Formation of a rank's connections: one loop with one deadline that listens, connects and authenticates.
+"""Formation of a rank's connections in one loop, with one deadline, that listens, connects and authenticates.
 
     dialer: due ──connect──> attempt ──hello, challenge──> proven ──welcome──> link
     listener ────accept────> attempt (unknown peer until its hello) ──> link
     attempt ──refused, too late, another address was faster──> closed; the dialer tries again later
 
-``peers.wanted_links`` defines which connections to form. A peer listens on several addresses; a ``Dialer`` decides when
-to try each. Only one connection per link at a time can reach the connector's proof, and it becomes the link when the
-acceptor has welcomed it, so both ends choose the same one. If the connector has not come after 2.5 seconds or more, the
-listening rank connects instead; both then keep their original roles. An unauthenticated connection is dropped when its
-handshake fails or takes too long, and delays no other. The loop only waits for the sockets of the handshakes.
+``peers.wanted_links`` defines which connections to form. A peer listens on several addresses, and a ``Dialer`` decides
+when to try each address. At any time, at most one connection per link can reach the connector's proof. This connection
+becomes the link when the acceptor has welcomed it, so both ends choose the same one. If the connector has not come
+after 2.5 seconds or more, the listening rank connects instead, and both ends keep their original roles. An
+unauthenticated connection is dropped when its handshake fails or takes too long, and delays no other connection. The
+loop waits only for the sockets of the handshakes.
 """
 
 import errno
@@ -27,15 +28,20 @@ from horovod.common.network.interfaces import Endpoint, source_address, to_try
 from horovod.common.security.auth import Acceptor, AuthError, Connector, Ephemeral, Inviter, Place, Session
 from horovod.common.security.cipher import Cipher
 
-_HANDSHAKE_SECONDS = 5.0  # Timeout for peers that have not sent anything yet.
-_BUSY_SECONDS = 20.0  # Timeout for other peers; hundreds of ranks on few cores are slow.
+# Timeout for peers that have not sent anything yet.
+_HANDSHAKE_SECONDS = 5.0
+# Timeout for peers that have sent a message. Hundreds of ranks on few cores are slow.
+_BUSY_SECONDS = 20.0
 _STRANGERS = 64
-_ACCEPTS = 64  # maximum connections to accept before the existing ones get a turn
+_ACCEPTS = 64  # maximum number of connections to accept before existing ones are served
 _FULL_PAUSE = 0.05
 _CHECK_SECONDS = 0.25
-_UNREACHABLE = 0.2  # Fraction of the time limit after which to give up on a silent peer.
-_UNREACHABLE_SECONDS = 6.0  # Minimum of that time, in seconds.
-_REVERSE_SECONDS = 2.5  # Seconds after which the listening rank connects itself.
+# Fraction of the time limit after which this rank gives up on a silent peer.
+_UNREACHABLE = 0.2
+# Minimum number of seconds before this rank gives up on a silent peer.
+_UNREACHABLE_SECONDS = 6.0
+# Seconds after which the listening rank connects itself.
+_REVERSE_SECONDS = 2.5
 _REVERSE_SECONDS_A_LINK = 0.1
 _UNIX = "its Unix socket"
 _INVITED = "its own connection"
@@ -44,13 +50,13 @@ Target = Endpoint | str
 
 
 class _Attempt:
-    """Connection whose handshake is not complete."""
+    """Connection whose handshake is not complete yet."""
 
     def __init__(self, sock: socket.socket, side: Connector | Acceptor, deadline: float) -> None:
         self.sock = sock
         self.side = side
         self.deadline = deadline
-        self.link: Link | None = None  # None for an incoming connection whose peer is still unknown
+        self.link: Link | None = None  # None while the peer of an incoming connection is unknown
         self.target: Target = ""
         self.connected = False
 
@@ -73,7 +79,7 @@ class MeshBuilder:
 
         Args:
             plan: This rank's view of the job.
-            peers: Records of this rank and of the ranks to connect to.
+            peers: Records of this rank and of the ranks to which it connects.
             key: Key that authenticates links.
             epoch: Number of the epoch.
             listeners: Listening sockets of this rank.
@@ -92,25 +98,27 @@ class MeshBuilder:
         self._listeners = listeners
         self._selector = selectors.DefaultSelector()
         self._links: dict[Link, socket.socket] = {}
-        self._attempts: dict[_Attempt, None] = {}  # all attempts, in order of creation
+        self._attempts: dict[_Attempt, None] = {}  # in order of creation
         self._kinds = kinds
         self._outgoing, self._incoming = wanted_links(plan, kinds)
         self._dialers: dict[Link, Dialer[Target]] = {}
-        self._proven: dict[Link, _Attempt] = {}  # Attempts that have sent their proof and wait for the welcome.
-        self._invitations: set[bytes] = set()  # All invitations received so far, to detect replays.
+        # Attempts that have sent their proof and are waiting for the welcome.
+        self._proven: dict[Link, _Attempt] = {}
+        # All invitations received so far, kept to detect replays.
+        self._invitations: set[bytes] = set()
         self._next_due = 0.0
         self._next_check = 0.0
 
     def run(self, seconds: float, check: Callable[[], None]) -> dict[Link, socket.socket]:
-        """Return the authenticated sockets, non-blocking, by (kind, rank).
+        """Form all links, and return their authenticated, non-blocking sockets by (kind, rank).
 
         Args:
-            seconds: Time limit.
-            check: Called regularly; may raise an error to give up. Must not block.
+            seconds: Time limit in seconds.
+            check: Function that is called regularly. It can raise an error to give up, and must not block.
 
         Raises:
             LinkError: If links are missing after ``seconds``. The message names them. If no address of a peer answers,
-                this is raised earlier (after 6 of 30 seconds). All sockets are closed then.
+                the error is raised earlier (after 6 of 30 seconds). All sockets are closed.
         """
         begin = time.monotonic()
         patience = min(seconds, max(_UNREACHABLE_SECONDS, seconds * _UNREACHABLE))
@@ -135,7 +143,7 @@ class MeshBuilder:
         return self._links
 
     def _doors(self) -> list[socket.socket]:
-        """Return the sockets to accept from. Connections of other kinds stay in the backlog for the next builder."""
+        """Return the listening sockets. Connections of other kinds stay in the backlog for the next builder."""
         doors = [self._listeners.unix] if NODE in self._kinds else []
         return doors + (self._listeners.tcp if CONTROL in self._kinds or DATA in self._kinds else [])
 
@@ -145,8 +153,8 @@ class MeshBuilder:
     def _prepare(self, now: float) -> None:
         routes = functools.cache(source_address)
         me = self._peers[self._plan.me]
-        # Scale with the number of links: hundreds of ranks on few cores need longer, and more connections would add
-        # load.
+        # Scale the wait with the number of links. Hundreds of ranks on few cores need longer, and more connections
+        # would add load.
         patience = max(_REVERSE_SECONDS, _REVERSE_SECONDS_A_LINK * len(self._incoming))
         for link in self._outgoing:
             if link[0] == NODE:
@@ -165,12 +173,12 @@ class MeshBuilder:
         for key, _ in events:
             if key.data is None:
                 self._accept(key.fileobj)  # type: ignore[arg-type]
-            elif key.data in self._attempts:  # an earlier event may have dropped the attempt
+            elif key.data in self._attempts:  # an earlier event can have dropped the attempt
                 self._advance(key.data)
         now = time.monotonic()
         for attempt in [a for a in self._attempts if a.deadline <= now]:
             self._fail(attempt, "connected, but no answer" if attempt.connected else "no answer", silent=True)
-        # Check regularly even if events never stop, as with many unknown peers or a listener that cannot accept.
+        # Check even if events never stop, for example with many unknown peers or a listener that cannot accept.
         if not events or now >= self._next_check:
             self._next_check = now + _CHECK_SECONDS
             check()
@@ -197,10 +205,10 @@ class MeshBuilder:
                 sock, _address = listener.accept()
             except BlockingIOError:
                 return
-            # Either the peer has closed the connection, or descriptors have run out. The deadline covers both.
+            # The peer has closed the connection, or descriptors have run out. Both cases end at the deadline.
             except OSError as error:
                 if error.errno in (errno.EMFILE, errno.ENFILE):
-                    time.sleep(_FULL_PAUSE)  # the listener stays readable, so do not spin
+                    time.sleep(_FULL_PAUSE)  # the listener stays readable, so pause instead of spinning
                 return
             if listener is self._listeners.unix and descriptors.peer_user(sock) != os.geteuid():
                 sock.close()
@@ -211,8 +219,8 @@ class MeshBuilder:
     def _make_place(self) -> None:
         """Drop one incoming attempt if there are too many.
 
-        There are two groups: attempts that have sent a hello, and silent ones. The oldest attempt of the larger group
-        is dropped, so that a flood in one group does not displace the other.
+        Attempts form two groups: those that have sent a hello, and silent ones. The oldest attempt of the larger group
+        is dropped, so a flood in one group does not displace the other group.
         """
         unknown = [a for a in self._attempts if a.link is None]
         if len(unknown) < 2 * len(self._incoming) + _STRANGERS:
@@ -236,7 +244,7 @@ class MeshBuilder:
             sock = socket.socket(family, socket.SOCK_STREAM)
             sock.setblocking(False)
             code = sock.connect_ex(where)
-        except OSError as error:  # descriptors have run out, or this host has no IPv6
+        except OSError as error:  # no descriptors are left, or this host has no IPv6
             self._failed(link, target, error.strerror or str(error))
             return
         if code not in (0, errno.EINPROGRESS):
@@ -293,30 +301,30 @@ class MeshBuilder:
             self._dialers[attempt.link].connected(attempt.target, time.monotonic())
 
     def _may_go_on(self, attempt: _Attempt) -> bool:
-        """React to the message that the handshake has just processed; return False if the attempt is over."""
+        """Handle the message that the handshake has just processed. Return False if the attempt is over."""
         side = attempt.side
         if isinstance(side, Connector):
             if side.proven and self._proven.get(_known(attempt)) is not attempt:
                 return self._prove(attempt)
         elif side.done:
             return self._admit(attempt)
-        elif side.outgoing:  # a challenge answers a valid hello, so the peer speaks our protocol
+        elif side.outgoing:  # the peer knows the protocol, because only a valid hello gets a challenge
             attempt.deadline = max(attempt.deadline, time.monotonic() + _BUSY_SECONDS)
         return True
 
     def _prove(self, attempt: _Attempt) -> bool:
-        """Reserve the link for this attempt before its proof is sent, so that no other attempt sends one too."""
+        """Reserve the link for this attempt before it sends its proof, so that no other attempt sends one."""
         link = _known(attempt)
         if link in self._links or link in self._proven:
             self._fail(attempt, "another address was faster")
             return False
         self._proven[link] = attempt
-        attempt.deadline = float("inf")  # from now on, the peer's own deadline counts
+        attempt.deadline = float("inf")  # from now on, only the peer's deadline counts
         self._drop_rivals(attempt)
         return True
 
     def _admit(self, attempt: _Attempt) -> bool:
-        """Decide whether this connection is wanted; called before the welcome is sent."""
+        """Decide whether to accept this connection. Called before the welcome is sent."""
         side = attempt.side
         assert isinstance(side, Acceptor)
         place = side.invited or side.place
@@ -333,9 +341,9 @@ class MeshBuilder:
         return True
 
     def _may_invite(self, side: Acceptor, link: Link) -> bool:
-        """Return True for a new invitation, if no other one for this link is in progress.
+        """Return True if the invitation is new and no other invitation for this link is in progress.
 
-        Anyone can replay a peer's invitation, and an accepted attempt no longer counts as unauthenticated.
+        Any process can replay a peer's invitation, and an accepted attempt no longer counts as unauthenticated.
         """
         if side.invitation in self._invitations:
             return False
@@ -359,7 +367,7 @@ class MeshBuilder:
         self._drop_rivals(attempt)
 
     def _follow(self, attempt: _Attempt) -> None:
-        """Restart the handshake on an accepted connection in the connector's role, as if this rank had connected."""
+        """Restart the handshake on an accepted connection in the role of the connector."""
         kind, rank = _known(attempt)
         attempt.target = _INVITED
         attempt.side = Connector(self._key, Place(kind, self._epoch, self._plan.me, rank), self._ephemeral)
@@ -372,7 +380,7 @@ class MeshBuilder:
 
     def _failed(self, link: Link | None, target: Target, reason: str, silent: bool = False) -> None:
         if link is None or target in ("", _INVITED):
-            return  # this rank has not opened this connection itself
+            return  # the peer opened this connection, so this rank does not retry
         dialer = self._dialers[link]
         dialer.failed(target, reason, time.monotonic(), silent)
         self._next_due = min(self._next_due, dialer.next_due())

@@ -1,14 +1,14 @@
 """MPI as the transport of the job: ``HOROVOD_CPU_OPERATIONS=mpi``.
 
 MPI is initialized before the ranks meet, because a process manager with PMI-1 expects "init" and "finalize" from MPI
-itself (``key_exchange.pmi``). MPI cannot be initialized twice, so it is finalized only at the end of the process, and
-only if it was initialized here.
+itself (``key_exchange.pmi``). Because MPI cannot be initialized twice, it is finalized only at the end of the process,
+and only if this module has initialized it.
 
-MPI_Finalize waits for all processes of the job and cannot be interrupted. It can take arbitrarily long: another rank
-may write a file for an hour before its process ends. So the wait has no timeout; it ends when another process is gone.
-To detect that, the control connections to the neighbors in the tree of ranks are kept open through a second descriptor
-until the process ends; the kernel closes them when a process dies. A process that has completed MPI_Finalize closes
-them too, hence the grace period.
+MPI_Finalize waits for all processes of the job and cannot be interrupted. It can take arbitrarily long: for example,
+another rank might write a file for an hour before its process ends. So the wait has no timeout but ends when another
+process is gone. To detect that, this module duplicates the control connections to the neighbors in the tree of ranks
+and keeps them open until the process ends. The kernel closes the other end when its process dies. A process that has
+completed MPI_Finalize also closes its connections, so a grace period separates the two cases.
 """
 
 import atexit
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 GRACE = 10.0
 """Seconds in which MPI_Finalize must return after a neighbor's process has ended, whether it has completed or died."""
 TELL_AFTER = 60.0
-"""Seconds of waiting for live processes after which a message is logged."""
+"""Seconds of waiting for live processes before a message is logged."""
 _SLICE = 0.2  # seconds between checks for lost processes
 
 _links: list[tuple[str, int]] = []
@@ -40,9 +40,10 @@ _kept: list[tuple[str, int]] = []
 
 
 def note_links(links: Iterable[tuple[str, int]]) -> None:
-    """Remember the control connections of an engine that is starting.
+    """Store the control connections of an engine that is starting.
 
-    ``links``: pairs of a rank's label and the descriptor of the connection to it, which the engine owns.
+    Args:
+        links: For each connection, the label of the rank at its other end and the descriptor, which the engine owns.
     """
     _links[:] = links
 
@@ -51,13 +52,13 @@ def keep_links() -> None:
     """Duplicate the control connections of an engine that ends normally, to detect lost processes later."""
     _close_links()
     for label, descriptor in _links:
-        with contextlib.suppress(OSError):  # no descriptor left: only the launcher detects losses
+        with contextlib.suppress(OSError):  # without free descriptors, only the launcher detects losses
             _kept.append((label, os.dup(descriptor)))
     _links.clear()
 
 
 def lost_peer(kept: Iterable[tuple[str, int]]) -> str | None:
-    """Return the label of a rank that has closed its connection, or None. Unread data is ignored."""
+    """Return the label of a rank that has closed its connection, or None. Unread data does not matter."""
     kept = list(kept)
     poll = select.poll()
     for _, descriptor in kept:
@@ -70,11 +71,11 @@ def wait_for_finalize(ended: Callable[[float], bool], say: Callable[[str], None]
     """Wait until MPI_Finalize has returned, and log a message if that takes long.
 
     Args:
-        ended: Waits up to the given seconds for MPI_Finalize; returns True if it has returned.
-        say: Logs a warning.
+        ended: Function that waits up to the given seconds for MPI_Finalize. Returns True if MPI_Finalize has returned.
+        say: Function that logs a warning.
 
     Returns:
-        False if MPI_Finalize cannot return because a neighbor's process is gone; that was logged.
+        False if MPI_Finalize cannot return because a neighbor's process is gone, which was logged.
     """
     begun = time.monotonic()
     lost: tuple[str, float] | None = None
@@ -97,7 +98,7 @@ def wait_for_finalize(ended: Callable[[float], bool], say: Callable[[str], None]
 
 
 def exit_at_once() -> None:
-    """End the process while MPI_Finalize is running, without exit handlers, which could interfere with it."""
+    """End the process during MPI_Finalize. Exit handlers are skipped because they could interfere with MPI_Finalize."""
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             stream.flush()
@@ -126,11 +127,11 @@ def wanted(settings: Settings) -> bool:
 
 
 def begin(env: WorkerEnv, settings: Settings) -> None:
-    """Initialize MPI if the settings select it; if the program has initialized it, use that.
+    """Initialize MPI if the settings select it and the program has not initialized it already.
 
     Raises:
-        ValueError: If the job was not started by MPI, if the library is missing, ambiguous or does not match the
-            launcher, if its thread level is too low, or if not all processes come.
+        ValueError: If MPI did not start the job, if the library is missing, ambiguous or does not match the launcher,
+            if its thread level is too low, or if some processes do not arrive.
     """
     if not wanted(settings):
         return
@@ -160,7 +161,7 @@ def begin(env: WorkerEnv, settings: Settings) -> None:
         if LOG_LEVELS.index(settings.text("HOROVOD_LOG_LEVEL")) <= LOG_LEVELS.index("info"):
             make_sink(env.rank, settings.flag("HOROVOD_LOG_HIDE_TIME"))(LOG_LEVELS.index("info"), text)
     else:
-        try:  # MPI may be finalized or unusable
+        try:  # MPI might be finalized or unusable
             info = _core.mpi_start(_begun[0].path, "", False, 0.0)
         except Exception as error:
             raise ValueError(f"{OPERATIONS} is 'mpi': {error}") from None
@@ -174,7 +175,7 @@ def begin(env: WorkerEnv, settings: Settings) -> None:
 
 
 def ranks(settings: Settings, world_ranks: Sequence[int]) -> list[int]:
-    """Return the rank in MPI_COMM_WORLD for each rank of the job; empty if MPI is not used.
+    """Return the rank in MPI_COMM_WORLD of each rank of the job, or an empty list if MPI is not used.
 
     Raises:
         ValueError: If other ranks use MPI and this one has not initialized it.
@@ -189,16 +190,16 @@ def ranks(settings: Settings, world_ranks: Sequence[int]) -> list[int]:
 
 
 def info() -> "MpiInfo | None":
-    """Return information about MPI in this process, or None if this library has not initialized it."""
+    """Return information about MPI in this process, or None if this module has not initialized it."""
     return _begun[0] if _begun else None
 
 
 def engine_ends(lost: str | None) -> None:
-    """Prepare for MPI_Finalize; call before the job's engine is shut down.
+    """Prepare for MPI_Finalize. Call this before the shutdown of the job's engine.
 
     Args:
-        lost: Why the job has ended, if a rank is gone, else None. MPI_Finalize is then skipped, because it would wait
-            for that rank.
+        lost: Reason why the job has ended if a rank is gone, else None. MPI_Finalize is then skipped, because it would
+            wait for the lost rank.
     """
     if not _begun:
         return
@@ -209,7 +210,7 @@ def engine_ends(lost: str | None) -> None:
 
 
 def _finish(pid: int, rank: int, hide_time: bool) -> None:
-    # Do not finalize MPI after an exception, so that the launcher ends the other processes.
+    # After an exception, do not finalize MPI, so that the launcher ends the other processes.
     if os.getpid() != pid or _failed or hasattr(sys, "last_type"):
         return
     from horovod import _core

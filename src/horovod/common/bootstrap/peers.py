@@ -1,11 +1,11 @@
-"""Members of a job, and its structure: which ranks form nodes, and which connections they need.
+"""Members of a job, and the job's structure: which ranks form nodes, and which connections they need.
 
 A rank has three kinds of connections to its peers:
 
-- node: Unix socket from a rank to its node's leader. Transfers the descriptors of shared memory, then serves as control
-  link.
-- control: TCP, from the leader of a node to rank 0.
-- data: TCP, between every two ranks on different nodes; the lower rank listens.
+- node: a Unix socket from a rank to its node's leader. It transfers the descriptors of shared memory and then serves as
+  control link.
+- control: a TCP connection from the leader of a node to rank 0.
+- data: a TCP connection between every two ranks on different nodes. The lower rank listens.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from horovod.common.network.interfaces import Endpoint
 
 
 class Peer(msgspec.Struct, array_like=True):
-    """Record that a rank publishes about itself to the other ranks."""
+    """Record that a rank publishes about itself for the other ranks."""
 
     version: str
     world_rank: int
@@ -55,7 +55,7 @@ class VersionedPeer(msgspec.Struct, array_like=True):
 
 
 def label(rank: int, peer: Peer) -> str:
-    """Return text for messages that names the rank and its host."""
+    """Return the rank's label for messages, with its host and process id."""
     return f"rank {rank} (host {peer.hostname}, pid {peer.pid})"
 
 
@@ -77,10 +77,13 @@ def decode_peers(values: Sequence[bytes], first: int = 0) -> list[Peer]:
 
 
 def check_agreement(peers: Sequence[Peer]) -> tuple[Sets, ...]:
-    """Return the process sets on which all ranks agree, for each entry of ``init``'s ``process_sets``.
+    """Check that all ranks passed the same process sets to ``init``.
+
+    Returns:
+        The agreed sets, for each entry of ``init``'s argument ``process_sets``.
 
     Raises:
-        ValueError: If ranks gave ``init`` different sets. The message names the difference. All ranks raise it.
+        ValueError: If the ranks' sets differ, on all ranks. The message names the difference.
     """
     first = peers[0]
     for rank, peer in enumerate(peers):
@@ -95,7 +98,7 @@ def check_agreement(peers: Sequence[Peer]) -> tuple[Sets, ...]:
 
 @dataclass(frozen=True)
 class Plan:
-    """Structure of the job from the view of one rank. Ranks are indices into the list of peers."""
+    """Structure of the job as seen by one rank. Ranks are indices into the list of peers."""
 
     me: int
     node_of: list[int]
@@ -111,7 +114,7 @@ class Plan:
 
     @property
     def leader(self) -> int:
-        """First rank of this rank's node."""
+        """First rank of this rank's node, which leads the node."""
         return self.local[0]
 
     @property
@@ -121,22 +124,22 @@ class Plan:
 
     @property
     def local_children(self) -> list[int]:
-        """Ranks of this node with a control link to this rank."""
+        """Ranks of this node that have a control link to this rank."""
         return self.local[1:] if self.leads else []
 
     @property
     def remote_children(self) -> list[int]:
-        """Leaders of other nodes with a control link to this rank."""
+        """Leaders of other nodes that have a control link to this rank."""
         return self.leaders[1:] if self.me == 0 else []
 
 
 def node_of(peer: Peer) -> tuple[str, str]:
-    """Return the identity of the rank's node: ranks with equal host name and machine form a node."""
+    """Return the identity of the rank's node. Ranks with equal host name and machine form a node."""
     return peer.hostname, peer.machine
 
 
 def make_plan(me: int, peers: Sequence[Peer]) -> Plan:
-    """Return the job's structure from the view of rank ``me``."""
+    """Derive the job's structure, as seen by rank ``me``, from all ranks' records."""
     numbers: dict[tuple[str, str], int] = {}
     nodes = [numbers.setdefault(node_of(peer), len(numbers)) for peer in peers]
     leaders = [nodes.index(node) for node in range(len(numbers))]
@@ -147,19 +150,19 @@ def make_plan(me: int, peers: Sequence[Peer]) -> Plan:
 
 
 def make_first_plan(me: int, leader: int) -> Plan:
-    """Return the plan of a rank that so far knows only its node's leader."""
+    """Create the plan of a rank that knows only its node's leader so far."""
     return Plan(me, [], [leader, me], leader, [], [leader])
 
 
 def make_job(me: int, hostnames: Sequence[str], pids: Sequence[int], dynamic: bool, elastic: bool) -> Job:
-    """Return the job, with local and cross ranks computed from the host names (by rank)."""
+    """Create the job, with local and cross ranks computed from each rank's host name."""
     index_on_host: list[int] = []
     counts: dict[str, int] = {}
     for name in hostnames:
         index_on_host.append(counts.get(name, 0))
         counts[name] = index_on_host[-1] + 1
     mine = index_on_host[me]
-    # Hosts that have a rank with this local rank, in order of their first ranks.
+    # Hosts with more ranks than this rank's local rank, in order of their first ranks.
     across = [name for name, count in counts.items() if count > mine]
     return Job(
         rank=me,
@@ -184,7 +187,7 @@ Link = tuple[int, int]
 
 
 def wanted_links(plan: Plan, kinds: Sequence[int]) -> tuple[list[Link], list[Link]]:
-    """Return (links that this rank opens to peers, links that peers open to this rank)."""
+    """Return the links that this rank opens to peers, and the links that peers open to this rank."""
     outgoing = [(DATA, rank) for rank in plan.remote if rank < plan.me]
     incoming = [(DATA, rank) for rank in plan.remote if rank > plan.me]
     incoming += [(NODE, rank) for rank in plan.local_children] + [(CONTROL, rank) for rank in plan.remote_children]

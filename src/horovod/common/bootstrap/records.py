@@ -1,7 +1,7 @@
 """Distribution of all ranks' records through one rank per node.
 
-The first rank of each node gets the records from the store and passes them on to the other ranks of the node. So the
-store sends nodes x ranks records through the launcher's network, not ranks x ranks.
+The first rank of each node gets all records from the store and passes them to the other ranks of the node. With n nodes
+and r ranks, the store sends n * r records through the launcher's network instead of r * r.
 """
 
 import socket
@@ -26,7 +26,7 @@ Check = Callable[[], None]
 def spread(
     met: Met, me: int, mine: Peer, key: bytes, listeners: Listeners, seconds: float, check: Check
 ) -> tuple[list[bytes], dict[Link, socket.socket]]:
-    """Return the records by rank, and the open links within the node that transferred them.
+    """Collect the records of all ranks.
 
     Args:
         met: Answer of the store to this rank.
@@ -34,8 +34,11 @@ def spread(
         mine: This rank's record.
         key: Key that authenticates links.
         listeners: Listening sockets of this rank.
-        seconds: Time limit.
-        check: Called regularly; may raise an error to give up. Must not block.
+        seconds: Time limit in seconds.
+        check: Function that is called regularly. It can raise an error to give up, and must not block.
+
+    Returns:
+        The records by rank, and the open links within the node that transferred them.
 
     Raises:
         LinkError, OSError: If the records do not arrive. All links are closed.
@@ -62,7 +65,7 @@ def spread(
 def _lead(
     met: Met, me: int, key: bytes, listeners: Listeners, seconds: float, check: Check
 ) -> tuple[list[bytes], dict[Link, socket.socket]]:
-    # If a rank runs another version, the caller reports that through the store, so the other ranks learn of it.
+    # If versions differ, the caller reports the error through the store, so the other ranks receive it too.
     peers = decode_peers(met.values)
     plan = make_plan(me, peers)
     if not plan.local_children:
@@ -118,7 +121,7 @@ def _receive_exactly(sock: socket.socket, count: int, leader: str, deadline: flo
 
 
 def _hear_why(check: Check) -> None:
-    """Wait a second for the failure report of a peer that has closed the connection; raise it if it comes."""
+    """Wait one second for the failure report of a peer that has closed the connection, and raise it if it arrives."""
     deadline = time.monotonic() + _REASON_SECONDS
     while time.monotonic() < deadline:
         check()

@@ -1,4 +1,4 @@
-"""Place of this process in an elastic job, requested in each ``init``. ``listening`` handles later events.
+"""Place of this process in an elastic job, requested at each ``init``. ``listening`` handles later events.
 
 join:  ask the launcher --> place --> form the epoch with the others (``bootstrap``) --> engine
          ^                                 '-- fails because a member is gone --.
@@ -29,24 +29,24 @@ from horovod.common.store.client import StoreClient, StoreError, StoreRefused, S
 if TYPE_CHECKING:
     from horovod._core import Engine
 
-_GRACE = 60.0  # seconds beyond HOROVOD_ELASTIC_TIMEOUT to wait for the launcher's answer
+_GRACE = 60.0  # seconds to wait for the launcher's answer in addition to HOROVOD_ELASTIC_TIMEOUT
 
-_last: Place | None = None  # last place of this process, even if its epoch was never formed
+_last: Place | None = None  # kept even if the place's epoch was never formed
 _listening: Listening | None = None
 
 
 def join(
     env: WorkerEnv, ended: tuple[str, int] | None, members: list[int] | None, sets: list[GivenSet], dynamic: bool
 ) -> tuple[WorkerEnv, Job, "Engine"]:
-    """Get a place from the launcher and form its epoch; try again with a new place until that succeeds.
+    """Get a place from the launcher and form its epoch. Repeat with new places until an epoch is formed.
 
-    Also sets this process's environment variables for the place.
+    This process's environment variables are set for the place.
 
     Args:
         env: Environment of this worker.
-        ended: Why the last engine had ended (``Engine.ended``), or None.
+        ended: Why the previous engine ended (``Engine.ended``), or None.
         members: Must be None, because the ranks of an elastic job change.
-        sets: Process sets given to ``init``.
+        sets: Process sets passed to ``init``.
         dynamic: True for dynamic process sets.
 
     Returns:
@@ -123,12 +123,12 @@ def _client(env: WorkerEnv) -> StoreClient:
 
 
 def _is_over(error: Exception) -> bool:
-    """Return True if other ranks probably made the epoch fail. Try again then; the launcher limits the attempts."""
+    """Return True if other ranks probably made the epoch fail, so a retry makes sense. The launcher limits retries."""
     return isinstance(error, (StoreError, NotFormedError))
 
 
 def _meet_alone(env: WorkerEnv) -> None:
-    """Do the store exchanges of a job with one rank; they tell the launcher that the epoch is formed."""
+    """Make the store exchanges of a job with one rank, which show the launcher that the epoch is formed."""
     with _client(env) as store:
         number, _ = store.exchange(f"init e{env.epoch}", 0, 1, b"")
         store.exchange(f"formed {number}", 0, 1, b"")
@@ -140,7 +140,7 @@ def _identity(env: WorkerEnv) -> Mapping[str, str]:
 
 
 def _listen(env: WorkerEnv, place: Place, engine: "Engine") -> None:
-    """Start to handle events from the launcher and to report the engine's end to it."""
+    """Start to handle events from the launcher, and to report the engine's end to the launcher."""
     global _listening
     assert env.worker is not None
     if _listening is None:

@@ -1,7 +1,7 @@
-"""Memory and doorbells that the ranks of a node share; its leader creates them and sends the descriptors.
+"""Memory and doorbells that the ranks of a node share. The node's leader creates them and sends the descriptors.
 
-They have no names, so nothing is left behind even after kill -9: one memfd, and one eventfd per rank, are sent over the
-authenticated Unix sockets of ``links``.
+The memory (one memfd) and the doorbells (one eventfd per rank) have no names, so nothing is left behind even after
+kill -9. The leader sends their descriptors over the authenticated Unix sockets of ``links``.
 """
 
 import array
@@ -16,14 +16,14 @@ from horovod.common.bootstrap.peers import NODE, Link, Plan
 from horovod.common.contract.descriptors import MemoryFileError, create_memory_file
 from horovod.common.contract.settings import Settings
 
-_BATCH = 200  # the kernel allows 253 descriptors per message
+_BATCH = 200  # must stay below the kernel's limit of 253 descriptors per message
 
 
 def arena_bytes(wanted: int, ranks: int) -> int:
     """Return the size of each rank's arena in bytes, rounded up to whole pages.
 
     Args:
-        wanted: Size in bytes. -1: this host's memory divided by ``ranks``. Unused pages take no memory.
+        wanted: Size in bytes, or -1 for this host's memory divided by ``ranks``. Unused pages take no memory.
         ranks: Number of ranks on this host.
     """
     page = os.sysconf("SC_PAGE_SIZE")
@@ -35,10 +35,11 @@ def arena_bytes(wanted: int, ranks: int) -> int:
 def provide(plan: Plan, links: Mapping[Link, socket.socket], settings: Settings, seconds: float) -> list[int]:
     """Return the descriptors of the shared memory (or -1) and of each local rank's doorbell.
 
-    The node's leader creates them and sends them to the other ranks.
+    The node's leader creates memory and doorbells, and sends their descriptors to the other ranks.
 
     Raises:
-        OSError: If that fails. If the memory is too large, names the settings. All descriptors are closed.
+        OSError: If a descriptor cannot be created or received. The message names the settings if the memory is too
+            large. All descriptors are closed.
     """
     from horovod import _core
 
@@ -55,11 +56,11 @@ def provide(plan: Plan, links: Mapping[Link, socket.socket], settings: Settings,
         try:
             return make(whole, count)
         except MemoryFileError:
-            raise  # the cause is not the size, so no setting would help
+            raise  # the size is not the cause, so no setting would help
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE):
                 raise
-            if bytes_each == -1:  # the default size; continue without it, because the user has not asked for it
+            if bytes_each == -1:  # continue without shared memory of the default size, which the user has not requested
                 return make_segment(0)
             raise OSError(
                 error.errno,
@@ -79,16 +80,16 @@ def provide(plan: Plan, links: Mapping[Link, socket.socket], settings: Settings,
 
 
 def make(size: int, ranks: int) -> list[int]:
-    """Create ``size`` zeroed bytes of memory and ``ranks`` eventfds, and return their descriptors in this order.
+    """Create a zeroed memfd of ``size`` bytes and ``ranks`` eventfds, and return their descriptors in this order.
 
     Raises:
-        OSError: If that fails. All descriptors are closed.
+        OSError: If the memory or an eventfd cannot be created. All descriptors are closed.
     """
     made: list[int] = []
     try:
         made.append(create_memory_file("horovod-segment"))
         os.ftruncate(made[0], size)
-        # Seal the size: if one rank shrank the memory, the other ranks would die of SIGBUS.
+        # Seal the size. If one rank shrank the memory, the other ranks would die of SIGBUS.
         fcntl.fcntl(made[0], fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
         made += make_bells(ranks)
     except OSError:
@@ -118,7 +119,7 @@ def send(sock: socket.socket, descriptors: Sequence[int], timeout: float) -> Non
 
 
 def receive(sock: socket.socket, count: int, timeout: float) -> list[int]:
-    """Receive ``count`` descriptors from ``send``. Raises OSError (or TimeoutError) and closes those received."""
+    """Receive ``count`` descriptors from ``send``. On OSError or TimeoutError, close the received ones and raise."""
     deadline = time.monotonic() + timeout
     received: list[int] = []
     try:
@@ -139,7 +140,7 @@ def receive(sock: socket.socket, count: int, timeout: float) -> list[int]:
 
 
 def _receive_batch(sock: socket.socket) -> tuple[bytes, list[int], int]:
-    # Do not use socket.recv_fds: some Python versions ignore its flags, so that children would inherit the descriptors.
+    # Some Python versions ignore the flags of socket.recv_fds, and children would inherit the descriptors.
     batch = array.array("i")
     data, ancillary, flags, _ = sock.recvmsg(1, socket.CMSG_SPACE(_BATCH * batch.itemsize), socket.MSG_CMSG_CLOEXEC)
     for level, kind, content in ancillary:
@@ -149,7 +150,7 @@ def _receive_batch(sock: socket.socket) -> tuple[bytes, list[int], int]:
 
 
 def close(descriptors: Sequence[int]) -> None:
-    """Close these descriptors; -1 is skipped."""
+    """Close these descriptors, skipping -1."""
     for descriptor in descriptors:
         if descriptor >= 0:
             os.close(descriptor)

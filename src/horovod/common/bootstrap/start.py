@@ -1,7 +1,8 @@
 """Start of an engine from the environment variables, alone or together with other ranks.
 
-The docstring of ``joining`` describes how ranks meet, connect and start, and how failures are handled. Each ``init`` is
-a separate epoch, so nothing of an earlier epoch, whether failed or shut down, can be mistaken for part of it.
+The docstring of ``joining`` describes how ranks meet, connect and start, and how failures are handled. Each ``init``
+starts a separate epoch. Leftovers of an earlier epoch, whether failed or shut down, cannot be mistaken for part of the
+new epoch.
 """
 
 import os
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def _warn(env: WorkerEnv, settings: Settings) -> None:
-    """Warn about variables without effect, except for those that horovodrun has already warned about."""
+    """Warn about variables without effect, except those about which horovodrun has already warned."""
     if LOG_LEVELS.index(settings.text("HOROVOD_LOG_LEVEL")) > LOG_LEVELS.index("warning"):
         return
     sink = make_sink(env.rank, settings.flag("HOROVOD_LOG_HIDE_TIME"))
@@ -44,9 +45,9 @@ def start(
 
     Args:
         env: Environment of this worker.
-        members: World rank of each rank of the job; None if all world ranks form the job.
-        process_sets: Process sets given to ``init``; compared between ranks.
-        dynamic: True for dynamic process sets; compared between ranks.
+        members: World rank of each rank of the job. None: all world ranks form the job.
+        process_sets: Process sets passed to ``init``, which must be the same on all ranks.
+        dynamic: True for dynamic process sets. Must be the same on all ranks.
 
     Returns:
         The job and its engine.
@@ -76,9 +77,9 @@ def start(
 
 
 def _calibrated(env: WorkerEnv, settings: Settings) -> Settings:
-    """Return the settings, with the tuning that was calibrated on this host for jobs of this size, if any.
+    """Return the settings, with tuning values that were calibrated on this host for jobs of this size, if any.
 
-    Only rank 0 loads it; other ranks get it from rank 0.
+    Only rank 0 loads the values. Other ranks get them from rank 0.
     """
     if env.rank != 0 or settings.text("HOROVOD_TUNING") or not settings.flag("HOROVOD_CALIBRATE"):
         return settings
