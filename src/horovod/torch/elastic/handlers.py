@@ -232,13 +232,8 @@ def handler_for(name: str, value: Any) -> StateHandler | None:
     """Return a handler for the value, or None if it is an ordinary attribute.
 
     Raises:
-        ValueError: The value cannot be copied, or is a sharded optimizer.
+        ValueError: The value cannot be copied.
     """
-    if hasattr(value, "_hvd_shards"):
-        raise ValueError(
-            f"{name!r} must not be a hvd.ShardedOptimizer: if a rank is lost, so is its part of the optimizer's state. "
-            "Save optimizer.state_dict() to a file, and load it into a new optimizer after a restart"
-        )
     try:
         return next((handler(value) for kind, handler in _registry if isinstance(value, kind)), None)
     except Exception as error:

@@ -24,6 +24,7 @@ from horovod.torch.elastic.handlers import (
     takes_root,
 )
 from horovod.torch.elastic.sampler import ElasticSampler
+from horovod.torch.elastic.sharded import ShardedStateHandler
 from horovod.torch.elastic.taken_steps import Steps
 from horovod.torch.functions import allgather_object, broadcast_object
 from horovod.torch.mpi_ops import rank
@@ -159,7 +160,9 @@ class TorchState(Keeping, ObjectState):
     ) -> None:
         given = {name: value for name, value in (("model", model), ("optimizer", optimizer)) if value is not None}
         given.update(kwargs)
-        handlers = {name: handler for name, value in given.items() if (handler := handler_for(name, value)) is not None}
+        handlers = {
+            name: handler for name, value in given.items() if (handler := _handler_for(name, value)) is not None
+        }
         check_references({name: value for name, value in given.items() if name not in handlers}, handlers)
         object.__setattr__(self, "_handlers", {})
         if model is None:
@@ -175,6 +178,10 @@ class TorchState(Keeping, ObjectState):
         for name, handler in handlers.items():
             object.__setattr__(self, name, handler.value)
         self._handlers = handlers
+        self._sharded = [one for one in handlers.values() if isinstance(one, ShardedStateHandler)]
+        if self._sharded:  # their steps are not observed, so do not leave copies to the next step
+            for handler in handlers.values():
+                handler.save()
         self._copies = Copies()
         self._commits = 0
         self._synced = False  # True after this rank has received or shared a state in a sync
@@ -195,7 +202,8 @@ class TorchState(Keeping, ObjectState):
 
     def _watch(self) -> None:
         handlers = self._handlers.values()
-        self._steps.watch([one.value for one in handlers if isinstance(one.value, torch.optim.Optimizer)])
+        optimizers = [one.value for one in handlers if isinstance(one.value, torch.optim.Optimizer)]
+        self._steps.watch([one for one in optimizers if not hasattr(one, "_hvd_shards")])
         self._before.watch([one.value for one in handlers if isinstance(one.value, torch.nn.Module)])
 
     def _counted(self) -> tuple[Any, ...]:
@@ -208,8 +216,14 @@ class TorchState(Keeping, ObjectState):
         """Save the state. Returns when everything that a forward pass can change is copied.
 
         Parameters and optimizer state are copied during the next step, until an optimizer changes them or ``wait`` is
-        called.
+        called. With a ShardedOptimizer, all ranks must call this together after the first ``sync``.
+
+        Raises:
+            HorovodInternalError: A rank was lost, and the state has a ShardedOptimizer.
         """
+        if self._synced:
+            for handler in self._sharded:
+                handler.exchange()
         super().save()
         self._save(self._handlers)
         self._commits += 1
@@ -262,7 +276,11 @@ class TorchState(Keeping, ObjectState):
 
         An entry is the value's ``state_dict()`` if it has one, and the value itself otherwise. The result is not a
         copy.
+
+        Raises:
+            ValueError: The state has a ShardedOptimizer.
         """
+        self._refuse_sharded("state_dict")
         made = {name: handler.value.state_dict() for name, handler in self._handlers.items()}
         return {**made, **self._attributes()}
 
@@ -272,8 +290,9 @@ class TorchState(Keeping, ObjectState):
         The loaded state counts as committed.
 
         Raises:
-            ValueError: The attributes differ; the message names them.
+            ValueError: The attributes differ; the message names them. Or the state has a ShardedOptimizer.
         """
+        self._refuse_sharded("load_state_dict")
         self._check_loaded(state_dict, [*self._attributes(), *self._handlers])
         self._copies.wait()
         for name, handler in self._handlers.items():
@@ -281,20 +300,28 @@ class TorchState(Keeping, ObjectState):
         self._set_attributes({name: state_dict[name] for name in self._attributes()})
         self.save()
 
+    def _refuse_sharded(self, method: str) -> None:
+        if self._sharded:
+            raise ValueError(
+                f"{method} must not be called for a state with a hvd.ShardedOptimizer, because each rank has a part "
+                "of it; use hvd.save_checkpoint and hvd.load_checkpoint"
+            )
+
     def _in_a_step(self) -> bool:
         return self._steps.in_a_step() or super()._in_a_step()
 
     # Methods of the Keeping interface
 
     def failed(self, error: HorovodInternalError) -> None:
-        if getattr(error, "handed_over", False) and (self._of_rank_0() or not self._steps.can_hand_over()):
+        bound = self._sharded or self._of_rank_0() or not self._steps.can_hand_over()
+        if getattr(error, "handed_over", False) and bound:
             error.handed_over = False  # type: ignore[attr-defined]
         super().failed(error)
         if self._whole:
             self._before.put_back()
 
     def before_step(self, error: HorovodInternalError) -> bool:
-        return not self._always_restore and not self._of_rank_0() and self._steps.before_step(error)
+        return not (self._always_restore or self._sharded or self._of_rank_0()) and self._steps.before_step(error)
 
     def _of_rank_0(self) -> list[str]:
         """Return the names of values with an old-style handler, which always take rank 0's state."""
@@ -303,6 +330,7 @@ class TorchState(Keeping, ObjectState):
     def standing(self, whole: bool) -> Standing:
         if not self._synced:
             return Standing()
+        whole = whole and not self._sharded  # of the optimizer's state, only the last commit can be recovered
         return Standing(self._steps.rounds, whole, self._commits, new=False, updates=self._steps.taken)
 
     def agree(self, standing: Standing) -> list[Standing]:
@@ -333,3 +361,7 @@ class TorchState(Keeping, ObjectState):
         self._steps.rounds, self._steps.taken, self._commits = root.steps, root.updates, root.commits
         self._synced = True
         self._steps.go_on()
+
+
+def _handler_for(name: str, value: Any) -> StateHandler | None:
+    return ShardedStateHandler(value) if hasattr(value, "_hvd_shards") else handler_for(name, value)

@@ -381,6 +381,10 @@ class Hooks:
             slot.hook = _Both(slot.hook, self._add_before(slot))
             self._handles.append(slot.hook)
 
+    def remove(self) -> None:
+        """Remove all hooks."""
+        _remove(self._handles)
+
     def also_before(self, slots: Iterable[Any]) -> None:
         """Call ``owner.before_gradient`` from now on. ``slots`` must contain all slots that were added."""
         if self.before:

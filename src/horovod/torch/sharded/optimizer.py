@@ -97,16 +97,32 @@ def ShardedOptimizer(
     wire = unique_on_the_wire(optimizer, {key: "sharded"}, process_set)[key]
     shards = Shards(groups, names, wire, compression, op, passes, process_set)
     before = dict(optimizer.state)
+    _assign(optimizer, shards)
+    override(optimizer, _Sharded)
+    sharded: Any = optimizer
+    sharded._install({names[p]: entries for p, entries in before.items() if p in names})
+    return optimizer
+
+
+def divide_again(optimizer: Any) -> None:
+    """Divide the parameters among the ranks of the current job, which may be others. This discards the state."""
+    old: Shards = optimizer._hvd_shards
+    old.close()
+    groups = [
+        [p for p, g in zip(old.parameters, old.group_of, strict=True) if g == i]
+        for i in range(len(optimizer.param_groups))
+    ]
+    _assign(optimizer, Shards(groups, old.names, old.wire, old.compression, old.op, old.passes, old.process_set))
+
+
+def _assign(optimizer: Any, shards: Shards) -> None:
+    """Let ``optimizer`` update the elements of ``shards`` that this rank owns."""
     optimizer.state.clear()
     for i, group in enumerate(optimizer.param_groups):
         group["params"] = [tensor for segment, tensor, _ in shards.owned if shards.group_of[segment.index] == i]
         group.pop("param_names", None)
     optimizer.param_groups[0]["params"].append(shards.guard)
-    override(optimizer, _Sharded)
-    sharded: Any = optimizer
-    sharded._hvd_shards = shards
-    sharded._install({names[p]: entries for p, entries in before.items() if p in names})
-    return optimizer
+    optimizer._hvd_shards = shards
 
 
 class _Sharded:
@@ -203,7 +219,7 @@ class _Sharded:
         for index, (segment, entries) in own.items():
             length = segment.stop - segment.start
             mine[index] = {
-                key: (value.dtype,) if _is_sharded(value, length) else value for key, value in entries.items()
+                key: (value.dtype,) if is_sharded(value, length) else value for key, value in entries.items()
             }
         everything = allgather_object(mine, f"{shards.wire}.state", shards.process_set)
         state: dict[str, dict[str, Any]] = {}
@@ -292,5 +308,6 @@ def _in_file(tensor: torch.Tensor, folder: str | os.PathLike[str]) -> torch.Tens
     return copy
 
 
-def _is_sharded(value: Any, length: int) -> bool:
+def is_sharded(value: Any, length: int) -> bool:
+    """Return True if this entry of the state of ``length`` elements has one value for each element."""
     return isinstance(value, torch.Tensor) and value.dim() == 1 and value.numel() == length

@@ -230,6 +230,11 @@ class Shards(backward.PassState):
             handles.synchronize_all([handle for handle in issued if handle is not None])
         self._turn.end_round()
 
+    def close(self) -> None:
+        """Remove the hooks. The caller must make sure that no operation is in flight."""
+        self._leave_pass()
+        self._hooks.remove()
+
     # ---- in a backward pass ----------------------------------------------------------------------------------------
 
     def on_gradient(self, slot: Slot) -> None:

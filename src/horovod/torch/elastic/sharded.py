@@ -1,0 +1,170 @@
+"""Elastic state of a sharded optimizer, of which each rank has a part and a copy of the previous rank's part."""
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import torch
+
+from horovod.common.elastic.agreement import signature
+from horovod.common.frontends import TORCH as face
+from horovod.common.process_sets import global_process_set
+from horovod.torch.elastic.handlers import StateHandler
+from horovod.torch.functions import allgather_object, broadcast_object
+from horovod.torch.mpi_ops import barrier, rank, size
+from horovod.torch.ops.alltoall import alltoall
+from horovod.torch.ops.broadcast import broadcast_
+from horovod.torch.sharded.optimizer import divide_again, is_sharded
+
+
+class Part(NamedTuple):
+    """One rank's part of the optimizer's state.
+
+    Attributes:
+        ranks: Number of parts.
+        groups: Options of the parameter groups, such as the learning rate; equal in all parts.
+        segments: (index of the parameter, first element, end, entries) of each segment that the rank owns. An entry is
+            (dtype, shape) of a tensor in ``data``, or the value itself.
+        data: Bytes of all tensors, in the order of ``segments``.
+    """
+
+    ranks: int
+    groups: list[dict[str, Any]]
+    segments: list[tuple[int, int, int, dict[str, Any]]]
+    data: torch.Tensor
+
+
+class ShardedStateHandler(StateHandler):
+    """Handler for a ``hvd.ShardedOptimizer``, which survives the loss of any ranks that are not neighbors.
+
+    A commit gives each rank a copy of the previous rank's part. After a failure or a change of members, all ranks
+    return to the last commit, and ``sync`` divides the parts among the ranks that there are now.
+    """
+
+    def __init__(self, optimizer: Any) -> None:
+        if optimizer._hvd_shards.process_set is not global_process_set:
+            raise ValueError("process_set must be hvd.global_process_set for a ShardedOptimizer in an elastic state")
+        super().__init__(optimizer)
+        self._number = 0  # number of exchanged commits
+        self._job: Any = None  # job of the last commit
+        self._parts: dict[int, Part] = {}  # parts of the last commit that this rank has, by rank at that time
+        self._unconfirmed: dict[int, Part] = {}  # the same of the next commit, while other ranks may not have it yet
+        self.save()
+
+    def save(self) -> None:
+        """Save this rank's part. After the first commit, only ``exchange`` does this."""
+        if self._number == 0:
+            self._job, self._parts = face.job, {rank(): self._pack()}
+
+    def exchange(self) -> None:
+        """Commit: save this rank's part and a copy of the previous rank's part. All ranks must call this together.
+
+        The last commit stays until all ranks have the new one.
+
+        Raises:
+            HorovodInternalError: A rank was lost.
+        """
+        me, ranks, mine = rank(), size(), self._pack()
+        self._unconfirmed = {me: mine}
+        if ranks > 1:
+            previous = (me - 1) % ranks
+            described = allgather_object(mine._replace(data=None), name="elastic.sharded.parts")
+            splits = [mine.data.numel() if other == (me + 1) % ranks else 0 for other in range(ranks)]
+            received, _ = alltoall(mine.data, splits, name="elastic.sharded.data")
+            self._unconfirmed[previous] = described[previous]._replace(data=received)
+            barrier()
+        self._job, self._parts, self._unconfirmed = face.job, self._unconfirmed, {}
+        self._number += 1
+
+    def restore(self) -> None:
+        """Return to this rank's part of the last commit. After a change of members, ``sync`` does this instead."""
+        if self._job is face.job:
+            self._install([self._parts[rank()]])
+
+    def reset(self) -> None:
+        if self._number == 0 and self._job is not face.job:
+            self._parts = {min(self._parts): self._pack()}
+        divide_again(self.value)
+
+    def sync(self, root: int = 0) -> None:
+        """Return to the last commit of rank ``root``, and divide its state among the current ranks.
+
+        Before the first commit, each rank keeps the part that it has.
+
+        Raises:
+            RuntimeError: Parts of the state are lost. Raised on every rank.
+            HorovodInternalError: A rank was lost.
+        """
+        if self._job is face.job:
+            self.save()
+        ranks = self._parts[min(self._parts)].ranks
+        nbytes = sum(part.data.numel() for part in self._parts.values())
+        report = self._number, list(self._parts), list(self._unconfirmed), ranks, nbytes
+        reports = allgather_object(report, name="elastic.sharded.commits")
+        number, _, _, ranks, _ = reports[root]
+        if number == 0 and not any(nbytes for *_, nbytes in reports):
+            return  # no step has been taken
+        holders: dict[int, int] = {}  # rank that has each part
+        for holder, (committed, parts, unconfirmed, *_) in enumerate(reports):
+            for part in parts if committed == number else unconfirmed if committed + 1 == number else ():
+                holders.setdefault(part, holder)
+        if lost := sorted(set(range(ranks)) - set(holders)):
+            raise RuntimeError(
+                f"the optimizer's state of the former ranks {', '.join(map(str, lost))} is lost: the only copy, which "
+                "exists from the first commit on, is on the next rank, which was lost as well; start the job again "
+                "from a checkpoint (hvd.load_checkpoint)"
+            )
+        parts = self._parts if self._number == number else self._unconfirmed
+        self._install(self._broadcast(parts.get(old), holders[old]) for old in range(ranks))
+        self._number = number
+
+    def describe(self) -> str:
+        return f" ({signature((p.shape, p.dtype) for p in self.value._hvd_shards.parameters)})"
+
+    def _broadcast(self, part: Part | None, root: int) -> Part:
+        is_root = rank() == root
+        found: Part = broadcast_object(
+            part and (part._replace(data=None), part.data.numel()), root, name="elastic.sharded.part"
+        )
+        described, nbytes = found
+        data = part.data if is_root and part else torch.empty(nbytes, dtype=torch.uint8, device="cpu")
+        return described._replace(data=broadcast_(data, root, name="elastic.sharded.bytes"))
+
+    def _pack(self) -> Part:
+        segments, tensors = [], [torch.empty(0, dtype=torch.uint8, device="cpu")]
+        for segment, tensor, _ in self.value._hvd_shards.owned:
+            entries: dict[str, Any] = {}
+            for key, value in self.value.state.get(tensor, {}).items():
+                entries[key] = (value.dtype, value.shape) if isinstance(value, torch.Tensor) else value
+                if isinstance(value, torch.Tensor):
+                    tensors.append(value.detach().cpu().contiguous().view(-1).view(torch.uint8))
+            segments.append((segment.index, segment.start, segment.stop, entries))
+        groups = [{k: v for k, v in group.items() if k != "params"} for group in self.value.param_groups]
+        return Part(size(), groups, segments, torch.cat(tensors))
+
+    def _install(self, parts: Iterable[Part]) -> None:
+        """Replace the state of this rank's elements by that in ``parts``, which other ranks may have owned."""
+        self.value.state.clear()
+        owned: dict[int, list[tuple[int, int, torch.Tensor]]] = {}
+        for segment, tensor, _ in self.value._hvd_shards.owned:
+            owned.setdefault(segment.index, []).append((segment.start, segment.stop, tensor))
+        for part in parts:
+            for group, saved in zip(self.value.param_groups, part.groups, strict=True):
+                group.update(saved)
+            begin = 0
+            for index, first, end, entries in part.segments:
+                for key, value in entries.items():
+                    if type(value) is tuple:
+                        dtype, shape = value
+                        nbytes = shape.numel() * dtype.itemsize
+                        value, begin = part.data[begin : begin + nbytes].clone().view(dtype).view(shape), begin + nbytes
+                    for start, stop, tensor in owned.get(index, ()):
+                        low, high = max(first, start), min(end, stop)
+                        if low >= high:
+                            continue
+                        state = self.value.state[tensor]
+                        if is_sharded(value, end - first):
+                            if key not in state:
+                                state[key] = torch.zeros(stop - start, dtype=value.dtype, device=tensor.device)
+                            state[key][low - start : high - start] = value[low - first : high - first]
+                        else:
+                            state[key] = value.clone() if isinstance(value, torch.Tensor) else value
