@@ -3,7 +3,7 @@
     KERAS_BACKEND=torch horovodrun -np 2 --min-np 1 --host-discovery-script ./hosts.sh \\
         python examples/elastic/keras_digits.py
 
-See pytorch_digits.py for hosts.sh. The lines marked `# elastic` make a Horovod program elastic.
+See pytorch_digits.py for hosts.sh. The lines marked `# Elastic:` make a Horovod program elastic.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def load_data() -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.nda
 
 
 class Pause(keras.callbacks.Callback):
-    """Callback that pauses after each step, so that you can watch the training."""
+    """Callback that pauses after each step, so that the training is slow enough to watch."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__()
@@ -39,7 +39,10 @@ class Pause(keras.callbacks.Callback):
 
 
 class Report(keras.callbacks.Callback):
-    """Callback that prints a line per epoch, and stops after any rank got SIGTERM, as from a cloud provider."""
+    """Callback that prints a line per epoch.
+
+    The callback stops the training after any rank has received SIGTERM, for example from a cloud provider.
+    """
 
     def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
         if hvd.rank() == 0:
@@ -60,36 +63,43 @@ def main() -> None:
         [keras.layers.Input((64,)), keras.layers.Dense(128, activation="relu"), keras.layers.Dense(10)]
     )
 
-    hvd.init()  # call this after slow setup: the others keep training until a new worker calls it
+    # A new worker calls this after its slow setup. Until then, the other workers continue training.
+    hvd.init()
     model.compile(
         optimizer=hvd.DistributedOptimizer(keras.optimizers.Adam(args.lr)),
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
     )
 
-    @hvd.elastic.run  # elastic 1: reruns the function with the current state after the workers change
+    # Elastic: run the function again with the current state whenever workers leave or join.
+    @hvd.elastic.run
     def train(state: hvd.elastic.KerasState) -> None:
         print(f"goes on in epoch {state.data.epoch} as rank {hvd.rank()} of {hvd.size()}", flush=True)
         model.stop_training = False
         while state.data.epoch < args.epochs and not model.stop_training:
             model.fit(
-                iter(state.data),  # batches that the epoch has left
+                # Iterate over the batches that the epoch has left.
+                iter(state.data),
                 steps_per_epoch=len(state.data),
                 initial_epoch=state.data.epoch,
                 epochs=state.data.epoch + 1,
                 verbose=0,
-                shuffle=False,  # the dataset already shuffles
+                # The dataset already shuffles the images.
+                shuffle=False,
                 callbacks=[
                     Report(),
                     Pause(args.pause),
-                    hvd.elastic.UpdateDatasetCallback(state.data),  # elastic 2: do not repeat finished batches.
-                    hvd.elastic.CommitStateCallback(state, 5),  # elastic 3: save state, let new workers join.
+                    # Elastic: record finished batches, which are not repeated.
+                    hvd.elastic.UpdateDatasetCallback(state.data),
+                    # Elastic: save the state, and let new workers join.
+                    hvd.elastic.CommitStateCallback(state, 5),
                 ],
             )
 
-    # elastic 4: use each image once per epoch. The global batch is the same for any number of workers, so the learning
-    # rate need not change.
+    # Elastic: use each image once per epoch. The global batch has the same size for any number of workers, so the
+    # learning rate stays the same.
     data = hvd.elastic.ElasticDataset((images, labels), global_batch=args.batch_size)
-    train(hvd.elastic.KerasState(model, data=data))  # elastic 5: state that a worker needs to continue
+    # Elastic: pass all the state from which a worker can continue.
+    train(hvd.elastic.KerasState(model, data=data))
 
     loss = model.evaluate(*test, verbose=0)
     accuracy = float((np.argmax(model.predict(test[0], verbose=0), 1) == test[1]).mean())

@@ -4,7 +4,7 @@
     horovodrun -np 2 --min-np 1 --max-np 4 --host-discovery-script ./hosts.sh python examples/elastic/pytorch_digits.py
 
 Kill a worker, or change the output of hosts.sh, and the job continues with the remaining or new workers. The lines
-marked `# elastic` make a Horovod program elastic.
+marked `# Elastic:` make a Horovod program elastic.
 """
 
 from __future__ import annotations
@@ -32,24 +32,30 @@ def load_data() -> tuple[TensorDataset, TensorDataset]:
     )
 
 
-@hvd.elastic.run  # elastic 1: reruns the function with the current state after the workers change
+# Elastic: run the function again with the current state whenever workers leave or join.
+@hvd.elastic.run
 def train(state: hvd.elastic.TorchState, loader: DataLoader, args: argparse.Namespace) -> None:
     print(f"goes on in epoch {state.epoch} as rank {hvd.rank()} of {hvd.size()}", flush=True)
-    loss = torch.tensor(float("nan"))  # Default if the epoch has no batches left.
-    while state.epoch < args.epochs and not hvd.should_stop():  # True after any rank got SIGTERM.
+    # The loss remains NaN if the epoch has no batches left.
+    loss = torch.tensor(float("nan"))
+    # should_stop() returns True once any rank has received SIGTERM.
+    while state.epoch < args.epochs and not hvd.should_stop():
         for index, (images, labels) in enumerate(loader):
             state.optimizer.zero_grad()
             loss = F.cross_entropy(state.model(images), labels)
             loss.backward()
             state.optimizer.step()
-            state.sampler.record_batch(index, args.batch_size)  # elastic 2: do not repeat finished batches.
-            state.check_host_updates()  # elastic 3: new workers can join here.
+            # Elastic: record finished batches, which are not repeated.
+            state.sampler.record_batch(index, args.batch_size)
+            # Elastic: let new workers join.
+            state.check_host_updates()
             time.sleep(args.pause)
         state.epoch += 1
         state.sampler.set_epoch(state.epoch)
         if hvd.rank() == 0:
             print(f"epoch {state.epoch}/{args.epochs}  loss {loss.item():.4f}  {hvd.size()} ranks", flush=True)
-        state.commit()  # elastic 4: save the state to return to after a failed step
+        # Elastic: save the state, which is restored after a failed step.
+        state.commit()
 
 
 def main() -> None:
@@ -64,10 +70,12 @@ def main() -> None:
     torch.manual_seed(1)
     model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Dropout(0.1), nn.Linear(128, 10))
 
-    hvd.init()  # call this after slow setup: the others keep training until a new worker calls it
+    # A new worker calls this after its slow setup. Until then, the other workers continue training.
+    hvd.init()
     optimizer = torch.optim.SGD(model.parameters(), lr=args.lr * hvd.size(), momentum=0.9)
     optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
-    sampler = hvd.elastic.ElasticSampler(train_set)  # elastic 5: use each image once per epoch
+    # Elastic: use each image once per epoch.
+    sampler = hvd.elastic.ElasticSampler(train_set)
     loader = DataLoader(train_set, args.batch_size, sampler=sampler)
     state = hvd.elastic.TorchState(model, optimizer, sampler=sampler, epoch=0)
 
@@ -75,7 +83,8 @@ def main() -> None:
         for group in optimizer.param_groups:
             group["lr"] = args.lr * hvd.size()
 
-    state.register_reset_callbacks([adapt])  # elastic 6: adapt the learning rate to the number of workers
+    # Elastic: adapt the learning rate to the number of workers.
+    state.register_reset_callbacks([adapt])
     train(state, loader, args)
 
     model.eval()

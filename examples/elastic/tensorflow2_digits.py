@@ -2,7 +2,7 @@
 
     horovodrun -np 2 --min-np 1 --host-discovery-script ./hosts.sh python examples/elastic/tensorflow2_digits.py
 
-See pytorch_digits.py for hosts.sh. The lines marked `# elastic` make a Horovod program elastic.
+See pytorch_digits.py for hosts.sh. The lines marked `# Elastic:` make a Horovod program elastic.
 """
 
 from __future__ import annotations
@@ -40,11 +40,14 @@ def main() -> None:
     )
     loss_of = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     optimizer = tf.keras.optimizers.SGD(args.lr, momentum=0.9)
-    optimizer.build(model.trainable_variables)  # create the optimizer's variables, which belong to the state
+    # Create the optimizer's variables, because they are part of the elastic state.
+    optimizer.build(model.trainable_variables)
 
-    hvd.init()  # call this after slow setup: the others keep training until a new worker calls it
+    # A new worker calls this after its slow setup. Until then, the other workers continue training.
+    hvd.init()
 
-    @tf.function(reduce_retracing=True)  # because the last batch of an epoch can be smaller
+    # The last batch of an epoch can be smaller, so let TensorFlow trace a function for any batch size.
+    @tf.function(reduce_retracing=True)
     def train_step(batch: tf.Tensor, batch_labels: tf.Tensor) -> tf.Tensor:
         with tf.GradientTape() as tape:
             loss = loss_of(batch_labels, model(batch, training=True))
@@ -53,17 +56,24 @@ def main() -> None:
         optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
         return loss
 
-    @hvd.elastic.run  # elastic 1: reruns the function with the current state after the workers change
+    # Elastic: run the function again with the current state whenever workers leave or join.
+    @hvd.elastic.run
     def train(state: hvd.elastic.TensorFlowState) -> None:
         print(f"goes on in epoch {state.data.epoch} as rank {hvd.rank()} of {hvd.size()}", flush=True)
-        loss = float("nan")  # Default if the epoch has no batches left.
-        optimizer.learning_rate = args.lr * hvd.size()  # Adapt the learning rate to the number of workers.
-        while state.data.epoch < args.epochs and not hvd.should_stop():  # True after any rank got SIGTERM.
-            for step, batch in enumerate(state.data, 1):  # elastic 2: iterate over the rest of the epoch.
+        # The loss remains NaN if the epoch has no batches left.
+        loss = float("nan")
+        # Elastic: adapt the learning rate to the number of workers.
+        optimizer.learning_rate = args.lr * hvd.size()
+        # should_stop() returns True once any rank has received SIGTERM.
+        while state.data.epoch < args.epochs and not hvd.should_stop():
+            # Elastic: iterate over the remaining batches of the epoch.
+            for step, batch in enumerate(state.data, 1):
                 loss = train_step(*batch)
-                state.data.record()  # elastic 3: do not repeat finished batches
+                # Elastic: record finished batches, which are not repeated.
+                state.data.record()
                 if step % 5 == 0:
-                    state.commit()  # elastic 4: save the state, and let new workers join
+                    # Elastic: save the state, and let new workers join.
+                    state.commit()
                 time.sleep(args.pause)
             state.data.set_epoch(state.data.epoch + 1)
             if hvd.rank() == 0:
@@ -71,12 +81,12 @@ def main() -> None:
                 print(f"epoch {done}  loss {float(loss):.4f}  {hvd.size()} ranks", flush=True)
             state.commit()
 
-    # elastic 5: use each image once per epoch, with any number of workers
+    # Elastic: use each image once per epoch, with any number of workers.
     source = tf.data.Dataset.from_tensor_slices((images, labels))
     data = hvd.elastic.ElasticDataset(source, args.batch_size)
     variables = optimizer.variables
     variables = variables() if callable(variables) else variables
-    # elastic 6: the state that a worker needs to continue
+    # Elastic: pass all the state from which a worker can continue.
     train(hvd.elastic.TensorFlowState([*model.variables, *variables], data=data))
 
     accuracy = float((np.argmax(model(test_images).numpy(), 1) == test_labels).mean())

@@ -2,8 +2,8 @@
 
     horovodrun -np 2 python examples/jax/digits.py
 
-The data (1,797 images of 8 x 8 pixels) are part of scikit-learn, so nothing is downloaded. The lines marked `# hvd` are
-all that Horovod adds.
+The data (1,797 images of 8 x 8 pixels) are part of scikit-learn, so nothing is downloaded. The lines marked `#
+Horovod:` are all that Horovod adds.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def load_data(seed: int) -> tuple[Any, Any, Any, Any]:
 
 
 def make_parameters(key: Any) -> Any:
-    """Return the parameters of two dense layers."""
+    """Return initial parameters of two dense layers."""
     first, second = jax.random.split(key)
     return {
         "first": {"w": jax.random.normal(first, (64, 128)) * (2 / 64) ** 0.5, "b": jnp.zeros(128)},
@@ -61,11 +61,14 @@ def parse_args() -> argparse.Namespace:
 
 def main() -> None:
     args = parse_args()
-    hvd.init()  # hvd
+    # Horovod: join the job.
+    hvd.init()
     images, labels, test_images, test_labels = load_data(args.seed)
     params = make_parameters(jax.random.key(args.seed + hvd.rank()))
-    params = hvd.broadcast_parameters(params, root_rank=0)  # hvd: begin with rank 0's parameters.
-    optimizer = hvd.DistributedOptimizer(optax.adam(args.lr))  # hvd: average the gradients.
+    # Horovod: begin with rank 0's parameters.
+    params = hvd.broadcast_parameters(params, root_rank=0)
+    # Horovod: average the gradients.
+    optimizer = hvd.DistributedOptimizer(optax.adam(args.lr))
     state = optimizer.init(params)
 
     @jax.jit
@@ -78,16 +81,19 @@ def main() -> None:
     def evaluate(params: Any) -> Any:
         return (logits_of(params, test_images).argmax(1) == test_labels).mean()
 
-    steps = len(labels) // (args.batch_size * hvd.size())  # all ranks do the same number of steps
+    # All ranks take the same number of steps.
+    steps = len(labels) // (args.batch_size * hvd.size())
     for epoch in range(1, args.epochs + 1):
         order = np.random.default_rng([args.seed, epoch]).permutation(len(labels))
-        mine = order[hvd.rank() :: hvd.size()]  # hvd: select this rank's shard
+        # Horovod: select this rank's shard of the data.
+        mine = order[hvd.rank() :: hvd.size()]
         losses = []
         for i in range(steps):
             batch = mine[i * args.batch_size : (i + 1) * args.batch_size]
             params, state, loss = step(params, state, images[batch], labels[batch])
             losses.append(loss)
-        loss = hvd.allreduce(jnp.stack(losses).mean(), name="loss")  # hvd: average over all ranks
+        # Horovod: average the loss over all ranks.
+        loss = hvd.allreduce(jnp.stack(losses).mean(), name="loss")
         if hvd.rank() == 0:
             print(
                 f"epoch {epoch:3d}/{args.epochs}  loss {loss:.4f}  held-out accuracy {evaluate(params):.4f}", flush=True

@@ -29,7 +29,7 @@ def load_data() -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.nda
 
 
 def build_model() -> keras.Model:
-    """Return a model of two convolutions and two dense layers."""
+    """Create a model of two convolutions and two dense layers."""
     return keras.Sequential(
         [
             keras.layers.Input((8, 8, 1)),
@@ -59,7 +59,7 @@ def main() -> None:
     hvd.init()
     keras.utils.set_random_seed(hvd.rank())
     (images, labels), test = load_data()
-    # Horovod: train each worker on an equally large part of the data.
+    # Horovod: train each worker on a different part of the data. All parts have the same size.
     most = len(images) // hvd.size() * hvd.size()
     mine = slice(hvd.rank(), most, hvd.size())
 
@@ -89,14 +89,14 @@ def main() -> None:
 
     loss, accuracy = model.evaluate(*test, verbose=0)
     report(model, loss, accuracy, len(test[0]))
-    # Horovod: write files on one worker only.
+    # Horovod: write files on rank 0 only.
     if hvd.rank() == 0:
         model.save(args.save)
         print(f"saved {args.save}")
 
 
 def report(model: keras.Model, loss: float, accuracy: float, images: int) -> None:
-    """Print rank 0's results, or end the job if the ranks have different results."""
+    """Print the results, or end the job if the ranks have different results."""
     digest = hvd.check_in_sync(model, loss=loss)
     if hvd.rank() == 0:
         print(f"final held-out accuracy {accuracy:.4f} on {images} images")

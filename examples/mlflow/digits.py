@@ -29,7 +29,7 @@ import horovod.torch as hvd
 
 
 class Tracking:
-    """MLflow run of rank 0. On other ranks, the methods do nothing."""
+    """MLflow run of rank 0, which ignores all calls on other ranks."""
 
     def __init__(self, args: argparse.Namespace, state: hvd.elastic.TorchState) -> None:
         self.mlflow: Any = None
@@ -42,7 +42,7 @@ class Tracking:
             state.run_id = (mlflow.active_run() or mlflow.start_run(run_id=name)).info.run_id
             if state.step == 0:
                 mlflow.log_params({"lr": args.lr, "batch_size": args.batch_size, "ranks": hvd.size()})
-        # all ranks keep the run id, in case rank 0 is lost
+        # ^All ranks store the run id, in case rank 0 is lost.
         state.run_id = hvd.broadcast_object(state.run_id, root_rank=0)
 
     def figures(self, step: int, **values: float) -> None:
@@ -53,7 +53,8 @@ class Tracking:
         if self.mlflow is None:
             return
         if model is not None:
-            # Do not save a pickle, because loading a pickle executes code. Two images show MLflow the input's shape.
+            # Do not save the model as a pickle, because loading a pickle executes code. The example of two images shows
+            # MLflow the shape of the input.
             self.mlflow.pytorch.log_model(
                 model, name="model", serialization_format="pt2", input_example=EXAMPLE, pip_requirements=["torch"]
             )
@@ -78,7 +79,7 @@ def load_data() -> tuple[TensorDataset, TensorDataset]:
 def train(
     state: hvd.elastic.TorchState, loader: DataLoader, checkpoint: hvd.elastic.Checkpoint, args: argparse.Namespace
 ) -> tuple[str, Tracking]:
-    """Train, and return the status with which the MLflow run should end, and the run."""
+    """Train a network, and return the final status of the MLflow run, and the run."""
     tracking = Tracking(args, state)
     if hvd.rank() == 0:
         print(f"begins at step {state.step} with {hvd.size()} ranks, run {state.run_id}", flush=True)
@@ -92,7 +93,8 @@ def train(
             state.sampler.record_batch(index, args.batch_size)
             if state.step % 10 == 0:
                 tracking.figures(state.step, loss=loss.item())
-            if hvd.should_stop():  # should_stop becomes True at the same step on all ranks
+            # should_stop() becomes True in the same step on all ranks.
+            if hvd.should_stop():
                 checkpoint.save(state.step, state)
                 return "KILLED", tracking
             time.sleep(args.pause)
@@ -126,11 +128,13 @@ def main() -> None:
         for group in optimizer.param_groups:
             group["lr"] = args.lr * hvd.size()
 
-    state.register_reset_callbacks([adapt])  # called after the number of ranks has changed
+    # Horovod calls this function after the number of ranks has changed.
+    state.register_reset_callbacks([adapt])
     checkpoint = hvd.elastic.Checkpoint(args.checkpoints, keep=2)
     checkpoint.resume(state)
     status, tracking = train(state, loader, checkpoint, args)
-    checkpoint.close()  # wait until the last checkpoint is written
+    # Wait until the last checkpoint is written.
+    checkpoint.close()
 
     model.eval()
     with torch.no_grad():

@@ -2,8 +2,8 @@
 
     horovodrun -np 2 python examples/mxnet/digits.py
 
-The data (1,797 images of 8 x 8 pixels) are part of scikit-learn, so nothing is downloaded. The lines marked `# hvd` are
-all that Horovod adds to the training itself. MXNet 1.9.1 needs a separate environment, see docs/mxnet.md.
+The data (1,797 images of 8 x 8 pixels) are part of scikit-learn, so nothing is downloaded. The lines marked `#
+Horovod:` are all that Horovod adds to the training itself. MXNet 1.9.1 needs a separate environment, see docs/mxnet.md.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ import horovod.mxnet as hvd
 
 
 def make_model() -> gluon.nn.HybridSequential:
-    """Return a model from images (n, 1, 8, 8) to logits (n, 10). The first batch sets the layers' input sizes."""
+    """Create a model from images (n, 1, 8, 8) to logits (n, 10).
+
+    The first batch determines the input sizes of the layers.
+    """
     net = gluon.nn.HybridSequential()
     net.add(
         gluon.nn.Conv2D(32, 3, padding=1, activation="relu"),
@@ -54,12 +57,14 @@ def parse_args() -> argparse.Namespace:
 
 def main() -> None:
     args = parse_args()
-    hvd.init()  # hvd 1: join the job
+    # Horovod: join the job.
+    hvd.init()
     rank, size = hvd.rank(), hvd.size()
-    mx.random.seed(1 + rank)  # gives each rank different dropout; the weights are made equal below
+    # Use different dropout on each rank. The broadcast below makes the weights equal.
+    mx.random.seed(1 + rank)
 
     (images, labels), (test_images, test_labels) = load_data()
-    # hvd 2: give each rank a shard of the data, with the same number of batches
+    # Horovod: give each rank a shard of the data, with the same number of batches.
     shard = slice(rank, len(labels) // size * size, size)
     np.random.seed(rank)
     data = gluon.data.DataLoader(
@@ -70,8 +75,9 @@ def main() -> None:
     net.initialize(mx.init.Xavier())
     net.hybridize()
     params = net.collect_params()
-    hvd.broadcast_parameters(params, root_rank=0)  # hvd 3: start with equal weights, once they have shapes.
-    # hvd 4: average the gradients; scale the learning rate, because the global batch is larger.
+    # Horovod: broadcast rank 0's weights as soon as their shapes are known.
+    hvd.broadcast_parameters(params, root_rank=0)
+    # Horovod: average the gradients. Scale the learning rate, because the global batch is larger.
     trainer = hvd.DistributedTrainer(params, "sgd", {"learning_rate": args.lr * size, "momentum": 0.9})
     loss_of = gluon.loss.SoftmaxCrossEntropyLoss()
 

@@ -21,7 +21,7 @@ import horovod.numpy as hvd
 
 
 def sums_of(batch: np.ndarray, centres: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the sum and the number of each cluster's digits in the batch."""
+    """Return the sum and the number of the batch's digits in each cluster."""
     nearest, _ = pairwise_distances_argmin_min(batch, centres)
     members = np.eye(len(centres))[nearest]
     return members.T @ batch, members.sum(0)
@@ -51,7 +51,7 @@ def main() -> None:
     seen = np.zeros(args.clusters)
     batch = random.choice(images, args.batch_size)
     for _ in range(args.steps):
-        # Horovod: sum over all workers, while this worker draws its next batch.
+        # Horovod: add the sums of all workers while this worker draws its next batch.
         handle = hvd.grouped_allreduce_async_(sums_of(batch, centres), op=hvd.Sum, name="step")
         batch = random.choice(images, args.batch_size)
         sums, counts = handle.result()

@@ -5,8 +5,8 @@
     horovodrun -np 2 python examples/pytorch/char_gpt.py --device cuda
 
 Every machine with Python has the text, so nothing is downloaded. The loss starts near ln(vocabulary), about 4.6 nats
-per character, and falls below 2.0 within a few hundred steps. The lines marked `# hvd` are all that Horovod adds to the
-training.
+per character, and falls below 2.0 within a few hundred steps. The lines marked `# Horovod:` are all that Horovod adds
+to the training.
 
 Model: decoder-only transformer with pre-normalization (Vaswani et al. 2017; Radford et al. 2019), rotary positions (Su
 et al. 2021), output weights tied to the character embedding, no dropout, AdamW with warm-up and cosine decay.
@@ -30,12 +30,12 @@ from tqdm import tqdm
 
 import horovod.torch as hvd
 
-# the last index represents all other characters
+# ^The last index represents all other characters.
 VOCABULARY = "\n" + "".join(chr(code) for code in range(32, 127)) + "\0"
 
 
 def read_corpus(characters: int) -> Tensor:
-    """Return the first characters of the standard library's source, in order of file names, as uint8 indices."""
+    """Return the beginning of the standard library's source text as uint8 indices."""
     folder = Path(sysconfig.get_path("stdlib"))
     text = ""
     for path in sorted(folder.glob("*.py")):
@@ -52,7 +52,7 @@ def read_corpus(characters: int) -> Tensor:
 
 
 class Windows(Dataset[Tensor]):
-    """Dataset of windows of `context` characters plus the following one, without overlap."""
+    """Dataset of windows of `context` characters and the following character, without overlap."""
 
     def __init__(self, text: Tensor, context: int) -> None:
         self.text, self.context = text, context
@@ -86,14 +86,14 @@ class Block(nn.Module):
 
 
 def rotate(x: Tensor, turns: tuple[Tensor, Tensor]) -> Tensor:
-    """Rotate each pair (first half, second half) of the last dimension by its angle; x: (n, heads, time, 2 * pairs)."""
+    """Apply rotary position embeddings to x of shape (n, heads, time, 2 * pairs)."""
     cosines, sines = turns
     a, b = x.chunk(2, dim=-1)
     return torch.cat([a * cosines - b * sines, a * sines + b * cosines], dim=-1)
 
 
 def angles(length: int, pairs: int) -> tuple[Tensor, Tensor]:
-    """Return cosines and sines (length, pairs) of the rotary positions' angles, with the paper's base 10,000."""
+    """Return the cosines and sines (length, pairs) of rotary position embeddings with base 10,000."""
     angle = torch.outer(torch.arange(length), 10_000.0 ** (-torch.arange(pairs) / pairs))
     return angle.cos(), angle.sin()
 
@@ -109,7 +109,9 @@ class GPT(nn.Module):
         self.norm = nn.LayerNorm(width)
         spread = 0.5 / math.sqrt(width)
         for name, parameter in self.named_parameters():
-            if parameter.dim() == 2:  # scale down, because 2 * layers outputs are added to the residual stream
+            if (
+                parameter.dim() == 2
+            ):  # Scale the weights down, because 2 * layers outputs are added to the residual stream.
                 shrink = math.sqrt(2 * layers) if name.endswith(("out.weight", "mlp.2.weight")) else 1.0
                 nn.init.normal_(parameter, std=spread / shrink)
 
@@ -123,23 +125,27 @@ class GPT(nn.Module):
 
 
 def next_character_loss(model: nn.Module, windows: Tensor) -> Tensor:
-    """Return the mean cross-entropy in nats per character; ``windows`` are indices (n, context + 1)."""
+    """Return the mean cross-entropy in nats per character for windows of shape (n, context + 1)."""
     logits = model(windows[:, :-1])
     return F.cross_entropy(logits.flatten(0, 1), windows[:, 1:].flatten())
 
 
 def endless(loader: DataLoader[Tensor], sampler: hvd.Sampler, batch_size: int) -> Iterator[Tensor]:
-    """Yield this rank's batches, epoch after epoch; a resumed run continues exactly where the old one stopped."""
+    """Yield this rank's batches, epoch after epoch.
+
+    A resumed run continues with the batch after the last one that was used.
+    """
     while True:
         for index, batch in enumerate(hvd.sync(loader)):
-            sampler.record_batch(index, batch_size)  # the next checkpoint is written after this batch's step
+            # A checkpoint after this batch's step includes the batch.
+            sampler.record_batch(index, batch_size)
             yield batch
         sampler.set_epoch(sampler.epoch + 1)
 
 
 @torch.no_grad()
 def held_out_loss(model: nn.Module, windows: list[Tensor], device: torch.device) -> float:
-    """Return the mean loss over all windows. Each rank computes a share of them."""
+    """Return the mean loss over all windows, of which each rank evaluates a part."""
     loss = hvd.Metric("mean")
     for batch in windows:
         loss.update(next_character_loss(model, batch.to(device)).item(), len(batch))
@@ -147,14 +153,14 @@ def held_out_loss(model: nn.Module, windows: list[Tensor], device: torch.device)
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, peak: float, step: int, steps: int) -> None:
-    """Set the learning rate: linear warm-up over 40 steps, then half a cosine down to a tenth of the peak."""
+    """Set the learning rate: linear warm-up over 40 steps, then cosine decay to a tenth of the peak."""
     decay = 0.1 + 0.45 * (1 + math.cos(math.pi * step / steps))
     for group in optimizer.param_groups:
         group["lr"] = peak * min((step + 1) / 40, decay)
 
 
 def check_same_everywhere(model: nn.Module) -> None:
-    """Print that all ranks have the same parameters bit for bit, or end the job."""
+    """Print a digest of the parameters, or end the job if they differ between ranks."""
     digest = hvd.check_in_sync(model)
     if hvd.rank() == 0:
         print(f"parameters identical on all {hvd.size()} ranks: sha256 {digest[:16]}", flush=True)
@@ -229,30 +235,34 @@ def parse_args() -> argparse.Namespace:
 
 
 def train(args: argparse.Namespace) -> None:
-    hvd.init()  # hvd 1: join the job
+    # Horovod: join the job.
+    hvd.init()
     rank, size = hvd.rank(), hvd.size()
     torch.manual_seed(args.seed)
     device = torch.device(args.device)
     if args.device == "cuda":
-        torch.cuda.set_device(hvd.local_rank() % torch.cuda.device_count())  # hvd: use one GPU per rank
+        # Horovod: use one GPU per rank.
+        torch.cuda.set_device(hvd.local_rank() % torch.cuda.device_count())
 
     text = read_corpus(args.corpus)
     cut = len(text) - len(text) // 20
     train_set, test_set = Windows(text[:cut], args.context), Windows(text[cut:], args.context)
-    # hvd 2: give each rank a shard of the data
+    # Horovod: give each rank a shard of the data.
     sampler = hvd.Sampler(train_set, seed=args.seed)
     loader = DataLoader(train_set, args.batch_size, sampler=sampler)
     chosen = [test_set[i] for i in range(rank, min(256, len(test_set)), size)]
     test = [torch.stack(chosen[i : i + 64]) for i in range(0, len(chosen), 64)]
 
     model = GPT(args.layers, args.width, args.heads).to(device)
-    peak = args.lr * size  # hvd 3: scale the learning rate, because the global batch is larger
+    # Horovod: scale the learning rate, because the global batch is larger.
+    peak = args.lr * size
     optimizer: Any = torch.optim.AdamW(model.parameters(), lr=peak, betas=(0.9, 0.95), weight_decay=0.01)
-    # hvd 4: average the gradients
+    # Horovod: average the gradients.
     optimizer = hvd.DistributedOptimizer(
         optimizer, named_parameters=model.named_parameters(), compression=getattr(hvd.Compression, args.compression)
     )
-    hvd.broadcast_parameters(model.state_dict(), root_rank=0)  # hvd 5: start with equal weights
+    # Horovod: start all ranks with rank 0's weights.
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
     hvd.broadcast_optimizer_state(optimizer, root_rank=0)
     state = {"model": model, "optimizer": optimizer, "sampler": sampler}
     done = hvd.load_checkpoint(args.checkpoint, **state) if args.resume else 0
@@ -283,9 +293,8 @@ def train(args: argparse.Namespace) -> None:
             recent.append(loss.detach())
             bar.update()
             if step == done + 1 or step % args.log_every == 0 or step == args.steps:
-                mean = hvd.allreduce(
-                    torch.stack(recent).mean(), name="loss"
-                ).item()  # a plain average, because all ranks have the same number of losses
+                # All ranks have the same number of losses, so the average of their means is exact.
+                mean = hvd.allreduce(torch.stack(recent).mean(), name="loss").item()
                 rate = (step - first) * args.batch_size * args.context / (time.perf_counter() - start)
                 if rank == 0:
                     tqdm.write(
@@ -294,7 +303,8 @@ def train(args: argparse.Namespace) -> None:
                     )
                 recent, first, start = [], step, time.perf_counter()
             if step % args.save_every == 0 or step == args.steps:
-                hvd.check_in_sync(model, optimizer)  # check on all ranks, for which the checkpoint must be valid
+                # Check that all ranks have the same state, because the checkpoint contains only that of rank 0.
+                hvd.check_in_sync(model, optimizer)
                 hvd.save_checkpoint(args.checkpoint, step=step, **state)
 
     final = held_out_loss(model, test, device)

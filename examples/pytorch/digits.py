@@ -3,9 +3,9 @@
     horovodrun -np 2 python examples/pytorch/digits.py
     horovodrun -np 2 python examples/pytorch/digits.py --epochs 40 --resume
 
-The data (1,797 images of 8 x 8 pixels) are part of scikit-learn, so nothing is downloaded. The lines marked `# hvd` are
-all that Horovod adds to the training itself; other calls of `hvd.` report numbers about the whole job instead of one
-worker's share.
+The data (1,797 images of 8 x 8 pixels) are part of scikit-learn, so nothing is downloaded. The lines marked `#
+Horovod:` are all that Horovod adds to the training itself; other calls of `hvd.` report numbers about the whole job
+instead of one worker's share.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ import horovod.torch as hvd
 
 
 class Net(nn.Module):
-    """Model that maps images (n, 1, 8, 8) to logits (n, 10): two convolutions, two dense layers."""
+    """Model of two convolutions and two dense layers, from images (n, 1, 8, 8) to logits (n, 10)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ def load_data(seed: int, held_out: float) -> tuple[TensorDataset, TensorDataset]
 
 
 def shift(images: Tensor) -> Tensor:
-    """Shift every image by -1, 0 or 1 pixels in each dimension, because 1,400 images are few."""
+    """Shift every image by -1, 0 or 1 pixels in each dimension, to augment the 1,400 images."""
     n, _, height, width = images.shape
     padded = F.pad(images, (1, 1, 1, 1))
     rows = torch.randint(0, 3, (n, 1, 1)) + torch.arange(height).view(1, -1, 1)
@@ -65,7 +65,7 @@ def shift(images: Tensor) -> Tensor:
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, peak: float, epoch: int, epochs: int) -> None:
-    """Set the learning rate: linear warm-up over the first tenth of the epochs, then half a cosine down to zero."""
+    """Set the learning rate: linear warm-up over a tenth of the epochs, then cosine decay to zero."""
     warm_up = max(1, epochs // 10)
     factor = min(
         (epoch + 1) / warm_up, (1 + math.cos(math.pi * max(0, epoch - warm_up) / max(1, epochs - warm_up))) / 2
@@ -75,7 +75,7 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, peak: float, epoch: int,
 
 
 def train_epoch(model: nn.Module, optimizer: torch.optim.Optimizer, loader: DataLoader[Any], bar: tqdm[Any]) -> Any:
-    """Train for an epoch and return the metric of its loss."""
+    """Train for one epoch and return the metric of the loss."""
     model.train()
     mean = hvd.Metric("mean")
     for images, labels in loader:
@@ -101,14 +101,14 @@ def evaluate(model: nn.Module, loader: DataLoader[Any]) -> tuple[float, float]:
 
 
 def check_same_everywhere(model: nn.Module) -> None:
-    """Print that all ranks have the same parameters bit for bit, or end the job."""
+    """Print a digest of the parameters, or end the job if they differ between ranks."""
     digest = hvd.check_in_sync(model)
     if hvd.rank() == 0:
         print(f"parameters identical on all {hvd.size()} ranks: sha256 {digest[:16]}", flush=True)
 
 
 def report(epoch: int, epochs: int, train: Any, test: tuple[float, float], rate: float) -> None:
-    """Print a line about an epoch. ``rate`` is this rank's number of images per second."""
+    """Print a line about an epoch; ``rate`` is the number of images per second on this rank."""
     rates = hvd.allgather(torch.tensor([rate], dtype=torch.float64), name="rates")
     loss = train.compute()
     if hvd.rank() == 0:
@@ -158,23 +158,27 @@ def parse_args() -> argparse.Namespace:
 
 def main() -> None:
     args = parse_args()
-    hvd.init()  # hvd 1: join the job
+    # Horovod: join the job.
+    hvd.init()
     rank, size = hvd.rank(), hvd.size()
-    torch.manual_seed(args.seed + rank)  # gives each rank different dropout; the weights are made equal below
+    # Use different dropout on each rank. The broadcast below makes the weights equal.
+    torch.manual_seed(args.seed + rank)
 
     train_set, test_set = load_data(args.seed, args.held_out)
-    # hvd 2: give each rank a shard of the data
+    # Horovod: give each rank a shard of the data.
     sampler = DistributedSampler(train_set, num_replicas=size, rank=rank, seed=args.seed)
     train_loader = DataLoader(train_set, args.batch_size, sampler=sampler)
-    # Use each image once. DistributedSampler would repeat images to make shards equal, so some would count twice.
+    # EvalSampler visits each image once. DistributedSampler would repeat images to make all shards equal.
     test_loader = DataLoader(test_set, batch_size=256, sampler=hvd.EvalSampler(test_set))
 
     model = Net()
-    peak = args.lr * size  # hvd 3: scale the learning rate, because the global batch is larger
+    # Horovod: scale the learning rate, because the global batch is larger.
+    peak = args.lr * size
     optimizer: Any = torch.optim.SGD(model.parameters(), lr=peak, momentum=0.9)
-    # hvd 4: average the gradients
+    # Horovod: average the gradients.
     optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
-    hvd.broadcast_parameters(model.state_dict(), root_rank=0)  # hvd 5: start with equal weights
+    # Horovod: start all ranks with rank 0's weights.
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
     hvd.broadcast_optimizer_state(optimizer, root_rank=0)
     done = hvd.load_checkpoint(args.checkpoint, model=model, optimizer=optimizer) if args.resume else 0
     if done is None:
@@ -199,7 +203,8 @@ def main() -> None:
             train = train_epoch(model, optimizer, train_loader, bar)
             seconds = time.perf_counter() - start
             report(epoch + 1, args.epochs, train, evaluate(model, test_loader), len(sampler) / seconds)
-            hvd.check_in_sync(model, optimizer)  # check on all ranks, for which the checkpoint must be valid
+            # Check that all ranks have the same state, because the checkpoint contains only that of rank 0.
+            hvd.check_in_sync(model, optimizer)
             hvd.save_checkpoint(args.checkpoint, step=epoch + 1, model=model, optimizer=optimizer)
 
     _, accuracy = evaluate(model, test_loader)

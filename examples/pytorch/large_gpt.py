@@ -40,7 +40,7 @@ GIB = 2**30
 
 
 class Block(nn.Module):
-    """Transformer block with pre-normalization, which computes its activations again in the backward pass."""
+    """Transformer block with pre-normalization that recomputes its activations in the backward pass."""
 
     def __init__(self, width: int, heads: int, layers: int) -> None:
         super().__init__()
@@ -50,7 +50,8 @@ class Block(nn.Module):
         self.out = nn.Linear(width, width)
         self.norm2 = nn.LayerNorm(width)
         self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
-        with torch.no_grad():  # 2 * layers outputs are added to the residual stream
+        # Scale the weights down, because 2 * layers outputs are added to the residual stream.
+        with torch.no_grad():
             self.out.weight.div_((2 * layers) ** 0.5)
             self.mlp[2].weight.div_((2 * layers) ** 0.5)
 
@@ -68,8 +69,8 @@ class Block(nn.Module):
 class GPT(nn.Module):
     """GPT that maps bytes (n, time) to logits (n, time, 256).
 
-    `wrap` is called with every block as soon as it exists, so that a method that divides the parameters never needs
-    memory for the whole model.
+    `wrap` is called with each new block. A method that shards the parameters therefore never needs memory for the whole
+    model.
     """
 
     def __init__(self, layers: int, width: int, heads: int, context: int, wrap: Callable[[nn.Module], Any]) -> None:
@@ -90,7 +91,7 @@ class GPT(nn.Module):
 
 
 def build(args: argparse.Namespace) -> tuple[GPT, Any]:
-    """Return the model and the optimizer. All ranks start with equal parameters, because they use the same seed."""
+    """Create the model and the optimizer; the seed makes the parameters equal on all ranks."""
     torch.manual_seed(args.seed)
     shape = args.layers, args.width, args.heads, args.context
     if args.method == "fsdp":
@@ -106,7 +107,7 @@ def build(args: argparse.Namespace) -> tuple[GPT, Any]:
 
 
 def save(args: argparse.Namespace, model: GPT, optimizer: Any, step: int) -> None:
-    """Save a checkpoint. FSDP2 writes a folder with a file of every rank, the other methods one file."""
+    """Save a checkpoint: with FSDP2 a folder with one file per rank, else a single file."""
     path: Path = args.checkpoint
     path.parent.mkdir(parents=True, exist_ok=True)
     if args.method == "fsdp":
@@ -116,7 +117,7 @@ def save(args: argparse.Namespace, model: GPT, optimizer: Any, step: int) -> Non
         state = dict(zip(("model", "optimizer"), get_state_dict(model, optimizer), strict=True))
         save({**state, "step": step}, checkpoint_id=path)
         return
-    # The first rank has no memory for the whole state, so its tensors are kept in temporary files.
+    # Keep the whole state in temporary files, because rank 0 does not have enough memory for it.
     options = {"folder": path.parent} if args.method == "sharded" else {}
     state = optimizer.state_dict(**options)
     if hvd.rank() == 0:
@@ -125,7 +126,7 @@ def save(args: argparse.Namespace, model: GPT, optimizer: Any, step: int) -> Non
 
 
 def load(args: argparse.Namespace, model: GPT, optimizer: Any) -> int:
-    """Load a checkpoint, which may be of another number of workers, and return the number of finished steps."""
+    """Load a checkpoint of any number of workers, and return the number of finished steps."""
     if not args.checkpoint.exists():
         raise SystemExit(f"--resume: there is no checkpoint at {args.checkpoint}; run once without --resume")
     if args.method == "fsdp":
@@ -137,7 +138,8 @@ def load(args: argparse.Namespace, model: GPT, optimizer: Any) -> int:
         load(state, checkpoint_id=args.checkpoint)
         set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
         return int(state["step"])
-    with torch.serialization.set_default_mmap_options(mmap.MAP_SHARED):  # read from the file, without a copy in memory
+    # Map the file into memory instead of copying it.
+    with torch.serialization.set_default_mmap_options(mmap.MAP_SHARED):
         saved = torch.load(args.checkpoint, mmap=True)
     model.load_state_dict(saved["model"])
     optimizer.load_state_dict(saved["optimizer"])
@@ -145,14 +147,14 @@ def load(args: argparse.Namespace, model: GPT, optimizer: Any) -> int:
 
 
 def batch(text: Tensor, args: argparse.Namespace, step: int) -> Tensor:
-    """Return this rank's windows of a step, indices of shape (batch_size, context + 1)."""
+    """Return this rank's windows for a step, indices of shape (batch_size, context + 1)."""
     generator = torch.Generator().manual_seed(args.seed + step * hvd.size() + hvd.rank())
     starts = torch.randint(len(text) - args.context, (args.batch_size, 1), generator=generator)
     return text[starts + torch.arange(args.context + 1)].long()
 
 
 def report_memory(args: argparse.Namespace, model: GPT) -> None:
-    """Print the memory that the ordinary script would need, and the peak of the worker that has used most."""
+    """Print the memory that an unsharded script would need, and the peak usage of any worker."""
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     peak, shared = (int(status[key].split()[0]) * 1024 / GIB for key in ("VmHWM", "RssShmem"))
     most = hvd.allreduce(torch.tensor([peak, shared]), op=hvd.Max, name="memory").tolist()
@@ -164,13 +166,15 @@ def report_memory(args: argparse.Namespace, model: GPT) -> None:
 
 def train(args: argparse.Namespace) -> None:
     limit = int(args.memory * GIB)
-    ctypes.CDLL(None).mallopt(-3, 2**22)  # M_MMAP_THRESHOLD: return the memory of freed tensors to the system at once
+    # M_MMAP_THRESHOLD makes malloc return freed tensors to the system immediately.
+    ctypes.CDLL(None).mallopt(-3, 2**22)
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
     hvd.init()
     text = torch.frombuffer(bytearray("\n".join(topics.values()).encode()), dtype=torch.uint8)
     model, optimizer = build(args)
     done = load(args, model, optimizer) if args.resume else 0
-    Path("/proc/self/clear_refs").write_text("5")  # forget the peak RSS of loading, which includes pages of the file
+    # Reset the peak RSS, which includes pages of the checkpoint file.
+    Path("/proc/self/clear_refs").write_text("5")
     if hvd.rank() == 0:
         count = sum(p.numel() for p in model.parameters())
         print(f"method {args.method}, {hvd.size()} workers, {count:,} parameters, {done} steps done", flush=True)

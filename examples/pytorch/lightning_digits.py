@@ -31,12 +31,14 @@ class Reader(LightningModule):
 
     def training_step(self, batch: tuple[torch.Tensor, torch.Tensor], number: int) -> torch.Tensor:
         loss = cross_entropy(self.net(batch[0]), batch[1])
-        self.log("loss", loss, on_step=False, on_epoch=True, sync_dist=True)  # averages the metric over all ranks
+        # Average the metric over all ranks.
+        self.log("loss", loss, on_step=False, on_epoch=True, sync_dist=True)
         return loss
 
     def validation_step(self, batch: tuple[torch.Tensor, torch.Tensor], number: int) -> None:
         self.accuracy(self.net(batch[0]), batch[1])
-        self.log("accuracy", self.accuracy)  # torchmetrics combines the values of all ranks
+        # torchmetrics combines the values of all ranks.
+        self.log("accuracy", self.accuracy)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.Adam(self.parameters(), lr=5e-3)
@@ -50,7 +52,8 @@ def main() -> None:
     args = parser.parse_args()
 
     seed_everything(1, verbose=False)
-    digits = load_digits()  # the data are 1,797 images of 8 x 8 pixels
+    # The data set has 1,797 images of 8 x 8 pixels.
+    digits = load_digits()
     images, labels = torch.tensor(digits.data / 16, dtype=torch.float32), torch.tensor(digits.target)
     train, test = TensorDataset(images[:1437], labels[:1437]), TensorDataset(images[1437:], labels[1437:])
 

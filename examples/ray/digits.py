@@ -18,7 +18,7 @@ from horovod.ray import RayExecutor
 
 
 def load_data() -> Any:
-    """Return training and held-out images and labels, which are the same on every rank."""
+    """Return training and held-out images and labels, split in the same way on every rank."""
     import torch
     from sklearn.datasets import load_digits
 
@@ -30,7 +30,7 @@ def load_data() -> Any:
 
 
 def train(epochs: int, lr: float, batch_size: int) -> float:
-    """Train a network, and return the held-out accuracy, which is the same on all ranks."""
+    """Train a network on this rank, and return the held-out accuracy."""
     import torch
     import torch.nn.functional as F
     from torch.utils.data import DataLoader, TensorDataset
@@ -65,9 +65,8 @@ def train(epochs: int, lr: float, batch_size: int) -> float:
                 state.check_host_updates()
             state.epoch += 1
             state.sampler.set_epoch(state.epoch)
-            ray_logger.log(
-                {"epoch": state.epoch, "loss": loss.item(), "accuracy": accuracy(), "ranks": hvd.size()}
-            )  # the callbacks receive rank 0's values
+            ray_logger.log({"epoch": state.epoch, "loss": loss.item(), "accuracy": accuracy(), "ranks": hvd.size()})
+            # The callbacks receive rank 0's values.
             state.commit()
 
     # In a job of a fixed size, `hvd.elastic.run` calls the function only once.

@@ -48,7 +48,8 @@ def train(config: dict[str, Any]) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=config["lr"] * hvd.size(), momentum=0.9)
     optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
     first, checkpoint = 0, ray.train.get_checkpoint()
-    if checkpoint:  # equal on all ranks
+    # All ranks get the same checkpoint, or none.
+    if checkpoint:
         with checkpoint.as_directory() as folder:
             saved = torch.load(Path(folder, "state.pt"), weights_only=True)
         model.load_state_dict(saved["model"])
@@ -88,11 +89,12 @@ def main() -> None:
     parser.add_argument("--fail-at", type=int, default=-1, help="epoch in which a worker is killed (default: none)")
     parser.add_argument("--address", help="of a cluster that runs, such as auto (default: one for this program)")
     args = parser.parse_args()
-    # Use one CPU more than there are workers, for the tasks that read Ray's datasets.
+    # Reserve one CPU in addition to those of the workers, for the tasks that read Ray's datasets.
     own = {} if args.address else {"num_cpus": args.workers + 1, "include_dashboard": False}
     ray.init(address=args.address, **own)
     training, _ = load_data()
-    with tempfile.TemporaryDirectory() as folder:  # use shared storage for real training runs
+    # Use shared storage for real training runs.
+    with tempfile.TemporaryDirectory() as folder:
         trainer = HorovodTrainer(
             train,
             train_loop_config={

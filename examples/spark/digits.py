@@ -1,4 +1,4 @@
-"""Helpers of the Spark examples: session, store, handwritten digits as a DataFrame, and accuracy."""
+"""Helpers for the Spark examples: session, store, data set and accuracy."""
 
 from __future__ import annotations
 
@@ -28,10 +28,11 @@ def arguments(about: str) -> argparse.Namespace:
 
 @contextlib.contextmanager
 def session() -> Iterator[SparkSession]:
-    """Yield a Spark session. Without `spark-submit`, it runs on this host."""
+    """Yield a Spark session, which runs on this machine unless spark-submit has started the program."""
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     builder = SparkSession.builder.appName("digits").config("spark.ui.showConsoleProgress", "false")
-    if "SPARK_ENV_LOADED" not in os.environ:  # the program was not started by spark-submit
+    # Run on this machine if spark-submit has not started the program.
+    if "SPARK_ENV_LOADED" not in os.environ:
         builder = builder.master("local[2]").config("spark.ui.enabled", "false")
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
@@ -43,7 +44,7 @@ def session() -> Iterator[SparkSession]:
 
 @contextlib.contextmanager
 def store_in(given: str | None) -> Iterator[str]:
-    """Yield the store's folder. If none is given, create a temporary folder and remove it at the end."""
+    """Yield a folder for the store: the given one, or a temporary folder that is removed at the end."""
     if given:
         yield given
         return
@@ -61,7 +62,7 @@ def load(spark: SparkSession) -> tuple[DataFrame, DataFrame]:
 
 
 def accuracy(predicted: DataFrame, column: str) -> float:
-    """Return the accuracy of predictions. `column` has ten scores per row."""
+    """Return the accuracy of predictions, where `column` has ten scores per row."""
 
     def right(row: Row) -> bool:
         return max(range(10), key=lambda digit: row[column][digit]) == row.label

@@ -22,7 +22,8 @@ def main() -> None:
     keras.utils.set_random_seed(1)
     model = keras.Sequential(
         [
-            keras.layers.Input((8, 8, 1)),  # the estimator reshapes the vectors of 64 numbers to this
+            # The estimator reshapes the vectors of 64 numbers to this shape.
+            keras.layers.Input((8, 8, 1)),
             keras.layers.Conv2D(16, 3, padding="same", activation="relu"),
             keras.layers.MaxPooling2D(2),
             keras.layers.Flatten(),

@@ -22,7 +22,7 @@ import horovod.spark
 
 
 def train(epochs: int, batch: int, learning_rate: float, elastic: bool) -> tuple[float, int, dict[str, Any] | None]:
-    """Train with this rank; return the held-out accuracy, the number of ranks and, on rank 0, the model."""
+    """Train on this rank, and return the held-out accuracy, the number of ranks and, on rank 0, the model."""
     import torch
     import torch.nn.functional as F
     from sklearn.datasets import load_digits

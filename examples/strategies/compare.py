@@ -30,7 +30,7 @@ STRATEGIES = ("sync", "local", "diloco", "gossip", "ps", "async", "easgd")
 
 
 class Digits:
-    """Task: classify 1,797 images of digits with one hidden layer, by SGD with momentum."""
+    """Training task: classify 1,797 images of digits with one hidden layer, by SGD with momentum."""
 
     def __init__(self) -> None:
         from sklearn.datasets import load_digits
@@ -59,7 +59,7 @@ class Digits:
 
 
 class Chars:
-    """Task: predict characters of Python's source text with one transformer block, by AdamW."""
+    """Training task: predict characters of Python's source text with a transformer block, by AdamW."""
 
     CONTEXT = 32
 
@@ -89,7 +89,7 @@ class Chars:
 
 
 class Transformer(nn.Module):
-    """Character model with one transformer block, which maps codes (n, time) to logits (n, time, 128)."""
+    """Character model of one transformer block, from codes (n, time) to logits (n, time, 128)."""
 
     def __init__(self, context: int, width: int = 48) -> None:
         super().__init__()
@@ -104,7 +104,7 @@ class Transformer(nn.Module):
 
 
 def with_strategy(strategy: str, args: argparse.Namespace, optimizer: torch.optim.Optimizer, model: nn.Module) -> Any:
-    """Wrap the optimizer in the strategy that the flag selects. Nothing else differs between strategies."""
+    """Wrap the optimizer in the selected strategy, the only difference between the strategies."""
     every = args.every
     return {
         "sync": lambda: hvd.DistributedOptimizer(optimizer, model.named_parameters()),
@@ -123,7 +123,7 @@ def held_out_loss(task: Any, model: nn.Module) -> float:
 
 
 def train(args: argparse.Namespace, task: Any, model: nn.Module, optimizer: Any, workers: int) -> dict[str, Any]:
-    """Train this rank's share of the samples. Return the losses measured on the way, and the bytes sent."""
+    """Train on this rank's share of the samples, and return the measured losses and the bytes sent."""
     steps = args.samples // (args.batch * workers)
     curve = []
     busy = 0.0
@@ -146,19 +146,21 @@ def train(args: argparse.Namespace, task: Any, model: nn.Module, optimizer: Any,
 
 
 def compare(strategy: str, args: argparse.Namespace, task: Any) -> dict[str, Any]:
-    """Train with a strategy from the same initial parameters as all others, and return the results."""
+    """Train with one strategy, and return its results. All strategies start with the same parameters."""
     torch.manual_seed(args.seed)
     model = task.model()
     optimizer = with_strategy(strategy, args, task.optimizer(model, args.lr), model)
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
     result: dict[str, Any] = {}
     if strategy in ("ps", "async", "easgd"):
-        if not optimizer.serve():  # a parameter server is the last rank, which holds the parameters
+        # The last rank is the parameter server. It holds the parameters and does not train.
+        if not optimizer.serve():
             result = train(args, task, model, optimizer, hvd.size() - 1)
             optimizer.finish()
     else:
         result = train(args, task, model, optimizer, hvd.size())
-        for p in model.parameters():  # gossip and unfinished rounds leave the ranks with different parameters
+        # Average the parameters, which differ between ranks after gossip or an unfinished round.
+        for p in model.parameters():
             p.data = hvd.allreduce(p.data)
     staleness = getattr(getattr(optimizer, "strategy", None), "histogram", {})
     result |= {"strategy": strategy, "parameters": sum(p.numel() for p in model.parameters())}

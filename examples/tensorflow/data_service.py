@@ -41,8 +41,8 @@ points = np.random.RandomState(1).randn(arguments.samples, 8).astype("float32")
 dataset = tf.data.Dataset.from_tensor_slices((points, points @ np.arange(8, dtype="float32")))
 if arguments.configfile:
     config = TfDataServiceConfig.read(arguments.configfile, wait_for_file_creation=True)
-    # The ranks share each pass over the dataset. The first rank to ask gets the next batch, so ranks can get different
-    # numbers of batches.
+    # All ranks share each pass over the dataset, and each batch goes to the first rank that asks for one. The number of
+    # batches can therefore differ between ranks.
     dataset = dataset.map(slow).batch(16).send_to_data_service(config, hvd.rank(), hvd.size(), reuse_dataset=True)
 else:
     dataset = dataset.shard(hvd.size(), hvd.rank()).map(slow).batch(16)
@@ -56,7 +56,8 @@ for epoch in range(arguments.epochs):
             loss = tf.reduce_mean((tf.linalg.matvec(x, weights) - y) ** 2)
         optimizer.apply_gradients([(tape.gradient(loss, weights), weights)])
         steps += 1
-    hvd.join()  # other ranks may have more batches
+    # Wait for ranks that have more batches.
+    hvd.join()
     hvd.broadcast_variables([weights], root_rank=0)
     steps = sum(hvd.allgather_object(steps))
     if hvd.rank() == 0:

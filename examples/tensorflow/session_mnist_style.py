@@ -23,7 +23,7 @@ tf.logging.set_verbosity(tf.logging.INFO)
 
 
 def conv_model(images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return mean loss and accuracy of a model of two convolutions and two dense layers.
+    """Create a model of two convolutions and two dense layers, and return its mean loss and accuracy.
 
     images: (n, 8, 8, 1), labels: (n,).
     """
@@ -61,7 +61,7 @@ def load_data() -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.nda
 
 
 class EvaluateAtEnd(tf.train.SessionRunHook):
-    """Hook that, at the end of the session, saves the values of given tensors and of all trained variables."""
+    """Session hook that saves the values of some tensors and of all trained variables at the end."""
 
     def __init__(self, tensors: dict[str, tf.Tensor]) -> None:
         self.tensors = tensors
@@ -121,7 +121,7 @@ def main() -> None:
     hooks = [
         # Horovod: broadcast rank 0's variables when training begins or continues from a checkpoint.
         hvd.BroadcastGlobalVariablesHook(0),
-        # Horovod: divide the number of steps by the number of workers.
+        # Horovod: divide the number of steps by the number of workers, because all workers train in parallel.
         tf.train.StopAtStepHook(last_step=args.steps // hvd.size()),
         at_end,
     ]
@@ -143,7 +143,7 @@ def main() -> None:
 
 
 def report(at_end: EvaluateAtEnd) -> None:
-    """Print rank 0's results, or end the job if the ranks have different results."""
+    """Print the results, or end the job if the ranks have different results."""
     results = hvd.allgather_object((at_end.digest, float(at_end.values["loss"])))
     if len(set(results)) != 1:
         raise SystemExit(f"the ranks differ: parameters (sha256) and held-out loss by rank {results}")

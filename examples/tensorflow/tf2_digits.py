@@ -2,8 +2,8 @@
 
     horovodrun -np 2 python examples/tensorflow/tf2_digits.py
 
-The data (1,797 images of 8 x 8 pixels) are part of scikit-learn, so nothing is downloaded. The lines marked `# hvd` are
-all that Horovod adds to the training itself.
+The data (1,797 images of 8 x 8 pixels) are part of scikit-learn, so nothing is downloaded. The lines marked `#
+Horovod:` are all that Horovod adds to the training itself.
 """
 
 from __future__ import annotations
@@ -53,15 +53,18 @@ def parse_args() -> argparse.Namespace:
 
 def main() -> None:
     args = parse_args()
-    hvd.init()  # hvd 1: join the job
+    # Horovod: join the job.
+    hvd.init()
     rank, size = hvd.rank(), hvd.size()
     gpus = tf.config.list_physical_devices("GPU")
-    if gpus:  # hvd 2: use one GPU for each worker on this machine
+    # Horovod: use one GPU for each worker on this machine.
+    if gpus:
         tf.config.set_visible_devices(gpus[hvd.local_rank() % len(gpus)], "GPU")
-    tf.random.set_seed(1 + rank)  # gives each rank different dropout; the weights are made equal below
+    # Use different dropout on each rank. The broadcast below makes the weights equal.
+    tf.random.set_seed(1 + rank)
 
     (images, labels), (test_images, test_labels) = load_data()
-    # hvd 3: give each rank a shard of the data, with the same number of batches
+    # Horovod: give each rank a shard of the data, with the same number of batches.
     shard = slice(rank, len(labels) // size * size, size)
     steps = len(labels) // size // args.batch_size
     data = tf.data.Dataset.from_tensor_slices((images[shard], labels[shard]))
@@ -69,19 +72,20 @@ def main() -> None:
 
     model = make_model()
     loss_of = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    # hvd 4: scale the learning rate, because the global batch is larger
+    # Horovod: scale the learning rate, because the global batch is larger.
     optimizer = tf.keras.optimizers.SGD(args.lr * size, momentum=0.9)
 
     @tf.function
     def train_step(batch: tf.Tensor, batch_labels: tf.Tensor) -> tf.Tensor:
         with tf.GradientTape() as tape:
             loss = loss_of(batch_labels, model(batch, training=True))
-        tape = hvd.DistributedGradientTape(tape)  # hvd 5: average the gradients
+        # Horovod: average the gradients.
+        tape = hvd.DistributedGradientTape(tape)
         gradients = tape.gradient(loss, model.trainable_variables)
         optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
         return loss
 
-    # hvd 6: start with equal weights
+    # Horovod: start all ranks with rank 0's weights.
     optimizer.build(model.trainable_variables)
     hvd.broadcast_variables(model.variables, root_rank=0)
     variables = optimizer.variables
@@ -96,7 +100,8 @@ def main() -> None:
 
     correct = np.argmax(model(test_images, training=False).numpy(), 1) == test_labels
     accuracy = float(correct.mean())
-    digest = hvd.check_in_sync(model, optimizer, accuracy=accuracy)  # its error names the first difference
+    # If the ranks differ, check_in_sync raises an error that names the first difference.
+    digest = hvd.check_in_sync(model, optimizer, accuracy=accuracy)
     if rank == 0:
         print(f"parameters identical on all {size} ranks: sha256 {digest[:16]}")
         print(f"final held-out accuracy {accuracy:.4f} on {len(test_labels)} images", flush=True)
