@@ -42,7 +42,8 @@ double Driver::now() const { return std::chrono::duration<double>(Clock::now() -
 // ---- One turn of the progress loop ----------------------------------------------------------------------------------
 namespace {
 
-// Measure the CPU time of this thread. On a busy machine, wall time would include other threads' use of the core.
+// Return the CPU time of this thread in nanoseconds. On a busy machine, wall time would include other threads' use of
+// the core.
 uint64_t cpu_ns() {
   timespec t;
   ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
@@ -52,7 +53,7 @@ uint64_t cpu_ns() {
 }  // namespace
 
 bool Driver::step(bool flush) {
-  // Reading the clock would be noticeable next to an operation of 300 ns, so only one turn in kTimed is measured.
+  // Measure only one turn in kTimed, because reading the clock would add noticeable time to an operation of 300 ns.
   constexpr uint64_t kTimed = 64;
   timing_ = ++turns_ % kTimed == 0;
   if (!timing_) return turn(flush);
@@ -73,7 +74,7 @@ Status Driver::carry_out(const Response& response, const std::vector<Operation*>
 
 bool Driver::turn(bool flush) {
   observers_->refresh();
-  // A caller drives only for short times, so the engine's thread checks for stalls and for dead neighbours.
+  // Check for dead neighbours only on the engine's thread, because a caller drives only for short times.
   if (!flush) control_.probe();
   if (!flush && !shutdown_state_.over()) watch();
   if (!flush && awaits_peers()) {
@@ -81,7 +82,7 @@ bool Driver::turn(bool flush) {
   }
   check_abort_request();
   if (shutdown_state_.over()) {
-    // After the end, a turn only relays other ranks' goodbyes.
+    // After the end of the job, a turn only relays other ranks' goodbyes.
     control_.pump();
     hear_urgent();
     return false;
@@ -94,8 +95,8 @@ bool Driver::turn(bool flush) {
   if (schedule_sync_) {
     moved |= run_schedule();
     if (shutdown_state_.over()) return true;
-    // On one node a running schedule needs no sockets, so a driving caller skips them. The engine's thread sleeps on
-    // them meanwhile.
+    // On one node, a running schedule needs no sockets, so a driving caller skips them. Meanwhile, the engine's thread
+    // sleeps on the sockets.
     if (schedule_sync_ && connections_.one_node() && flush && !shutdown_state_.leaving()) return moved;
   }
   moved |= send_requests(flush);
@@ -121,8 +122,8 @@ bool Driver::send_requests(bool flush) {
   if (to_request_.empty() || schedule_sync_) return false;
   const auto quiet = Clock::now() - submissions_->last_submission();
   const bool awaited = std::any_of(to_request_.begin(), to_request_.end(), [](const auto& op) { return op->awaited.load(); });
-  // The batching window closes when a caller waits, when enough bytes are queued, or when nothing was submitted for a
-  // moment.
+  // Close the batching window when a caller waits, when enough bytes are queued, or when nothing has been submitted for
+  // kQuiet.
   constexpr auto kQuiet = std::chrono::microseconds(40);
   const bool old = Clock::now() - to_request_.front()->submitted > std::chrono::duration<double>(settings_.cycle_time);
   if (!flush && !awaited && to_request_bytes_ < settings_.fusion_threshold && quiet < kQuiet && !old) return false;
@@ -132,7 +133,7 @@ bool Driver::send_requests(bool flush) {
   for (OperationPtr& op : to_request_) {
     Request& q = op->request;
     // A device operation is negotiated twice (engine/device/host_staged_path.h). A join, or the removal of the set,
-    // waits until such operations are done, because their second negotiation would fail afterwards.
+    // waits until such operations are done, because their second negotiation would otherwise fail.
     if (q.kind == Kind::join ? submissions_->on_devices()
                              : q.kind == Kind::remove_set && submissions_->on_devices(static_cast<uint32_t>(q.splits.at(0)))) {
       later.push_back(std::move(op));
@@ -158,8 +159,8 @@ bool Driver::send_requests(bool flush) {
 // ---- Execution of agreed operations ---------------------------------------------------------------------------------
 bool Driver::execute_agreed() {
   bool moved = false;
-  // A rank that has left takes no part in these operations, and its goodbye, which was already received, could not wake
-  // a wait inside them. So do not start them.
+  // A rank that has left takes no part in these operations. Its goodbye has already been received, so it could not wake
+  // a wait inside an operation. Therefore, do not start them.
   while (!order_.empty() && !shutdown_state_.over() && !schedule_sync_ && !past_goodbye()) {
     Response response = std::move(order_.front());
     order_.pop_front();
@@ -188,7 +189,8 @@ Status Driver::check(const Response& response, const std::vector<Operation*>& op
   if (response.names.empty())
     return Status(Code::internal, "rank 0's decision about " + std::string(name_of(response.kind)) + " names no operation");
   const Comm* comm = connections_.comm(response.set);
-  if (!comm) return {};  // this rank is not a member of the set
+  // This rank is not in the process set.
+  if (!comm) return {};
   std::vector<const Request*> requests;
   for (const Operation* op : ops) requests.push_back(op ? &op->request : nullptr);
   return check_response(response, requests, comm->size, comm->rank);
@@ -208,7 +210,8 @@ void Driver::execute(Response response) {
     OperationPtr op = std::move(it->second);
     joins_.erase(it);
     op->sizes = response.sizes;
-    submissions_->restart_unnamed(0, response.frontend);  // ranks that joined early have numbered fewer operations
+    // Ranks that joined early have numbered fewer operations.
+    submissions_->restart_unnamed(0, response.frontend);
     finish({op.get()}, {});
     return;
   }
@@ -246,7 +249,7 @@ void Driver::execute(Response response) {
     if (!on_device) finish(ops, status);
     return;
   }
-  // Their callers are notified together with the callers of all other operations.
+  // Notify their callers together with the callers of all other operations.
   for (OperationPtr& op : keep) pending_[key_of(op->request)] = std::move(op);
   collective_failed(status);
 }

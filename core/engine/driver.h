@@ -3,15 +3,16 @@
 // executes agreed operations, in this order.
 //
 // A driver has two states:
-//   - While negotiating, operations go from to_request_ to pending_, and responses from order_ to execute(). adopt()
-//     starts a schedule when its turn in the common order has come.
-//   - While following a schedule, run_schedule() starts a bucket when all ranks are ready for it (schedule_sync_).
-//     Ranks that are alone on their nodes find this out by a vote, which may carry the data (readiness_vote_).
-//     leave_schedule() returns to negotiation when all ranks know the schedule's last position and have reached it.
+//   - While negotiating, operations move from to_request_ to pending_, and responses from order_ to execute(). adopt()
+//     starts a schedule at its place in the common order.
+//   - While following a schedule, run_schedule() starts a bucket when all ranks are ready for it (schedule_sync_). If
+//     each rank is alone on its node, the ranks determine this by a vote that can also carry the data
+//     (readiness_vote_). leave_schedule() returns to negotiation when all ranks know the schedule's last position and
+//     have reached it.
 //
-// Each state can end only once. It ends in fail() when a rank is lost, an operation cannot be executed, or all
-// operations that a leaving rank promised are done (shutdown_state_). It ends in leave() when this program shuts down.
-// After that, a turn only relays the other ranks' goodbyes.
+// The job can end only once, from either state. It ends in fail() when a rank is lost, an operation cannot be executed,
+// or all operations that a leaving rank promised are done (shutdown_state_). It ends in leave() when this program shuts
+// down. Afterwards, a turn only relays the other ranks' goodbyes.
 //
 // driver.cc contains turns, requests and execution; driver_messages.cc the received messages; driver_schedule.cc and
 // driver_vote.cc the schedules; driver_devices.cc device tensors; driver_end.cc the end of the job; driver_sleep.cc the
@@ -49,35 +50,36 @@ class Driver {
   Driver(EngineOptions& options, Submissions* submissions, Observers* observers, MessageBus* message_bus,
          const AbortRequest* abort_request);
 
-  // Run one turn. `flush` means that a caller waits, so requests are sent at once. Return true if something progressed,
-  // so that the caller should call again. A turn sleeps only inside collectives.
+  // Run one turn. `flush` means that a caller is waiting, so requests are sent without delay. Return true if something
+  // progressed and the caller should call step() again. A turn sleeps only inside collectives.
   bool step(bool flush);
 
-  // Called before the thread sleeps. They return the events that must wake it, the longest sleep in seconds, and
-  // whether there is work after all.
+  // Prepare for sleep: return the events that must wake the thread, the longest sleep in seconds, and whether there is
+  // work to do instead.
   SleepState resting_sleep_state() const;
   double resting_seconds() const;
   bool work_waiting() const;
   // True if control messages wait for room in a socket's buffer.
   bool unsent() const { return control_.unsent(); }
   void poll_fds(std::vector<std::pair<int, short>>& fds) const;
-  // True while a guarded operation is in flight. Then only a message from a peer can make progress.
+  // True while a guarded operation is in flight. Only a message from a peer can then make progress.
   bool awaits_peers() const { return !shutdown_state_.over() && readiness_vote_.under_way(); }
 
   // Leave the job: send a goodbye with `reason`, fail pending operations, and wait briefly until the neighbours have
-  // received it.
+  // received the goodbye.
   void leave(const std::string& reason);
   // Request a stop from another thread. A collective in flight then gives up.
   void request_stop() { stopping_.store(true, std::memory_order_seq_cst); }
 
-  // Change the fusion threshold and the size thresholds of all ranks from another thread, on rank 0 only. All ranks
-  // leave a running schedule at the same position. The fusion threshold applies to the next decisions and schedules,
-  // the tuning from the next schedule on.
+  // Change the fusion threshold and the size thresholds of all ranks. Callable from any thread, but only on rank 0. All
+  // ranks leave a running schedule at the same position. The fusion threshold applies to the next decisions and
+  // schedules, the tuning from the next schedule on.
   void retune(size_t fusion_threshold, const Tuning& tuning);
 
   Connections& connections() { return connections_; }
   const Control& control() const { return control_; }
-  const Coordinator* coordinator() const { return coordinator_.get(); }  // the coordinator of rank 0; null on other ranks
+  // Return the coordinator of rank 0, or null on other ranks.
+  const Coordinator* coordinator() const { return coordinator_.get(); }
 
  private:
   bool turn(bool flush);
@@ -135,15 +137,13 @@ class Driver {
   // True if a rank has left and all operations that it takes part in are done.
   bool past_goodbye() const;
   bool all_take_part() const;
-  // True if this rank has no entry in the running schedule. While that schedule runs, this rank does not count its
-  // operations.
+  // True if this rank has no entry in the running schedule. This rank then does not count the schedule's operations.
   bool has_no_part() const;
   void watch();
-  // Return `end`, the error of a stall timeout. If a report on what the ranks were doing was written, its location is
-  // appended.
+  // Return `end`, the error of a stall timeout. If a report on the ranks' activity was written, append its location.
   Status with_report(const Status& end) const;
-  // True while the end of a stalled job waits for a report on what the ranks are doing. The first call asks for the
-  // report; it is awaited for a few seconds at most.
+  // True while the end of a stalled job waits for a report on the ranks' activity. The first call requests the report.
+  // The wait lasts at most a few seconds.
   bool awaits_report();
   bool anything_waits() const;
   void collective_failed(const Status& status);
@@ -168,34 +168,43 @@ class Driver {
   NcclCommon nccl_;
   NcclPath nccl_path_;
   HierarchicalNcclPath hierarchical_path_;
-  const bool hosts_first_;  // true to prefer hierarchical_path_ even where NCCL could connect the hosts
+  // True to prefer hierarchical_path_ even where NCCL could connect the hosts.
+  const bool hosts_first_;
   IpcPath ipc_path_;
   SingleRankPath single_rank_path_;
-  // Operations that were launched, or failed to launch, and whose callers are not yet notified. An entry in
+  // Operations that were launched, or failed to launch, and whose callers have not been notified. Any entry in
   // `unlaunched_` ends the job.
   std::vector<HostStagedPath::Done> launched_, unlaunched_;
-  std::unique_ptr<Coordinator> coordinator_;  // only rank 0 has a coordinator
+  // Coordinator of rank 0; null on other ranks.
+  std::unique_ptr<Coordinator> coordinator_;
   StallCheck stall_check_;
   LocalStallCheck local_stall_check_;
   Clock::time_point start_ = Clock::now();
   double last_divergence_check_ = 0;
   double report_asked_ = 0;
-  double last_executed_ = 0;  // seconds, updated only while this rank has joined
+  // Time of the last execution in seconds, updated only while this rank has joined.
+  double last_executed_ = 0;
 
   std::vector<OperationPtr> to_request_;
   size_t to_request_bytes_ = 0;
-  std::unordered_map<std::string, OperationPtr> pending_;  // Operations requested from rank 0, keyed by key_of().
-  std::map<uint8_t, OperationPtr> joins_;                  // Joins in flight, keyed by frontend.
+  // Operations requested from rank 0, keyed by key_of().
+  std::unordered_map<std::string, OperationPtr> pending_;
+  // Joins in flight, keyed by frontend.
+  std::map<uint8_t, OperationPtr> joins_;
   std::deque<Response> order_;
   uint64_t epoch_ = 0;
-  uint64_t executed_ = 0;  // number of operations of the common order that this rank has executed
+  // Number of operations of the common order that this rank has executed.
+  uint64_t executed_ = 0;
   std::unique_ptr<ScheduleSync> schedule_sync_;
   ReadinessVote readiness_vote_;
   RecentRequests recent_;
-  std::optional<Revoked> early_revoked_;  // Revoked message that arrived before this rank adopted its schedule
+  // Revoked message that arrived before this rank adopted its schedule.
+  std::optional<Revoked> early_revoked_;
 
-  std::string busy_;                             // Description of the operation being executed, for messages.
-  const Schedule::Bucket* in_bucket_ = nullptr;  // The bucket being executed, for messages.
+  // Description of the operation being executed, for messages.
+  std::string busy_;
+  // Bucket being executed, for messages.
+  const Schedule::Bucket* in_bucket_ = nullptr;
   ShutdownState shutdown_state_;
   std::atomic<bool> stopping_{false};
   struct Retuning {
@@ -204,10 +213,13 @@ class Driver {
   };
   std::atomic<bool> retuning_requested_{false};
   std::mutex retuning_mutex_;
-  std::optional<Retuning> retuning_;  // Values that retune() has requested and that are not applied yet.
+  // Values that retune() has requested and that have not been applied.
+  std::optional<Retuning> retuning_;
   uint64_t turns_ = 0;
-  bool timing_ = false;             // True if this turn is timed.
-  uint64_t in_collectives_ = 0;     // CPU time that this turn has spent in collectives, in ns.
+  // True if this turn is timed.
+  bool timing_ = false;
+  // Nanoseconds of CPU time that this turn has spent in collectives.
+  uint64_t in_collectives_ = 0;
 };
 
 }  // namespace hvd

@@ -1,4 +1,4 @@
-// Driver: starts device operations that were agreed on, and polls those in flight.
+// Driver: start agreed device operations, and poll those in flight.
 #include <algorithm>
 #include <cmath>
 
@@ -6,7 +6,7 @@
 
 namespace hvd {
 
-// Start `ops` and take them out of `keep`. They complete in look_at_devices(). If the start fails, they complete with
+// Start `ops` and remove them from `keep`. They complete in look_at_devices(). If the start fails, they complete with
 // all unfinished operations.
 Status Driver::launch(const Response& response, const std::vector<Operation*>& ops, std::vector<OperationPtr>* keep) {
   std::vector<OperationPtr> mine;
@@ -21,14 +21,14 @@ Status Driver::launch(const Response& response, const std::vector<Operation*>& o
   return status.with(label(rank_));
 }
 
-// Choose the path of an operation. All members of the set ask the same questions for the same responses and get the
+// Choose the path of an operation. All ranks of the set evaluate the same conditions for the same responses and get the
 // same answers.
 Status Driver::choose_path(const Response& response, Comm& comm, const std::shared_ptr<Device>& device, DevicePath* path) {
   bool yes = false;
   const bool among_hosts = hierarchical_path_.fits(response, comm);
   if (among_hosts && hosts_first_) HVD_RETURN_IF_ERROR(hierarchical_path_.eligible(response, comm, device, &yes));
   if (yes) *path = DevicePath::hierarchical_nccl;
-  // Until hierarchical_path_ has decided, go through host memory, so that NCCL creates no communicator that is not
+  // Use host memory until hierarchical_path_ has decided, so that NCCL does not create a communicator that is never
   // needed.
   const bool hosts_later = among_hosts && hosts_first_ && !hierarchical_path_.gives_up(response.set);
   if (yes || hosts_later || comm.size == 1) return {};
@@ -65,7 +65,7 @@ Status Driver::start_on_path(const Response& response, Comm& comm, std::vector<O
   return status;
 }
 
-// Poll launched operations. Return false if one of them ends the job.
+// Poll launched operations. Return false if any of them ends the job.
 bool Driver::look_at_launched() {
   if (shutdown_state_.over()) return true;
   Status status = nccl_path_.in_flight() ? nccl_path_.look() : Status();
@@ -75,8 +75,8 @@ bool Driver::look_at_launched() {
   return status.ok();
 }
 
-// Do this before this rank sends its goodbye: other ranks may wait on their devices for work launched here, and would
-// hang if this process ended first.
+// Finish the device operations before this rank sends its goodbye. Other ranks might wait on their devices for work
+// launched here, and would hang if this process ended first.
 void Driver::drain_devices() {
   const Deadline deadline = Deadline::after(settings_.timeout);
   while (!shutdown_state_.over() && all_take_part() && any_in_flight()) {

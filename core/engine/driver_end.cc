@@ -1,4 +1,4 @@
-// Driver: ends the job when a rank leaves or is lost, or a collective fails. It notifies the ranks and completes the
+// Driver: end the job when a rank leaves or is lost, or a collective fails. Notify the ranks and complete the
 // operations in flight.
 #include <algorithm>
 
@@ -12,7 +12,7 @@ std::string describe(const Operation& op) {
   return std::string(name_of(op.request.kind)) + " '" + name + "'";
 }
 
-// True if the abort names a valid rank, or no rank, as the cause.
+// True if the cause of the abort is a valid rank or no rank.
 bool names_a_rank(const Message& message, int size) {
   const Abort* abort = std::get_if<Abort>(&message);
   return !abort || (abort->why.rank() >= -1 && abort->why.rank() < size);
@@ -20,8 +20,8 @@ bool names_a_rank(const Message& message, int size) {
 
 }  // namespace
 
-// True if requests are unanswered or a schedule cannot end. A caller that is stuck in a schedule asks to leave it, so
-// that is covered too.
+// True if requests are unanswered or a schedule cannot end. This includes a caller that is stuck in a schedule, because
+// it asks to leave the schedule.
 bool Driver::anything_waits() const { return !pending_.empty() || !joins_.empty() || (schedule_sync_ && schedule_sync_->frozen()); }
 
 void Driver::watch() {
@@ -58,7 +58,8 @@ Status Driver::hook() {
   hear_urgent();
   if (shutdown_state_.over()) return submissions_->ended();
   if (stopping_.load(std::memory_order_seq_cst)) return Status(Code::shutdown, label(rank_) + " has called shutdown");
-  // A rank that has left takes part in all operations up to a number, and those still complete.
+  // A rank that has left still takes part in all operations up to the number in its goodbye, and these operations
+  // complete.
   if (shutdown_state_.beyond(executed_)) return shutdown_state_.why();
   return connections_.look_for_silence();
 }
@@ -90,14 +91,15 @@ void Driver::hear_urgent() {
 
 bool Driver::has_no_part() const { return schedule_sync_ && submissions_->progress().ready == kNoPart; }
 
-// True if all operations launched here are also launched by a rank that has left.
+// True unless a rank has left before launching an operation that this rank has launched.
 bool Driver::all_take_part() const { return !shutdown_state_.beyond(executed_); }
 
 bool Driver::past_goodbye() const { return shutdown_state_.leaving() && shutdown_state_.past(executed_, has_no_part()); }
 
 void Driver::collective_failed(const Status& status) {
-  // A closed data link is only a symptom; the control tree will soon report which rank is gone and why.
-  const Deadline patience = Deadline::after(0.5);  // An overloaded machine may need this many seconds.
+  // A closed data link is only a symptom. The control tree will report which rank is gone and why.
+  // Seconds to wait for the report on an overloaded machine.
+  const Deadline patience = Deadline::after(0.5);
   while (status.code() == Code::peer_lost && !shutdown_state_.over() && !shutdown_state_.beyond(executed_) && !patience.passed()) {
     connections_.waiter().nap(Deadline::after(0.005));
     control_.probe();
@@ -105,10 +107,12 @@ void Driver::collective_failed(const Status& status) {
     hear_urgent();
   }
   if (!shutdown_state_.over() && stopping_.load(std::memory_order_seq_cst)) {
-    --executed_;  // this rank's goodbye must not promise the failed operation
+    // This rank's goodbye must not promise the failed operation.
+    --executed_;
     fail(status, false);
   } else if (!shutdown_state_.over() && shutdown_state_.beyond(executed_)) {
-    fail(shutdown_state_.why(), false);  // the other ranks get the goodbye directly from the rank that left
+    // The other ranks get the goodbye directly from the rank that left.
+    fail(shutdown_state_.why(), false);
   } else {
     fail(status, true);
   }
@@ -139,19 +143,21 @@ void Driver::end_devices(const Status& why) {
 
 void Driver::lost(int rank, const Status& why) { fail(Status(Code::peer_lost, label(rank) + " was lost: " + why.message(), rank), true); }
 
-// Checked last, so that causes reported by ranks take precedence.
+// Check this last, so that causes reported by ranks take precedence.
 void Driver::check_abort_request() {
   if (abort_request_->requested() && !shutdown_state_.over()) fail(abort_request_->why(), true);
 }
 
 void Driver::fail(Status why, bool tell) {
   if (shutdown_state_.over()) {
-    // The end of the job was received inside a collective, which has now returned its operations.
+    // The end of the job was received inside a collective that has now returned its operations. Complete them with the
+    // error.
     for (OperationPtr& op : take_unfinished()) op->complete(shutdown_state_.error());
     return;
   }
   shutdown_state_.end(why);
-  look_at_devices();  // complete the operations that all ranks have executed
+  // Complete the operations that all ranks have executed.
+  look_at_devices();
   std::vector<OperationPtr> ops = submissions_->end(why);
   for (OperationPtr& op : take_unfinished()) ops.push_back(std::move(op));
   submissions_->count_failures(ops.size());
@@ -195,8 +201,8 @@ void Driver::leave(const std::string& reason) {
     observers_->refresh();
     observers_->tell(&Observer::ended, why);
   }
-  // On an abort request the neighbours are probably unresponsive, and the other ranks get the same request from
-  // outside. So wait only briefly.
+  // After an abort request, wait only briefly: the neighbours are probably unresponsive, and the other ranks get the
+  // same request from outside.
   const Deadline deadline = Deadline::after(1.0), soon = Deadline::after(0.1);
   const auto enough = [&] { return deadline.passed() || (abort_request_->requested() && soon.passed()); };
   for (control_.pump(); !control_.parted() && !enough(); control_.pump()) {

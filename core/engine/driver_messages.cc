@@ -1,10 +1,10 @@
-// Driver: handles received messages and, on rank 0, the coordinator's decisions.
+// Driver: handle received messages and, on rank 0, the coordinator's decisions.
 #include "engine/driver.h"
 
 namespace hvd {
 namespace {
 
-// Collects log messages that are written later.
+// Buffer for log messages that are written later.
 class LogBuffer {
  public:
   LogSink sink() {
@@ -38,13 +38,14 @@ bool Driver::hear() {
 }
 
 void Driver::look_for_stalls() {
-  constexpr double kDivergence = 2.0;  // seconds that mismatched operations of one name may wait for each other before they fail
+  // Seconds that mismatched operations with the same name can wait for each other before they fail.
+  constexpr double kDivergence = 2.0;
   Negotiator& negotiator = coordinator_->negotiator();
   if (now() - last_divergence_check_ > kDivergence / 4) {
     last_divergence_check_ = now();
     negotiator.fail_diverged(now() - kDivergence);
   }
-  // Write the log last, because logging may block on the Python interpreter.
+  // Write the log last, because logging can block on the Python interpreter.
   LogBuffer said;
   bool told = false;
   const Status end = stall_check_.check(negotiator, now(), said.sink(), &told);
@@ -61,7 +62,7 @@ bool Driver::awaits_report() {
     report_asked_ = now();
     observers_->tell(&Observer::waiting, coordinator_->negotiator().waiting(now() - settings_.stall_warning), now(), false);
   }
-  // Send this while waiting, because the other ranks would otherwise end the job: they would see no report from rank 0.
+  // Report to the other ranks while rank 0 waits. Without a report from rank 0, they would end the job.
   broadcast(control_, StalledKeys{coordinator_->epoch(), coordinator_->negotiator().keys()});
   return now() - report_asked_ < kPatience;
 }
@@ -80,7 +81,8 @@ void Driver::decide() {
 void Driver::send_observer_messages() {
   bool asked = false;
   for (ObserverMessage& message : message_bus_->take(&asked)) {
-    if (coordinator_ && message.to >= 0) {  // do not broadcast, because in a large job each rank may get a separate message
+    // Do not broadcast, because in a large job each rank can get a separate message.
+    if (coordinator_ && message.to >= 0) {
       const int to = message.to;
       if (to < connections_.size())
         send_down(control_, ObserverMessageDown{to, message.topic, std::move(message.body)}, connections_.below_root(to));
@@ -140,9 +142,9 @@ bool Driver::on(int from, ObserverMessageUp& message) {
 // ---- Messages received from rank 0 ----------------------------------------------------------------------------------
 bool Driver::on(int, Decisions& message) {
   observers_->tell(&Observer::agreed, message.responses);
-  // A failed unnamed operation counts as one of this rank's operations even if this rank called something else, so that
-  // the next one has the same name on all ranks. Do this for the whole message before any operation completes with an
-  // error, because its caller may submit the next operation at once.
+  // Count a failed unnamed operation as one of this rank's operations even if this rank called something else. The next
+  // unnamed operation then has the same name on all ranks. Do this for the whole message before any operation completes
+  // with an error, because its caller might submit the next operation immediately.
   for (const Response& response : message.responses) {
     if (response.error.ok()) continue;
     for (const std::string& name : response.names) {
@@ -162,7 +164,8 @@ bool Driver::on(int, Revoked& message) {
   if (schedule_sync_ && schedule_sync_->id() == message.schedule) {
     schedule_sync_->on_revoked(message.position);
   } else {
-    // The schedule may still be queued in order_. A GoUpTo message ignored here is made up for by the next one.
+    // The schedule might still be queued in order_. Ignoring a GoUpTo message here is harmless, because the next one
+    // replaces it.
     early_revoked_ = message;
   }
   return true;

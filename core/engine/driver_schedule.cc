@@ -1,4 +1,4 @@
-// Driver: adopts a schedule, runs its buckets, and leaves it.
+// Driver: adopt a schedule, run its buckets, and leave it.
 #include <algorithm>
 
 #include "agree/check_response.h"
@@ -30,8 +30,8 @@ void Driver::adopt(const Response& response) {
     }
     members.push_back(set->second);
   }
-  // A rank takes part in all operations of its sets. If it no longer knows its own request for one, it expects a
-  // request that nothing matches. So it leaves the schedule instead of contributing zeros.
+  // A rank takes part in all operations of its process sets. If it no longer has its own request for an operation, it
+  // expects a request that nothing matches. It then leaves the schedule instead of contributing zeros.
   static const Request kUnknown = [] {
     Request q;
     q.kind = Kind::adopt_schedule;
@@ -42,7 +42,7 @@ void Driver::adopt(const Response& response) {
     const Request* known = recent_.find(key_of(entry.set, entry.frontend, entry.name));
     requests.push_back(!connections_.comm(entry.set) ? nullptr : known ? known : &kUnknown);
   }
-  // Do the same where the schedule contradicts this rank's requests.
+  // Also expect an impossible request where the schedule contradicts this rank's requests.
   for (const auto& bucket : schedule->buckets) {
     const Comm* comm = connections_.comm(bucket.set());
     if (!comm) continue;
@@ -81,8 +81,8 @@ void Driver::retune(size_t fusion_threshold, const Tuning& tuning) {
   retuning_requested_.store(true, std::memory_order_seq_cst);
 }
 
-// Wait while a schedule begins or ends. A schedule that this rank has not adopted yet was built with the old values, and
-// a rank that revokes a schedule does not know yet where it ends.
+// Wait while a schedule begins or ends. A schedule that this rank has not adopted yet uses the old values, and a rank
+// that revokes a schedule does not know its last position yet.
 void Driver::apply_retuning() {
   if (!coordinator_ || coordinator_->epoch() != epoch_ || (schedule_sync_ && schedule_sync_->frozen())) return;
   std::optional<Retuning> wanted;
@@ -120,14 +120,14 @@ bool Driver::run_schedule() {
 }
 
 bool Driver::run_bucket() {
-  // A rank that has left takes no part in this bucket, whether the bucket is ready or not.
+  // A rank that has left takes no part in this bucket, even if the bucket is ready.
   if (past_goodbye()) {
     fail(shutdown_state_.why(), false);
     return false;
   }
   std::vector<Operation*> ops;
-  // Keep the operations alive while they run. If the end of the job is received inside the collective, their memory
-  // must not be released before the collective returns.
+  // Keep the operations alive while they run. If the job ends inside the collective, their memory must not be released
+  // before the collective returns.
   std::vector<OperationPtr> keep;
   const Schedule::Bucket* bucket = submissions_->take_bucket(&ops, &keep);
   ++executed_;
@@ -137,7 +137,7 @@ bool Driver::run_bucket() {
   in_bucket_ = nullptr;
   if (status.ok()) {
     observers_->tell(&Observer::bucket_done, *bucket);
-    // Device operations are still in flight, so they complete later.
+    // Device operations are still in flight and complete later.
     std::erase_if(ops, [](const Operation* op) { return op && op->on_device; });
     finish(ops, status);
     return true;
@@ -148,7 +148,7 @@ bool Driver::run_bucket() {
   return false;
 }
 
-// The operations of a bucket complete together, so its parts count as one operation.
+// Execute the parts of a bucket, which count as one operation because they complete together.
 Status Driver::carry_out(const Schedule::Bucket& bucket, const std::vector<Operation*>& ops, std::vector<OperationPtr>* keep) {
   const auto one = [&](const Response& part, const std::vector<Operation*>& of_it) {
     return part.device == DeviceKind::host ? carry_out(part, of_it) : launch(part, of_it, keep);

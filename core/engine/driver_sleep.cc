@@ -1,5 +1,5 @@
-// Driver: decides before a sleep which events must wake the thread, how long it may sleep, and whether there is work
-// after all.
+// Driver: decide before a sleep which events must wake the thread, how long it can sleep, and whether there is work to
+// do instead.
 #include <algorithm>
 
 #include "engine/driver.h"
@@ -41,7 +41,7 @@ bool Driver::work_waiting() const {
   if (shutdown_state_.over()) return false;
   if (!launched_.empty()) return true;
   if (stopping_.load() || message_bus_->any() || abort_request_->requested()) return true;
-  // There are messages that were received while a caller drove a collective, and that are not handled yet.
+  // True if unhandled messages exist, received while a caller drove a collective.
   if (!control_.inbox_empty() || past_goodbye()) return true;
   if (!schedule_sync_) return !submissions_->empty() || !order_.empty();
   const auto p = submissions_->progress();

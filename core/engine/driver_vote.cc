@@ -1,10 +1,10 @@
-// Driver: votes in guarded schedules (engine/schedule_sync.h), and acts on the results.
+// Driver: vote in guarded schedules (engine/schedule_sync.h), and act on the results.
 #include "engine/driver.h"
 
 namespace hvd {
 
-// Vote on this rank's next bucket if the ranks have not agreed on it yet. Return idle if there is nothing to vote on or
-// a peer's vote is missing.
+// Vote on this rank's next bucket if the ranks have not agreed on it. Return idle if there is no bucket to vote on or a
+// peer's vote is missing.
 Driver::Vote Driver::vote(const Submissions::Progress& p, bool* moved) {
   if (!readiness_vote_.under_way()) {
     const bool leave = schedule_sync_->frozen();
@@ -13,10 +13,11 @@ Driver::Vote Driver::vote(const Submissions::Progress& p, bool* moved) {
     if (!leave) submissions_->peek_bucket(&ops);
     readiness_vote_.begin(schedule_sync_->schedule(), p.executed, leave ? p.executed : p.ready, ops);
   }
-  // Once any rank has asked to leave, all votes should arrive soon, so the timeout applies. Before that, ranks may be
+  // Once any rank has asked to leave, all votes should arrive soon, so the timeout applies. Before that, ranks can be
   // arbitrarily late.
   if (const Status status = readiness_vote_.advance(schedule_sync_->frozen(), moved); !status.ok()) {
-    ++executed_;  // the operation counts as started
+    // The operation counts as started.
+    ++executed_;
     collective_failed(status);
     return Vote::ended;
   }

@@ -88,7 +88,8 @@ Status Engine::submit_unattended(Request request, const std::byte* in, std::byte
   HVD_RETURN_IF_ERROR(enqueue(op, &wake));
   waits_->unattended();
   watchdog_.start();
-  if (wake) waker_.notify_now();  // wake the thread, because no caller will come and drive
+  // Wake the thread, because no caller will drive.
+  if (wake) waker_.notify_now();
   return {};
 }
 
@@ -103,7 +104,8 @@ Status Engine::submit_again(OperationPtr* op, const std::byte* in, std::byte* ou
   if (op->use_count() == 1) {
     (*op)->reuse();
   } else {
-    // The result is still referenced, perhaps only by the driver, which is about to release it.
+    // The result still has other references, perhaps only from the driver, which is about to release it. Use a new
+    // operation.
     auto fresh = std::make_shared<Operation>();
     fresh->request = (*op)->request;
     if (fresh->request.unnamed) fresh->request.name.clear();
@@ -119,7 +121,8 @@ Status Engine::submit_again(OperationPtr* op, const std::byte* in, std::byte* ou
   Status status = submissions_.submit_again(*op, &wake);
   if (!status.ok()) {
     observers_.tell_submission(&Observer::refused, **op, status);
-    (*op)->complete(status);  // the operation is pending by now, and nothing else would complete it
+    // The operation is already pending, and nothing else would complete it.
+    (*op)->complete(status);
   }
   if (wake && !blocking) waker_.notify_soon();
   return status;
@@ -154,8 +157,8 @@ bool Engine::drive(Operation& op, Deadline deadline) {
 }
 
 bool Engine::wait(Operation& op, Deadline deadline) {
-  // A forked child must neither drive its parent's engine nor take a lock that another thread may have held at the
-  // fork.
+  // A forked child must not drive its parent's engine. It must not take a lock either, because another thread might
+  // have held the lock at the fork.
   if (abandoned_) return op.sleep_until(deadline);
   if (drive(op, deadline)) return true;
   const Waits::Blocked blocked(*waits_, false);
@@ -163,7 +166,7 @@ bool Engine::wait(Operation& op, Deadline deadline) {
   while (!op.done()) {
     if (submissions_.nudge(op, asked_for(op) > kImpatientAfter)) waker_.notify();
     if (deadline.passed()) return false;
-    // Repeat this, because the schedule of a later step may be the one that is stuck.
+    // Repeat this, because a later schedule might be the one that is stuck.
     const Deadline slice = Deadline::after(0.1);
     op.sleep_until(slice.when() < deadline.when() ? slice : deadline);
   }
@@ -185,15 +188,16 @@ void Engine::run(int cpu) {
     cpu_set_t set;
     CPU_ZERO(&set);
     CPU_SET(cpu, &set);
-    pthread_setaffinity_np(pthread_self(), sizeof set, &set);  // an unavailable core is no reason to fail
+    // An unavailable core is no reason to fail.
+    pthread_setaffinity_np(pthread_self(), sizeof set, &set);
   }
   progress_lock_->run();
 }
 
 // ---- Shutdown of the engine -----------------------------------------------------------------------------------------
 
-// A forked child inherits the descriptors but not the thread. While it holds the sockets open, peers cannot detect the
-// death of the parent. So the child closes its copies and touches nothing else.
+// A forked child inherits the descriptors but not the thread. While the child holds the sockets open, peers cannot
+// detect the death of the parent. Close the child's copies and touch nothing else.
 void Engine::abandon_in_child() {
   abandoned_ = true;
   for (int fd : fds_) ::close(fd);

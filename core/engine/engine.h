@@ -1,4 +1,4 @@
-// The engine as its callers see it, for one epoch (one membership of the job). It owns the thread that drives it, the
+// Engine for one epoch (one membership of the job), as its callers see it. It owns the thread that drives it, the
 // progress lock that decides which thread drives (engine/progress_lock.h), the waker of that thread, and the watchdog
 // for operations that no caller waits for (Watchdog).
 #pragma once
@@ -23,70 +23,72 @@ class Engine {
  public:
   // `options` must have passed EngineOptions::check().
   explicit Engine(EngineOptions options);
-  ~Engine();  // calls shutdown() if that has not happened yet
+  // Calls shutdown() if it has not been called.
+  ~Engine();
   Engine(const Engine&) = delete;
 
-  // Submit an operation and return at once. `in` and `out` are described at Request::kind in the Python contract
-  // (src/horovod/_core.pyi). The caller keeps ownership of the memory, which must live until the operation is done.
-  // `residual` is only for requests with a wire format: one float32 per element that carries the coding error to the
-  // next call, or null. `place` is null for memory that the CPU reads. For device memory, the operation starts after
-  // the work already on the caller's stream, and is done once its own work is launched. Device memory must live until
-  // OnDevice::completion is reached, or be freed in stream order after it.
+  // Submit an operation and return immediately. Request::kind in the Python contract (src/horovod/_core.pyi) describes
+  // `in` and `out`. The caller keeps ownership of the memory, which must live until the operation is done. `residual`
+  // is only for requests with a wire format: one float32 per element that carries the encoding error to the next call,
+  // or null. `place` is null for host memory. For device memory, the operation starts after the work already on the
+  // caller's stream, and is done once its own work is launched. Device memory must live until OnDevice::completion is
+  // reached, or be freed in stream order after it.
   Status submit(Request request, const std::byte* in, std::byte* out, OperationPtr* op, float* residual = nullptr,
                 const Place* place = nullptr);
-  // Submit for a caller that never waits. When the operation is done, `on_done` is called once, with the operation and
-  // `context`, on the thread that drives the engine. This can happen before this function returns. `on_done` may submit
-  // but must not wait.
+  // Submit an operation for a caller that never waits. When the operation is done, `on_done` is called once, with the
+  // operation and `context`, on the thread that drives the engine. This can happen before this function returns.
+  // `on_done` can submit operations but must not wait.
   Status submit_unattended(Request request, const std::byte* in, std::byte* out, void (*on_done)(Operation&, void*), void* context);
-  // Submit for a caller that waits right away. The engine's thread is not woken, because the caller will drive.
+  // Submit an operation for a caller that waits immediately. The engine's thread is not woken, because the caller will
+  // drive.
   Status submit_blocking(Request request, const std::byte* in, std::byte* out, OperationPtr* op, float* residual = nullptr,
                          const Place* place = nullptr);
-  // Copy the output of a done device operation; see Accelerator::copy_output().
+  // Copy the output of a completed device operation; see Accelerator::copy_output().
   Status copy_output(const Operation& op, void* to, Device::Stream stream) { return accelerator_.copy_output(op, to, stream); }
-  // Submit the request of a done operation again, with other memory and without a residual. `op` becomes the new
+  // Submit the request of a completed operation again, with other memory and without a residual. `op` becomes the new
   // operation; the object is reused if the caller holds the only reference. `blocking` means that the caller waits
-  // right away, as in submit_blocking().
+  // immediately, as in submit_blocking().
   Status submit_again(OperationPtr* op, const std::byte* in, std::byte* out, bool blocking);
   // Run the progress loop for a caller that waits for the operation. Return true if the operation is done. Return false
-  // when sleeping has become better than driving; the engine's thread then goes on.
+  // when sleeping has become better than driving; the engine's thread then continues.
   bool drive(Operation& op, Deadline deadline = Deadline::at(Clock::time_point::max()));
   // Wait until the operation is done or `deadline` passes. Return true if it is done.
   bool wait(Operation& op, Deadline deadline);
-  // Return true if the operation is done. Repeated calls count as waiting; see Submissions::nudge().
+  // True if the operation is done. Repeated calls count as waiting; see Submissions::nudge().
   bool poll(Operation& op);
 
-  // Leave the job: tell the peers `reason`, fail pending operations, end the thread and close the descriptors.
+  // Leave the job: send `reason` to the peers, fail pending operations, end the thread and close the descriptors.
   // Idempotent.
   void shutdown(const std::string& reason);
-  // End the job because something outside the engine knows that it is over. Pending operations fail with `why`, here
-  // and on every peer that can be reached. Callable from any thread; does not wait. Has no effect once the job has
-  // ended.
+  // End the job at the request of something outside the engine. Pending operations fail with `why` on this rank and on
+  // every peer that can be reached. Callable from any thread. Does not wait. Has no effect once the job has ended.
   void give_up(Status why);
-  // Change the fusion threshold and the size thresholds of all ranks (see Driver::retune); only rank 0 may call this.
-  // Callable from any thread; does not wait.
+  // Change the fusion threshold and the size thresholds of all ranks (see Driver::retune). Only rank 0 can call this.
+  // Callable from any thread. Does not wait.
   void retune(size_t fusion_threshold, const Tuning& tuning) {
     std::lock_guard once(shutdown_mutex_);
     if (driver_) driver_->retune(fusion_threshold, tuning);
   }
   bool running() const { return driver_ != nullptr; }
-  // Return why operations are refused, including the rank that caused it if one did, or ok while they are accepted.
+  // Return ok while operations are accepted. Afterwards, return the reason why they are refused, including the rank
+  // that caused it, if any.
   Status ended() const { return submissions_.ended(); }
   // Return the number of operations that failed or were refused because the engine ended. The counter outlives the
   // engine.
   std::shared_ptr<const std::atomic<uint64_t>> failures() const { return submissions_.failures(); }
-  // Close the inherited descriptors in a forked child. Afterwards no other function may be called, and the engine must
-  // not be destroyed.
+  // Close the inherited descriptors in a forked child. Afterwards, no other function must be called, and the engine
+  // must not be destroyed.
   void abandon_in_child();
 
-  // Allocate zeroed memory in this rank's arena (see Arena), or return null if there is no arena or it is full. An
-  // in-place allreduce needs no staging if all members of the set are on one node and keep their tensors in arenas.
+  // Allocate zeroed memory in this rank's arena (see Arena). Return null if there is no arena or it is full. An
+  // in-place allreduce needs no staging if all ranks of the set are on one node and keep their tensors in arenas.
   std::shared_ptr<Arena::Block> allocate(size_t bytes) { return arena_->allocate(bytes); }
 
   // Return the name for an unnamed group that is about to be submitted (see Submissions::name_group).
   std::string name_group(uint32_t set, uint8_t frontend, Kind kind) { return submissions_.name_group(set, frontend, kind); }
 
   std::map<uint32_t, std::vector<int>> process_sets() const { return submissions_.sets(); }
-  // Return the counters of the engine, and figures about its memory and links.
+  // Return the counters of the engine, and statistics of its memory and links.
   struct Stats : Counted {
     uint64_t unstaged_bytes = 0, arena_bytes = 0, wire_bytes = 0, scratch_bytes = 0;
     ControlTraffic::Read control_sent{}, control_received{};
@@ -94,7 +96,7 @@ class Engine {
   Stats stats() const;
   // Return the observers of this engine. Callable from any thread.
   Observers& observers() { return observers_; }
-  // Return the time that callers were blocked in wait().
+  // Return the record of the time that callers spent blocked in wait().
   std::shared_ptr<const Waits> waits() const { return waits_; }
   // Send a message to observers of other ranks (see MessageBus). Callable from any thread. Return false as described at
   // MessageBus::post().
@@ -115,13 +117,15 @@ class Engine {
   AbortRequest abort_request_;
   const std::shared_ptr<Counters> counters_ = std::make_shared<Counters>();
   const std::shared_ptr<Waits> waits_ = std::make_shared<Waits>();
-  std::unique_ptr<Driver> driver_;  // accessed only while holding the progress lock
+  // Accessed only while holding the progress lock.
+  std::unique_ptr<Driver> driver_;
   Stats last_stats_{};
   std::shared_ptr<Arena> arena_;
   ThreadWaker waker_;
   Watchdog watchdog_;
   std::unique_ptr<ProgressLock> progress_lock_;
-  std::vector<int> fds_;              // all descriptors of the engine, which abandon_in_child() closes
+  // All descriptors of the engine. abandon_in_child() closes them.
+  std::vector<int> fds_;
   bool abandoned_ = false;
   mutable std::mutex shutdown_mutex_;
   std::thread thread_;

@@ -49,7 +49,8 @@ size_t bytes_of(const Response& r, const Comm& comm) {
       for (size_t from = 0; from < n; ++from)
         elements += static_cast<size_t>(r.sizes[from * n + static_cast<size_t>(comm.rank)]) * elements_of(r.shapes[0], 1);
       break;
-    default: break;  // a barrier has no elements, although its shape is the shape of a scalar
+    // A barrier has no elements, although its shape is that of a scalar.
+    default: break;
   }
   return elements * element;
 }
@@ -63,7 +64,8 @@ Status Executor::run(const Response& response, const std::vector<Operation*>& op
   Status status;
   try {
     status = dispatch(*comm, response, operations);
-  } catch (const std::bad_alloc&) {  // there is no memory yet for the result, whose size depends on all ranks
+    // There is no memory for the result, whose size depends on all ranks.
+  } catch (const std::bad_alloc&) {
     status =
         Status(Code::internal, std::string(name_of(response.kind)) + " '" + response.names.front() + "': not enough memory for the result");
   }
@@ -90,7 +92,8 @@ Status Executor::dispatch(Comm& comm, const Response& r, const std::vector<Opera
 Status Executor::allreduce(Comm& comm, const Response& r, const std::vector<Operation*>& ops) {
   if (r.across_hosts && !comm.local)
     return Status(Code::internal, "a reduction within hosts first needs hosts with several ranks, but no two ranks share a host");
-  if (r.across_hosts && !comm.cross) return {};  // hosts with fewer ranks do not have this part
+  // Hosts with fewer ranks do not have this slice.
+  if (r.across_hosts && !comm.cross) return {};
   Comm& among = r.across_hosts ? *comm.cross : comm;
   pieces_.clear();
   size_t total = 0;

@@ -1,5 +1,5 @@
-// Execution of one agreed operation: find the memory, prescale, call the backend, postscale. This is the only place
-// where requests become backend calls.
+// Execution of one agreed operation: find the memory, prescale, call the backend, postscale. Only this class turns
+// requests into backend calls.
 #pragma once
 #include <string>
 #include <vector>
@@ -13,18 +13,18 @@ namespace hvd {
 
 class Executor {
  public:
-  // `number` is the place of the current operation in the common order, see Execution::number.
+  // `number` is the position of the current operation in the common order; see Execution::number.
   Executor(Connections* connections, Backend* backend, const Observers* observers, const uint64_t* number)
       : connections_(connections), backend_(backend), observers_(observers), number_(number) {}
 
   // Execute `response` with this rank's operations, in the order of response.names. A null operation means that this
-  // rank has joined. It then contributes values that do not change the result, which are zeros for sums; see neutral().
+  // rank has joined. It then contributes values that do not change the result, such as zeros for sums; see neutral().
   // The caller completes the operations. An error means that the job is over.
   Status run(const Response& response, const std::vector<Operation*>& operations);
 
-  // The two halves of a guarded allreduce (engine/schedule_sync.h). stage() writes this rank's contribution to
-  // `values`: staged_count() elements of the accumulation type. deliver() writes the results from the reduced values.
-  // For a barrier nothing is staged, and deliver() only notifies the observers.
+  // Begin and end of a guarded allreduce (engine/schedule_sync.h). stage() writes this rank's contribution to `values`:
+  // staged_count() elements of the accumulation type. deliver() writes the results from the reduced values. For a
+  // barrier, nothing is staged, and deliver() only notifies the observers.
   size_t staged_count(const Response& response) const;
   void stage(const Response& response, const std::vector<Operation*>& operations, std::byte* values);
   void deliver(const Response& response, const std::vector<Operation*>& operations, std::byte* values);
@@ -48,12 +48,13 @@ class Executor {
   Backend* backend_;
   const Observers* observers_;
   const uint64_t* number_;
-  const Execution* current_ = nullptr;  // the execution that is in progress
+  // Execution in progress.
+  const Execution* current_ = nullptr;
   std::vector<Segments::Piece> pieces_;
   std::vector<float*> residuals_;
   std::vector<size_t> sizes_, more_sizes_;
-  // Partition of several allgathers or reducescatters into those that are packed together and those that are executed
-  // alone, as indices of tensors.
+  // Partition of several allgathers or reducescatters, as indices of tensors, into those that are packed together and
+  // those that are executed alone.
   struct Parts {
     std::vector<size_t> packed, alone;
     size_t packed_bytes = 0;
@@ -66,21 +67,21 @@ class Executor {
 // Return a description for messages, for example "allreduce 'a' and 2 fused with it".
 std::string described(const Response& response);
 
-// Return the product of the dimensions, starting with number `from`.
+// Return the product of the dimensions from index `from` on.
 size_t elements_of(const std::vector<int64_t>& shape, size_t from = 0);
 
-// Return the bytes that observers see as Execution::bytes.
+// Return the bytes of the response, which observers see as Execution::bytes.
 size_t bytes_of(const Response& response, const Comm& comm);
 
-// Return the reduction that the backend performs. For Average that is a sum, which is divided at the end.
+// Return the reduction that the backend performs. An average is a sum that is divided at the end.
 ReduceOp backend_op(ReduceOp op);
 // Return the scaling to apply after the reduction over n ranks.
 Scale scale_after(const Response& response, int n);
 
-// True if the response sums integers that are averaged or scaled, so that the sum must not wrap
-// (collectives/exact_sum.h). Only the host path supports this.
+// True if the response averages or scales integers, whose sum must not wrap (collectives/exact_sum.h). Only the host
+// path supports this.
 bool sums_exactly(const Response& response);
-// True if a rank that has joined must contribute values other than zeros.
+// True if a joined rank must contribute values other than zeros.
 bool needs_neutral(const Response& response);
 
 // Return the number of elements of rank `index` when `rows` rows of `row` elements are split among n ranks. The first

@@ -1,5 +1,5 @@
 // Reductions that cannot use the callers' values directly: integer sums that must not wrap, and the contribution of a
-// rank that has joined.
+// joined rank.
 #include <algorithm>
 #include <cstring>
 #include <limits>
@@ -10,8 +10,10 @@
 namespace hvd {
 namespace {
 
-constexpr size_t kBlock = 256u << 10;  // Number of elements that are carried as words at once, which bounds the memory.
-constexpr int kElements = 10, kWords = 11, kResult = 12, kNeutral = 13;  // Scratch slots that this file uses.
+// Number of elements that are carried as words at a time. This bounds the memory.
+constexpr size_t kBlock = 256u << 10;
+// Scratch slots used by this file.
+constexpr int kElements = 10, kWords = 11, kResult = 12, kNeutral = 13;
 
 template <class T>
 std::byte* fill(Comm& comm, size_t n, T value) {
@@ -35,8 +37,8 @@ std::byte* fill_halves(Comm& comm, size_t n, ReduceOp op, uint16_t one, uint16_t
 
 }  // namespace
 
-// Return neutral values, as many as the longest tensor of the response has. For a minimum, for example, min(x, neutral)
-// = x for every x.
+// Return as many neutral values as the longest tensor of the response has elements. For a minimum, for example, min(x,
+// neutral) = x for every x.
 const std::byte* Executor::neutral(Comm& comm, const Response& r) {
   size_t n = 0;
   for (const auto& shape : r.shapes) n = std::max(n, elements_of(shape));
@@ -55,7 +57,7 @@ const std::byte* Executor::neutral(Comm& comm, const Response& r) {
   }
 }
 
-// Reduce pieces_.
+// Reduce pieces_ without overflow of integer sums.
 Status Executor::allreduce_exactly(Comm& among, const Response& r, const Scale& after) {
   size_t total = 0;
   for (const Segments::Piece& piece : pieces_) total += piece.count;
@@ -76,7 +78,7 @@ Status Executor::allreduce_exactly(Comm& among, const Response& r, const Scale& 
   return {};
 }
 
-// `counts` holds the number of elements in each rank's part. Each block contains some elements of every part.
+// `counts` holds the number of elements that each rank receives. Each block contains elements for every rank.
 Status Executor::reducescatter_exactly(Comm& comm, const Response& r, const Operation& op, const std::vector<size_t>& counts) {
   const size_t element = size_of(r.dtype), each = words_of(r.dtype), n = counts.size(), me = static_cast<size_t>(comm.rank);
   const size_t largest = *std::max_element(counts.begin(), counts.end()), most = std::min(largest, std::max<size_t>(kBlock / n, 1));

@@ -1,4 +1,4 @@
-// Allgather and reducescatter of one or several tensors. Small tensors are packed into one operation to save latency.
+// Allgather and reducescatter of one or several tensors. Small tensors are packed into one operation to reduce latency.
 // Large tensors are executed alone, because copying them twice would cost more.
 #include <cstring>
 #include <numeric>
@@ -10,9 +10,9 @@ namespace hvd {
 namespace {
 
 // Maximum bytes of a tensor that is packed: the result of an allgather, or the input of a reducescatter. All ranks know
-// these sizes, so they decide alike.
+// these sizes, so they make the same decision.
 constexpr size_t kSmall = 128u << 10;
-// Maximum bytes that are packed together. The memory for this is kept between operations.
+// Maximum bytes that are packed together. The memory is kept between operations.
 constexpr size_t kMaxPacked = 4u << 20;
 // Scratch slots that the backend and its algorithms do not use.
 constexpr int kSlotIn = 7, kSlotOut = 9;
@@ -31,7 +31,8 @@ void Executor::Parts::add(size_t index, size_t bytes) {
 }
 
 void Executor::Parts::settle() {
-  if (packed.size() != 1) return;  // with nothing to pack it with, a single tensor is executed alone
+  // A single tensor has nothing to be packed with, so execute it alone.
+  if (packed.size() != 1) return;
   alone.push_back(packed.front());
   packed.clear();
 }
@@ -59,7 +60,7 @@ Status Executor::allgather(Comm& comm, const Response& r, const std::vector<Oper
   return {};
 }
 
-// On the wire, the parts of all tensors that come from one rank are contiguous.
+// In the message, the contributions of one rank to all tensors are contiguous.
 Status Executor::allgather_packed(Comm& comm, const Response& r, const std::vector<Operation*>& ops) {
   const size_t n = static_cast<size_t>(comm.size), me = static_cast<size_t>(comm.rank);
   const auto part = [&](size_t i, size_t rank) {
@@ -79,7 +80,8 @@ Status Executor::allgather_packed(Comm& comm, const Response& r, const std::vect
   enter(Phase::carry);
   HVD_RETURN_IF_ERROR(backend_->allgather(comm, mine, const_cast<std::byte*>(all), sizes_));
   enter(Phase::copy_out);
-  more_sizes_.assign(ops.size(), 0);  // bytes of each result that are already received
+  // Bytes of each result that have been received.
+  more_sizes_.assign(ops.size(), 0);
   for (size_t rank = 0; rank < n; ++rank) {
     for (size_t i : parts_.packed) {
       const size_t bytes = part(i, rank);
@@ -126,7 +128,7 @@ Status Executor::reducescatter(Comm& comm, const Response& r, const std::vector<
   return {};
 }
 
-// On the wire, the parts of all tensors that go to one rank are contiguous.
+// In the message, the parts of all tensors for one rank are contiguous.
 Status Executor::reducescatter_packed(Comm& comm, const Response& r, const std::vector<Operation*>& ops) {
   const int n = comm.size;
   const size_t element = size_of(r.dtype);
@@ -136,7 +138,8 @@ Status Executor::reducescatter_packed(Comm& comm, const Response& r, const std::
   enter(Phase::copy_in);
   std::byte* packed = comm.scratch->get(kSlotIn, total * element);
   sizes_.assign(static_cast<size_t>(n), 0);
-  more_sizes_.assign(ops.size(), 0);  // number of elements of each tensor that are already packed
+  // Number of elements of each tensor that have been packed.
+  more_sizes_.assign(ops.size(), 0);
   std::byte* to = packed;
   for (int rank = 0; rank < n; ++rank) {
     for (size_t i : parts_.packed) {

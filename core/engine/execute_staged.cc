@@ -1,4 +1,4 @@
-// The two halves of a guarded allreduce. They take the same steps as allreduce() and the backend, in the same order and
+// Begin and end of a guarded allreduce. They take the same steps as allreduce() and the backend, in the same order and
 // types, so the results have the same bits.
 #include <cstring>
 
@@ -8,12 +8,14 @@
 namespace hvd {
 namespace {
 
-constexpr int kNarrowSlot = 8;  // scratch slot for 16-bit floats, before they are widened and after they are narrowed
+// Scratch slot for 16-bit floats, before they are widened and after they are narrowed.
+constexpr int kNarrowSlot = 8;
 
 }  // namespace
 
 size_t Executor::staged_count(const Response& r) const {
-  if (r.kind != Kind::allreduce) return 0;  // a barrier has the shape of a scalar but no elements
+  // A barrier has the shape of a scalar but no elements.
+  if (r.kind != Kind::allreduce) return 0;
   size_t total = 0;
   for (const auto& shape : r.shapes) total += elements_of(shape);
   return total;

@@ -1,6 +1,6 @@
-// Holds the members of a group that this rank submits one by one until the last one arrives, so that the rest of the
-// engine never sees part of a group. If one member is refused, the whole group is refused. Members that arrive after
-// others were released pass through at once. Not thread-safe.
+// Assembly of groups whose operations this rank submits one by one. It holds the operations until the last one arrives,
+// so that the rest of the engine never sees part of a group. If one operation is refused, the whole group is refused.
+// Operations that arrive after others were released pass through without being held. Not thread-safe.
 #pragma once
 #include <compare>
 #include <map>
@@ -16,16 +16,16 @@ class GroupAssembly {
  public:
   static bool concerns(const Request& q) { return q.group_size > 1 && !q.group.empty(); }
 
-  // Return the error if a member of the group was refused, for a caller that continues with the other members. A caller
-  // that gave up and starts again, with a member already seen, gets ok.
+  // Return the error if an operation of the group was refused, for a caller that continues with the other operations. A
+  // caller that gave up and starts the group again, with an operation already seen, gets ok.
   Status refusal(const Request& q);
-  // Add a member. Return all members in order if it is the last one. Return only this member if earlier ones were
-  // already released. Otherwise return nothing.
+  // Add an operation to its group. Return all operations in order if it is the last one. Return only this operation if
+  // earlier ones were already released. Return nothing in all other cases.
   std::vector<OperationPtr> add(const OperationPtr& op);
-  // Record that `q` was refused. Return the earlier members, which the rest of the engine has not seen.
+  // Record that `q` was refused. Return the earlier operations of its group, which the rest of the engine has not seen.
   std::vector<OperationPtr> refuse(const Request& q, const Status& why);
 
-  // Remove and return those members of the group of `op` that are present. Return nothing if `op` is not held here.
+  // Remove and return the operations present in the group of `op`. Return nothing if `op` is not held here.
   std::vector<OperationPtr> take_with(const Operation& op);
   std::vector<OperationPtr> take_all();
   // Return the oldest operation that no caller waits for, or null if there is none.
@@ -42,10 +42,12 @@ class GroupAssembly {
   };
   struct Group {
     std::vector<OperationPtr> members;
-    uint32_t count = 0;  // number of members submitted so far, including refused ones
+    // Number of operations submitted so far, including refused ones.
+    uint32_t count = 0;
     Status refused;
-    bool given_out = false;       // True once a caller waited for a member while others were missing.
-    // Names of all members, set once the group is refused or released. Unnamed members have no name here.
+    // True once a caller has waited for an operation while others were missing.
+    bool given_out = false;
+    // Names of the group's operations, set once the group is refused or released. Unnamed operations are not included.
     std::set<std::string> names;
   };
   using Groups = std::map<Key, Group>;
@@ -57,7 +59,8 @@ class GroupAssembly {
   void erase(Groups::iterator group);
 
   Groups groups_;
-  Groups::iterator last_ = groups_.end();  // cached by find(), because the members of a group usually arrive one after another
+  // Last result of find(), cached because the operations of a group usually arrive one after another.
+  Groups::iterator last_ = groups_.end();
 };
 
 }  // namespace hvd

@@ -26,7 +26,8 @@ void Observers::add(std::shared_ptr<Observer> observer) {
 }
 
 void Observers::remove(const Observer* observer) {
-  std::shared_ptr<Observer> last;  // destroy the old list only after the lock is released
+  // Destroy the old list only after the lock is released.
+  std::shared_ptr<Observer> last;
   std::lock_guard lock(mutex_);
   const auto it = std::find_if(all_.begin(), all_.end(), [observer](const auto& o) { return o.get() == observer; });
   if (it == all_.end()) return;

@@ -1,5 +1,5 @@
-// The observers of an engine. If only the counters are attached, an event costs the driver one call of an empty or
-// short function, and a submitting thread one load.
+// Observers of an engine. With only the counters attached, an event costs the driver one call of an empty or short
+// function, and a submitting thread one load.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -17,7 +17,7 @@ namespace hvd {
 class Observers {
  public:
   // Callable from any thread at any time, even inside an observer call. The driver applies changes at its next turn.
-  // Until then an added observer may miss events, and a removed one may still receive them; it is kept alive.
+  // Until then, a new observer can miss events, and a removed observer can still receive them; it is kept alive.
   void add(std::shared_ptr<Observer> observer);
   void remove(const Observer* observer);
 
@@ -48,18 +48,21 @@ class Observers {
   std::vector<std::shared_ptr<Observer>> wanting_submissions() const;
 
   mutable std::mutex mutex_;
-  std::vector<std::shared_ptr<Observer>> all_;  // guarded by mutex_
+  // Guarded by mutex_.
+  std::vector<std::shared_ptr<Observer>> all_;
   std::atomic<bool> changed_{false}, submissions_wanted_{false}, times_wanted_{false};
-  std::vector<std::shared_ptr<Observer>> followed_;  // used by the driver only
+  // Used by the driver only.
+  std::vector<std::shared_ptr<Observer>> followed_;
 };
 
-// Message bus between observers of different ranks, routed through rank 0. The engine carries these messages beside its
-// own, in the order in which they were submitted, and does not read them. They arrive at Observer::heard().
+// Message bus between observers of different ranks, routed through rank 0. The engine carries these messages alongside
+// its own, in the order of submission, and does not read them. Observer::heard() receives them.
 //
-// Meant for short, occasional messages, for example about which rank waits. Messages submitted during a collective are
-// sent after it. Messages submitted after the end of the job are dropped.
+// Meant for short, occasional messages, for example about which rank is waiting. Messages submitted during a collective
+// are sent after it. Messages submitted after the end of the job are dropped.
 struct ObserverMessage {
-  // Target rank, or -1 for all ranks including rank 0. Only rank 0 uses this field; other ranks always send to rank 0.
+  // Receiving rank, or -1 for all ranks including rank 0. Only rank 0 uses this field; other ranks always send to rank
+  // 0.
   int32_t to;
   uint32_t topic;
   std::string body;
@@ -85,8 +88,8 @@ class MessageBus {
     any_.store(true, std::memory_order_seq_cst);
   }
 
-  // Record where a report on what the ranks do was written, so that the error of a stall timeout can name it. An empty
-  // `where` means that no report is written yet, but that an observer will write one when it is told about waiting
+  // Record where a report on the ranks' activity was written, so that the error of a stall timeout can name it. An
+  // empty `where` means that no report exists yet, but an observer will write one when it receives the waiting
   // operations. Callable from any thread.
   void set_report(std::string where) {
     std::lock_guard lock(mutex_);
@@ -114,7 +117,8 @@ class MessageBus {
  private:
   std::atomic<bool> any_{false};
   mutable std::mutex mutex_;
-  std::vector<ObserverMessage> waiting_;  // guarded by mutex_
+  // Guarded by mutex_.
+  std::vector<ObserverMessage> waiting_;
   std::string report_;
   bool reports_ = false;
   bool asked_ = false;

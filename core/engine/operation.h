@@ -1,4 +1,4 @@
-// One submitted operation: its request, its memory, and the handle that the caller waits on.
+// Submitted operation: its request, its memory, and the handle that the caller waits on.
 #pragma once
 #include <atomic>
 #include <cstddef>
@@ -13,7 +13,7 @@
 
 namespace hvd {
 
-// Output whose size only the engine knows, for allgather and alltoall.
+// Output of an allgather or alltoall. Only the engine knows its size.
 class Output {
  public:
   // Allocate on the heap. Throws std::bad_alloc.
@@ -33,9 +33,11 @@ class Output {
 // State of an operation whose tensor is on a device.
 struct OnDevice {
   std::shared_ptr<Device> device;
-  Device::Event ready = nullptr;  // Recorded by the caller on its stream. Once it is reached, the input is ready and the output is free.
-  // Set once the operation is done, which here means that its work is launched, or once it has failed while the device
-  // still uses its memory. Null if there was nothing to do.
+  // Event that the caller has recorded on its stream. Once the device reaches it, the input is ready and the output is
+  // free.
+  Device::Event ready = nullptr;
+  // Completion of the operation. Set once the work is launched, which is when the operation counts as done, or once the
+  // operation has failed while the device still uses its memory. Null if there was nothing to do.
   std::shared_ptr<const Completion> completion;
   // Operation::carries of the host operations that execute this one, or 0 if there are none yet.
   std::atomic<uint64_t> carried{0};
@@ -49,36 +51,44 @@ class Operation {
   Request request;
   const std::byte* in = nullptr;
   std::byte* out = nullptr;
-  std::unique_ptr<OnDevice> on_device;  // Null if the CPU reads and writes `in`, `out` and `residual`.
-  // Coding error of the wire format, carried to the next call (collectives/collectives.h). Null drops it.
+  // Device state, or null if the CPU reads and writes `in`, `out` and `residual`.
+  std::unique_ptr<OnDevice> on_device;
+  // Encoding error of the wire format, carried to the next call (collectives/collectives.h). Null drops the error.
   float* residual = nullptr;
-  uint64_t sequence = 0;  // Position in the order of submission on this rank.
-  uint64_t unnamed_number = 0;  // Number from which the name is made if the operation has to be negotiated.
-  // Not 0 for the engine's own operations on host memory that execute a device operation
-  // (engine/device/host_staged_path.h). These keep the fence of their request.
+  // Position in the order of submission on this rank.
+  uint64_t sequence = 0;
+  // Number that becomes part of the name if an unnamed operation has to be negotiated.
+  uint64_t unnamed_number = 0;
+  // Not 0 for the engine's own operations on host memory, which execute a device operation
+  // (engine/device/host_staged_path.h). They keep the fence of their request.
   uint64_t carries = 0;
   Clock::time_point submitted{};
-  Clock::time_point requested{};  // Time of the first request.
-  std::atomic<int64_t> first_poll{0};  // Time in ns at which a caller first polled or waited, or 0 if none has.
-  std::atomic<bool> awaited{false};  // True once a caller blocks on the operation, so that batching must stop.
-  // Callback that replaces a waiting caller. When the operation is done it is called once, on the thread that drives
-  // the engine. It may submit but must not wait.
+  // Time of the first request.
+  Clock::time_point requested{};
+  // Time in nanoseconds at which a caller first polled or waited, or 0 if none has.
+  std::atomic<int64_t> first_poll{0};
+  // True once a caller blocks on the operation and batching must stop.
+  std::atomic<bool> awaited{false};
+  // Callback that replaces a waiting caller. It is called once, when the operation is done, on the thread that drives
+  // the engine. It can submit operations but must not wait.
   void (*on_done)(Operation& op, void* context) = nullptr;
   void* context = nullptr;
 
-  uint64_t submitted_ticks = 0;  // time of the last submission (base/ticks.h), set if an observer wants it
+  // Time of the last submission (base/ticks.h), set if an observer needs it.
+  uint64_t submitted_ticks = 0;
 
   // Results, valid once the operation is done.
   std::vector<int64_t> sizes;
   std::shared_ptr<Output> output;
-  // Allocates outputs; if empty, outputs are on the heap. Returns null if there is not enough memory.
+  // Allocator of outputs. If empty, outputs are on the heap. Returns null if there is not enough memory.
   std::function<std::shared_ptr<Output>(size_t bytes)> outputs;
 
-  // Owned by Submissions and guarded by its lock. The schedule that knows this request as `entry` (0 if none does), and
-  // the reference that keeps the operation alive while the schedule, not the driver, holds it.
+  // Fields owned by Submissions and guarded by its lock: the schedule that has this request as `entry` (0 if none), and
+  // a reference that keeps the operation alive while the schedule, not the driver, holds it.
   uint64_t schedule = 0;
   uint32_t entry = 0;
-  bool scheduled = false;  // true if the schedule tracks the operation's name, from its offer until release()
+  // True if the schedule tracks the operation's name, from its offer until release().
+  bool scheduled = false;
   std::shared_ptr<Operation> held;
 
   bool done() const { return state_.load(std::memory_order_acquire) == kDone; }
@@ -87,7 +97,7 @@ class Operation {
   void complete(Status status);
   // Allocate `output`. Throws std::bad_alloc.
   void make_output(size_t bytes);
-  // Make a done operation pending again with the same request. The caller must hold the only reference.
+  // Make a completed operation pending again with the same request. The caller must hold the only reference.
   void reuse();
   // Sleep until the operation is done or `deadline` passes. Return true if it is done.
   bool sleep_until(Deadline deadline);

@@ -11,13 +11,13 @@ namespace hvd {
 
 namespace {
 
-// Time that a caller drives the engine without progress before it leaves that to the thread and sleeps.
+// Time that a caller drives the engine without progress before it leaves driving to the thread and sleeps.
 constexpr auto kDriveSpin = std::chrono::microseconds(100);
 constexpr int kDriveYields = 20;
 // Number of turns without progress before the first clock reading. Most waits are shorter.
 constexpr int kUntimedTurns = 16;
-// A resting time below this number of seconds means that some check is due soon. The thread must learn of it when a
-// caller stops driving.
+// Resting time in seconds below which a check is due soon. When a caller stops driving, it must wake the thread for
+// such a check.
 constexpr double kLongRest = 60;
 
 }  // namespace
@@ -26,7 +26,8 @@ ProgressLock::ProgressLock(Driver* driver, Observers* observers, ThreadWaker* wa
     : driver_(driver), observers_(observers), waker_(waker), watchdog_(watchdog), spin_(spin), spin_window_(kDriveSpin) {}
 
 void ProgressLock::run() {
-  const DefaultFloatMode floats;  // set it here, because threads inherit the mode of the thread that starts them
+  // Set the mode here, because threads inherit the mode of their creator.
+  const DefaultFloatMode floats;
   mutex_.lock();
   while (!stopping()) {
     const bool moved = driver_->step(false);
@@ -43,13 +44,14 @@ void ProgressLock::stop() {
 
 bool ProgressLock::drive(Operation& op, Deadline deadline) {
   if (!mutex_.try_lock() && !lock_soon(op)) return op.done();
-  // The sleeping thread has set its sleep state. Peers' progress need not wake it while this caller drives. Change the
-  // state only if that is necessary, because peers read it several times per operation.
+  // The sleeping thread has set its sleep state, but peers must not wake it while this caller drives. Change the state
+  // only if necessary, because peers read it several times per operation.
   if (driver_ && waker_->sleep_state() == SleepState::waiting) waker_->set_sleep_state(SleepState::awake);
   waker_->cancel_notify();
   int idle_turns = 0;
   Clock::time_point idle_since{}, stay{};
-  const DefaultFloatMode floats;  // set it, because the caller's thread may use another mode
+  // Set the mode, because the caller's thread might use another one.
+  const DefaultFloatMode floats;
   while (driver_ && !op.done()) {
     const bool moved = driver_->step(true);
     watchdog_->start_if_needed();
@@ -77,19 +79,20 @@ bool ProgressLock::drive(Operation& op, Deadline deadline) {
   return op.done();
 }
 
-// Take the lock if it becomes free within a moment. The thread may hold it because a peer's message woke it. Waiting
-// for that is cheaper than sleeping.
+// Take the lock if it becomes free within a short time. The thread might hold it because a peer's message woke the
+// thread. Waiting for the lock is then cheaper than sleeping.
 bool ProgressLock::lock_soon(const Operation& op) {
   const auto begin = Clock::now();
   do {
     if (op.done() || !spin_ || Clock::now() - begin > kDriveSpin) return false;
-    ::sched_yield();  // yield, because the thread may need this core
+    // Yield, because the thread might need this core.
+    ::sched_yield();
   } while (!mutex_.try_lock());
   return true;
 }
 
-// Sleep with the lock until a peer's message or the wakeup event arrives. Return false if the rest of the wait should
-// be left to the thread.
+// Sleep with the lock held until a peer's message or the wakeup event arrives. Return false if the thread should do the
+// rest of the wait.
 bool ProgressLock::doze(Operation& op, Deadline deadline) {
   const auto left = deadline.when() - Clock::now();
   if (left <= Clock::duration::zero() || stopping()) return false;
@@ -107,13 +110,14 @@ bool ProgressLock::doze(Operation& op, Deadline deadline) {
   }
   waker_->set_sleep_state(SleepState::awake);
   if (!polls[0].revents && !polls[1].revents) return true;
-  // This may consume a wakeup that was meant for the thread, which sleeps on the same event. release() triggers it
-  // again.
+  // This can consume a wakeup that was meant for the thread, which sleeps on the same event. release() triggers the
+  // event again.
   waker_->drain();
   return true;
 }
 
-// Wake the thread if its sleep state is outdated, or if there is work left for which no peer will send a wakeup.
+// Release the lock. Wake the thread if its sleep state is outdated, or if work is left for which no peer will send a
+// wakeup.
 void ProgressLock::release() {
   const bool ring = driver_ && parked_;
   bool work = false;
@@ -154,8 +158,8 @@ void ProgressLock::park() {
 
 namespace {
 
-// Seconds between two checks. A program that computes for longer than this between two operations of one bucket pays
-// with a negotiation.
+// Seconds between two checks. A program that computes for longer than this between two operations of one bucket leaves
+// the schedule and negotiates.
 constexpr double kWatch = 1;
 
 }  // namespace
@@ -175,12 +179,14 @@ void Watchdog::start() {
 
 void Watchdog::look() {
   uint64_t drained;
-  if (::read(timer_, &drained, sizeof drained) < 0) return;  // return, because the timer has not expired yet
+  // Return, because the timer has not expired yet.
+  if (::read(timer_, &drained, sizeof drained) < 0) return;
   running_.store(false, std::memory_order_seq_cst);
   bool waiting = false;
-  // Wake the driver: at its next turn it sees that this rank leaves the schedule.
+  // Wake the driver. At its next turn, it finds that this rank has left the schedule.
   (void)submissions_->nudge_unattended(kWatch, kImpatientAfter, &waiting);
-  if (waiting) start();  // check again later, because other operations may become due
+  // Check again later for operations that become due.
+  if (waiting) start();
 }
 
 }  // namespace hvd

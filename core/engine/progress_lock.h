@@ -1,5 +1,5 @@
-// The progress lock decides which thread runs the progress loop. The watchdog checks operations that no caller waits
-// for.
+// Progress lock, which decides which thread runs the progress loop, and the watchdog, which checks operations that no
+// caller waits for.
 #pragma once
 #include <atomic>
 #include <mutex>
@@ -24,7 +24,7 @@ class Watchdog {
   }
   // Return a descriptor that is readable when a check is due.
   int fd() const { return timer_; }
-  // Run a check that is due, which gives up on schedules and groups that cannot complete.
+  // Run a check that is due. It gives up on schedules and groups that cannot complete.
   void look();
 
   void close();
@@ -35,30 +35,30 @@ class Watchdog {
   std::atomic<bool> running_{false};
 };
 
-// Seconds after which a waiting or polling caller leaves a schedule, because other ranks may never submit. Negotiation
-// can then report which ranks are missing.
+// Seconds after which a waiting or polling caller leaves a schedule, because other ranks might never submit.
+// Negotiation can then report which ranks are missing.
 inline constexpr double kImpatientAfter = 2;
 
-// Decides whether the engine's thread or a waiting caller drives the engine, that is, runs its progress loop. A caller
-// that drives saves the several microseconds that it takes to wake the thread.
+// Lock that decides whether the engine's thread or a waiting caller drives the engine (runs its progress loop). A
+// caller that drives saves the several microseconds that waking the thread takes.
 //
-// The engine's thread is in run(). It runs turns while something progresses. Then park() sleeps without the lock until
-// the wakeup event, a message or a timeout. A caller is in drive() and runs turns until its operation is done. After
-// some time without progress it leaves the rest to the thread and sleeps on its operation. While only a peer's message
-// is missing, it may sleep in doze() with the lock held.
+// The engine's thread stays in run(). It runs turns while something progresses. Then park() sleeps without the lock
+// until the wakeup event, a message or a timeout. A caller in drive() runs turns until its operation is done. After
+// some time without progress, it leaves driving to the thread and sleeps on its operation. While only a peer's message
+// is missing, it can sleep in doze() with the lock held.
 //
-// When a thread releases the lock, it sets the matching sleep state, and wakes the engine's thread if work is left.
+// A thread that releases the lock sets the matching sleep state, and wakes the engine's thread if work is left.
 class ProgressLock {
  public:
-  // `spin` is true if there is a core for each rank.
+  // `spin` is true if every rank has a core.
   ProgressLock(Driver* driver, Observers* observers, ThreadWaker* waker, Watchdog* watchdog, bool spin);
 
-  // Body of the engine's thread. Returns after stop().
+  // Run the engine's thread until stop() is called.
   void run();
-  // Drive the engine on behalf of a caller. Return true if the operation is done. Otherwise the caller has reached
-  // `deadline`, or sleeping has become better than driving, and the thread finishes the operation.
+  // Drive the engine on behalf of a caller. Return true if the operation is done. Return false if the caller has
+  // reached `deadline` or should sleep instead; the thread then finishes the operation.
   bool drive(Operation& op, Deadline deadline);
-  // Make run() return and end all sleeps. Called by another thread.
+  // Make run() return and end all sleeps. Callable from another thread.
   void stop();
   // Call `last` with the lock held, then prevent all further driving.
   template <class Last>
@@ -76,18 +76,22 @@ class ProgressLock {
   bool stopping() const { return stop_.load(std::memory_order_seq_cst); }
 
   std::mutex mutex_;
-  Driver* driver_;  // accessed only while holding the lock
+  // Accessed only while holding the lock.
+  Driver* driver_;
   Observers* observers_;
   ThreadWaker* waker_;
   Watchdog* watchdog_;
   const bool spin_;
-  bool parked_ = false;          // True while the thread sleeps; guarded by the lock.
-  double rest_ = 0;              // Longest sleep in seconds; guarded by the lock.
-  Clock::duration spin_window_;  // Time that a driving caller spins before it sleeps; guarded by the lock.
+  // True while the thread sleeps; guarded by the lock.
+  bool parked_ = false;
+  // Longest sleep in seconds; guarded by the lock.
+  double rest_ = 0;
+  // Time that a driving caller spins before it sleeps; guarded by the lock.
+  Clock::duration spin_window_;
   std::atomic<bool> stop_{false};
 };
 
-// Seconds that a caller waits for an operation of a schedule before it checks whether the operation can ever complete.
+// Seconds that a caller waits for an operation of a schedule before it checks that the operation can still complete.
 inline constexpr double kNudgeAfter = 2e-3;
 
 }  // namespace hvd

@@ -53,7 +53,8 @@ class Reading {
       case FrameType::observer_message_down: return observer_message_down();
       case FrameType::bye: return shutdown_state<Goodbye>();
       case FrameType::abort: return shutdown_state<Abort>();
-      case FrameType::ack: break;  // the control plane handles acknowledgements
+      // The control plane handles acknowledgements.
+      case FrameType::ack: break;
     }
     return std::nullopt;
   }

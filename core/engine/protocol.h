@@ -1,5 +1,5 @@
-// Messages of the control plane, with one structure for each, and the only code that encodes and decodes their
-// payloads. FrameType (engine/control.h) defines how they are routed.
+// Messages of the control plane, with one structure for each. Only this code encodes and decodes their payloads.
+// FrameType (engine/control.h) defines how they are routed.
 #pragma once
 #include <optional>
 #include <string>
@@ -25,8 +25,8 @@ struct Decisions {
   std::vector<Response> responses;
 };
 
-// Progress of a running schedule. For ReadyUpTo this rank, for GoUpTo every rank, is ready for all positions below
-// `position`.
+// Progress of a running schedule. With ReadyUpTo, this rank is ready for all positions below `position`. With GoUpTo,
+// every rank is ready for them.
 struct ReadyUpTo {
   static constexpr FrameType kType = FrameType::ready;
   uint64_t schedule, position;
@@ -37,7 +37,7 @@ struct GoUpTo {
   uint64_t schedule, position;
 };
 
-// With Revoke a rank asks to leave the schedule. With Revoked every rank leaves it at `position`.
+// End of a schedule. With Revoke, a rank asks to leave the schedule. With Revoked, every rank leaves it at `position`.
 struct Revoke {
   static constexpr FrameType kType = FrameType::revoke;
   uint64_t schedule;
@@ -55,15 +55,15 @@ struct Settled {
   uint64_t epoch;
 };
 
-// Keys of all operations that wait at rank 0. Sent when rank 0 reports a stall.
+// Keys of all operations that are waiting at rank 0. Sent when rank 0 reports a stall.
 struct StalledKeys {
   static constexpr FrameType kType = FrameType::stalled;
   uint64_t epoch;
   std::vector<std::string> keys;
 };
 
-// `executed` is the number of operations of the common order that the rank has taken part in. `why.rank()` is the rank
-// that caused the end, or -1 if none did; for a goodbye, it is the sender.
+// End of the job. `executed` is the number of operations of the common order in which the rank has taken part.
+// `why.rank()` is the rank that caused the end, or -1 if none did. For a goodbye, it is the sender.
 struct Goodbye {
   static constexpr FrameType kType = FrameType::bye;
   uint64_t executed;
@@ -79,7 +79,8 @@ struct ObserverMessageUp {
 
 struct ObserverMessageDown {
   static constexpr FrameType kType = FrameType::observer_message_down;
-  int32_t to;  // receiving rank, or -1 for all ranks
+  // Receiving rank, or -1 for all ranks.
+  int32_t to;
   uint32_t topic;
   std::string body;
 };

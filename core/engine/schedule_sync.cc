@@ -14,7 +14,7 @@ ScheduleSync::ScheduleSync(std::shared_ptr<const Schedule> schedule, std::vector
     : schedule_(std::move(schedule)), members_(std::move(members)), connections_(connections), control_(control),
       mode_(mode_for(*connections, *schedule_)) {}
 
-// Choose the implementation, which is the same on every rank.
+// Choose the implementation. Every rank makes the same choice.
 ScheduleSync::Mode ScheduleSync::mode_for(const Connections& connections, const Schedule& schedule) {
   if (connections.one_node()) return Mode::shared;
   const bool all_take_part = std::all_of(schedule.buckets.begin(), schedule.buckets.end(), [](const auto& b) { return b.set() == 0; });
@@ -25,7 +25,7 @@ ScheduleWord ScheduleSync::word(int local_rank) const {
   return {connections_->segment().set_line(0, local_rank).schedule.load(std::memory_order_seq_cst)};
 }
 
-// Store this rank's word and wake the ranks whose sleep state says that they wait for it.
+// Store this rank's word, and wake the ranks whose sleep state shows that they wait for it.
 void ScheduleSync::tell(bool frozen, SleepState sleep_state) {
   connections_->segment()
       .set_line(0, connections_->local_rank())
@@ -50,7 +50,7 @@ bool ScheduleSync::may_run(uint64_t position) const {
   if (mode_ != Mode::shared) return position < go_;
   for (int rank : members_[position % members_.size()]) {
     if (rank == connections_->rank()) continue;
-    // local and global ranks are equal on one node
+    // Local and global ranks are equal on one node.
     if (!word(rank).ready(id(), position)) return false;
   }
   return position < position_;
@@ -80,7 +80,7 @@ std::vector<int> ScheduleSync::silent() const {
   std::vector<int> ranks;
   if (mode_ != Mode::shared || !frozen_) return ranks;
   for (int l = 0; l < connections_->local_size(); ++l) {
-    if (!word(l).frozen(id())) ranks.push_back(l);  // local and global ranks are equal on one node
+    if (!word(l).frozen(id())) ranks.push_back(l);  // Local and global ranks are equal on one node.
   }
   return ranks;
 }

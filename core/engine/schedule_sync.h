@@ -1,13 +1,14 @@
-// Progress of a running schedule on one rank. It publishes how far this rank is ready, finds out how far all ranks are,
-// and lets all ranks leave the schedule together. There are three implementations behind one interface:
-//   - If all ranks are on one node, each has a word in shared memory (schedule id, frozen, position). To leave, a rank
-//     freezes its word; the others see it and freeze theirs. Frozen words no longer change, so all ranks compute the
-//     same last position.
-//   - With several nodes, ranks send their positions to the coordinator, which answers how far to go and decides the
-//     last position.
+// Progress of a running schedule on one rank. This class publishes how far this rank is ready, determines how far all
+// ranks are ready, and lets all ranks leave the schedule together. There are three implementations behind one
+// interface:
+//   - If all ranks are on one node, each rank has a word in shared memory (schedule id, frozen, position). To leave, a
+//     rank freezes its word; the others see this and freeze theirs. Frozen words no longer change, so all ranks compute
+//     the same last position.
+//   - With several nodes, ranks send their positions to the coordinator. It answers how far to go and decides the last
+//     position.
 //   - If every rank is alone on its node and all buckets are on the global set, ranks vote on each position
-//     (ReadinessVote). The vote tells how far to go or that the schedule ends here. The coordinator only reports that a
-//     rank wants to leave, so that ranks with nothing to vote on vote against the position.
+//     (ReadinessVote). The result is either how far to go or that the schedule ends here. The coordinator only reports
+//     that a rank wants to leave. Ranks with nothing to vote on then vote against the position.
 // In all three, if any rank has started a bucket, every rank starts it.
 #pragma once
 #include <cstdint>
@@ -28,7 +29,7 @@ namespace hvd {
 
 class ScheduleSync {
  public:
-  // `members[b]` lists the global ranks in the set of bucket b.
+  // `members[b]` lists the global ranks in the process set of bucket b.
   ScheduleSync(std::shared_ptr<const Schedule> schedule, std::vector<std::vector<int>> members, Connections* connections, Control* control);
 
   uint64_t id() const { return schedule_->id; }
@@ -36,29 +37,29 @@ class ScheduleSync {
   bool guarded() const { return mode_ == Mode::guarded; }
   // Publish that this rank is ready for all positions below `position`.
   void publish(uint64_t position);
-  // True if every member of the set is ready, so that the bucket at `position` may start.
+  // True if every rank of the set is ready, so that the bucket at `position` can start.
   bool may_run(uint64_t position) const;
   bool must_publish(uint64_t position) const { return !guarded() && !frozen_ && (!published_ || position != position_); }
   bool frozen() const { return frozen_; }
-  // Return the time since which this rank has waited for the other ranks' answers.
+  // Return the time at which this rank started to wait for the other ranks' answers.
   Clock::time_point frozen_since() const { return frozen_since_; }
   // Ask to leave the schedule, because this rank deviates from it or another rank wants to leave.
   void revoke(bool stuck);
   // True if another rank wants to leave and this rank has not answered yet.
   bool leaving_elsewhere() const;
-  // Get the position at which the schedule ends, once every rank knows it. Return false before that.
+  // Get the position at which the schedule ends. Return false until every rank knows the position.
   bool final_position(uint64_t* position) const;
 
   // Return the ranks whose answers are missing before the schedule can end, as numbers and as text. Empty if this rank
-  // does not know.
+  // does not know them.
   std::vector<int> silent() const;
   std::string waits_for() const;
 
-  // Handle frames from the coordinator. In guarded mode the `position` of on_revoked() is meaningless.
+  // Handle frames from the coordinator. In guarded mode, the `position` of on_revoked() is meaningless.
   void on_go(uint64_t position) { go_ = position; }
   void on_revoked(uint64_t position);
   // Handle the result of a vote in guarded mode. If agreed > position, every rank is ready for all positions below
-  // `agreed`; otherwise the schedule ends at `position`.
+  // `agreed`. If not, the schedule ends at `position`.
   void on_vote(uint64_t position, uint64_t agreed);
 
  private:
@@ -72,7 +73,8 @@ class ScheduleSync {
   enum class Mode { shared, coordinated, guarded };
   static Mode mode_for(const Connections& connections, const Schedule& schedule);
   Mode mode_;
-  bool told_ = false;  // guarded mode: true if a rank wants to leave
+  // Guarded mode: true if a rank wants to leave.
+  bool told_ = false;
   bool frozen_ = false;
   Clock::time_point frozen_since_{};
   uint64_t position_ = 0;
@@ -81,37 +83,38 @@ class ScheduleSync {
   int64_t final_ = -1;
 };
 
-// Readiness vote on a bucket of a schedule, for jobs in which every rank is alone on its node. All ranks vote by a
-// guarded allreduce (collectives/guarded.h) on whether the bucket at a position is executed. A rank votes once it has
-// submitted its part of the bucket, or when it wants to leave the schedule. A small enough allreduce, or a barrier,
-// completes with the vote. Every other operation is executed after it as usual.
+// Readiness vote on a bucket of a schedule, for jobs in which every rank is alone on its node. In a guarded allreduce
+// (collectives/guarded.h), all ranks vote on whether to execute the bucket at a position. A rank votes once it has
+// submitted its part of the bucket, or when it wants to leave the schedule. A small allreduce, or a barrier, completes
+// with the vote. Every other operation is executed after the vote.
 //
-// A vote lasts until the slowest program submits, so nothing here blocks. The timeout applies only after every rank was
-// told to leave.
+// A vote lasts until the slowest program submits, so these functions never block. The timeout applies only after every
+// rank has been asked to leave.
 class ReadinessVote {
  public:
-  // `timeout` is in seconds. If a rank that was told to leave makes no progress with its vote for that long, the vote
-  // fails.
+  // `timeout` is in seconds. The vote fails if a rank that was asked to leave makes no progress for this time.
   ReadinessVote(Connections* connections, Backend* backend, Executor* executor, double timeout)
       : connections_(connections), backend_(backend), executor_(executor), timeout_(timeout) {}
 
   // Start the vote on `position` of `schedule`. If ready > position, this rank is ready for all positions below
-  // `ready`; otherwise it wants to leave. `operations` are those of the bucket, and are not used when leaving.
+  // `ready`. If not, this rank wants to leave. `operations` are the operations of the bucket; they are not used when
+  // leaving.
   void begin(const Schedule& schedule, uint64_t position, uint64_t ready, const std::vector<Operation*>& operations);
-  // Advance the vote without blocking. `hurry` means that every rank was told to vote, so the timeout applies. An error
-  // means that the job is over.
+  // Advance the vote without blocking. `hurry` means that every rank was asked to vote, so the timeout applies. An
+  // error means that the job is over.
   Status advance(bool hurry, bool* moved);
   bool under_way() const { return vote_.under_way(); }
 
-  // Return the result, which is valid once the vote is no longer in flight.
+  // Return the position voted on, or the result of the vote. Both are valid once the vote is no longer in flight.
   uint64_t position() const { return vote_.position(); }
   uint64_t agreed() const { return vote_.agreed(); }
-  // True if the vote carried the bucket's data. If all ranks agreed, only deliver() remains to be done.
+  // True if the vote carried the bucket's data. If all ranks agreed, only deliver() remains to be called.
   bool carries() const { return carries_; }
   void deliver(const Response& response, const std::vector<Operation*>& operations) { executor_->deliver(response, operations, values_); }
 
   void poll_fds(std::vector<std::pair<int, short>>& fds) const { vote_.poll_fds(fds); }
-  double patience_left() const;  // seconds until the timeout
+  // Return the seconds until the timeout.
+  double patience_left() const;
 
  private:
   Connections* connections_;
@@ -122,7 +125,8 @@ class ReadinessVote {
   std::byte* values_ = nullptr;
   bool carries_ = false;
   bool hurry_ = false;
-  Clock::time_point since_{};  // time of the last progress, valid while hurry_ is set
+  // Time of the last progress, valid while hurry_ is set.
+  Clock::time_point since_{};
 };
 
 }  // namespace hvd

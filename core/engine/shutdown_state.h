@@ -1,9 +1,9 @@
 // Shutdown state of this rank: which ranks have left, up to which operation each took part, and why the job ended. It
 // does no I/O; engine/driver_end.cc acts on it.
 //
-// At first all ranks are together. When a rank sends a goodbye, the state is leaving; when all operations that it
-// promised are done, the state is over. If a rank is lost, a collective fails, or this program leaves, the state is
-// over at once.
+// At first, no rank has left. After a goodbye from any rank, the state is leaving; when all operations that the goodbye
+// promised are done, the state is over. If a rank is lost, a collective fails, or this program leaves, the state
+// changes to over directly.
 //
 // While a rank leaves, operations up to the promised number still complete. Later operations are not started, or are
 // abandoned.
@@ -25,18 +25,17 @@ class ShutdownState {
  public:
   // ---- State of the other ranks -------------------------------------------------------------------------------------
 
-  // Record that `rank` has left. Its links may then close without counting as a loss.
+  // Record that `rank` has left. Its links can then close without counting as a loss.
   void parted(int rank) { parted_.insert(rank); }
   bool has_parted(int rank) const { return parted_.count(rank) != 0; }
-  // Record a goodbye. Operations up to its number still complete. If there are several goodbyes, the lowest number
-  // counts.
+  // Record a goodbye. Operations up to its number still complete. With several goodbyes, the lowest number counts.
   void add_goodbye(Goodbye goodbye) {
     if (!goodbye_ || goodbye.executed < goodbye_->executed) goodbye_ = std::move(goodbye);
   }
   bool leaving() const { return goodbye_.has_value(); }
   const Status& why() const { return goodbye_->why; }
-  // True if some rank has left and takes no part in the operation that is being executed, number `executed` of the
-  // common order.
+  // True if a rank has left and takes no part in the operation being executed, which is number `executed` of the common
+  // order.
   bool beyond(uint64_t executed) const { return goodbye_ && executed > goodbye_->executed; }
   // True if a rank has left and all operations that it took part in are done. A rank without entries in the running
   // schedule ignores the goodbye while the schedule runs, because it does not count the schedule's operations.
@@ -44,8 +43,8 @@ class ShutdownState {
 
   // ---- State of this rank -------------------------------------------------------------------------------------------
 
-  // Return the number of operations that this rank's goodbye promises. This is the number executed so far, because an
-  // earlier goodbye may have promised more. A rank without entries in the schedule keeps the earlier promise.
+  // Return the number of operations that this rank's goodbye promises. This is the number executed so far, even if an
+  // earlier goodbye promised more. A rank without entries in the schedule keeps the earlier promise.
   uint64_t promise(uint64_t executed, bool has_no_part) const {
     return goodbye_ && has_no_part ? std::max(executed, goodbye_->executed) : executed;
   }
@@ -56,8 +55,8 @@ class ShutdownState {
     error_ = std::move(error);
   }
   const Status& error() const { return error_; }
-  // Store the abort, sent or received, that ended the job. This rank sends it again when it leaves, for neighbours that
-  // have not received it.
+  // Store the abort, sent or received, that ended the job. This rank sends the abort again when it leaves, for
+  // neighbours that have not received it.
   void set_final_abort(Abort abort) { final_abort_ = std::move(abort); }
   const std::optional<Abort>& final_abort() const { return final_abort_; }
 
@@ -69,7 +68,7 @@ class ShutdownState {
   Status error_;
 };
 
-// Request from outside to end the job, for example from a launcher that has noticed the loss of a host before any link
+// Request from outside the engine to end the job. For example, a launcher can notice the loss of a host before any link
 // of this engine does. The driver's next turn, or the next check inside a running collective, ends the job as if a peer
 // were lost.
 class AbortRequest {
@@ -84,7 +83,7 @@ class AbortRequest {
 
   // ---- Functions called by the driver -------------------------------------------------------------------------------
   bool requested() const { return requested_.load(std::memory_order_seq_cst); }
-  // Return the reason. Valid once requested() is true; it never changes afterwards.
+  // Return the reason for the request. It is valid once requested() is true, and never changes afterwards.
   const Status& why() const { return why_; }
 
  private:

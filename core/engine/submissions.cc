@@ -11,7 +11,7 @@ Submissions::Submissions(int rank, int size) : rank_(rank) {
   for (int r = 0; r < size; ++r) sets_[0].push_back(r);
 }
 
-// Check everything about a request that this rank can know by itself, except its name.
+// Check everything about a request that this rank can check by itself, except its name.
 Status Submissions::check(Request& q) const {
   if (!ended_.ok()) {
     failures_->fetch_add(1, std::memory_order_relaxed);
@@ -59,12 +59,12 @@ Status Submissions::submit(const OperationPtr& op, bool* wake) {
     if (status.ok()) count_on_device(*op);
     for (const OperationPtr& member : refused) forget_on_device(*member);
   }
-  // Do this outside the lock, because a completion callback may submit.
+  // Complete the operations outside the lock, because a completion callback can submit.
   for (const OperationPtr& member : refused) member->complete(status.with("group '" + op->request.group + "'"));
   return status;
 }
 
-// `refused` receives the earlier members of the operation's group, which fail together with it.
+// `refused` receives the earlier operations of the operation's group, which fail together with it.
 Status Submissions::submit_locked(const OperationPtr& op, bool* wake, std::vector<OperationPtr>* refused) {
   Request& q = op->request;
   q.unnamed = q.name.empty();
@@ -99,7 +99,8 @@ void Submissions::enter(const OperationPtr& op, uint32_t entry, bool* wake) {
   op->sequence = next_sequence_++;
   if (q.unnamed) op->unnamed_number = unnamed_[stream_of(q.set, q.frontend, q.kind)]++;
   if (op->on_done) {
-    last_ = op->submitted = Clock::now();  // a caller that waits knows the age of its operation itself
+    // Not needed for a caller that waits, because it measures the age of its operation itself.
+    last_ = op->submitted = Clock::now();
     must_watch_.store(true, std::memory_order_relaxed);
   }
   bool completed = false;
@@ -145,7 +146,8 @@ bool Submissions::on_devices(uint32_t set) const {
 Status Submissions::submit_again(const OperationPtr& op, bool* wake) {
   {
     std::lock_guard lock(mutex_);
-    // A full check could only find a removed set or the end of the job, and both would have ended the schedule.
+    // Skip the full check for a request that the running schedule knows. The check could only find a removed set or the
+    // end of the job, and both would have ended the schedule.
     const bool known = cursor_ && !deviated_ && !op->request.unnamed && op->schedule == cursor_->schedule().id;
     if (known && !GroupAssembly::concerns(op->request) && !cursor_->repeated(op->entry) && !cursor_->busy(op->entry)) {
       op->request.fence = fence_;
@@ -201,7 +203,7 @@ void Submissions::skip_unnamed(const Response& response, const std::string& name
 void Submissions::add_set(uint32_t id, std::vector<int> ranks) {
   std::lock_guard lock(mutex_);
   sets_[id] = std::move(ranks);
-  // The id may have belonged to a set with other ranks.
+  // The id might have belonged to a set with other ranks.
   erase_unnamed(stream_of(id, 0, Kind{}), stream_of(id + 1, 0, Kind{}));
 }
 
@@ -240,14 +242,15 @@ void Submissions::release(const std::vector<Operation*>& operations) {
   bool told = false;
   for (Operation* op : operations) {
     if (!op) continue;
-    const bool tells = op->on_done && !op->carries;  // true if the completion of the operation is reported to the program
+    // True if the completion of the operation is reported to the program.
+    const bool tells = op->on_done && !op->carries;
     if (tells && !told) ++fence_;
     told |= tells;
     forget_on_device(*op);
     if (!op->scheduled || op->on_device) forget_name(*op);
     if (!op->scheduled) continue;
     op->scheduled = false;
-    // A device operation may complete after its schedule has ended.
+    // A device operation can complete after its schedule has ended.
     if (cursor_ && op->schedule == cursor_->schedule().id) cursor_->finish(op->entry);
   }
 }

@@ -1,28 +1,29 @@
-// Interface between callers and the driver: the queue of new operations, the names in flight, the process sets for
-// checks at call time, the cursor of a running schedule (submissions_schedule.cc), and the reason why the engine has
-// ended. One lock, which is held only briefly, guards all of it.
+// Interface between callers and the driver. It holds the queue of new operations, the names in flight, the process sets
+// for checks at call time, the cursor of a running schedule (submissions_schedule.cc), and the reason why the engine
+// has ended. One lock, which is held only briefly, guards all of this.
 //
 // An operation goes through these steps before its request is sent:
 //
-//   1. submit() accepts it. While its group is incomplete on this rank, assembly_ holds it.
-//   2. Outside a schedule it goes to queue_. take() passes it to the driver, which requests it next.
-//   3. In a schedule it goes to cursor_ instead. take_bucket() passes it to the driver, which executes it next.
+//   1. submit() accepts the operation. While its group is incomplete on this rank, assembly_ holds it.
+//   2. Outside a schedule, the operation goes to queue_. take() passes it to the driver, which requests it next.
+//   3. In a schedule, the operation goes to cursor_ instead. take_bucket() passes it to the driver, which executes it
+//      next.
 //
-// The state of this object decides between the last two:
+// The state of this object decides between steps 2 and 3:
 //
-//   - negotiating: there is no cursor_. begin_schedule() moves the queued operations into a new cursor_, as far as they
-//     fit, and the state becomes following.
+//   - negotiating: there is no cursor_. begin_schedule() moves the queued operations that fit into a new cursor_, and
+//     the state becomes following.
 //   - following: cursor_ takes the submissions. The state becomes deviated after a submission that the schedule does
 //     not expect, or when nudge() finds an incomplete bucket (stuck_).
 //   - deviated: deviated_ is set. end_schedule() passes the operations in cursor_ and queue_ to the driver, which
-//     requests them next, and the state becomes negotiating. It also ends the following state, when another rank
-//     leaves.
+//     requests them next, and the state becomes negotiating. When another rank leaves, end_schedule() also ends the
+//     following state.
 //
-// While negotiating or deviated, new operations go to queue_. end() is final in every state: afterwards new submissions
-// get ended_ as their error.
+// While negotiating or deviated, new operations go to queue_. end() is final in every state: new submissions then fail
+// with the error ended_.
 //
-// If a caller waits for an operation in cursor_ or assembly_ that cannot complete, it nudges the operation. The
-// operation is then requested from rank 0, which can report the ranks that are missing.
+// A caller that waits for an operation in cursor_ or assembly_ calls nudge(). If the operation cannot complete there,
+// it is requested from rank 0, which can report the missing ranks.
 #pragma once
 #include <map>
 #include <memory>
@@ -43,16 +44,16 @@ class Submissions {
 
   // Check and accept an operation. `wake` is set to true if the driver now has something to do.
   Status submit(const OperationPtr& op, bool* wake);
-  // Accept an operation that was submitted before with the same request. If a running schedule has matched it once,
+  // Accept an operation that was submitted before with the same request. If a running schedule has matched it before,
   // this neither compares nor allocates.
   Status submit_again(const OperationPtr& op, bool* wake);
-  // Separate earlier from later submissions. The program is about to wait or polls, so later operations must not be
+  // Separate earlier from later submissions. The program is about to wait or poll, so later operations must not be
   // fused with earlier ones.
   void fence();
 
   // ---- Functions called by the driver -------------------------------------------------------------------------------
 
-  // Return true once if a schedule holds operations that no caller waits for, so that the watchdog must check them.
+  // Return true once if a schedule holds operations that no caller waits for. The watchdog must then check them.
   bool must_watch() { return must_watch_.load(std::memory_order_relaxed) && must_watch_.exchange(false); }
   // Take the new operations that are not part of a schedule.
   std::vector<OperationPtr> take();
@@ -68,55 +69,57 @@ class Submissions {
   // Free the names of operations that are about to complete, so that the names can be used again.
   void release(const std::vector<Operation*>& operations);
 
-  // Return the name of the next unnamed group of this kind. Groups, like unnamed operations, are matched by the order
-  // in which the ranks of a set create them.
+  // Return the name of the next unnamed group of this kind. Ranks match unnamed groups, like unnamed operations, by the
+  // order of their creation in the set.
   std::string name_group(uint32_t set, uint8_t frontend, Kind kind);
 
   // Skip the number of an unnamed operation that failed and that this rank has not submitted. Does nothing if the
-  // number is already used.
+  // number has already been used.
   void skip_unnamed(const Response& response, const std::string& name);
 
   void add_set(uint32_t id, std::vector<int> ranks);
   void remove_set(uint32_t id);
-  // Restart the numbering of a frontend's unnamed operations and groups in the set at 0. The ranks may have submitted
-  // different numbers of them, but none may be in flight.
+  // Restart the numbering of a frontend's unnamed operations and groups in the set at 0. Ranks can have submitted
+  // different numbers of them, but none must be in flight.
   void restart_unnamed(uint32_t id, uint8_t frontend);
   std::map<uint32_t, std::vector<int>> sets() const;
 
-  // Follow a schedule from now on. `unanswered` are requested operations without a response, in the order of
-  // submission.
+  // Start to follow a schedule. `unanswered` are requested operations without a response, in the order of submission.
   void begin_schedule(std::unique_ptr<ScheduleCursor> cursor, const std::vector<OperationPtr>& unanswered);
-  // Return to negotiation. The result is all operations that still have to be requested, in the order of submission.
+  // Return to negotiation. Return all operations that still have to be requested, in the order of submission.
   std::vector<OperationPtr> end_schedule();
-  // State of the running schedule on this rank. Positions below `ready` are submitted, and positions below `executed`
-  // are taken.
+  // Progress of the running schedule on this rank. Positions below `ready` are submitted, and positions below
+  // `executed` are taken.
   struct Progress {
     uint64_t ready = 0, executed = 0;
     bool deviated = false, stuck = false;
   };
-  // Reads without the lock, because the driver asks several times per operation.
+  // Return the progress without taking the lock, because the driver calls this several times per operation.
   Progress progress() const;
-  // Take the operations of the next bucket, with null where this rank takes no part. `keep` owns them from now on.
-  size_t buckets() const;  // Returns the number of buckets in the running schedule.
+  // Take the operations of the next bucket, with null for entries in which this rank takes no part. `keep` then owns
+  // the operations.
+  // Return the number of buckets in the running schedule.
+  size_t buckets() const;
   const Schedule::Bucket* take_bucket(std::vector<Operation*>* operations, std::vector<OperationPtr>* keep);
-  // Return the same operations, but leave them in the schedule, which may still end before it executes them.
+  // Return the same operations as take_bucket(), but leave them in the schedule, which can still end before it executes
+  // them.
   const Schedule::Bucket* peek_bucket(std::vector<Operation*>* operations) const;
   // Check an operation for which a caller has waited for some time. If its bucket or group is incomplete on this rank,
-  // waiting longer cannot help, so leave the schedule or release the group. For a device operation this checks the
+  // leave the schedule or release the group, because waiting longer cannot help. For a device operation, check the
   // engine's own operations that execute it, once no more of them are expected. `impatient` means that the caller has
-  // waited so long that other ranks may never submit, which only negotiation can detect (see Stall). Return true if the
-  // driver must be woken.
+  // waited so long that other ranks might never submit, which only negotiation can detect (see Stall). Return true if
+  // the driver must be woken.
   bool nudge(const Operation& op, bool impatient);
   // Check the operations that no caller waits for, by their age and by the time since the last submission. `waiting` is
-  // set to true if the schedule or an incomplete group holds such operations, or held them until now. The watchdog then
-  // checks again.
+  // set to true if the schedule or an incomplete group holds such operations, or has just released them. The watchdog
+  // then checks again.
   bool nudge_unattended(double patience, double impatience, bool* waiting);
 
-  // Accept no more operations; later callers get `why` as the error. Return the operations that are queued or in the
+  // Accept no more operations. Later callers get `why` as the error. Return the operations that are queued or in the
   // schedule. Only the first call sets the reason.
   std::vector<OperationPtr> end(Status why);
   Status ended() const;
-  // Return the number of operations that failed because of the end or were refused afterwards.
+  // Return the number of operations that failed because the engine ended, or were refused afterwards.
   std::shared_ptr<const std::atomic<uint64_t>> failures() const { return failures_; }
   void count_failures(size_t operations) { failures_->fetch_add(operations, std::memory_order_relaxed); }
 
@@ -142,23 +145,29 @@ class Submissions {
   GroupAssembly assembly_;
   std::vector<OperationPtr> queue_;
   std::atomic<size_t> queued_{0};
-  std::map<uint32_t, size_t> on_devices_;  // Number of unfinished device operations in each set.
-  size_t expected_ = 0;                    // Number of operations announced by expect() and not yet submitted.
-  // Names of operations outside the schedule, and of launched device operations, which may outlive their schedule. The
-  // cursor knows all other names.
+  // Number of unfinished device operations in each process set.
+  std::map<uint32_t, size_t> on_devices_;
+  // Number of operations announced by expect() and not yet submitted.
+  size_t expected_ = 0;
+  // Names of operations outside the schedule, and of launched device operations, which can outlive their schedule. The
+  // cursor holds all other names.
   std::unordered_set<std::string> in_flight_;
   std::map<uint32_t, std::vector<int>> sets_;
-  std::map<uint64_t, uint64_t> unnamed_, groups_;  // next number of each stream, keyed by stream_of()
+  // Next number of each stream, keyed by stream_of().
+  std::map<uint64_t, uint64_t> unnamed_, groups_;
   uint64_t next_sequence_ = 0;
   std::atomic<uint64_t> fence_{0};
   Clock::time_point last_{};
-  std::unique_ptr<ScheduleCursor> cursor_;  // the pointer is changed only by the driver
-  std::vector<void*> tokens_;  // tokens of the bucket that is being taken
-  std::atomic<uint64_t> ready_{0};  // cursor_->ready(), for progress()
+  // Only the driver changes this pointer.
+  std::unique_ptr<ScheduleCursor> cursor_;
+  // Tokens of the bucket that is being taken.
+  std::vector<void*> tokens_;
+  // Copy of cursor_->ready() for progress().
+  std::atomic<uint64_t> ready_{0};
   std::atomic<bool> deviated_{false}, stuck_{false};
   std::atomic<bool> must_watch_{false};
   Status ended_;
-  // Shared, because this counter outlives the engine.
+  // Shared, because the counter outlives the engine.
   const std::shared_ptr<std::atomic<uint64_t>> failures_ = std::make_shared<std::atomic<uint64_t>>(0);
 };
 

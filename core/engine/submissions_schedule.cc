@@ -1,5 +1,5 @@
-// Submissions: moves operations into a schedule's cursor, takes them out bucket by bucket or at the schedule's end, and
-// passes them on to negotiation where a wait cannot succeed.
+// Submissions: move operations into a schedule's cursor, take them out bucket by bucket or at the schedule's end, and
+// pass them to negotiation if waiting in the schedule cannot succeed.
 #include <algorithm>
 
 #include "engine/submissions.h"
@@ -13,7 +13,7 @@ bool Submissions::offer(const OperationPtr& op, uint32_t entry, bool* completed)
   return true;
 }
 
-// Pass the operation to the schedule. let_go() reverses this.
+// Pass the operation to the schedule, which then keeps it alive.
 void Submissions::keep(const OperationPtr& op, uint32_t entry) {
   op->schedule = cursor_->schedule().id;
   op->entry = entry;
@@ -122,19 +122,20 @@ bool Submissions::nudge(const Operation& op, bool impatient) {
       vain = vain || impatient || in_vain(*other);
     }
   }
-  if (vain) deviated_ = stuck_ = true;  // `deviated` is read first, so store it last
+  // Store `deviated_` last, because other threads read it first.
+  if (vain) deviated_ = stuck_ = true;
   return vain;
 }
 
-// True if an operation of the schedule waits for other operations that only the program can submit.
+// True if an operation of the schedule waits for operations that only the program can submit.
 bool Submissions::in_vain(const Operation& op) const {
   if (!cursor_->stuck(&op)) return false;
-  // The missing operations may be the engine's own, which execute operations that are in flight or about to start.
+  // The missing operations can be the engine's own, which execute operations that are in flight or about to start.
   return !op.carries || (expected_ == 0 && cursor_->ready() == cursor_->executed());
 }
 
-// Release the incomplete group that holds `op`. Once the group is negotiated, its members are reported as waiting for
-// the missing ones.
+// Release the incomplete group that holds `op`. Once the group is negotiated, rank 0 reports that its operations wait
+// for the missing ones.
 bool Submissions::release_part(const Operation& op) {
   bool wake = false;
   for (const OperationPtr& member : assembly_.take_with(op)) {

@@ -10,8 +10,8 @@
 namespace hvd {
 namespace {
 
-// Delay in ns between a submission and the wakeup of the sleeping thread. After this time, a program that keeps
-// submitting and then waits drives the engine itself. Waking the thread, perhaps on the same core, would only slow it
+// Nanoseconds between a submission and the wakeup of the sleeping thread. A program that keeps submitting and then
+// waits drives the engine itself within this time. Waking the thread, perhaps on the same core, would only slow it
 // down.
 constexpr long kRingAfterNs = 30'000;
 
@@ -23,7 +23,7 @@ void drain_fd(int fd) {
 
 }  // namespace
 
-// If there is no timer, submissions trigger the wakeup event at once.
+// If there is no timer, submissions trigger the wakeup event directly.
 ThreadWaker::ThreadWaker() : timer_(::timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC)) {}
 
 void ThreadWaker::attach(const WakeupEvent& wakeup, std::shared_ptr<Segment> memory) {

@@ -1,5 +1,5 @@
-// Wakes an engine's sleeping thread for submissions. It triggers the thread's wakeup event at once or, by a timer, a
-// moment later.
+// Waker of an engine's sleeping thread. It triggers the thread's wakeup event for submissions, either immediately or
+// after a short delay by a timer.
 #pragma once
 #include <atomic>
 #include <memory>
@@ -21,23 +21,24 @@ class ThreadWaker {
 
   // ---- Functions called after work was published with a seq_cst store -----------------------------------------------
   void notify() const { wakeup_.notify(); }
-  // Wake the engine, whatever it sleeps for.
+  // Wake the engine from any sleep.
   void wake() const { wakeup_.wake(SleepState::idle); }
-  // Wake the thread if it sleeps, but first give the caller a moment to start driving.
+  // Wake the thread if it sleeps, but first give the caller some microseconds to start driving.
   void notify_soon();
-  // Wake the thread at once if it sleeps. One wakeup covers many submissions, because the woken thread handles all of
-  // them.
+  // Wake the thread immediately if it sleeps. One wakeup covers many submissions, because the woken thread handles all
+  // of them.
   void notify_now();
 
   // ---- Functions called by a thread that drives or is about to sleep ------------------------------------------------
   void set_sleep_state(SleepState sleep_state) {
     wakeup_.word()->sleep_state.store(static_cast<uint32_t>(sleep_state), std::memory_order_seq_cst);
   }
-  // Only the thread that holds the progress lock changes the state, apart from notify_now(), which wakes the thread.
+  // Return the sleep state. Only the thread that holds the progress lock changes it, except in notify_now(), which
+  // wakes the thread.
   SleepState sleep_state() const { return static_cast<SleepState>(wakeup_.word()->sleep_state.load(std::memory_order_seq_cst)); }
-  // Cancel a pending delayed wakeup, because the calling thread drives and checks for new work when it is done.
+  // Cancel a pending delayed wakeup, because the calling thread drives and checks for new work afterwards.
   void cancel_notify();
-  // Append the descriptors that become readable on a wakeup.
+  // Return the descriptors that become readable on a wakeup.
   int wakeup_fd() const { return wakeup_.fd(); }
   int timer_fd() const { return timer_; }
   // Reset the descriptors after a wakeup, before checking for work.
@@ -49,7 +50,8 @@ class ThreadWaker {
   WakeupEvent wakeup_;
   std::shared_ptr<Segment> memory_;
   int timer_;
-  std::mutex timer_mutex_;  // keeps the timer and timer_set_ consistent with each other
+  // Keeps the timer and timer_set_ consistent with each other.
+  std::mutex timer_mutex_;
   std::atomic<bool> timer_set_{false};
 };
 

@@ -1,6 +1,6 @@
-// Measures the time that callers were blocked in wait(), that is, communication that computation does not hide. Waiting
-// for a done operation costs nothing here, and a blocking wait costs two clock readings. If several threads wait at
-// once, only one of them is measured.
+// Measurement of the time that callers are blocked in wait(): communication that computation does not hide. Waiting for
+// a completed operation costs nothing, and a blocking wait costs two clock readings. If several threads wait at the
+// same time, only one of them is measured.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -12,7 +12,7 @@ namespace hvd {
 
 class Waits {
  public:
-  // Marks the caller as blocked during its lifetime. `first` is true for the first wait for the operation.
+  // Scope in which the caller counts as blocked. `first` is true for the first wait for the operation.
   class Blocked {
    public:
     Blocked(Waits& waits, bool first) : waits_(waits), measured_(!waits.busy_.exchange(true, std::memory_order_acquire)) {
@@ -35,7 +35,7 @@ class Waits {
     uint64_t begin_ = 0;
   };
 
-  // Count an operation for which this class sees no wait. How long its caller blocks elsewhere is unknown.
+  // Count an operation for which this class sees no wait. The time that its caller blocks elsewhere is unknown.
   void unattended() {
     unattended_.fetch_add(1, std::memory_order_relaxed);
     arrival_.store(ticks(), std::memory_order_relaxed);
@@ -48,7 +48,7 @@ class Waits {
     const uint64_t over = ticks_.get(), since = this->since();
     return over + (since && since < now ? now - since : 0);
   }
-  // Return the start of the current wait, or 0 if no caller waits.
+  // Return the start of the current wait, or 0 if no caller is waiting.
   uint64_t since() const { return since_.load(std::memory_order_relaxed); }
   // Return when a caller last started to wait for an operation or left one unattended, or 0 if that never happened.
   uint64_t arrival() const { return arrival_.load(std::memory_order_relaxed); }

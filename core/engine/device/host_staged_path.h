@@ -102,24 +102,29 @@ class HostStagedPath {
     std::vector<Copy> come, back;
     // Event of the copy, set until the data have arrived. Only used in the first part of a load.
     Device::Event copied = nullptr;
-    Operation* for_output = nullptr;  // Operation that receives the sizes and the output of `host`.
+    // Operation that receives the sizes and the output of `host`.
+    Operation* for_output = nullptr;
     bool submitted = false, launched = false;
   };
-  // Parts that are copied together, and the memory they share.
+  // Parts that are copied together, and their common memory.
   struct Loaded {
     size_t bytes = 0;
-    size_t first = 0, end = 0;  // Range of the parts in this load.
-    size_t open = 0;  // Number of the load's parts that are not launched yet.
+    // Range of the parts in this load.
+    size_t first = 0, end = 0;
+    // Number of the load's parts that have not been launched.
+    size_t open = 0;
     Block block;
   };
   struct Flight {
     std::vector<OperationPtr> operations;
     std::vector<Part> parts;
     std::vector<Loaded> loads;
-    size_t brought = 0;  // number of loads whose copies have started
+    // Number of loads whose copies have started.
+    size_t brought = 0;
     uint64_t carrier = 0;
     Status status;
-    size_t open = 1;  // number of parts that are not launched yet; positive before the flight has started
+    // Number of parts that have not been launched. Positive before the flight starts.
+    size_t open = 1;
     Clock::time_point begun = Clock::now();
   };
 
@@ -138,12 +143,17 @@ class HostStagedPath {
   size_t memory_;
   Submissions* const submissions_;
   const Observers* const observers_;
-  std::shared_ptr<Device> device_;  // Device of the first operation; all operations use the same one.
-  std::shared_ptr<PinnedPool> pool_, outputs_;  // Pinned memory. Blocks of outputs_ are kept as long as the program needs them.
-  Device::Stream down_ = nullptr, up_ = nullptr;  // Stream for copies to the host, and stream for copies back.
+  // Device of the first operation. All operations use the same device.
+  std::shared_ptr<Device> device_;
+  // Pinned memory for copies. outputs_ holds blocks for as long as the program needs them.
+  std::shared_ptr<PinnedPool> pool_, outputs_;
+  // Streams for copies to the host (down) and back to the device (up).
+  Device::Stream down_ = nullptr, up_ = nullptr;
   std::deque<Flight> flights_;
-  std::map<uint32_t, uint64_t> begun_;  // For each process set, the number of responses so far.
-  // Number of the current window. Parts of one window, which has as many bytes as are copied at once, may be fused.
+  // Number of responses so far, for each process set.
+  std::map<uint32_t, uint64_t> begun_;
+  // Number of the current fusion window. A window has as many bytes as are copied at a time, and only its parts can be
+  // fused with each other.
   uint64_t window_ = 0;
   size_t window_bytes_ = 0;
   DeferredRelease deferred_;

@@ -1,4 +1,4 @@
-// IPC path: finds out whether the ranks can access each other's memory.
+// IPC path: determine whether the ranks can access each other's device memory.
 #include <algorithm>
 #include <chrono>
 #include <cstring>
@@ -10,10 +10,12 @@
 namespace hvd {
 namespace {
 
-constexpr double kStuckFor = 3;  // Seconds to wait for work of an earlier job.
-constexpr int kMaxLocals = 64;  // Maximum number of ranks on a host, because SegmentHeader::let_go has one bit per rank.
+// Seconds to wait for work of an earlier job.
+constexpr double kStuckFor = 3;
+// Maximum number of ranks on a host: SegmentHeader::let_go has one bit per rank.
+constexpr int kMaxLocals = 64;
 
-// Reason of a failure, in the form in which it is sent to other ranks.
+// Reason for a failure, in the form that ranks exchange.
 struct Text {
   char bytes[400] = "";
   void set(const std::string& text) { std::snprintf(bytes, sizeof bytes, "%s", text.c_str()); }
@@ -34,7 +36,8 @@ struct IpcPath::Hello {
 };
 struct IpcPath::Offer {
   Exchange::Card card;
-  Text why_not;  // empty if the offer is valid
+  // Reason why the rank cannot use IPC. Empty if it can.
+  Text why_not;
 };
 struct IpcPath::Verdict {
   Text why_not;
@@ -64,14 +67,15 @@ Status IpcPath::ask(Set* set, Comm& comm) {
   mine.has_device = device_ != nullptr;
   mine.wanted = options_.wanted;
   if (device_) mine.uuid = device_->uuid();
-  // Wait a moment, because work launched by an earlier job may be about to finish.
+  // Wait briefly, because work launched by an earlier job might be about to finish.
   for (const Deadline patience = Deadline::after(kStuckFor); (mine.stuck = Exchange::sweep()) && !patience.passed();) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   std::vector<Hello> all;
   HVD_RETURN_IF_ERROR(say(comm, mine, &all));
   if (std::any_of(all.begin(), all.end(), [](const Hello& h) { return !h.has_device; }))
-    return {};  // a rank joined before it had a device, so ask again later
+    // A rank joined before it had a device. Ask again at a later operation.
+    return {};
   if (std::any_of(all.begin(), all.end(), [](const Hello& h) { return !h.wanted; })) {
     set->state = State::host;
     return {};
@@ -113,7 +117,7 @@ Status IpcPath::offer(Set* set, Comm& comm) {
   std::vector<Offer> offers;
   HVD_RETURN_IF_ERROR(say(comm, mine, &offers));
   Verdict verdict{};
-  // If any rank failed, all ranks stop here. Otherwise every rank has the card of every other rank.
+  // If any rank failed, all ranks stop here. If not, every rank now has the card of every other rank.
   const bool all_can = std::all_of(offers.begin(), offers.end(), [](const Offer& o) { return !o.why_not.bytes[0]; });
   if (all_can) {
     if (const Status s = meet(comm, offers); !s.ok()) verdict.why_not.set(s.message());

@@ -21,18 +21,19 @@ namespace hvd {
 
 namespace {
 
-constexpr double kProbeWithin = 5;  // Seconds that reading a pattern may take, because processes on one device may take turns.
-// Allocations smaller than this share a block, which a handle would expose as a whole.
+// Seconds that reading a pattern can take, because processes on one device can take turns.
+constexpr double kProbeWithin = 5;
+// Smaller allocations share a block, and a handle would expose the whole block.
 constexpr size_t kGranule = size_t{2} << 20;
 
-// Write this rank's pattern, which the other ranks read to test their access.
+// Write this rank's pattern. The other ranks read it to test their access.
 void write_pattern(const Whereabouts& where, int local_rank, std::byte* to) {
   uint64_t words[Exchange::kPatternBytes / sizeof(uint64_t)];
   for (uint64_t i = 0; i < std::size(words); ++i) words[i] = (where.token + static_cast<uint64_t>(local_rank)) * (2 * i + 1);
   std::memcpy(to, words, sizeof words);
 }
 
-// True if that process no longer exists. False if it exists, or if its PID belongs to another PID namespace.
+// True if the other process no longer exists. False if it exists, or if its PID belongs to another PID namespace.
 bool gone(const Whereabouts& other) {
   return other.namespace_of_ids == whereabouts().namespace_of_ids && ::kill(other.process, 0) != 0 && errno == ESRCH;
 }
@@ -48,8 +49,8 @@ Whereabouts whereabouts() {
   return {token, ids.st_ino, ::getpid()};
 }
 
-// Remains of an exchange, released in two steps: the others' memory is closed once this rank's device has finished, and
-// this rank's memory is freed once the others have closed it.
+// Resources of a retired exchange. Once this rank's device has finished, the peers' memory is closed. Once the peers
+// have closed this rank's memory, it is freed.
 struct Exchange::Retired {
   std::shared_ptr<Segment> segment;
   std::shared_ptr<Device> device;
@@ -62,7 +63,7 @@ struct Exchange::Retired {
   int local_rank = 0;
   bool closed = false;
 
-  // Do the first step if its condition holds.
+  // Close the peers' memory if this rank's device has finished.
   void let_go() {
     const Device::Turn turn(*device);
     if (closed || !turn.status().ok()) return;
@@ -75,7 +76,7 @@ struct Exchange::Retired {
     segment->header().let_go.fetch_or(bit_of(local_rank));
     closed = true;
   }
-  // Do the second step. Return true if nothing is left.
+  // Free this rank's memory if all peers have closed it. Return true if it was freed.
   bool free() {
     const Device::Turn turn(*device);
     if (!closed || !turn.status().ok()) return false;
@@ -93,7 +94,7 @@ struct Exchange::Retired {
 
 namespace {
 
-// Leaked on purpose, because nothing may be touched after the driver has shut down.
+// Leak the mutex on purpose, because static destructors run after the driver has shut down.
 std::mutex& aside_mutex() {
   static std::mutex& mutex = *new std::mutex;
   return mutex;
@@ -128,7 +129,7 @@ Status Exchange::make_all() {
   return counters_->tell(kWritten, probing_);
 }
 
-// Allocate the slots and the pattern. Use smaller slots if memory is short.
+// Allocate the slots and the pattern. If memory is short, use smaller slots.
 Status Exchange::allocate() {
   void* memory = nullptr;
   for (size_t slot = slot_bytes_;; slot = slot / 2 / kGranule * kGranule) {
@@ -196,7 +197,8 @@ Status Exchange::await_probing() {
   for (const Deadline deadline = Deadline::after(kProbeWithin); !there;) {
     HVD_RETURN_IF_ERROR(completion->reached(&there));
     if (!there && deadline.passed()) {
-      pinned_ = nullptr;  // leak the buffer, because the copy may still arrive
+      // Leak the buffer, because the copy might still arrive.
+      pinned_ = nullptr;
       return Status(Code::internal, "a copy from its memory did not finish");
     }
     if (!there) std::this_thread::sleep_for(std::chrono::microseconds(100));
@@ -221,7 +223,8 @@ Status Exchange::read_pattern(const Peer& peer) {
 }
 
 std::list<Exchange::Retired>& Exchange::aside() {
-  static auto& all = *new std::list<Retired>;  // leaked on purpose, because nothing may be touched after the driver has shut down
+  // Leak the list on purpose, because static destructors run after the driver has shut down.
+  static auto& all = *new std::list<Retired>;
   return all;
 }
 
@@ -234,9 +237,9 @@ void Exchange::retire(bool release) {
   counters_.reset();
   if (release) left.words->release();
   const Device::Turn turn(*device_);
-  // The device has failed, so its memory is left until the process ends.
+  // The device has failed. Leave its memory until the process ends.
   if (!turn.status().ok()) return leave_behind(std::move(left.words));
-  // Record events after the work of both streams. If that fails, nothing is ever released.
+  // Record events after the work of both streams. If recording fails, nothing is ever released.
   std::shared_ptr<const Completion> probed;
   const bool known = Completion::record(device_, probing_, &probed).ok() && probed->order(stream_).ok() &&
                      Completion::record(device_, stream_, &left.last).ok();
@@ -248,7 +251,7 @@ void Exchange::retire(bool release) {
 bool Exchange::sweep() {
   const std::lock_guard lock(aside_mutex());
   bool waits = false;
-  // Close all memory before freeing any, because ranks of this process may have waited for each other.
+  // Close all memory before freeing any, because ranks of this process might have waited for each other.
   for (Retired& left : aside()) {
     left.let_go();
     waits |= !left.closed;
@@ -257,7 +260,7 @@ bool Exchange::sweep() {
   return waits;
 }
 
-// Registration of the shared memory, which is possible only once per process.
+// Registration of the host's shared memory with the device. A process can register it only once.
 struct StreamCounters::Registered {
   std::shared_ptr<Segment> segment;
   std::shared_ptr<Device> device;

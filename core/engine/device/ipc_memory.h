@@ -1,5 +1,4 @@
-// Device memory that the ranks of a host access in each other (CUDA IPC), and counters in host memory by which their
-// streams wait for one another.
+// Device memory that the ranks of a host share (CUDA IPC), and counters in host memory that order the ranks' streams.
 #pragma once
 #include <array>
 #include <atomic>
@@ -15,25 +14,30 @@ namespace hvd {
 
 class StreamCounters {
  public:
-  static constexpr size_t kMax = 8;  // maximum number of words per rank
+  // Maximum number of words per rank.
+  static constexpr size_t kMax = 8;
 
-  // Open the words of one rank of the host. Ranks that are threads of this process share the registration of the
-  // memory. This may wait for the device.
+  // Open the words of one rank on this host. Ranks that are threads of this process share the registration of the
+  // memory. This can wait for the device.
   static Status open(std::shared_ptr<Segment> segment, const std::shared_ptr<Device>& device, int local_rank,
                      std::unique_ptr<StreamCounters>* out);
   StreamCounters(const StreamCounters&) = delete;
 
   Status tell(size_t word, Device::Stream stream);
   Status await(int local_rank, size_t word, Device::Stream stream);
-  // Repeat this while any stream waits, because a stream that continues may still write its word.
+  // Release the streams that wait for any counter. Repeat this while a stream waits, because a stream that continues
+  // can still write its word.
   void release() const;
   void release(int local_rank, size_t word) const;
 
  private:
   struct Registered;
-  struct Counter {  // Each member is in a separate cache line.
-    alignas(64) std::atomic<uint32_t> reached;  // Value written by the GPU.
-    alignas(64) std::atomic<uint32_t> told;  // Value published by the host.
+  // Progress of one rank. Each value has a separate cache line.
+  struct Counter {
+    // Value written by the GPU.
+    alignas(64) std::atomic<uint32_t> reached;
+    // Value published by the host.
+    alignas(64) std::atomic<uint32_t> told;
   };
   StreamCounters(std::shared_ptr<const Registered> registered, int local_rank)
       : registered_(std::move(registered)), local_rank_(local_rank) {}
@@ -44,19 +48,21 @@ class StreamCounters {
   const int local_rank_;
 };
 
-// Device memory that ranks in other processes of the host access, and their memory that this rank accesses (CUDA IPC).
-// Each rank creates one buffer of two slots, and each peer opens it once. Words in host memory (StreamCounters above)
-// publish the progress.
+// Exchange of device memory between the processes of a host (CUDA IPC): peers access this rank's memory, and this rank
+// accesses theirs. Each rank creates one buffer of two slots, and each peer opens the buffer once. Words in host memory
+// (StreamCounters above) publish the progress.
 //
-// The engine allocates the buffer itself, because a framework may free its memory while a peer has it open. The buffer
-// is freed only after all peers have closed it, possibly after its rank has ended; see retire().
+// The engine allocates the buffer itself, because a framework could free its memory while a peer has it open. The
+// buffer is freed only after all peers have closed it, possibly after its rank has ended; see retire().
 //
 // This class is used only by the thread that drives the engine, which must hold a Turn on the device.
 
 // Identity and location of this process. Ranks that are threads of one process use each other's pointers directly.
 struct Whereabouts {
-  uint64_t token;      // Random number that identifies the process.
-  uint64_t namespace_of_ids;  // PID namespace in which `process` is valid.
+  // Random number that identifies the process.
+  uint64_t token;
+  // PID namespace in which `process` is valid.
+  uint64_t namespace_of_ids;
   int32_t process;
   bool same_process(const Whereabouts& other) const { return token == other.token && process == other.process; }
 };
@@ -67,7 +73,7 @@ class Exchange {
   static constexpr int kSlots = 2;
   static constexpr size_t kPatternBytes = 64;
 
-  // What a rank offers to the other ranks.
+  // Description of a rank's memory, which the rank sends to its peers.
   struct Card {
     Whereabouts where;
     int32_t local_rank;
@@ -75,23 +81,28 @@ class Exchange {
     std::byte* memory;
     Device::Handle handle;
   };
-  // Indices of the counters that each rank has.
+  // Indices of the counters of each rank.
   enum Word : size_t {
-    kReady,  // Counts the slots whose data are in place, with one counter per slot.
-    // Counts the slots for which the rank has written everything and no longer needs the other ranks' slots.
+    // Number of windows whose data are in place, with one counter per slot.
+    kReady,
+    // Number of windows for which the rank has written everything and no longer reads the other ranks' slots, with one
+    // counter per slot.
     kDone = kReady + kSlots,
-    kWritten = kDone + kSlots,  // the rank has written its pattern
+    // 1 once the rank has written its pattern.
+    kWritten = kDone + kSlots,
     kWords,
   };
   static_assert(kWords <= StreamCounters::kMax);
-  // The offer of a peer as seen by this process. The slots are contiguous, followed by the pattern.
+  // Memory of a peer as seen by this process. The slots are contiguous, followed by the pattern.
   struct Peer {
     std::byte* memory = nullptr;
     size_t slot_bytes = 0;
     Whereabouts where{};
     int local_rank = 0;
-    bool opened = false;  // True if the memory was opened and must be closed.
-    bool met = false;  // True if the peer's memory can be used here.
+    // True if the memory was opened and must be closed.
+    bool opened = false;
+    // True if this process can use the peer's memory.
+    bool met = false;
   };
 
   // `slot_bytes` must be a multiple of 2 MiB.
@@ -100,19 +111,18 @@ class Exchange {
   ~Exchange();
   Exchange(const Exchange&) = delete;
 
-  // Create this rank's part, once. This may wait for the device. If memory is short, the slots are smaller; the card
-  // contains their size. An error says what failed.
+  // Create this rank's buffer, once. This can wait for the device. If memory is short, the slots are smaller; the card
+  // contains their size. An error describes what failed.
   Status prepare(const std::shared_ptr<Device>& device, Card* out);
-  // Free what prepare() created, provided that no peer has opened it.
+  // Free what prepare() created. Only allowed while no peer has opened the memory.
   void discard();
   // Store the card that a rank has sent to all ranks of the set. Call this before meet().
   void acquaint(int rank, const Card& card);
-  // Open that rank's memory, once. Then wait for its word to say that its pattern is written, for some seconds at most,
-  // and read the pattern.
+  // Open the memory of `rank`, once. Then wait a few seconds for the rank to write its pattern, and read the pattern.
   Status meet(int rank, const Card& card);
 
   std::byte* slot(const Peer& peer, uint64_t window) const { return peer.memory + window % kSlots * peer.slot_bytes; }
-  // tell() publishes `word` (kReady or kDone) for the window's slot, and await() waits for it, both in stream order.
+  // Publish `word` (kReady or kDone) for the window's slot, or wait for a peer's `word`, both in stream order.
   Status tell(Word word, uint64_t window) { return counters_->tell(word + window % kSlots, stream_); }
   Status await(const Peer& peer, Word word, uint64_t window) { return counters_->await(peer.local_rank, word + window % kSlots, stream_); }
   const Peer& me() const { return me_; }
@@ -121,12 +131,12 @@ class Exchange {
   // True if the device had too little memory for slots of the requested size. Valid after prepare().
   bool scarce() const { return scarce_; }
 
-  // Retire this exchange at the end of the job. Everything is kept aside until the device has finished the work on the
-  // stream and the peers have closed this rank's memory, and is then released. With `release`, a stream that waits for
-  // a lost rank continues with invalid data.
+  // Retire this exchange at the end of the job. All resources are kept until the device has finished the work on the
+  // stream and the peers have closed this rank's memory. They are then released. With `release`, a stream that waits
+  // for a lost rank continues with invalid data.
   void retire(bool release);
-  // Release the memory that this process has kept aside. Return true if some of it still waits for its device, possibly
-  // forever.
+  // Release the resources of retired exchanges in this process. Return true if some still wait for their device,
+  // possibly forever.
   static bool sweep();
 
  private:
@@ -146,10 +156,12 @@ class Exchange {
   std::shared_ptr<Device> device_;
   Device::Stream stream_ = nullptr, probing_ = nullptr;
   bool scarce_ = false;
-  std::byte* pinned_ = nullptr;  // host buffer from which the pattern is written and into which it is read
+  // Host buffer for writing and reading the pattern.
+  std::byte* pinned_ = nullptr;
   std::shared_ptr<StreamCounters> counters_;
   Peer me_;
-  std::map<int, Peer> peers_;  // peers, keyed by global rank
+  // Peers, keyed by global rank.
+  std::map<int, Peer> peers_;
 };
 
 }  // namespace hvd

@@ -10,13 +10,14 @@
 
 namespace hvd {
 
-// One response that is in progress.
+// Response in progress.
 struct IpcPath::Job {
   const Response& response;
   Comm& comm;
   const std::vector<OperationPtr>& operations;
   Sharing sharing;
-  uint64_t first;  // number of the response's first window within the set
+  // Number of the response's first window within the process set.
+  uint64_t first;
   std::vector<Window> windows;
   size_t element;
 
@@ -50,7 +51,7 @@ Status IpcPath::start(const Response& r, Comm& comm, const std::vector<Operation
   const Device::Turn turn(*device_);
   HVD_RETURN_IF_ERROR(turn.status().with(device_->description()));
   const Status status = carry_out(job);
-  // Record the completion even after a failure in the middle, because the device may still use the tensors.
+  // Record the completion even after a partial failure, because the device might still use the tensors.
   std::shared_ptr<const Completion> completion;
   const Status recorded = Completion::record(device_, exchange_->stream(), &completion);
   if (recorded.ok()) {
@@ -135,7 +136,7 @@ Status IpcPath::reduce(const Job& job, size_t window) {
   return compute_->reduce(r.dtype, r.op, sources, destinations, mine.begin, mine.end, scale_after(r, job.comm.size), exchange_->stream());
 }
 
-// Reduce each rank's part of each tensor directly into the output of that rank only.
+// Reduce each rank's part of each tensor directly into that rank's output.
 Status IpcPath::scatter(const Job& job, size_t window) {
   if (job.joined()) return {};
   const Response& r = job.response;
@@ -163,7 +164,8 @@ Status IpcPath::scatter(const Job& job, size_t window) {
 
 Status IpcPath::take(const Job& job, size_t window) {
   const uint64_t number = job.number(window);
-  if (job.broadcasts() && !job.is_root()) return {};  // no rank has accessed its buffer
+  // No rank has accessed this rank's buffer.
+  if (job.broadcasts() && !job.is_root()) return {};
   const bool one = job.response.kind == Kind::allreduce && job.sharing == Sharing::by_turns;
   for (int rank = 0; rank < job.comm.size; ++rank) {
     if (rank == job.comm.rank || (one && number % static_cast<uint64_t>(job.comm.size) != static_cast<uint64_t>(rank))) continue;

@@ -1,24 +1,24 @@
-// IPC path: executes operations on GPU tensors among ranks of one host that access each other's device memory (CUDA
-// IPC). It is used if several ranks share one GPU, which NCCL refuses, or if there is no NCCL. Reductions use our own
-// kernels, which add in the same order as the CPU and so give the same bits.
+// IPC path, which executes operations on GPU tensors among ranks of one host that access each other's device memory
+// (CUDA IPC). It is used if several ranks share one GPU, which NCCL refuses, or if NCCL is not available. Reductions
+// use the engine's own kernels, which add in the same order as the CPU and therefore give the same bits.
 //
-// Whether a set uses this path is decided at its first operation. The ranks exchange their location and device, open
-// the others' buffers and read a pattern in them. If all succeed, the set uses IPC; if one rank cannot, it permanently
-// uses the host.
+// The first operation of a process set decides whether the set uses this path. The ranks exchange their location and
+// device, open the others' buffers and read a pattern from them. If all ranks succeed, the set uses IPC. If any rank
+// fails, the set permanently uses host memory.
 //
 // Tensors are processed in windows (engine/device/splitting.h). Each rank works on its own stream, and no step waits
 // for the device:
 //
 //   1. Put: a rank packs its tensors into its own buffer and signals `ready`.
-//   2. Host barrier, because a value must be published before another rank waits for it.
+//   2. Host barrier: a value must be published before another rank waits for it.
 //   3. Work: a rank waits for the others' `ready`, reduces from all buffers into all of them, or copies, and signals
 //      `done`.
 //   4. Host barrier.
 //   5. Take: a rank waits for `done` of the ranks that wrote or read its own buffer, and unpacks the buffer.
 //
-// There are two slots for windows. In each interval between two barriers, a rank puts one window, works on the one
-// before, and takes the one before that. Every wait is for a call made earlier, so waits cannot form a cycle, even
-// across sets.
+// Windows use two slots in turn. Between two barriers, a rank puts one window, works on the window before it, and takes
+// the window before that. Every wait is for a call made earlier, so waits cannot form a cycle, even across process
+// sets.
 //
 // This class is used only by the thread that drives the engine.
 #pragma once
@@ -45,25 +45,25 @@ class IpcPath {
   IpcPath(const IpcOptions& options, Connections* connections, Backend* host, LogSink log)
       : options_(options), connections_(connections), host_(host), log_(std::move(log)) {}
 
-  // Decide whether `response` uses this path. All members of the set call this for the same responses in the same
-  // order. `device` is this rank's device, or null if it has none yet. An error means that the job is over.
+  // Decide whether `response` uses this path. All ranks of the set call this for the same responses in the same order.
+  // `device` is this rank's device, or null if it has none yet. An error means that the job is over.
   Status eligible(const Response& response, Comm& comm, const std::shared_ptr<Device>& device, bool* yes);
-  // Launch the response with this rank's operations, in the order of response.names; the list is empty if this rank has
+  // Launch the response with this rank's operations, in the order of response.names. The list is empty if this rank has
   // joined.
   Status start(const Response& response, Comm& comm, const std::vector<OperationPtr>& operations);
 
-  // True while launched work may be unfinished. The driver then calls look() after resting_seconds(). An error of
-  // look() means that the device has failed, and work that others wait for will never complete.
+  // True while launched work might be unfinished. The driver then calls look() after resting_seconds(). An error of
+  // look() means that the device has failed, and that work for which other ranks wait will never complete.
   bool in_flight() const { return last_ != nullptr; }
   static double resting_seconds() { return kLook; }
   Status look();
 
-  // Forget a set that was created or removed.
+  // Forget the state of a process set that was created or removed.
   void forget(uint32_t set) { sets_.erase(set); }
-  // End the path, because the job is over for the reason `why`. If `well`, all ranks have launched the unfinished work,
-  // so it will complete; otherwise it has failed.
+  // End the path, because the job is over for the reason `why`. If `well` is true, all ranks have launched the
+  // unfinished work, so it will complete. If false, the work has failed.
   void end(const Status& why, bool well);
-  // Wait, two seconds at most, until this rank's device has finished and the others' memory is closed.
+  // Wait up to two seconds for this rank's device to finish and the peers' memory to be closed.
   void await_end();
 
  private:
@@ -72,8 +72,10 @@ class IpcPath {
   struct Set {
     State state = State::unasked;
     Sharing sharing = Sharing::by_slices;
-    size_t window = 0;  // Bytes per window, for which all ranks have room.
-    uint64_t windows = 0;  // Number of windows processed so far.
+    // Bytes per window. All ranks have room for a window.
+    size_t window = 0;
+    // Number of windows processed so far.
+    uint64_t windows = 0;
   };
   struct Hello;
   struct Offer;
@@ -106,7 +108,8 @@ class IpcPath {
   bool warned_ = false;
   std::map<uint32_t, Set> sets_;
   PendingCompletions pending_;
-  std::shared_ptr<const Completion> last_;  // completion of all launched work
+  // Completion of all launched work.
+  std::shared_ptr<const Completion> last_;
   Clock::time_point next_look_{};
 };
 

@@ -1,4 +1,4 @@
-// NCCL path: finds out whether NCCL can connect the ranks of a set, and which ranks share a GPU.
+// NCCL path: determine whether NCCL can connect the ranks of a set, and which ranks share a GPU.
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -14,27 +14,32 @@ namespace {
 
 std::string name_of(const Comm& comm, size_t rank) { return "rank " + std::to_string(comm.global_ranks[rank]); }
 
-// Return a hash of NCCL_HOSTID, or 0 if it is not set. NCCL treats ranks with different values as being on different
-// hosts, so they may share a GPU. Used for tests; unrelated to NCCL_MULTI_RANK_GPU_ENABLE.
+// Return a hash of NCCL_HOSTID, or 0 if the variable is not set. NCCL treats ranks with different values as being on
+// different hosts, so they can share a GPU. Used for tests; unrelated to NCCL_MULTI_RANK_GPU_ENABLE.
 uint64_t host_id() {
   const char* const text = std::getenv("NCCL_HOSTID");
   if (!text) return 0;
-  uint64_t hash = 0xcbf29ce484222325;  // FNV-1a, which gives the same hash in every process
+  // FNV-1a gives the same hash in every process.
+  uint64_t hash = 0xcbf29ce484222325;
   for (const char c : std::string_view(text)) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
   return hash;
 }
 
 }  // namespace
 
-// GPU properties of a rank, which the ranks of a set exchange.
+// GPU properties of a rank. The ranks of a set exchange these records.
 struct NcclSets::Record {
-  uint8_t device = 0;  // true if the rank has a device
+  // Not 0 if the rank has a device.
+  uint8_t device = 0;
   uint8_t wanted = 0;
-  uint8_t busy = 0;  // Not 0 if the rank has or had another communicator.
-  uint8_t told = 0;  // Not 0 if the rank has logged a warning about ranks that share a GPU.
+  // Not 0 if the rank has or had another communicator.
+  uint8_t busy = 0;
+  // Not 0 if the rank has logged a warning about ranks that share a GPU.
+  uint8_t told = 0;
   Uuid uuid{};
   uint64_t host_id = 0;
-  int32_t version = 0;  // NCCL version; 0 without NCCL
+  // NCCL version, or 0 without NCCL.
+  int32_t version = 0;
   int32_t capability = 0;
 };
 
@@ -70,7 +75,8 @@ Status NcclSets::ask(Set* set, Comm& comm) {
   std::vector<Record> all(static_cast<size_t>(comm.size));
   std::memcpy(all.data(), said.data(), said.size());
   const auto every = [&all](uint8_t Record::* what) { return std::ranges::all_of(all, [what](const Record& r) { return r.*what != 0; }); };
-  if (!every(&Record::device)) return {};  // a rank joined before it had a device, so ask again later
+  // A rank joined before it had a device. Ask again at a later operation.
+  if (!every(&Record::device)) return {};
   warn_of_sharing(comm, all);
   set->capability = std::ranges::min_element(all, {}, &Record::capability)->capability;
   if (!every(&Record::wanted)) {
@@ -100,8 +106,8 @@ std::string NcclSets::why_not(const Comm& comm, const std::vector<Record>& all) 
   return "";
 }
 
-// Usually this means that the program has not selected a GPU per rank. On every path the ranks then take turns on the
-// GPU. The warning is not repeated if a rank of the set has logged it for another set.
+// Warn that ranks share a GPU. Usually, the program has not selected a GPU per rank. On every path, the ranks then take
+// turns on the GPU. The warning is not repeated if a rank has logged it for another set.
 void NcclSets::warn_of_sharing(const Comm& comm, const std::vector<Record>& all) {
   constexpr size_t kMaxNamed = 8;
   std::string ranks;

@@ -1,6 +1,6 @@
-// NCCL path: executes operations on GPU tensors if all ranks of a set have NCCL. Operations that NCCL cannot do, or not
-// with our arithmetic, go through host memory (engine/device/host_staged_path.h). So do all operations of a set whose
-// communicator is not ready yet (nccl_sets.h).
+// NCCL path, which executes operations on GPU tensors if all ranks of a process set have NCCL. Operations go through
+// host memory instead (engine/device/host_staged_path.h) if NCCL cannot do them or would compute different bits. So do
+// all operations of a set whose communicator is not ready yet (nccl_sets.h).
 //
 // This class is used only by the thread that drives the engine.
 #pragma once
@@ -26,28 +26,28 @@ class NcclPath {
   NcclPath(const NcclOptions& options, Backend* host, LogSink log, NcclCommon* common)
       : kinds_(options.kinds), sets_(options, host, std::move(log), common) {}
 
-  // Decide whether NCCL executes `response`. All members of the set call this for the same responses in the same order.
+  // Decide whether NCCL executes `response`. All ranks of the set call this for the same responses in the same order.
   // `device` is this rank's device, or null if it has none yet. An error means that the job is over.
   Status eligible(const Response& response, Comm& comm, const std::shared_ptr<Device>& device, bool* yes);
-  // True if NCCL will never execute operations of the set. The answer is equal on all members.
+  // True if NCCL will never execute operations of the set. The answer is equal on all its ranks.
   bool gives_up(uint32_t set) const { return sets_.gives_up(set); }
-  // Launch the response with this rank's operations, in the order of response.names; the list is empty if this rank has
+  // Launch the response with this rank's operations, in the order of response.names. The list is empty if this rank has
   // joined.
   Status start(const Response& response, const Comm& comm, const std::vector<OperationPtr>& operations);
 
-  // True while launched work may be unfinished. The driver then calls look() after resting_seconds(). An error of
+  // True while launched work might be unfinished. The driver then calls look() after resting_seconds(). An error of
   // look() is an asynchronous NCCL error.
   bool in_flight() const { return !launched_.empty(); }
   static double resting_seconds() { return LaunchedOperations::resting_seconds(); }
   Status look();
 
-  // Forget a set that was created or removed.
+  // Forget the state of a process set that was created or removed.
   void forget(uint32_t set) { sets_.forget(set); }
   // End the path, because the job is over for the reason `why`. Communicators are destroyed if `why` is Code::shutdown
-  // and all ranks take part in the launched work (`all_take_part`). Otherwise they are aborted, on a separate thread.
-  // Unfinished work has then failed: its events fire, but the data are invalid.
+  // and all ranks take part in the launched work (`all_take_part`). If not, they are aborted on a separate thread, and
+  // unfinished work has failed: its events fire, but the data are invalid.
   void end(const Status& why, bool all_take_part);
-  // Wait, some seconds at most, until the communicators have ended, because the process must not exit while NCCL works.
+  // Wait a few seconds for the communicators to end, because the process must not exit while NCCL works.
   void await_end() { sets_.await_end(); }
 
  private:
@@ -65,10 +65,12 @@ class NcclPath {
   Status broadcast(const NcclSet& set, const Response& response, const Comm& comm, const Operation& op);
   Status alltoall(const NcclSet& set, const Response& response, const Comm& comm, Operation& op);
 
-  const std::array<bool, 6> kinds_;  // true for each Kind that NCCL may execute
+  // True for each Kind that NCCL can execute.
+  const std::array<bool, 6> kinds_;
   NcclSets sets_;
   std::shared_ptr<Device> device_;
-  const NcclSet* set_ = nullptr;  // set of the last response that eligible() was asked about
+  // Process set of the last response that was passed to eligible().
+  const NcclSet* set_ = nullptr;
   LaunchedOperations launched_;
 };
 

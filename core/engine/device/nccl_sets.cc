@@ -11,10 +11,11 @@
 namespace hvd {
 namespace {
 
-constexpr double kEndWithin = 5;  // seconds that communicators get to shut down
+// Seconds that communicators have to shut down.
+constexpr double kEndWithin = 5;
 constexpr double kAbortWithin = 2;
 
-// Sets the device's context around calls on NCCL's helper threads.
+// Calls on NCCL's helper threads, with the device's context set around them.
 struct Around {
   std::shared_ptr<Device> device;
   static inline thread_local int mode = 0;
@@ -22,7 +23,7 @@ struct Around {
   static void leave(void* self) { static_cast<Around*>(self)->device->leave(mode); }
 };
 
-// There is one per device, and it lives as long as the process.
+// Return the hooks for NCCL's helper threads. Each device has one set of hooks, which lives as long as the process.
 nccl::Surroundings surroundings_of(const std::shared_ptr<Device>& device) {
   static std::mutex& mutex = *new std::mutex;
   static auto& all = *new std::map<Device*, Around>;
@@ -30,11 +31,11 @@ nccl::Surroundings surroundings_of(const std::shared_ptr<Device>& device) {
   return {&Around::enter, &Around::leave, &all.try_emplace(device.get(), Around{device}).first->second};
 }
 
-// State of a rank's communicator.
+// Progress of a rank in creating the communicator.
 enum class Made : uint8_t { not_yet, yes, failed, late };
 
-// `first` is the communicator that may be warming up. Its kernels run meanwhile, and kernels of another communicator
-// must not.
+// Return this rank's progress with communicator `c`. `first` is the communicator that might be warming up. Kernels of
+// another communicator must not run during the warm-up.
 Made made_of(const nccl::Communicator& c, const nccl::Communicator& first, bool late) {
   using State = nccl::Communicator::State;
   const bool waits = c.state() == State::making || (c.state() == State::ready && first.state() == State::making);
@@ -42,8 +43,8 @@ Made made_of(const nccl::Communicator& c, const nccl::Communicator& first, bool 
   return c.state() == State::ready ? Made::yes : Made::failed;
 }
 
-// True if the set should ask again at its n-th response. Asking costs a host collective, so a set asks for every
-// response at first, then less often.
+// True if the ranks of the set should exchange their states again at the set's n-th response. An exchange costs a host
+// collective, so ranks exchange at every response at first, then less often.
 bool asks_again(uint64_t n) {
   constexpr uint64_t kOften = 32, kMax = 64;
   return n % std::clamp<uint64_t>(std::bit_floor(n) / kOften, 1, kMax) == 0;
@@ -83,9 +84,10 @@ Status NcclSets::prepare(const Comm& comm, bool warm_up, nccl::UniqueId* id, ncc
   }
   if (!common_->stream) HVD_RETURN_IF_ERROR(device_->make_stream(&common_->stream));
   if (warm_up) {
-    // The warm-up is launched at a different place between other operations on each rank. So it has its own stream, and
-    // runs only if there are no other communicators: kernels that wait for each other in different orders may deadlock.
-    // Communicators of later sets connect at their first operation, which waits until the warm-up is over (made_of).
+    // Each rank launches the warm-up at a different place between other operations. The warm-up therefore has a
+    // separate stream, and runs only if there are no other communicators: kernels that wait for each other in different
+    // orders can deadlock. Communicators of later sets connect at their first operation, which waits until the warm-up
+    // is over (made_of).
     first->bytes = nccl::warm_up_bytes(comm.size);
     HVD_RETURN_IF_ERROR(device_->make_stream(&first->stream));
     HVD_RETURN_IF_ERROR(memory_->take(first->bytes, &warmed_.emplace_back()));
@@ -141,7 +143,8 @@ Status NcclSets::hear_whether_made(uint32_t id, Set* set, Comm& comm) {
   return {};
 }
 
-// The cause is not known here; usually one rank waits for another rank's connection.
+// Warn that the communicator is not ready. The cause is unknown here; usually a rank waits for another rank's
+// connection.
 void NcclSets::warn(uint32_t id, Set* set, const Comm& comm, const std::vector<std::byte>& made) {
   set->warned = true;
   std::string ranks;
@@ -156,7 +159,7 @@ void NcclSets::warn(uint32_t id, Set* set, const Comm& comm, const std::vector<s
                               "likely it uses a network that does not reach the other ranks: choose another with NCCL_SOCKET_IFNAME");
 }
 
-// Give up on NCCL for the whole set, permanently.
+// Stop using NCCL for the whole set, permanently.
 void NcclSets::abandon(Set* set, const Status& why) {
   abort({std::move(set->communicator)}, why);
   give_up(set, why.message());
@@ -191,7 +194,7 @@ void NcclSets::forget(uint32_t id) {
   const auto it = sets_.find(id);
   if (it == sets_.end()) return;
   Set& set = it->second;
-  // Destroying the communicator waits for the other ranks, some of which may still be creating it.
+  // Destroying a communicator waits for the other ranks. Abort it instead while some of them might still be creating it.
   if (set.communicator && set.state == State::nccl) {
     destroy({std::move(set.communicator)});
   } else if (set.communicator) {
@@ -216,7 +219,8 @@ void NcclSets::end(const Status& why) {
 void NcclSets::await_end() {
   bool all_over = true;
   for (size_t i = 0; i < leaving_.size(); ++i) {
-    const Leaving l = leaving_[i];  // iterate over a copy, because abort() adds elements
+    // Iterate over a copy, because abort() adds elements.
+    const Leaving l = leaving_[i];
     l.ending->wait();
     if (!l.ending->leaked()) continue;
     all_over = false;
@@ -226,8 +230,8 @@ void NcclSets::await_end() {
             Status(Code::timeout, "NCCL did not end its communicators within " + std::to_string(std::lround(kEndWithin)) + " s"));
   }
   leaving_.clear();
-  // Freeing memory waits for the device. By now none of this engine's work on it waits for other ranks, unless some
-  // communicator did not end.
+  // Freeing memory waits for the device. At this point, none of this engine's work on the device waits for other ranks,
+  // unless some communicator did not end.
   if (!all_over)
     leave_behind(std::make_shared<std::pair<std::shared_ptr<GpuMemory>, std::vector<std::shared_ptr<GpuMemory::Block>>>>(
         std::move(memory_), std::move(warmed_)));

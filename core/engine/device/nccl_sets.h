@@ -1,4 +1,4 @@
-// Parts shared by the NCCL paths: memory on the GPU, the communicators of process sets, and the list of launched
+// Components shared by the NCCL paths: GPU memory, the communicators of process sets, and the list of launched
 // operations.
 #pragma once
 #include <deque>
@@ -37,17 +37,20 @@ class GpuMemory : public std::enable_shared_from_this<GpuMemory> {
    private:
     const std::shared_ptr<GpuMemory> pool_;
     std::byte* const data_;
-    const size_t bytes_;  // bytes of the block's size class
+    // Bytes of the block's size class.
+    const size_t bytes_;
     const bool pinned_;
   };
 
-  // Take a block of at least `bytes` bytes, with undefined contents. Release it only when nothing uses it any more, or
-  // when only the stream uses it on which the next user will run.
+  // Take a block of at least `bytes` bytes with undefined contents. Release the block only when nothing uses it any
+  // more, or when its only users are on the stream of its next user.
   Status take(size_t bytes, std::shared_ptr<Block>* out);
-  size_t pinned() const { return pinned_; }  // bytes of pinned host memory, whether in use or free
+  // Return the bytes of pinned host memory, both used and free.
+  size_t pinned() const { return pinned_; }
 
  private:
-  using Free = std::map<size_t, std::vector<std::byte*>>;  // free blocks, keyed by size
+  // Free blocks, keyed by size.
+  using Free = std::map<size_t, std::vector<std::byte*>>;
   std::byte* take_free(size_t most, size_t* size, bool* is_pinned);
   void give_back(std::byte* data, size_t bytes, bool pinned);
   Status pin(size_t bytes, std::byte** data);
@@ -55,37 +58,44 @@ class GpuMemory : public std::enable_shared_from_this<GpuMemory> {
   const std::shared_ptr<Device> device_;
   const LogSink log_;
   bool warned_ = false;
-  std::mutex mutex_;  // needed because blocks are returned from any thread
+  // Protects the free blocks, because any thread can return blocks.
+  std::mutex mutex_;
   Free free_, free_pinned_;
   size_t pinned_ = 0;
 };
 
-// NCCL communicators of process sets: decides whether a set can have one, creates it, and ends it.
+// NCCL communicators of process sets. This class decides whether a set can have a communicator, creates it, and ends
+// it.
 //
-// A set starts without a decision. Its ranks first exchange what each has: a GPU, and NCCL. If one rank lacks
-// something, the set permanently uses the host. Otherwise they create the communicator, and exchange who is ready. Once
-// all are ready the set uses NCCL; after a timeout it permanently uses the host.
+// A process set starts undecided. First, its ranks exchange whether they have a GPU and NCCL. If a rank lacks one of
+// them, the set permanently uses the host. If not, the ranks create the communicator and exchange whether it is ready.
+// Once it is ready on all ranks, the set uses NCCL. After a timeout, the set permanently uses the host.
 //
 // The ranks of a set decide together, for each response, with host collectives. They process the same responses in the
-// same order, so their messages match. Once everything is decided, no more messages are sent.
+// same order, so their messages match. Once the set is decided, the ranks send no more messages.
 //
 // This class is used only by the thread that drives the engine.
 
-// Properties shared by all members of a set.
+// Properties of a process set, equal on all its ranks.
 struct NcclSet {
   std::shared_ptr<nccl::Communicator> communicator;
-  int version = 0;     // NCCL version.
-  int capability = 0;  // Minimum compute capability of the members' GPUs.
-  bool kernels = false;  // True if our own kernels can be launched.
+  // NCCL version.
+  int version = 0;
+  // Minimum compute capability of the ranks' GPUs.
+  int capability = 0;
+  // True if the engine can launch its own kernels.
+  bool kernels = false;
 };
 
 // State shared by all communicators of a rank. Kernels of different communicators must run in the same order on all
 // ranks.
 struct NcclCommon {
-  Device::Stream stream = nullptr;  // Stream for the work of all communicators.
-  // The first communicator while it is being created. Only this one may be warmed up.
+  // Stream for the work of all communicators.
+  Device::Stream stream = nullptr;
+  // The first communicator while it is being created. Only the first one can be warmed up.
   std::shared_ptr<nccl::Communicator> first;
-  bool told_of_sharing = false;  // true once a warning was logged that ranks share a GPU
+  // True once this rank has logged a warning about ranks that share a GPU.
+  bool told_of_sharing = false;
 };
 
 class NcclSets {
@@ -93,36 +103,37 @@ class NcclSets {
   NcclSets(const NcclOptions& options, Backend* host, LogSink log, NcclCommon* common)
       : options_(options), host_(host), log_(std::move(log)), common_(common) {}
 
-  // Return the communicator of the set `id`, whose comm is `comm`, or null if some member does not have it yet or never
-  // will. All members call this for the same responses in the same order. `device` is this rank's device, or null if it
-  // has none yet. An error means that the job is over.
+  // Return the communicator of process set `id`, whose comm is `comm`. Return null if any rank of the set does not have
+  // the communicator yet or never will. All ranks of the set call this for the same responses in the same order.
+  // `device` is this rank's device, or null if it has none yet. An error means that the job is over.
   Status find(uint32_t id, Comm& comm, const std::shared_ptr<Device>& device, const NcclSet** out);
 
-  // True if find() will never return a communicator for the set. The answer is equal on all members.
+  // True if find() will never return a communicator for the set. The answer is equal on all its ranks.
   bool gives_up(uint32_t id) const;
 
-  // Return the stream for the work of all communicators. Null before the first communicator exists.
+  // Return the stream for the work of all communicators, or null before the first communicator exists.
   Device::Stream stream() const { return common_->stream; }
   GpuMemory& memory() const { return *memory_; }
   Compute& compute() const { return *compute_; }
-  // Return an asynchronous NCCL error of any set, or ok.
+  // Return an asynchronous NCCL error of any process set, or ok.
   Status async_error() const;
 
-  // Forget a set that was created or removed. Its communicator is destroyed on a separate thread.
+  // Forget a process set that was created or removed. Its communicator is destroyed on a separate thread.
   void forget(uint32_t id);
-  // End all communicators: destroy them if `why` is ok, otherwise abort them. Communicators that are already being
-  // destroyed are aborted too, because destruction may wait for a lost rank.
+  // End all communicators: destroy them if `why` is ok, or abort them if it is an error. An abort includes
+  // communicators that are already being destroyed, because their destruction can wait for a lost rank.
   void end(const Status& why);
-  // Wait, some seconds at most, until the communicators have ended. Then free their memory, or leak it if one did not
-  // end.
+  // Wait a few seconds for the communicators to end. Then free their memory, or leak it if a communicator did not end.
   void await_end();
 
  private:
   enum class State : uint8_t { unasked, making, nccl, host };
   struct Set : NcclSet {
     State state = State::unasked;
-    Clock::time_point begun;  // Start of the communicator's creation.
-    uint64_t waited = 0;      // Number of responses since the start of the creation, equal on all ranks.
+    // Time at which the creation of the communicator started.
+    Clock::time_point begun;
+    // Number of responses since the creation started, equal on all ranks.
+    uint64_t waited = 0;
     bool warned = false;
   };
   struct Record;
@@ -153,19 +164,22 @@ class NcclSets {
   const LogSink log_;
   std::shared_ptr<Device> device_;
   const nccl::Library* library_ = nullptr;
-  std::string why_not_;  // reason why there is no NCCL library; empty if there is one
+  // Reason why there is no NCCL library. Empty if there is one.
+  std::string why_not_;
   bool looked_ = false;
   NcclCommon* const common_;
   std::shared_ptr<GpuMemory> memory_;
   std::unique_ptr<Compute> compute_;
-  Status loaded_;  // Result of loading the kernels.
-  std::vector<std::shared_ptr<GpuMemory::Block>> warmed_;  // Memory used by the warm-up of communicators.
+  // Result of loading the kernels.
+  Status loaded_;
+  // Memory used by the warm-up of communicators.
+  std::vector<std::shared_ptr<GpuMemory::Block>> warmed_;
   std::map<uint32_t, Set> sets_;
-  std::vector<Leaving> leaving_;  // communicators that are shutting down; some may already have ended
+  // Communicators that are shutting down. Some might already have ended.
+  std::vector<Leaving> leaving_;
 };
 
-// NCCL operations that were launched and may be unfinished. They are polled at intervals, because NCCL errors raise no
-// wakeup.
+// Launched NCCL operations that might be unfinished. They are polled at intervals, because NCCL errors raise no wakeup.
 class LaunchedOperations {
  public:
   // Add an operation. `what` describes it in messages.
@@ -173,12 +187,12 @@ class LaunchedOperations {
   bool empty() const { return all_.empty(); }
 
   // Return the interval in seconds between calls of look(). An error of look() is the error of an operation, or an
-  // asynchronous NCCL error in one of the sets.
+  // asynchronous NCCL error of a process set.
   static double resting_seconds() { return kLook; }
   Status look(const NcclSets& sets);
 
-  // Mark unfinished operations as failed at the end of the job, whatever state their events have. Call this before NCCL
-  // is aborted. `why` is the reason of the end.
+  // Mark unfinished operations as failed at the end of the job, regardless of their events. Call this before NCCL is
+  // aborted. `why` is the reason for the end of the job.
   void fail(const Status& why);
   void clear() { all_.clear(); }
 
@@ -190,7 +204,8 @@ class LaunchedOperations {
   };
   Status sweep();
 
-  std::deque<One> all_;  // operations in the order of their launch; some may be done
+  // Operations in the order of their launch. Some might be done.
+  std::deque<One> all_;
   Clock::time_point next_look_{};
 };
 

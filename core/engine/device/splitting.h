@@ -1,5 +1,6 @@
 // Plans for splitting and packing tensors on devices: pieces for host memory, windows for buffers that ranks share,
-// parts for the members of a host, and small tensors in one NCCL operation. Computes only; moves no data.
+// parts for the ranks of a host, and small tensors in one NCCL operation. This file only computes plans; it moves no
+// data.
 #pragma once
 #include <array>
 #include <cstddef>
@@ -12,10 +13,14 @@
 namespace hvd {
 
 struct Piece {
-  size_t tensor = 0;  // Index of the tensor.
-  size_t number = 0;  // Index of the piece within its tensor.
-  size_t first = 0, bytes = 0;  // Byte range in the tensor.
-  size_t at = 0;  // Byte offset in the memory of the load.
+  // Index of the tensor.
+  size_t tensor = 0;
+  // Index of the piece within its tensor.
+  size_t number = 0;
+  // Byte range of the piece in its tensor.
+  size_t first = 0, bytes = 0;
+  // Byte offset of the piece in the memory of its load.
+  size_t at = 0;
 };
 
 // Pieces that are copied together as one load.
@@ -25,32 +30,33 @@ struct Load {
 };
 
 // Split tensors of these sizes, in order, into loads of at most `most` bytes. `most` must be a multiple of 64, the
-// alignment of pieces. Each tensor is split independently of its position: the tensors fused with it differ between
-// steps, but its pieces are operations and must repeat. An empty tensor has one piece too, because it must be
-// negotiated.
+// alignment of pieces. Each tensor is split in the same way at any position. The pieces are operations that must repeat
+// in every step, although the tensors fused with them differ. An empty tensor also has one piece, because the ranks
+// must negotiate it.
 std::vector<Load> cut(std::span<const size_t> tensors, size_t most);
 
 // Plan for moving tensors through buffers of fixed size that all ranks of a set can access, and for sharing the work.
-// The plan is equal on all ranks.
+// All ranks compute the same plan.
 
-// The parts of the tensors that are in a buffer at the same time.
+// Parts of the tensors that are in a buffer at the same time.
 struct Window {
   // Elements [first, first + count) of a tensor, located at byte offset `at` of the buffer.
   struct Part {
     size_t tensor, first, count, at;
   };
   std::vector<Part> parts;
-  size_t bytes = 0;  // number of bytes up to the end of the last part
+  // Number of bytes up to the end of the last part.
+  size_t bytes = 0;
 };
 
 // Split concatenated tensors, given by their numbers of elements, into windows of at most `bytes` bytes. Each part
-// begins at a multiple of 256 bytes, which is fast for kernels, and `bytes` must be such a multiple. Empty tensors are
-// skipped.
+// begins at a multiple of 256 bytes, which is fast for kernels; `bytes` must also be a multiple of 256. Empty tensors
+// are skipped.
 std::vector<Window> windows_of(std::span<const size_t> elements, size_t element_bytes, size_t bytes);
 
-// How ranks share the work of a reduction. On a single device, one rank reduces a whole window and the ranks take
-// turns, because their kernels would run one after another in any case. On several devices each rank reduces a slice,
-// even if some ranks share a device.
+// Rule for sharing the work of a reduction between ranks. On a single device, one rank reduces a whole window and the
+// ranks take turns, because their kernels would run one after another in any case. On several devices, each rank
+// reduces a slice, even if some ranks share a device.
 enum class Sharing : uint8_t { by_turns, by_slices };
 using Uuid = std::array<uint8_t, 16>;
 Sharing sharing_of(std::span<const Uuid> devices);
@@ -59,31 +65,37 @@ Sharing sharing_of(std::span<const Uuid> devices);
 // operation.
 kernels::Slice reduced_by(Sharing sharing, int rank, int size, uint64_t window, size_t elements, size_t element_bytes);
 
-// Plan for splitting concatenated tensors so that each member of a host gets a part of its host's sum.
+// Plan for splitting concatenated tensors so that each rank of a host gets a part of its host's sum.
 
-// A range of the concatenated tensors, in elements, which is split into one equal part per member.
+// Range of elements of the concatenated tensors, split into one equal part per rank of the host.
 struct PartPlan {
-  size_t first = 0;  // First element of the range.
-  size_t part = 0;   // Number of elements in each member's part.
+  // First element of the range.
+  size_t first = 0;
+  // Number of elements in each rank's part.
+  size_t part = 0;
 };
 
-// Return consecutive ranges that cover `total` elements. Each has `members` parts of at most `most` bytes, and the last
-// range may extend beyond the end. Parts begin at multiples of 256 bytes, which is fast for kernels. Without elements
-// there are no ranges.
+// Return consecutive ranges that cover `total` elements. Each range has `members` parts of at most `most` bytes. The
+// last range can extend beyond the end. Parts begin at multiples of 256 bytes, which is fast for kernels. If `total` is
+// 0, the result is empty.
 std::vector<PartPlan> plan_parts(size_t total, size_t members, size_t element, size_t most);
 
-// Plan of which tensors of a response are packed into one buffer for NCCL, and which are reduced in place. The plan is
-// equal on all ranks.
+// Plan of which tensors of a response are packed into one buffer for NCCL, and which are reduced in place. All ranks
+// compute the same plan.
 //
-// Packing costs two launches and two more passes over the data, and each tensor in an NCCL group costs time as well. So
-// many small tensors are packed, but few or large tensors are not. The limits are estimates, not measured.
+// Packing costs two launches and two more passes over the data, but each tensor in an NCCL group costs time as well.
+// The plan therefore packs many small tensors, but not few or large ones. The limits are estimates, not measurements.
 struct Packing {
-  std::vector<size_t> packed, apart;  // Indices of the tensors that are packed, and of the others.
-  std::vector<size_t> offsets;        // Byte offsets of the packed tensors in the buffer.
-  size_t bytes = 0;                   // Size of the buffer in bytes.
+  // Indices of the tensors that are packed, and of the others.
+  std::vector<size_t> packed, apart;
+  // Byte offsets of the packed tensors in the buffer.
+  std::vector<size_t> offsets;
+  // Size of the buffer in bytes.
+  size_t bytes = 0;
 };
 
-// `bytes` holds the size of each tensor. `possible` is true if the packing kernels are available.
+// Plan the packing of tensors. `bytes` holds the size of each tensor. `possible` is true if the packing kernels are
+// available.
 Packing plan_packing(std::span<const size_t> bytes, bool possible);
 
 // Round up a buffer offset to a multiple that is fast for kernels and NCCL.
