@@ -1,7 +1,7 @@
-"""CPUs near a GPU, and network cards that could access its memory, read from /sys.
+"""CPUs near a GPU, and network cards that could access the GPU's memory, read from /sys.
 
-/sys works even where NVML is missing or incomplete, and it also lists network cards. ``root`` is the location of /sys,
-for tests. Information that cannot be read counts as unknown and raises no error.
+/sys works even where NVML is missing or incomplete, and it also lists network cards. The argument ``root`` is the
+location of /sys, which tests replace. Information that cannot be read counts as unknown and raises no error.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -19,11 +19,11 @@ _ORDER: Final = {distance: place for place, distance in enumerate((SWITCH, BRIDG
 
 
 class AffinityError(ValueError):
-    """The process cannot be bound to the CPUs near its GPUs."""
+    """Error if the process cannot be bound to the CPUs near its GPUs."""
 
 
 class Near(msgspec.Struct, frozen=True):
-    """Location of a PCI device: its NUMA node, the CPUs near it and its PCI bridges."""
+    """Location of a PCI device: its NUMA node, the nearby CPUs and its PCI bridges."""
 
     node: int = -1
     """NUMA node; -1 if unknown or if there is only one."""
@@ -31,7 +31,7 @@ class Near(msgspec.Struct, frozen=True):
 
 
 class Card(msgspec.Struct, frozen=True):
-    """Network card, with its distance from a given PCI device."""
+    """Network card of this host, with its distance from a given PCI device."""
 
     name: Text
     """For example mlx5_0 or eth0."""
@@ -55,7 +55,7 @@ class Port(msgspec.Struct, frozen=True):
 
 
 def parse_cpus(text: str) -> list[int]:
-    """Parse a list of numbers such as "0-3,8"; return an empty list for invalid text."""
+    """Parse a list of CPU numbers such as "0-3,8". Return an empty list for invalid text."""
     found: list[int] = []
     for part in text.strip().split(","):
         first, dash, last = part.strip().partition("-")
@@ -88,7 +88,7 @@ def near(bus: str, root: str = SYS) -> Near:
 def cards(bus: str, root: str = SYS) -> list[Card]:
     """Return this host's network cards with their distance from a PCI device, nearest first.
 
-    Interfaces that are not PCI devices (lo, bridges) are omitted.
+    Interfaces that are not PCI devices, such as lo and bridges, are omitted.
     """
     found = []
     for kind in ("infiniband", "net"):
@@ -116,10 +116,10 @@ def ports(root: str = SYS) -> list[Port]:
 
 
 def binding(gpus: Sequence[Gpu], allowed: Collection[int], root: str = SYS) -> list[int]:
-    """Return the allowed CPUs near any of these GPUs, according to NVML or else /sys.
+    """Return the allowed CPUs near any of these GPUs. The locations come from NVML, or else from /sys.
 
     Raises:
-        AffinityError: If no near CPU is known or allowed.
+        AffinityError: If no nearby CPU is known or allowed.
     """
     known = {cpu for gpu in gpus for cpu in gpu.cpus or near(gpu.bus, root).cpus}
     named = f"GPU {', '.join(str(gpu.index) for gpu in gpus)}"
@@ -134,7 +134,7 @@ def binding(gpus: Sequence[Gpu], allowed: Collection[int], root: str = SYS) -> l
 
 
 def gpus_by_vendor(root: str = SYS) -> dict[str, list[str]]:
-    """Return the PCI addresses of NVIDIA and AMD GPUs. This works without a driver."""
+    """Return the PCI addresses of NVIDIA and AMD GPUs, even if no driver is installed."""
     vendors = {"0x10de": "NVIDIA", "0x1002": "AMD"}
     found: dict[str, list[str]] = {}
     for entry in _entries(Path(root) / "bus/pci/devices"):
@@ -150,25 +150,25 @@ def _device(bus: str, root: str) -> Path:
 
 
 def _distance(one: Path, other: Path) -> str:
-    """Return the distance between two devices, based on the common prefix of their paths in /sys/devices."""
+    """Classify the distance between two devices by the common prefix of their paths in /sys/devices."""
     ways = _pci_path(one), _pci_path(other)
     if not all(ways):
         return ""
     common = 0
     while common < min(map(len, ways)) and ways[0][common] == ways[1][common]:
         common += 1
-    if common > 1:  # they share a root port, so there is a switch below it
+    if common > 1:  # a common root port means that a switch connects them
         return SWITCH
     if common == 1:
         return BRIDGE
     nodes = [_read(device / "numa_node").strip() for device in (one, other)]
-    if nodes[0] == nodes[1]:  # also true with a single NUMA node, where both are -1
+    if nodes[0] == nodes[1]:  # also if there is a single NUMA node, where both numbers are -1
         return NODE if nodes[0] else ""
     return FAR if all(node.isdecimal() for node in nodes) else ""
 
 
 def _pci_path(device: Path) -> tuple[str, ...]:
-    """Return the path components from the host bridge (pci0000:3a) to the device; empty if it is not a PCI device."""
+    """Return the path components from the host bridge (pci0000:3a) to the device, or () if it is not a PCI device."""
     try:
         parts = device.resolve(strict=True).parts
     except (OSError, RuntimeError):

@@ -1,11 +1,11 @@
 """Search for GPU libraries: CUDA's driver, NCCL and NVTX.
 
-The search happens at run time, so that one wheel works with and without GPUs. Nothing is loaded here, except for CUDA's
-driver by ``driver_error``, which does not initialize it.
+The search happens at run time, so that one wheel works with and without GPUs. This module loads no library except
+CUDA's driver, in ``driver_error``, and does not initialize the driver.
 
-NCCL needs care. The first libnccl.so.2 loaded into a process is also used by frameworks that are imported later, and an
-older version breaks them ("undefined symbol: ncclCommX"). So at first, ranks only search for NCCL. They load it at
-their first GPU operation, when the frameworks are loaded.
+NCCL needs special care. Frameworks that are imported later also use the first libnccl.so.2 that the process loads, and
+an older version breaks them ("undefined symbol: ncclCommX"). So ranks first only search for NCCL. They load it at their
+first GPU operation, when the frameworks have been loaded.
 """
 
 import ctypes
@@ -17,14 +17,14 @@ from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-DRIVER: Final = "libcuda.so.1"  # not libcuda.so, which may be a stub of the CUDA toolkit
+DRIVER: Final = "libcuda.so.1"  # not libcuda.so, which can be a stub of the CUDA toolkit
 NCCL: Final = "libnccl.so.2"
 
 NCCL_FILES: Final = ("~/.nccl.conf", "/etc/nccl.conf")
 NCCL_VARIABLE: Final = "HOROVOD_NCCL_LIBRARY"
 DRIVER_VARIABLE: Final = "HOROVOD_CUDA_LIBRARY"
 
-# Path in NVIDIA's Python packages, below `nvidia`. The NCCL packages for CUDA 12 and 13 use the same path.
+# Paths below the directory of NVIDIA's Python package `nvidia`. The NCCL packages for CUDA 12 and 13 use the same path.
 _NCCL_WHEEL: Final = "nccl/lib/libnccl.so.2"
 _NVTX_WHEELS: Final = ("cu13/lib/libnvtx3interop.so.1", "nvtx/lib/libnvToolsExt.so.1")
 _SYSTEM: Final = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/local/lib", "/lib64")
@@ -36,7 +36,7 @@ LOADED: Final = "loaded already"
 
 
 class Library(NamedTuple):
-    """Library that was found, with its path and the way it was found."""
+    """Library that the search has found, with its path and the way in which it was found."""
 
     path: str
     source: str
@@ -48,20 +48,20 @@ class Library(NamedTuple):
 
 
 class Missing(NamedTuple):
-    """The library was not found; the message says where it was searched."""
+    """Result if the search has not found the library. The message names the places that were searched."""
 
     reason: str
 
 
 def driver(environ: Mapping[str, str]) -> str:
-    """Return the name or path of CUDA's driver to pass to dlopen."""
+    """Return the name or path of CUDA's driver, for dlopen."""
     return environ.get(DRIVER_VARIABLE, "").strip() or DRIVER
 
 
 def driver_error(environ: Mapping[str, str]) -> str:
-    """Return why CUDA's driver cannot be loaded; empty if it can.
+    """Return the reason why CUDA's driver cannot be loaded, or "" if it can.
 
-    The driver stays loaded but is not initialized (cuInit), so the process may still fork.
+    The driver stays loaded but is not initialized (cuInit), so the process can still fork.
     """
     name = driver(environ)
     try:
@@ -72,7 +72,7 @@ def driver_error(environ: Mapping[str, str]) -> str:
 
 
 class Search(NamedTuple):
-    """Places where the engine looks for NCCL when it first needs it. Frameworks have loaded theirs by then."""
+    """Places where the engine searches for NCCL when first needed. By then, frameworks have loaded their copy."""
 
     chosen: str
     """Choice of the user; if not empty, nothing else is tried."""
@@ -81,9 +81,9 @@ class Search(NamedTuple):
 
 
 def nccl_search(environ: Mapping[str, str]) -> Search:
-    """Return the places where the engine is to look for NCCL, in the same order as ``nccl``.
+    """Return the places where the engine must search for NCCL, in the same order as in ``nccl``.
 
-    The result is cached: searching files takes 3 ms, which matters when a rank of an elastic job joins its next epoch.
+    The result is cached. A search takes 3 ms, which matters when a rank of an elastic job joins its next epoch.
     """
     key = (environ.get("LD_LIBRARY_PATH", ""), *sys.path)
     if key not in _searched:
@@ -97,8 +97,8 @@ _searched: dict[tuple[str, ...], list[str]] = {}
 def nccl(environ: Mapping[str, str]) -> Library | Missing:
     """Return the NCCL library that a rank with this environment uses, without loading it.
 
-    The order is: the path in the environment variable, a library already in this process, Python's packages, the
-    system.
+    The search order is the path in the environment variable, libraries already in this process, Python's packages, and
+    the system's libraries.
     """
     given = environ.get(NCCL_VARIABLE, "").strip()
     if given:
@@ -126,9 +126,9 @@ def _nccls(environ: Mapping[str, str]) -> Iterator[Library]:
 
 
 def have_nccl_warn(environ: MutableMapping[str, str], files: Sequence[str] = NCCL_FILES) -> None:
-    """Make NCCL print why something fails (NCCL_DEBUG=WARN), unless the user has set NCCL_DEBUG.
+    """Make NCCL print the reasons of errors (NCCL_DEBUG=WARN), unless the user has set NCCL_DEBUG.
 
-    The user may set it in the environment or in NCCL's configuration files. NCCL reads both once, when it is first
+    The user can set NCCL_DEBUG in the environment or in NCCL's configuration files. NCCL reads both when it is first
     used.
     """
     if "NCCL_DEBUG" in environ:
@@ -144,7 +144,7 @@ def have_nccl_warn(environ: MutableMapping[str, str], files: Sequence[str] = NCC
 
 
 def nvtx(environ: Mapping[str, str]) -> Library | Missing:
-    """Return the NVTX library, which marks ranges for NVIDIA's profilers."""
+    """Find the NVTX library, which marks ranges for NVIDIA's profilers."""
     for wheel in _NVTX_WHEELS:
         for path in in_packages(wheel):
             return Library(path, "a package of Python")
@@ -155,7 +155,7 @@ def nvtx(environ: Mapping[str, str]) -> Library | Missing:
 
 
 def loaded(name: str) -> str:
-    """Return the path of the library with this name that this process has loaded; empty if there is none."""
+    """Return the path of the library with this name that this process has loaded, or "" if there is none."""
     try:
         library = ctypes.CDLL(name, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
         return _origin(library) or name
@@ -164,13 +164,13 @@ def loaded(name: str) -> str:
 
 
 class _LinkMap(ctypes.Structure):
-    """First fields of glibc's struct link_map."""
+    """The first fields of glibc's struct link_map."""
 
     _fields_ = [("address", ctypes.c_void_p), ("name", ctypes.c_char_p)]
 
 
 def _origin(library: ctypes.CDLL) -> str:
-    """Return the path of the file that a library handle was loaded from."""
+    """Return the path of the file from which a library was loaded."""
     try:
         dlinfo = ctypes.CDLL(None).dlinfo
     except AttributeError:
@@ -183,7 +183,7 @@ def _origin(library: ctypes.CDLL) -> str:
 
 
 def in_packages(below: str) -> Iterator[str]:
-    """Yield the files that exist at this path in the directories of the package `nvidia`."""
+    """Yield the files at this relative path in the directories of the package `nvidia`."""
     for folder in folders_of("nvidia"):
         if path := _file(os.path.join(folder, below)):
             yield path
@@ -199,13 +199,13 @@ def folders_of(package: str) -> list[str]:
 
 
 def of_system(name: str, environ: Mapping[str, str], cache: str = "") -> str:
-    """Return the path at which the loader would find the library, or "". ``cache``: ldconfig's file."""
+    """Return the path at which the loader would find a library, or "". ``cache`` is the path of ldconfig's file."""
     for folder in environ.get("LD_LIBRARY_PATH", "").split(":"):
         if folder and (path := _file(os.path.join(folder, name))):
             return path
     try:
         with open(cache or CACHE, "rb") as file:
-            # In all versions of the file, names and paths are zero-terminated strings.
+            # In all versions of ldconfig's file, names and paths are zero-terminated strings.
             paths = re.findall(rb"/[^\0]*/" + re.escape(name.encode()) + rb"(?=\0)", file.read())
     except OSError:
         paths = []

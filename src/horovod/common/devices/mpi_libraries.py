@@ -1,11 +1,11 @@
 """Search for the MPI library, and a test of it in a separate process.
 
 The engine loads the library at run time, so that one wheel works with every MPI library. Two MPI libraries in one
-process would form two separate jobs. So a library that the process has already loaded takes precedence. The next choice
-is the library of the process's launcher, in a directory beside the launcher's.
+process would form two separate jobs. So the search prefers a library that the process has already loaded. The next
+choice is the library that is installed beside the process's launcher.
 
-The test (``try_mpi``) starts this module in another process, which initializes MPI alone, finalizes it and prints one
-line of JSON, so that MPI is not initialized in the calling process.
+The test (``try_mpi``) must not initialize MPI in the calling process, so it starts this module in another process. That
+process initializes MPI alone, finalizes it, and prints one line of JSON.
 """
 
 import json
@@ -28,7 +28,7 @@ MPICH: Final = ("libmpi.so.12", "libmpich.so.12", "libmpi_cray.so.12")
 STANDARD: Final = ("libmpi_abi.so.1", "libmpi_abi.so.0")
 
 _MAPPED = re.compile(r"(/\S*/lib(?:mpi|mpich|mpi_abi|mpi_cray|mpi_ibm)\.so[.\d]*)$", re.MULTILINE)
-# Names of launcher programs, which are ancestors of the processes they start.
+# Names of launcher programs, which are among the ancestors of the processes that they start.
 _LAUNCHERS = re.compile(r"mpirun|mpiexec|orterun|orted|prterun|prted|prte|hydra_pmi_proxy|hydra_bstrap_proxy|pmi_proxy")
 _DEPTH = 16
 
@@ -36,16 +36,17 @@ _DEPTH = 16
 def find(environ: Mapping[str, str], launcher: str = "") -> Library | Missing:
     """Return the MPI library that a process with this environment uses, without loading it.
 
-    The order is: HOROVOD_MPI_LIBRARY, a library already loaded (for example by mpi4py), one beside the launcher's
-    programs, the system's, one beside Python. Only families that match the launcher are considered, if it is known.
+    The search order is HOROVOD_MPI_LIBRARY, a library that is already loaded (for example by mpi4py), a library beside
+    the launcher's programs, the system's library, and a library beside Python. If the launcher is known, only libraries
+    of a matching family are considered.
 
     Args:
         environ: Environment of the process.
-        launcher: ``Place.launcher``, or empty.
+        launcher: ``Place.launcher``, or "" if unknown.
 
     Raises:
-        ValueError: If the process has loaded two MPI libraries, or one other than HOROVOD_MPI_LIBRARY. The message
-            names the files.
+        ValueError: If the process has loaded two MPI libraries, or one that differs from HOROVOD_MPI_LIBRARY. The
+            message names the files.
     """
     given = environ.get(VARIABLE, "").strip()
     mapped = loaded()
@@ -74,12 +75,12 @@ def find(environ: Mapping[str, str], launcher: str = "") -> Library | Missing:
 
 
 def find_for_launch(environ: Mapping[str, str]) -> Library | Missing:
-    """Return the library that processes of the mpirun or mpiexec in PATH would use on this host.
+    """Return the MPI library that processes started by the mpirun or mpiexec in PATH would use on this host.
 
-    If PATH has neither program, return the result of ``find``.
+    If PATH contains neither program, return the result of ``find``.
 
     Raises:
-        ValueError: As ``find``.
+        ValueError: In the same cases as in ``find``.
     """
     if not environ.get(VARIABLE, "").strip():
         for name in ("mpirun", "mpiexec"):
@@ -100,13 +101,13 @@ def wanted(environ: Mapping[str, str], launcher: str) -> tuple[str, ...]:
         return (*OPEN_MPI, *STANDARD)
     if maker(launcher) == "MPICH":
         return (*MPICH, *STANDARD)
-    if "PMIX_NAMESPACE" in environ:  # set by Slurm with PMIx
+    if "PMIX_NAMESPACE" in environ:  # Slurm with PMIx sets this variable
         return (*OPEN_MPI, *MPICH, *STANDARD)
     return (*MPICH, *OPEN_MPI, *STANDARD)
 
 
 def loaded(pid: int | None = None) -> list[str]:
-    """Return the paths of MPI libraries that a process has mapped into memory; empty if unknown."""
+    """Return the paths of MPI libraries that a process has mapped into memory. Empty if unknown."""
     try:
         with open(f"/proc/{os.getpid() if pid is None else pid}/maps") as file:
             found = _MAPPED.findall(file.read())
@@ -143,14 +144,14 @@ def _launchers() -> Iterator[Path]:
             with open(f"/proc/{pid}/stat") as file:
                 pid = int(file.read().rpartition(")")[2].split()[1])
             program = Path(os.readlink(f"/proc/{pid}/exe"))
-        except (OSError, ValueError, IndexError):  # no further ancestor, or a process of another user
+        except (OSError, ValueError, IndexError):  # there is no further ancestor, or it belongs to another user
             return
         if _LAUNCHERS.match(program.name):
             yield program
 
 
 SECONDS: Final = 30.0
-# Prefixes of launcher variables. With these set, the test process would join a job as a rank and wait for the others.
+# Prefixes of launchers' variables. With them, the test process would join a job as a rank and wait for the other ranks.
 _OF_LAUNCHERS: Final = ("PMI", "PMIX", "OMPI_", "PRTE_", "SLURM_", "MPI_LOCAL", "HYDRA", "MPIR_CVAR_CH4_ROOTS")
 
 
@@ -168,9 +169,9 @@ class Tried(NamedTuple):
 
 
 def try_mpi(path: str, environ: Mapping[str, str] = os.environ, seconds: float = SECONDS) -> Tried:
-    """Test the library. This takes about a second, or ``seconds`` if the test does not answer. Never raises."""
+    """Test an MPI library. Takes about a second, or ``seconds`` if the test does not answer. Raises no errors."""
     prefix = Path(path).parent.parent
-    # Even for a single process, Open MPI 4 runs a helper program, which it expects under the path it was built for.
+    # Even for one process, Open MPI 4 runs a helper program, which it expects under the path for which it was built.
     own = {"OPAL_PREFIX": str(prefix)} if (prefix / "bin/orted").is_file() else {}
     kept = own | {name: value for name, value in environ.items() if not name.startswith(_OF_LAUNCHERS)}
     command = [sys.executable, *boot.arguments("horovod.common.devices.mpi_libraries"), path]
@@ -190,7 +191,7 @@ def try_mpi(path: str, environ: Mapping[str, str] = os.environ, seconds: float =
 
 
 def main() -> int:
-    """Test the MPI library that this process's first argument names."""
+    """Test the MPI library whose path is this program's first argument."""
     from horovod import _core
 
     try:

@@ -1,8 +1,8 @@
-"""Queries of NVIDIA's management library about this host's GPUs.
+"""Information about this host's GPUs from NVIDIA's management library (NVML).
 
-It does not initialize CUDA and ignores CUDA_VISIBLE_DEVICES. Function names with version suffixes, constants and struct
-layouts come from nvml.h; newer libraries still provide them. The library is missing or incomplete in some containers
-and in WSL, so any value may be unknown.
+NVML does not initialize CUDA and ignores CUDA_VISIBLE_DEVICES. Function names with version suffixes, constants and
+struct layouts come from nvml.h, and newer libraries still provide them. In some containers and in WSL, the library is
+missing or incomplete, so any value can be unknown.
 """
 
 import ctypes
@@ -42,14 +42,14 @@ _ADVICE: Final = {
 MOST_CPUS: Final = 8192
 MOST_PROCESSES: Final = 1024
 
-# Limits on the size of a report, which may come from another host.
+# Size limits for a report that can come from another host.
 Text = Annotated[str, msgspec.Meta(max_length=4096)]
 Numbers = Annotated[list[int], msgspec.Meta(max_length=MOST_CPUS)]
 _MANY: Final = msgspec.Meta(max_length=1024)
 
 
 class Gpu(msgspec.Struct, frozen=True):
-    """Physical GPU. Unknown values are empty, 0 or -1."""
+    """One physical GPU. Unknown values are empty, 0 or -1."""
 
     index: int
     """Index in the order of PCI addresses, which may differ from CUDA's."""
@@ -73,7 +73,7 @@ class Gpu(msgspec.Struct, frozen=True):
 
 
 class Pair(msgspec.Struct, frozen=True):
-    """Connection between two GPUs of a host."""
+    """Connection between two GPUs of the same host."""
 
     first: int
     second: int
@@ -123,11 +123,11 @@ class _Process(ctypes.Structure):
 
 
 class NvmlError(Exception):
-    """The library is missing or has refused a call; the message says which. ``survey`` does not raise this."""
+    """Error if NVML is missing or has rejected a call. ``survey`` does not raise it."""
 
 
 class Nvml:
-    """Initialized library, to be used as a context manager. Raises NvmlError."""
+    """Initialized NVML library, used as a context manager. Methods raise NvmlError on failure."""
 
     def __init__(self, library: str = LIBRARY) -> None:
         try:
@@ -168,13 +168,13 @@ class Nvml:
         return f"{text}; {_ADVICE[code]}" if code in _ADVICE else text
 
     def number(self, name: str, *arguments: Any) -> int:
-        """Call a function that fills an int or unsigned int, and return its value."""
+        """Call a function of NVML that stores an int or unsigned int, and return the number."""
         value = ctypes.c_int(0)
         self._call(name, *arguments, ctypes.byref(value))
         return value.value
 
     def text(self, name: str, *arguments: Any) -> str:
-        """Call a function that fills a string, and return the string."""
+        """Call a function of NVML that stores a string, and return the string."""
         buffer = ctypes.create_string_buffer(96)
         self._call(name, *arguments, buffer, ctypes.c_uint(len(buffer)))
         return buffer.value.decode(errors="replace")
@@ -186,7 +186,7 @@ class Nvml:
         return handle
 
     def gpu(self, index: int) -> Gpu:
-        """Return all information about one GPU; unknown values are empty."""
+        """Return all information about one GPU. Unknown values are empty."""
         device = self.device(index)
         mig = bool(_or(0, lambda: self._mig(device)))
         return Gpu(
@@ -230,7 +230,7 @@ class Nvml:
             try:
                 self._call("nvmlDeviceGetMigDeviceHandleByIndex", device, ctypes.c_uint(index), ctypes.byref(part))
                 found.append(self.text("nvmlDeviceGetUUID", part))
-            except NvmlError:  # no device has this index
+            except NvmlError:  # there is no device with this index
                 continue
         return found
 
@@ -275,7 +275,7 @@ def _named(names: dict[int, str], number: int) -> str:
 
 
 def survey(library: str = LIBRARY, *, pairs: bool = False) -> Survey:
-    """Return the GPUs of this host; with ``pairs``, also their connections. Never raises; see ``reason``."""
+    """Return this host's GPUs and, with ``pairs``, their connections. Raises no errors; see ``Survey.reason``."""
     try:
         with Nvml(library) as nvml:
             count = nvml.number("nvmlDeviceGetCount_v2")

@@ -1,9 +1,9 @@
 """Test of CUDA on the first GPU: whether it starts, and whether two processes can share GPU memory.
 
-This file is run by its path, and imports nothing from this package. `trial.py own DRIVER` initializes CUDA, allocates
-memory, writes a pattern and prints a handle. It then waits until its stdin is closed. Meanwhile, `trial.py open DRIVER
-HANDLE` in another process reads that memory. Each process prints its results as lines: `ok ...`, or `no` and the
-reason. CUDA is initialized only in these processes, so the caller may still fork.
+This file is a program that imports nothing from this package. `trial.py own DRIVER` initializes CUDA, allocates memory,
+writes a pattern and prints a handle of the memory. It then waits until its stdin is closed. Meanwhile, `trial.py open
+DRIVER HANDLE` in another process reads the memory. Each process prints its results as lines: `ok ...`, or `no` and the
+reason. Only these processes initialize CUDA, so the caller can still fork.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import ctypes
 import sys
 from collections.abc import Callable
 
-SIZE = 2 << 20  # smaller allocations would share a block with others
+SIZE = 2 << 20  # smaller allocations would share a block with other allocations
 _HANDLE = 64
 _LAZY_PEER_ACCESS = 1
 
@@ -26,7 +26,7 @@ class _TrialError(Exception):
 
 
 class _Cuda:
-    """CUDA driver with a context on the first GPU, which is current in this thread."""
+    """CUDA driver with a context on the first GPU, which is the current context of this thread."""
 
     def __init__(self, path: str) -> None:
         try:
@@ -59,7 +59,7 @@ class _Cuda:
         return f"{text.value.decode(errors='replace')} ({code})" if text.value else f"error {code}"
 
     def finish(self) -> None:
-        """Wait until all work in the default stream is done."""
+        """Wait until all work in the default stream is complete."""
         event = ctypes.c_void_p()
         self.call("cuEventCreate", ctypes.byref(event), ctypes.c_uint(2))
         self.call("cuEventRecord", event, ctypes.c_void_p())
@@ -85,7 +85,7 @@ def own(driver: str) -> None:
 
 
 def open_it(driver: str, text: str) -> None:
-    """Read the memory of the other process and check its contents (`trial.py open`)."""
+    """Read the other process's memory and check its contents (`trial.py open`)."""
     cuda = _Cuda(driver)
     address, found = ctypes.c_uint64(), ctypes.create_string_buffer(SIZE)
     handle = _IpcHandle.from_buffer_copy(bytes.fromhex(text))

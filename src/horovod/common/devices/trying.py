@@ -1,6 +1,6 @@
 """Test whether CUDA starts on this host and whether processes can share GPU memory.
 
-Separate processes run the test (``trial``), so that CUDA is not initialized in the calling process.
+The test (``trial``) runs in separate processes, so that CUDA is not initialized in the calling process.
 """
 
 import select
@@ -18,7 +18,7 @@ _PROGRAM: Final = str(Path(trial.__file__))
 
 
 class Tried(NamedTuple):
-    """Results of the test. Each field says why a feature does not work; empty if it does."""
+    """Results of the test. Each field contains the reason why a feature does not work, or "" if it works."""
 
     cuda: str = ""
     """Why CUDA does not start."""
@@ -27,7 +27,7 @@ class Tried(NamedTuple):
 
 
 def try_cuda(driver: str, seconds: float = SECONDS) -> Tried:
-    """Run the test. It takes a few seconds and a few hundred MB of the first GPU's memory. Never raises."""
+    """Run the test, which takes a few seconds and a few hundred MB of the first GPU's memory. Raises no errors."""
     deadline = time.monotonic() + seconds
     try:
         owner = _start("own", driver)
@@ -63,7 +63,7 @@ def _start(*arguments: str) -> "subprocess.Popen[bytes]":
 
 
 def _line(process: "subprocess.Popen[bytes]", deadline: float) -> str:
-    """Return the next line of output. If none comes, return a line that begins with "no" and gives the reason."""
+    """Return the next line of a process's output. On a timeout, return "no" followed by the reason."""
     assert process.stdout is not None
     text = b""
     while not text.endswith(b"\n"):
@@ -82,7 +82,7 @@ def _reason(line: str) -> str:
 
 
 def _end(process: "subprocess.Popen[bytes]", deadline: float) -> None:
-    """Close the process's stdin, which makes it end. If it does not, it hangs in the driver, so kill it."""
+    """Close the process's stdin to make it end. Kill the process if it hangs in the driver."""
     for pipe in (process.stdin, process.stdout):
         if pipe is not None:
             pipe.close()
@@ -91,4 +91,4 @@ def _end(process: "subprocess.Popen[bytes]", deadline: float) -> None:
             process.wait(patience)
             return
         except subprocess.TimeoutExpired:
-            process.kill()  # has no effect while the process is inside the kernel
+            process.kill()  # takes effect only when the process leaves the kernel

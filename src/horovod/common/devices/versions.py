@@ -1,4 +1,4 @@
-"""Versions of NCCL and of the CUDA that PyTorch was built for, found without loading either into this process."""
+"""Versions of NCCL and of the CUDA for which PyTorch was built, determined without loading them into this process."""
 
 import ctypes
 import importlib.metadata
@@ -31,7 +31,7 @@ except (OSError, AttributeError) as error:
 
 
 def code_of(text: str) -> int:
-    """Return NCCL's numeric code for a version: 22809 for "2.28.9", 2708 for "2.7.8", 0 for invalid text."""
+    """Return NCCL's numeric code of a version: 22809 for "2.28.9", 2708 for "2.7.8", 0 for invalid text."""
     match = re.match(r"(\d+)\.(\d+)\.(\d+)", text.strip())
     if match is None:
         return 0
@@ -40,13 +40,13 @@ def code_of(text: str) -> int:
 
 
 def text_of(code: int) -> str:
-    """Return the text for NCCL's numeric version code: "2.28.9" for 22809."""
+    """Format NCCL's numeric version code as text: "2.28.9" for 22809."""
     unit = 10000 if code >= 10000 else 1000
     return f"{code // unit}.{code % unit // 100}.{code % 100}"
 
 
 def too_old(code: int) -> str:
-    """Return the reason why ranks cannot use this NCCL version; empty if they can."""
+    """Return the reason why ranks cannot use this NCCL version, or "" if they can."""
     if code >= MINIMUM:
         return ""
     return f"NCCL {text_of(code)} is too old: {text_of(MINIMUM)} or newer is used"
@@ -55,7 +55,7 @@ def too_old(code: int) -> str:
 def installed() -> dict[str, str]:
     """Return the installed NVIDIA packages that contain NCCL, with their versions.
 
-    More than one is a mistake, because they install the same file.
+    More than one such package is a mistake, because all of them install the same file.
     """
     found = {}
     for package in PACKAGES:
@@ -67,9 +67,9 @@ def installed() -> dict[str, str]:
 
 
 def of_nccl(library: Library | Missing) -> int:
-    """Return the version code of a library without loading it or starting a process; 0 if unknown.
+    """Return the version code of an NCCL library without loading it or starting a process. 0 if unknown.
 
-    The version is taken from its package, from the file's name, or from the file's contents.
+    The version comes from the library's Python package, from the file's name, or from the file's contents.
     """
     if isinstance(library, Missing):
         return 0
@@ -78,12 +78,12 @@ def of_nccl(library: Library | Missing) -> int:
     packages = installed()
     if library.source == "a package of Python" and len(packages) == 1:
         return code_of(next(iter(packages.values()))) or _in_file(library.path)
-    name = os.path.basename(os.path.realpath(library.path))  # libnccl.so.2.28.9
+    name = os.path.basename(os.path.realpath(library.path))  # for example libnccl.so.2.28.9
     return code_of(name.removeprefix("libnccl.so.")) or _in_file(library.path)
 
 
 def _ask(path: str) -> int:
-    """Return the version of a library that this process has already loaded. Never loads one."""
+    """Return the version of a library that this process has already loaded. Never loads a library."""
     try:
         library = ctypes.CDLL(path, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
         version = ctypes.c_int(0)
@@ -103,7 +103,7 @@ def _in_file(path: str) -> int:
 
 
 def load_elsewhere(path: str) -> tuple[int, str]:
-    """Load the library in a separate process; return (version code, error text if it cannot be loaded)."""
+    """Load the library in a separate process. Return its version code, and an error message or ""."""
     try:
         done = subprocess.run(
             [sys.executable, *boot.standalone_arguments("-c", _LOAD, path)],
@@ -122,7 +122,7 @@ def load_elsewhere(path: str) -> tuple[int, str]:
 
 
 def built_for_gpus(framework: str) -> bool:
-    """Return True if the framework (torch, tensorflow, jax, keras) is built for NVIDIA GPUs, without importing it."""
+    """Return True if torch, tensorflow, jax or keras is built for NVIDIA GPUs, without importing it."""
     if framework == "torch":
         return bool(torch_cuda())
     if framework == "tensorflow":
@@ -134,13 +134,13 @@ def built_for_gpus(framework: str) -> bool:
 
 
 def torch_cuda() -> str:
-    """Return the CUDA version that PyTorch was built for, without importing it; empty if not built for CUDA."""
+    """Return the CUDA version for which PyTorch was built, without importing PyTorch. "" without CUDA."""
     found = re.search(r"^cuda\b[^=\n]*= *'([^'\n]*)'", _first_text("torch", "version.py"), re.MULTILINE)
     return found[1] if found is not None else ""
 
 
 def _first_text(package: str, file: str) -> str:
-    """Return the contents of a file of an installed package; empty if it does not exist."""
+    """Return the contents of a file in an installed package, or "" if it does not exist."""
     for folder in folders_of(package):
         try:
             with open(os.path.join(folder, file), encoding="utf-8") as opened:

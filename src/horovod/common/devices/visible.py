@@ -1,7 +1,7 @@
 """GPUs visible to a process, and their assignment to the workers of a host.
 
-CUDA_VISIBLE_DEVICES is a list of indices, UUIDs or beginnings of UUIDs (GPU-8a2f), and MIG devices (MIG-...). CUDA
-reads it up to the first unknown entry. An empty list, or -1 as first entry, hides all GPUs.
+CUDA_VISIBLE_DEVICES is a list of indices, UUIDs, prefixes of UUIDs (GPU-8a2f), and MIG devices (MIG-...). CUDA reads
+the list up to the first unknown entry. An empty list, or -1 as first entry, hides all GPUs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ ORDER: Final = "CUDA_DEVICE_ORDER"
 
 
 class VisibleError(ValueError):
-    """There are too few GPUs, or their number is unknown; the message says what to do."""
+    """Error if there are too few GPUs or their number is unknown. The message contains advice."""
 
 
 def entries(text: str) -> list[str]:
@@ -29,12 +29,12 @@ def entries(text: str) -> list[str]:
 
 
 def known(names: Sequence[str], gpus: Sequence[Gpu]) -> list[str]:
-    """Return the entries that denote one of these GPUs, up to the first entry that CUDA would not recognize."""
+    """Return the entries that denote these GPUs, up to the first entry that CUDA would not recognize."""
     found: list[str] = []
     for name in names:
         if name.isdecimal():
             fits = int(name) < len(gpus)
-        elif name.startswith("MIG-GPU-"):  # older drivers (before 470) use MIG-<UUID of the GPU>/<instance>/<instance>
+        elif name.startswith("MIG-GPU-"):  # drivers before version 470 use MIG-<UUID of the GPU>/<instance>/<instance>
             fits = any(gpu.mig and name.startswith(f"MIG-{gpu.uuid}") for gpu in gpus)
         elif name.startswith("MIG-"):
             fits = sum(part.startswith(name) for gpu in gpus for part in gpu.slices) == 1
@@ -47,10 +47,10 @@ def known(names: Sequence[str], gpus: Sequence[Gpu]) -> list[str]:
 
 
 def choices(environ: Mapping[str, str], survey: Survey) -> tuple[list[str], str]:
-    """Return (GPUs available to the workers of this host, text that says how they were determined).
+    """Return the GPUs available to the workers of this host, and how they were determined.
 
-    Each is an entry for CUDA_VISIBLE_DEVICES. If the variable is set, its entries are used; if NVML is not available,
-    they are not checked. Otherwise all GPUs are used, or their MIG devices instead.
+    Each GPU is an entry for CUDA_VISIBLE_DEVICES. If this variable is set, its entries are used, and checked if NVML is
+    available. Otherwise all GPUs are used, or their MIG devices instead.
     """
     given = environ.get(VARIABLE)
     if given is not None:
@@ -63,9 +63,9 @@ def choices(environ: Mapping[str, str], survey: Survey) -> tuple[list[str], str]
 
 
 def cut(environ: Mapping[str, str], survey: Survey, workers: int, each: int) -> list[dict[str, str]]:
-    """Return the variables for each worker of a host, by local rank.
+    """Return the environment variables for each worker of a host, by local rank.
 
-    CUDA_VISIBLE_DEVICES gives each worker ``each`` GPUs that no other worker has.
+    CUDA_VISIBLE_DEVICES assigns ``each`` GPUs to each worker, and no GPU to two workers.
 
     Args:
         environ: Environment of the host.
@@ -74,8 +74,8 @@ def cut(environ: Mapping[str, str], survey: Survey, workers: int, each: int) -> 
         each: Number of GPUs per worker.
 
     Raises:
-        VisibleError: If there are too few GPUs, or if a worker would get several MIG devices, of which CUDA uses only
-            one.
+        VisibleError: If there are too few GPUs, or if a worker would get several MIG devices. CUDA uses only one MIG
+            device per process.
     """
     names, source = choices(environ, survey)
     needed = workers * each
@@ -91,8 +91,8 @@ def cut(environ: Mapping[str, str], survey: Survey, workers: int, each: int) -> 
             f"--gpus-per-worker {each}: the GPUs of this host are cut into MIG devices, of which CUDA uses one in a "
             "process; --gpus-per-worker 1 gives each worker one"
         )
-    # Set CUDA_DEVICE_ORDER, because CUDA numbers GPUs in another order than NVML by default. If the user has set the
-    # variable, indices keep their meaning.
+    # Set CUDA_DEVICE_ORDER, because CUDA and NVML number GPUs differently by default. If the user has set
+    # CUDA_VISIBLE_DEVICES, keep the meaning of its indices.
     numbered = any(name.isdecimal() for name in names[:needed])
     order = {ORDER: "PCI_BUS_ID"} if numbered and VARIABLE not in environ and ORDER not in environ else {}
     return [{VARIABLE: ",".join(names[worker * each : (worker + 1) * each]), **order} for worker in range(workers)]
@@ -101,8 +101,8 @@ def cut(environ: Mapping[str, str], survey: Survey, workers: int, each: int) -> 
 def of_workers(environ: Mapping[str, str], survey: Survey, workers: int, each: int) -> list[list[Gpu]]:
     """Return the GPUs of each worker of a host.
 
-    If ``each`` is above 0, these are the ones assigned by ``cut``. Otherwise every worker sees all GPUs, and uses the
-    one whose index is its local rank modulo the number of GPUs.
+    If ``each`` is above 0, these are the GPUs that ``cut`` assigns. Otherwise every worker sees all GPUs, and uses the
+    GPU whose index is its local rank modulo the number of GPUs.
 
     Raises:
         VisibleError: If there are no GPUs, or NVML has no information about them.
@@ -123,7 +123,7 @@ def of_workers(environ: Mapping[str, str], survey: Survey, workers: int, each: i
 
 
 def gpu_of(name: str, gpus: Sequence[Gpu]) -> Gpu | None:
-    """Return the GPU that an entry denotes, entirely or as a MIG device of it; None if there is none."""
+    """Return the GPU that an entry denotes, as a whole or by one of its MIG devices, or None if there is none."""
     for gpu in gpus:
         parts = [gpu.uuid, *gpu.slices]
         if name == str(gpu.index) or name.startswith(f"MIG-{gpu.uuid}") or any(p.startswith(name) for p in parts if p):

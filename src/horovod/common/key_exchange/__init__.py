@@ -1,1 +1,1 @@
-"""Key exchange, by which ranks started by another launcher get the job's key and find each other."""
+"""Key exchange for ranks that another launcher has started: how they find each other and get the job's key."""

@@ -1,8 +1,9 @@
 """Transfer of the job's key from rank 0 to the ranks that have published their public keys on the launcher's board.
 
 The connection is a ZeroMQ socket with CURVE. A client must know the server's public key, which is published only on the
-board. It proves that it has the secret half of the key pair, and says which rank it is. If its public key is the
-one on the board for that rank, it gets the job's key, encrypted. All key pairs are created for this purpose only.
+launcher's board. The client proves that it has a secret key and names its rank. The server compares the client's public
+key with the one on the board for that rank. If they match, the client gets the encrypted job key. All key pairs are
+created for this purpose only.
 """
 
 import contextlib
@@ -28,16 +29,16 @@ _LONGEST = 1024  # maximum size of a message in bytes
 
 
 class CurveKeyServer(ThreadedServer):
-    """Server in rank 0. Runs in its own thread until ``close`` is called."""
+    """Server in rank 0 that sends the job's key to ranks whose public keys are on the board. Runs in its own thread."""
 
     def __init__(
         self, listeners: Sequence[socket.socket], known: Callable[[int], bytes | None], key: bytes, port: int
     ) -> None:
-        """Start the server that gives ranks the job's key.
+        """Start the server that sends the job's key to ranks.
 
         Args:
-            listeners: Listening sockets; owned by this object from now on.
-            known: Returns the public key (32 bytes) of a rank, or None.
+            listeners: Listening sockets, which this object then owns.
+            known: Function that returns a rank's public key (32 bytes), or None.
             key: The job's key.
             port: Port of the job's store.
         """
@@ -54,7 +55,7 @@ class CurveKeyServer(ThreadedServer):
         self._socket.curve_server = True
         self._socket.curve_publickey, self._socket.curve_secretkey = public, secret
         self._socket.zap_domain = b"horovod"
-        self._socket.maxmsgsize = _LONGEST  # large enough for messages of the CURVE handshake too
+        self._socket.maxmsgsize = _LONGEST  # must also fit the messages of the CURVE handshake
         self._socket.handshake_ivl = int(HANDSHAKE_SECONDS * 1000)
         self._door = AcceptControl(self._socket, listeners)
         self._start()
@@ -64,7 +65,7 @@ class CurveKeyServer(ThreadedServer):
             self._answer_all()
         finally:
             self._door.close()
-            # Close the sockets in this thread, which owns them. Linger, because an answer may still be in flight.
+            # Close the sockets in this thread, which owns them. Linger, because an answer can still be in flight.
             self._context.destroy(linger=1000)
 
     def _answer_all(self) -> None:
@@ -85,7 +86,7 @@ class CurveKeyServer(ThreadedServer):
                     self._hand_out(frames)
 
     def _let_in(self) -> None:
-        """Admit every client that knows the server's key, and attach the client's key to its messages (ZAP, RFC 27)."""
+        """Accept every client that knows the server's key, and attach the client's key to its messages (ZAP)."""
         frames = self._gate.recv_multipart()
         request = frames[1] if len(frames) > 1 else b""
         fits = len(frames) == 7 and frames[5] == b"CURVE" and len(frames[6]) == 32
@@ -102,7 +103,7 @@ class CurveKeyServer(ThreadedServer):
 def receive(
     candidates: Sequence[Candidate], server: bytes, pair: tuple[bytes, bytes], rank: int, deadline: float
 ) -> tuple[str, int, bytes] | None:
-    """Return (host, port of its store, job key) from the first candidate that answers; None after ``deadline``.
+    """Get the job's key from the first candidate that answers.
 
     Args:
         candidates: Addresses to try.
@@ -110,6 +111,9 @@ def receive(
         pair: This rank's keys, (public, secret) in Z85.
         rank: This rank.
         deadline: Monotonic time in seconds.
+
+    Returns:
+        (host, port of its store, job key), or None if no candidate answers before ``deadline``.
     """
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
     poller = zmq.Poller()

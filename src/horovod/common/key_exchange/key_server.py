@@ -1,7 +1,7 @@
-"""Key server: a listener in rank 0 that gives a few bytes to ranks that have no other way to get them.
+"""Key server: a listener in rank 0 that sends a few bytes to ranks that cannot get them in another way.
 
-It is safe for one of two reasons. Either the peer is identified by the kernel or a common key (``unix_key_server``), or
-the bytes are a credential that only this user's processes can open. It runs until the job is formed.
+There are two safe uses. In one, the kernel or a common key identifies the peer (``unix_key_server``). In the other, the
+bytes are a credential that only this user's processes can open. The server runs until the job is formed.
 """
 
 import contextlib
@@ -22,9 +22,10 @@ _PAUSE = 0.05
 
 
 class Visit(Protocol):
-    """Protocol of one connection, without I/O.
+    """Interface of the protocol for one connection, without I/O.
 
-    The caller first sends ``outgoing``, then receives ``wanted`` bytes. If both are empty, the connection is finished.
+    The caller first sends ``outgoing``, and then receives ``wanted`` bytes. The connection is finished when both are
+    empty.
     """
 
     outgoing: bytes
@@ -53,10 +54,10 @@ class FixedReply:
 
 
 class KeyServer(ThreadedServer):
-    """Key server with its own thread.
+    """Server with its own thread that runs a protocol on each connection.
 
-    For each connection, ``begin`` returns the protocol to run, or None to close the connection at once. The connection
-    is closed when its protocol has finished. If there are too many connections, the oldest is closed.
+    For each connection, ``begin`` returns the protocol, or None to close the connection immediately. The server closes
+    a connection when its protocol has finished. If there are too many connections, it closes the oldest one.
     """
 
     def __init__(self, listeners: Sequence[socket.socket], begin: Callable[[socket.socket], Visit | None]) -> None:
@@ -83,7 +84,7 @@ class KeyServer(ThreadedServer):
                     assert isinstance(key.fileobj, socket.socket)
                     if key.fileobj in self._visits:
                         self._go_on(key.fileobj)
-                    elif key.fileobj in self._listeners:  # an earlier event may have closed the connection
+                    elif key.fileobj in self._listeners:  # an earlier event can have closed the connection
                         self._accept(key.fileobj)
                 for sock in [s for s, (_, until) in self._visits.items() if until < time.monotonic()]:
                     self._end(sock)
@@ -91,7 +92,7 @@ class KeyServer(ThreadedServer):
     def _accept(self, listener: socket.socket) -> None:
         try:
             sock, _ = listener.accept()
-        except OSError:  # closed, or no descriptor left; the peer will try again
+        except OSError:  # the peer has closed, or no descriptor is left; the peer will retry
             time.sleep(_PAUSE)
             return
         visit = self._begin(sock)
@@ -137,7 +138,7 @@ def _events(visit: Visit) -> int:
 
 
 def listen(addresses: Sequence[str], ports: Sequence[int]) -> list[socket.socket]:
-    """Listen on the first port that is free on all addresses (0: any port), and return the sockets.
+    """Listen on the first port that is free on all addresses, and return the sockets. Port 0 means any port.
 
     Raises:
         OSError: If none of the ports is free. The message names the ports.
@@ -164,7 +165,7 @@ def listen(addresses: Sequence[str], ports: Sequence[int]) -> list[socket.socket
 
 
 def read_all(sock: socket.socket, seconds: float) -> bytes:
-    """Receive data until the peer closes the connection; return "" for more than 8 KiB or after ``seconds``."""
+    """Receive data until the peer closes the connection. Return b"" after ``seconds``, or for more than 8 KiB."""
     deadline = time.monotonic() + seconds
     data = b""
     while len(data) <= _LIMIT:

@@ -1,7 +1,7 @@
 """Rendezvous of the processes of a job that another launcher has started.
 
 Rank 0's process runs the job's store until the process ends. The other ranks need the store's address and the job's
-key. How they get them depends on what the launcher offers; the method is the same on all ranks (``methods``). A key is
+key. Depending on the launcher, one of several ``methods`` provides them, and all ranks use the same method. A key is
 always required.
 """
 
@@ -29,16 +29,15 @@ _meetings: dict[tuple[str, tuple[int, ...]], Meeting] = {}
 def find_store(env: WorkerEnv, settings: Settings, members: Sequence[int]) -> Meeting:
     """Return the address and key of the store of this process's job.
 
-    horovodrun provides them in the environment. Under another launcher, the ranks find them by a method of ``methods``.
+    horovodrun provides both in the environment. Under another launcher, the ranks use one of the ``methods``.
 
     Args:
         env: Environment of this worker.
         settings: Settings of this process.
-        members: World ranks that form the job; empty for all.
+        members: World ranks that form the job. Empty: all ranks.
 
     Raises:
-        ValueError: If the store cannot be found or started. The message says what is wrong or missing, or what did not
-            come in time.
+        ValueError: If the store cannot be found in time or started. The message names the problem or what is missing.
     """
     if env.place is None:
         assert env.rendezvous_addr is not None
@@ -65,17 +64,17 @@ def find_store(env: WorkerEnv, settings: Settings, members: Sequence[int]) -> Me
 
 
 def meet(group: Group, fresh_key: Callable[[], bytes], seconds: float) -> Meeting:
-    """Find the group's store; in rank 0's process, start it. If the group meets again, it uses the same store.
+    """Find the store of a group of ranks, or start it in rank 0's process. Later meetings of the group reuse the store.
 
     Args:
         group: The ranks.
-        fresh_key: Creates a job key.
-        seconds: Time limit.
+        fresh_key: Function that creates a job key.
+        seconds: Time limit in seconds.
 
     Raises:
-        ValueError: If the launcher offers no method. The message says what to do. In rank 0's process, also if the
+        ValueError: If the launcher supports no method, with advice in the message. In rank 0's process, also if the
             limit of open files is too low.
-        MeetingError: After ``seconds``.
+        MeetingError: If the store was not found within ``seconds``.
     """
     at = group.place.job, group.members
     if at not in _meetings:
@@ -91,11 +90,10 @@ def meet(group: Group, fresh_key: Callable[[], bytes], seconds: float) -> Meetin
 def _make_room(group: Group) -> None:
     """Raise the limit of open files, so that all ranks can connect at the same time.
 
-    If the limit cannot be raised far enough for all ranks to try all addresses at once, they connect one after the
-    other.
+    If the limit is too low for all ranks to try all addresses at the same time, the ranks connect one after the other.
     """
     addresses = 1 if group.place.one_host else len(own_addresses(group.interface))
-    most = (addresses + 1) * group.size  # each rank tries all addresses, then keeps one connection
+    most = (addresses + 1) * group.size  # each rank tries all addresses and then keeps one connection
     descriptors.make_room(descriptors_for(most), descriptors_for(group.size))
 
 
@@ -120,7 +118,7 @@ def choose(group: Group) -> methods.MeetingMethod:
 
 
 def open_board() -> methods.OnBoard | None:
-    """Return the launcher's board, or None if it offers none. The board is opened once per process."""
+    """Return the launcher's board, or None if there is none. The board is opened once per process."""
     if not _boards:
         if os.environ.get("PMI_FD"):
             _boards.append(methods.OnBoard(pmi.PmiBoard()))

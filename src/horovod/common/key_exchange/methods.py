@@ -1,13 +1,14 @@
-"""Methods by which the ranks of a job meet that another launcher has started.
+"""Methods with which the ranks of a job find each other if another launcher has started them.
 
-- OneHost: over an abstract Unix socket between processes of one user, or with one key (``unix_key_server``).
-  Nothing is sent over a network.
-- OnBoard: over PMI-1 or PMIx. Rank 0 publishes the address and public key of its store, and each other rank a public
-  key. With these, a rank connects to rank 0 over an encrypted connection and gets the job key. A process that only
-  reads the board cannot get the key. A process that can write to the board could control the job anyway.
-- AtPort: with a key from the user (HOROVOD_KEY_FILE, HOROVOD_JOB_KEY). The store listens on a port derived from the
-  launcher's variables, and only the store can answer there.
-- ByMunge: in a Slurm job. Rank 0 serves a credential on such a port; only this user's processes can open it.
+- OneHost: an abstract Unix socket between processes of one user, or with a common key (``unix_key_server``). The ranks
+  send nothing over a network.
+- OnBoard: PMI-1 or PMIx. Rank 0 publishes the address and public key of its store, and every other rank a public key.
+  With these, a rank opens an encrypted connection to rank 0 and gets the job key. A process that can only read the
+  board cannot get the key. A process that can write to the board could control the job anyway.
+- AtPort: a key from the user (HOROVOD_KEY_FILE, HOROVOD_JOB_KEY). The store listens on a port derived from the
+  launcher's variables. Only a store with this key can answer there.
+- ByMunge: for Slurm jobs. Rank 0 serves a credential on a similarly derived port. Only this user's processes can open
+  the credential.
 """
 
 import hashlib
@@ -32,12 +33,12 @@ from horovod.common.store.server import StoreServer
 
 
 class MeetingError(RuntimeError):
-    """This rank cannot find rank 0's store; the message says where it looked."""
+    """Error if this rank cannot find rank 0's store. The message names the places that were searched."""
 
 
 @dataclass
 class Meeting:
-    """Address and key of the store; in rank 0's process, also the running server."""
+    """Address and key of the job's store. In rank 0's process, also the running server."""
 
     address: str
     port: int
@@ -49,14 +50,14 @@ class Meeting:
         self.key = Secret(self.key)
 
     def formed(self) -> None:
-        """Close the key server after all ranks have reached the store."""
+        """Close the key server, because all ranks have reached the store."""
         if self.door is not None:
             self.door.close()
 
 
 @dataclass(frozen=True)
 class Group:
-    """Ranks that form a job in one ``init``, and the user's key (None: create one)."""
+    """Ranks that form a job in one ``init``, with the user's key or None if the ranks must create one."""
 
     place: Place
     members: tuple[int, ...]
@@ -79,12 +80,12 @@ class Group:
 
     @property
     def label(self) -> str:
-        """Identity of the group, which is the same on its ranks only."""
+        """Identifier that only the ranks of this group share."""
         who = hashlib.sha256(str(self.members).encode()).hexdigest()[:16] if self.members else "all"
         return f"{self.place.job}/{who}"
 
     def job_key(self, fresh: bytes) -> bytes:
-        """Return a key derived from the user's key for this group only; without a user's key, return ``fresh``."""
+        """Derive this group's job key from the user's key, or return ``fresh`` without a user's key."""
         return fresh if self.given_key is None else derive_key(self.given_key, f"group {self.label}")
 
 
@@ -94,21 +95,23 @@ _LOOPBACK = "127.0.0.1"
 _KEY = 32
 _LOCAL = struct.Struct(f"!{_KEY}sH")
 _PORT = struct.Struct("!H")
-_MUNGE = struct.Struct(f"!{_KEY}s{_KEY}sH")  # Payload: digest of the job's name, key, port.
-_PORTS = 8  # Number of ports to try above the launcher's port.
+# Payload of a credential: digest of the job's name, key, port.
+_MUNGE = struct.Struct(f"!{_KEY}s{_KEY}sH")
+# Number of ports to try, starting at the launcher's port.
+_PORTS = 8
 _LOOK = 0.05
 _KNOCK_SECONDS = 2.0
 
 
 class MeetingMethod:
-    """Method by which ranks meet. Rank 0 calls ``lead``, the others call ``follow``."""
+    """Method with which ranks find the store. Rank 0 calls ``lead``, and all other ranks call ``follow``."""
 
     def lead(self, group: Group, key: bytes) -> Meeting:
         """Start the store, and return its address and key."""
         raise NotImplementedError
 
     def follow(self, group: Group, seconds: float) -> Meeting:
-        """Find rank 0's store. Raises MeetingError after ``seconds``."""
+        """Find rank 0's store. Raises MeetingError if that takes longer than ``seconds``."""
         raise NotImplementedError
 
 
@@ -143,7 +146,7 @@ class OneHost(MeetingMethod):
 
 
 class _Card(msgspec.Struct, array_like=True):
-    """Message that rank 0 publishes on the board."""
+    """Record that rank 0 publishes on the board."""
 
     port: int
     server: bytes
@@ -156,11 +159,11 @@ class OnBoard(MeetingMethod):
 
     def __init__(self, board: Board) -> None:
         self._board = board
-        # Each name on a board can be used only once, so number them: ``init`` may be called again.
+        # Each name on a board can be used only once. Number the names, because a program can call ``init`` again.
         self._pairs: dict[str, tuple[bytes, bytes]] = {}
 
     def lead(self, group: Group, key: bytes) -> Meeting:
-        """Start the store on all interfaces in use, or on the loopback interface for a single host."""
+        """Start the store on all interfaces in use. On a single host, use only the loopback interface."""
         addresses = [_LOOPBACK] if group.place.one_host else own_addresses(group.interface)
         server = StoreServer(key, listeners=key_server.listen(addresses, group.ports))
         gate = None
@@ -188,7 +191,7 @@ class OnBoard(MeetingMethod):
             return None
 
     def follow(self, group: Group, seconds: float) -> Meeting:
-        """Wait for rank 0's message on the board, then connect to its store."""
+        """Wait until rank 0 has published its record, then connect to its store."""
         deadline = time.monotonic() + seconds
         rank = group.place.rank
         try:
@@ -212,7 +215,7 @@ class OnBoard(MeetingMethod):
         raise MeetingError(f"it does not answer at {_where(candidates)}")
 
     def _introduce(self, group: Group, rank: int) -> tuple[bytes, bytes]:
-        """Return this rank's key pair, after publishing the public key on the board."""
+        """Publish this rank's public key on the board, and return its key pair."""
         if group.label not in self._pairs:
             pair: tuple[bytes, bytes] = zmq.curve_keypair()
             self._board.publish(f"{group.label}/key {rank}", zmq.utils.z85.decode(pair[0]))
@@ -235,7 +238,7 @@ class OnBoard(MeetingMethod):
 
 
 class AtPort(MeetingMethod):
-    """Method for ranks with a common key, at a port that they all know."""
+    """Method for ranks with a common key. The store listens on a port that all ranks know."""
 
     def lead(self, group: Group, key: bytes) -> Meeting:
         """Start the store on the port that all ranks know."""
@@ -244,7 +247,7 @@ class AtPort(MeetingMethod):
         return Meeting(*server.address, key, server)
 
     def follow(self, group: Group, seconds: float) -> Meeting:
-        """Look for the store on all hosts on which rank 0 may run."""
+        """Search for the store on all hosts on which rank 0 can run."""
         key = group.job_key(b"")
         deadline = time.monotonic() + seconds
         names = search.Names(group.place.leads, _ports(group), resolve_node, deadline)
@@ -273,7 +276,7 @@ class ByMunge(MeetingMethod):
         return Meeting(*server.address, key, server, gate)
 
     def follow(self, group: Group, seconds: float) -> Meeting:
-        """Find the store with the first credential for this job that this user can open."""
+        """Find the store through the first credential for this job that this user can open."""
         deadline = time.monotonic() + seconds
         names = search.Names(group.place.leads, _ports(group), resolve_node, deadline)
         trouble = ""
@@ -295,7 +298,7 @@ class ByMunge(MeetingMethod):
 
 
 def _unpack_munge(payload: Secret) -> tuple[bytes, Secret, int]:
-    """Decode a credential's payload to (digest, key, port). Raises struct.error for other data."""
+    """Decode a credential's payload to (digest, key, port). Raises struct.error if the payload is invalid."""
     digest, _, port = _MUNGE.unpack(payload)
     return digest, Secret(payload[len(digest) : len(digest) + _KEY]), port
 
@@ -303,7 +306,7 @@ def _unpack_munge(payload: Secret) -> tuple[bytes, Secret, int]:
 def _credential(payload: bytes) -> key_server.FixedReply | None:
     try:
         return key_server.FixedReply(munge.encode(payload))
-    except munge.MungeError:  # for example while the MUNGE daemon restarts; the peer will try again
+    except munge.MungeError:  # for example, the MUNGE daemon is restarting; the peer will retry
         return None
 
 
@@ -312,7 +315,7 @@ def _digest(group: Group) -> bytes:
 
 
 def _ports(group: Group) -> list[int]:
-    """Return the ports to try for rank 0: above the launcher's port, or the last ones of the user's range."""
+    """Return the ports to try for rank 0: above the launcher's port, or the last ports of the user's range."""
     if group.ports != range(1):
         return list(group.ports[-_PORTS:])
     first = group.place.port + 1
@@ -320,7 +323,7 @@ def _ports(group: Group) -> list[int]:
 
 
 def _addresses(group: Group) -> list[str]:
-    """Return rank 0's addresses: those of interfaces in use, and those by which the launcher refers to this host."""
+    """Return the addresses to try for rank 0: interfaces in use, and the launcher's names of this host."""
     return own_addresses(group.interface, [a for name in group.place.leads[:8] for a in resolve_node(name)])
 
 

@@ -1,7 +1,7 @@
-"""MUNGE credentials, which only processes of one user on the machines of one cluster can create and open.
+"""MUNGE credentials, which only one user's processes on the machines of one cluster can create and open.
 
-Slurm clusters provide MUNGE (auth/munge), so users need no setup to pass the job key to other ranks. The payload is
-encrypted, and only this user can open it. Each credential can be opened once per machine.
+Slurm clusters provide MUNGE (auth/munge), so a user can pass the job key to other ranks without any setup. The payload
+is encrypted, and only this user can open it. Each machine can open a credential once.
 """
 
 import ctypes
@@ -15,7 +15,7 @@ _TTL_SECONDS = 300
 
 
 class MungeError(RuntimeError):
-    """The library or daemon is missing, or the credential belongs to another user."""
+    """Error if the library or daemon is missing, or if the credential belongs to another user."""
 
 
 def available() -> bool:
@@ -27,7 +27,7 @@ def available() -> bool:
 
 
 def encode(payload: bytes) -> bytes:
-    """Create a credential from which only this user's processes can get ``payload``. Raises MungeError."""
+    """Create a credential from which only this user's processes can get ``payload``. Raises MungeError on failure."""
     library = _load()
     context = library.munge_ctx_create()
     if not context:
@@ -46,7 +46,7 @@ def encode(payload: bytes) -> bytes:
 
 
 def decode(credential: bytes) -> Secret:
-    """Return a credential's payload. Raises MungeError if another user has created it or it was already opened here."""
+    """Return a credential's payload. Raises MungeError if it was opened before or another user has created it."""
     library = _load()
     payload, length = ctypes.c_void_p(), ctypes.c_int()
     uid, gid = ctypes.c_uint(), ctypes.c_uint()
@@ -70,7 +70,7 @@ def _check(library: Any, code: int) -> None:
 
 
 def _load() -> Any:
-    import ctypes.util  # slow import that is seldom needed
+    import ctypes.util  # slow import, rarely needed
 
     try:
         library = ctypes.CDLL(ctypes.util.find_library("munge") or "libmunge.so.2")

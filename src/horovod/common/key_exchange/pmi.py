@@ -1,18 +1,18 @@
 """Boards on which the processes of a job publish short texts, over PMI-1 or PMIx.
 
 PMI-1: Hydra (MPICH, Intel MPI, MVAPICH), ``srun --mpi=pmi2`` and others implement it. The process manager passes a
-connected socket in PMI_FD. A request is a line ``cmd=... name=value ...``, and so is the answer. All processes see
-names immediately after they are published (publish_name, lookup_name). The alternatives put and get need a barrier,
-which could not tell which rank is missing. An MPI library in the same process uses the same socket. So this code never
-leaves a message partly read and never changes the socket's flags. If the MPI library is in use, it alone sends init and
-finalize.
+connected socket in PMI_FD. A request is a line ``cmd=... name=value ...``, and so is the answer. Published names are
+visible to all processes immediately (publish_name, lookup_name). The alternatives put and get need a barrier, which
+does not show which rank is missing. An MPI library in the same process uses the same socket. So this module never
+leaves a message partly read and never changes the socket's flags. If the MPI library is in use, only the library sends
+init and finalize.
 
-PMIx: Open MPI, ``srun --mpi=pmix`` and jsrun implement it. The launcher's own library is used, so that both sides have
-the same version. It is searched first among the files that the parent processes have mapped, then by name. Nothing
-is compiled against it: the functions and structures used are part of the stable interface of the PMIx standard (PMIx
-4.1, chapters 5 and 7). PMIx counts its users in a process, so an MPI library may initialize and finalize it before or
-after us. After its last user has finalized it, it cannot be initialized again, because of the hwloc inside it. So this
-code does not finalize it until the process exits.
+PMIx: Open MPI, ``srun --mpi=pmix`` and jsrun implement it. This module loads the launcher's own library, so that both
+sides have the same version. It first searches the files that the parent processes have mapped, and then searches by
+name. No header is needed at build time, because the functions and structures are part of the stable interface of the
+PMIx standard (PMIx 4.1, chapters 5 and 7). PMIx counts its users in a process, so an MPI library can also initialize
+and finalize it at any time. After its last user has finalized PMIx, the hwloc inside prevents a second initialization.
+So this module does not finalize PMIx until the process exits.
 """
 
 import atexit
@@ -32,7 +32,7 @@ from horovod.common.devices import mpi_libraries
 
 
 def mapped_libraries(pid: int, library: str) -> list[str]:
-    """Return the paths of a shared library, such as ``libmpi``, that a process has mapped; empty if unknown."""
+    """Return the paths of a shared library, such as ``libmpi``, that a process has mapped. Empty if unknown."""
     try:
         with open(f"/proc/{pid}/maps") as file:
             found = re.findall(rf"(/\S*/{re.escape(library)}\.so[.\d]*)$", file.read(), re.MULTILINE)
@@ -49,7 +49,7 @@ def mpi_is_in_use() -> bool:
 def mpi_was_used() -> bool:
     """Return True if MPI was initialized, even if it has been finalized since.
 
-    In that case, MPI itself sends the final messages to the process manager, in MPI_Finalize or when the process ends.
+    MPI then sends the final messages to the process manager itself, in MPI_Finalize or when the process ends.
     """
     return any(started for started, _ in _states())
 
@@ -73,7 +73,7 @@ MAX_VALUE = 700
 
 
 class PmiError(RuntimeError):
-    """The process manager does not answer, or its answer violates PMI-1."""
+    """Error if the process manager does not answer, or if its answer violates PMI-1."""
 
 
 class PmiBoard:
@@ -96,14 +96,14 @@ class PmiBoard:
         _finalize_at_exit(self)
 
     def publish(self, name: str, value: bytes) -> None:
-        """Publish a value of at most MAX_VALUE bytes; each name can be used once. Raises PmiError."""
+        """Publish a value of at most MAX_VALUE bytes. Each name can be used once. Raises PmiError on failure."""
         text = base64.urlsafe_b64encode(value).decode().rstrip("=")
         answer = self._call(f"publish_name service={self._service(name)} port={text}")
         if not _is_ok(answer):
             raise PmiError(f"the process manager refuses to publish a name: {answer.get('msg', answer)}")
 
     def find(self, name: str, rank: int) -> bytes | None:
-        """Return what ``rank`` has published under this name; None if nothing yet. Does not wait."""
+        """Return the value that ``rank`` has published under this name, or None if there is none yet. Never waits."""
         del rank
         answer = self._call(f"lookup_name service={self._service(name)}")
         text = answer.get("port", "")
@@ -115,11 +115,11 @@ class PmiBoard:
             return None
 
     def finalize(self) -> None:
-        """Tell the process manager that this process may end. Without this, Hydra treats its end as a crash."""
+        """Announce the end of this process to the process manager. Otherwise Hydra treats the end as a crash."""
         self._call("finalize")
 
     def _service(self, name: str) -> str:
-        # Names are hashed, because they are limited to 64 characters and other jobs on the name server may see them.
+        # Hash names, because they are limited to 64 characters and can be visible to other jobs on the name server.
         return "horovod-" + hashlib.sha256(f"{self._scope}/{name}".encode()).hexdigest()[:32]
 
     def _call(self, command: str) -> dict[str, str]:
@@ -140,7 +140,7 @@ class PmiBoard:
             left = deadline - time.monotonic()
             if left <= 0 or not poll.poll(left * 1000):
                 raise PmiError(f"no answer from the process manager within {_ANSWER_SECONDS:g} s")
-            data = os.read(self._fd, _LONGEST)  # no data can follow an answer
+            data = os.read(self._fd, _LONGEST)  # nothing can follow an answer
             if not data or len(line) > _LONGEST:
                 raise PmiError("the process manager has closed the connection PMI_FD")
             line += data
@@ -148,7 +148,7 @@ class PmiBoard:
 
 
 def _is_ok(answer: Mapping[str, str]) -> bool:
-    """Return True if the answer means success: rc=0 from Hydra, info=ok from Slurm."""
+    """Return True if the answer reports success: rc=0 from Hydra, info=ok from Slurm."""
     return answer.get("rc", "0") == "0" and answer.get("info", "ok") == "ok"
 
 
@@ -162,15 +162,15 @@ def _finalize_at_exit(board: PmiBoard) -> None:
 
 
 def _finalize(pid: int) -> None:
-    # Send nothing after an exception: Hydra must see a crash, or it waits for ranks that wait for this one. Send
-    # nothing if MPI was used: it sends finalize itself (MPICH 5 at the end of the process, even long after
-    # MPI_Finalize).
+    # Send nothing after an exception. Hydra must see a crash, because otherwise it waits for ranks that wait for this
+    # rank. Send nothing if MPI was used, because MPI sends finalize itself (MPICH 5 even long after MPI_Finalize, at
+    # the end of the process).
     if os.getpid() != pid or hasattr(sys, "last_type") or mpi_was_used():
         return
     try:
         _open[0].finalize()
     except PmiError:
-        pass  # the process manager is gone, or finalize was sent already
+        pass  # the process manager is gone, or finalize was already sent
 
 
 _SUCCESS = 0
@@ -181,7 +181,7 @@ _MAX_ANCESTORS = 16
 
 
 class PmixError(RuntimeError):
-    """The PMIx library is missing, or one of its functions returned an error."""
+    """Error if the PMIx library is missing or one of its functions fails."""
 
 
 class _Proc(ctypes.Structure):
@@ -189,7 +189,7 @@ class _Proc(ctypes.Structure):
 
 
 class _Value(ctypes.Structure):
-    # In all versions, the union after the type has at most 32 bytes; only its first member, a pointer, is used here.
+    # In all versions, the union after the type has at most 32 bytes. Only its first member, a pointer, is used here.
     _fields_ = [("type", ctypes.c_uint16), ("pointer", ctypes.c_void_p), ("rest", ctypes.c_uint64 * 8)]
 
 
@@ -203,7 +203,7 @@ class PmixBoard:
     name = "PMIx"
 
     def __init__(self) -> None:
-        """Connect to the job's PMIx server. Raises PmixError if there is none, or no library."""
+        """Connect to the job's PMIx server. Raises PmixError if the server or the library is missing."""
         self._lock = threading.Lock()
         self._library = _load()
         self._me = _Proc()
@@ -211,7 +211,7 @@ class PmixBoard:
         atexit.register(self._finalize, os.getpid())
 
     def publish(self, name: str, value: bytes) -> None:
-        """Publish a value of at most MAX_VALUE bytes. Raises PmixError."""
+        """Publish a value of at most MAX_VALUE bytes. Raises PmixError on failure."""
         text = ctypes.create_string_buffer(value.hex().encode())
         entry = _Value(type=_STRING, pointer=ctypes.addressof(text))
         with self._lock:
@@ -220,12 +220,12 @@ class PmixBoard:
             self._check("PMIx_Commit", self._library.PMIx_Commit())
 
     def find(self, name: str, rank: int) -> bytes | None:
-        """Return what ``rank`` has published under this name; None if nothing yet.
+        """Return the value that ``rank`` has published under this name, or None if there is none yet.
 
-        The server may wait a few seconds for it.
+        The server can wait a few seconds for the value.
         """
         who = _Proc(self._me.nspace, rank)
-        # Set a timeout: otherwise the server chooses one (2 s in Open MPI) or may wait forever.
+        # Set a timeout. Otherwise the server chooses one (2 s in Open MPI) or can wait forever.
         wait = _Info(b"pmix.timeout", 0, _Value(type=_INT, pointer=_WAIT_SECONDS))
         found = ctypes.POINTER(_Value)()
         with self._lock:
@@ -235,7 +235,7 @@ class PmixBoard:
         if code != _SUCCESS or not found or found.contents.type != _STRING or not found.contents.pointer:
             return None
         try:
-            # Do not free the result: it has only a few hundred bytes, and the function for that differs between
+            # Do not free the result. It has only a few hundred bytes, and the function that frees it differs between
             # versions.
             return bytes.fromhex(ctypes.string_at(found.contents.pointer).decode())
         except ValueError:
@@ -269,7 +269,7 @@ def _load() -> Any:
 
 
 def _candidates() -> Iterator[str]:
-    import ctypes.util  # slow import that is seldom needed
+    import ctypes.util  # slow import, rarely needed
 
     yield from dict.fromkeys(path for pid in _ancestors() for path in mapped_libraries(pid, "libpmix"))
     named = ctypes.util.find_library("pmix")
@@ -278,7 +278,7 @@ def _candidates() -> Iterator[str]:
 
 
 def _ancestors() -> Iterator[int]:
-    """Yield the process ids of this process, which may have loaded MPI already, and of its ancestors."""
+    """Yield the process ids of this process, which might have loaded MPI already, and of its ancestors."""
     pid = os.getpid()
     for _ in range(_MAX_ANCESTORS):
         yield pid

@@ -1,7 +1,7 @@
-"""Search for the address of the job's store, and the candidate addresses for that search.
+"""Search for the address of the job's store among candidate addresses.
 
-All candidates are tried at the same time. Only the real store can answer, because the connection is encrypted for its
-key.
+All candidates are tried at the same time. Only the real store can answer, because the connection is encrypted with the
+store's key.
 """
 
 import contextlib
@@ -26,17 +26,21 @@ from horovod.common.store.sockets import dial
 Candidate = tuple[str, int]
 
 _AT_ONCE = 256
-_STEP = 0.5  # Seconds between checks of the time and of new candidates.
-_LONGEST = 4096  # Maximum bytes of a message.
-_LOOK_UPS = 8  # Maximum number of parallel lookups.
-_UNKNOWN = 3.0  # Seconds before an unknown name is looked up again.
+# Seconds between checks of the time and of new candidates.
+_STEP = 0.5
+# Maximum size of a message in bytes.
+_LONGEST = 4096
+# Maximum number of parallel lookups.
+_LOOK_UPS = 8
+# Seconds before an unknown name is looked up again.
+_UNKNOWN = 3.0
 
 
 def ask(candidates: Callable[[], Iterable[Candidate]], key: bytes, deadline: float) -> Candidate | None:
-    """Return the first candidate at which the store with this job key answers; None after ``deadline``.
+    """Return the first candidate at which a store with this job key answers, or None after ``deadline``.
 
     Args:
-        candidates: Returns the candidates known so far; called repeatedly.
+        candidates: Function that returns the candidates known so far. Called repeatedly.
         key: The job's key.
         deadline: Monotonic time in seconds.
     """
@@ -62,14 +66,14 @@ def ask(candidates: Callable[[], Iterable[Candidate]], key: bytes, deadline: flo
 
 def _connect(context: "zmq.Context[zmq.Socket[bytes]]", candidate: Candidate, key: bytes) -> "zmq.Socket[bytes]":
     sock = dial(context, *candidate, curve_pair(key, "client"), curve_pair(key, "server")[0], _LONGEST)
-    question = msgspec.msgpack.encode(Get(1, ["anything"], 0.0))  # Any answer proves that this is the store.
-    with contextlib.suppress(zmq.Again):  # Raised if another service listens there.
+    question = msgspec.msgpack.encode(Get(1, ["anything"], 0.0))  # any answer proves that this is the store
+    with contextlib.suppress(zmq.Again):  # another service listens at this address
         sock.send(question, zmq.NOBLOCK)
     return sock
 
 
 def knock(candidates: Sequence[Candidate], seconds: float, deadline: float) -> Iterable[tuple[Candidate, bytes]]:
-    """Yield (address, data) from key servers (``key_server.KeyServer``) at these addresses, one after the other.
+    """Yield (address, data) from the key servers at these addresses, one after the other.
 
     Args:
         candidates: Addresses to try.
@@ -89,15 +93,15 @@ def knock(candidates: Sequence[Candidate], seconds: float, deadline: float) -> I
 
 
 def _within(seconds: float, deadline: float) -> float:
-    """Return the time until the deadline, at most ``seconds``; never 0, which would make a socket non-blocking."""
+    """Return the time until the deadline, at most ``seconds``. Never 0, which would make a socket non-blocking."""
     return max(0.01, min(seconds, deadline - time.monotonic()))
 
 
 class Names:
     """Candidate addresses from host names, which are looked up repeatedly.
 
-    The name of a pod that is starting may only become known later. Lookups run in threads, because without a reachable
-    name server, one lookup may take longer than a rank waits for rank 0.
+    The name of a starting pod can become known later. Lookups run in threads. Without a reachable name server, one
+    lookup can take longer than a rank waits for rank 0.
     """
 
     def __init__(
@@ -108,7 +112,7 @@ class Names:
         Args:
             names: Host names, most likely first.
             ports: Ports to combine with each address.
-            resolve: Returns the addresses of a name.
+            resolve: Function that returns the addresses of a name.
             deadline: Monotonic time in seconds at which lookups and waits end.
         """
         self._names = names
@@ -116,7 +120,7 @@ class Names:
         self._resolve = resolve
         self._deadline = deadline
         self._found: dict[str, list[str]] = {}
-        self._again: dict[str, float] = {}  # time of the next lookup of unknown names
+        self._again: dict[str, float] = {}  # time of the next lookup of each unknown name
         self._running: set[str] = set()
         self._changed = threading.Condition()
         self._begin = time.monotonic()
@@ -124,7 +128,7 @@ class Names:
     def __call__(self) -> list[Candidate]:
         """Return all candidates known so far, in the order of the names. Takes at most half a second.
 
-        The second and later names are only looked up if the first host does not answer.
+        All names after the first one are looked up only if the first host does not answer.
         """
         now = time.monotonic()
         waited = now - self._begin
@@ -156,7 +160,7 @@ class Names:
 
 
 def resolve(name: str) -> list[str]:
-    """Return the addresses of a host; empty if the name is unknown."""
+    """Return the addresses of a host, or no addresses if its name is unknown."""
     try:
         found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
@@ -169,14 +173,14 @@ _SILENT_SECONDS = 10.0
 
 
 def own_addresses(interface: str = "", named: Sequence[str] = ()) -> list[str]:
-    """Return the addresses for the store to listen on, most likely first.
+    """Return the addresses on which the store should listen, most likely first.
 
-    First come those addresses in ``named`` that belong to this host. Then come those that its ranks also listen on,
-    because other hosts may be able to use only one of several networks.
+    The first addresses are those in ``named`` that belong to this host. They are followed by those on which the host's
+    ranks also listen, because other hosts might be able to use only one of several networks.
 
     Args:
-        interface: Value of HOROVOD_GLOO_IFACE; restricts the result to these interfaces.
-        named: Addresses by which a launcher may refer to this host.
+        interface: Value of HOROVOD_GLOO_IFACE, which restricts the result to these interfaces.
+        named: Addresses with which a launcher can refer to this host.
 
     Raises:
         ValueError: If HOROVOD_GLOO_IFACE names no usable interface.
@@ -195,16 +199,16 @@ def _is_loopback(address: str) -> bool:
 
 
 def resolve_node(name: str) -> list[str]:
-    """Return the addresses of a host, from Slurm if its name cannot be resolved; empty if Slurm does not know it."""
+    """Return the addresses of a host. Ask Slurm if the name cannot be resolved. Empty if Slurm does not know it."""
     return resolve(name) or _ask_slurm(name)
 
 
 _slurm: dict[str, list[str]] = {}
-_silent_until = [0.0]  # True once Slurm's controller has failed to answer, to avoid more timeouts
+_silent_until = [0.0]  # time until which Slurm is not asked, after its controller has failed to answer
 
 
 def _ask_slurm(name: str) -> list[str]:
-    """Return the host's addresses according to its NodeAddr, which Slurm itself uses to reach the node."""
+    """Return a host's addresses from its NodeAddr, which Slurm itself uses to reach the node."""
     program = shutil.which("scontrol")
     if program is None or not re.fullmatch(r"[\w.-]+", name) or time.monotonic() < _silent_until[0]:
         return _slurm.get(name, [])

@@ -1,8 +1,9 @@
 """Key exchange between the ranks of one host over an abstract Unix socket.
 
-Each side verifies that the other is a process of the same user (``Peer``), or, if the user provides a key, that it has
-that key. The socket's name is random, so no process can take it first; followers find it in the kernel's list of
-sockets. Other processes may create sockets with the same prefix, so a follower checks each socket's owner.
+Each side verifies that the other is a process of the same user (``Peer``). If the user provides a key, each side
+verifies instead that the other has this key. The socket's name is random, so no process can take the name first. The
+other ranks, called followers, find the name in the kernel's list of sockets. Other processes can create sockets with
+the same prefix, so a follower checks each socket's owner.
 
     follower -> rank 0   nonce F
     rank 0 -> follower   nonce Z, F
@@ -12,15 +13,16 @@ sockets. Other processes may create sockets with the same prefix, so a follower 
 Each side trusts an answer because the kernel reports its sender. With a key, the handshake of ``auth`` replaces these
 messages.
 
-The kernel reports the peer's user id, but equal ids are not enough. Abstract sockets belong to a network namespace,
-which containers may share, so the peer may be another container's root. In a user namespace, all users that it does not
-map have the same id, the overflow uid. So this module uses the kernel's own criterion for reading another process's
-memory (ptrace(2), "Ptrace access mode checking"). The peer must have the same user in the same user namespace, and be
-visible, that is, in the same pid namespace. A process that passes could also read the key from this process's memory.
+The kernel reports the peer's user id, but equal ids are not sufficient. Containers can share the network namespace of
+an abstract socket, so the peer can be the root user of another container. In a user namespace, all unmapped users have
+the same id, the overflow uid. So this module uses the kernel's own criterion for reading another process's memory
+(ptrace(2), "Ptrace access mode checking"). The peer must have the same user in the same user namespace, and must be in
+the same pid namespace. A process that meets these conditions could also read the key from this process's memory.
 
-A process id may be reused before it is looked up. So each side opens the peer's directory in /proc, which refers to
-that process even if its id is reused, and sends a nonce. It trusts an answer only if the kernel says that the process
-with this id has sent it, and the directory shows that the process has been alive all the time.
+A process id can be reused before it is looked up. So each side opens the peer's directory in /proc and sends a nonce.
+The directory refers to the same process even if its id is reused. A side trusts an answer only under two conditions:
+the kernel reports that the process with this id has sent the answer, and the directory shows that the process is still
+alive.
 """
 
 import contextlib
@@ -47,9 +49,9 @@ _INITIAL_USERS = "user:[4026531837]"  # inode of the initial user namespace on e
 
 @dataclass(frozen=True)
 class Sender:
-    """Sender of a message or creator of a socket, as reported by the kernel.
+    """Sender of a message or creator of a socket, as the kernel reports it.
 
-    Ids are relative to the namespaces of this process. A ``pid`` of 0 means a process that is not visible in them.
+    Ids are relative to the namespaces of this process. If ``pid`` is 0, the process is not visible in them.
     """
 
     pid: int
@@ -65,13 +67,13 @@ class Namespaces:
 
     @classmethod
     def of(cls, folder: int | None = None) -> "Namespaces":
-        """Return the namespaces of a process from its directory in /proc.
+        """Read the namespaces of a process from its directory in /proc.
 
         Args:
-            folder: Descriptor of the process's directory in /proc; None: this process.
+            folder: Descriptor of the process's directory in /proc. None: this process.
 
         Raises:
-            OSError: If the process has ended or must not be inspected.
+            OSError: If the process has ended or this process cannot inspect it.
         """
         start = "/proc/self/ns" if folder is None else "ns"
         return cls(os.readlink(f"{start}/user", dir_fd=folder), os.readlink(f"{start}/pid", dir_fd=folder))
@@ -83,11 +85,11 @@ def ambiguous(uid: int, overflow: int, users: str) -> bool:
 
 
 def differs(sender: Sender, theirs: Namespaces | None, uid: int, ours: Namespaces) -> str:
-    """Return the reason why ``sender`` is not a process of user ``uid`` on this system; empty if it is one.
+    """Return the reason why ``sender`` is not a process of user ``uid`` on this system, or "" if it is one.
 
     Args:
         sender: Sender as reported by the kernel.
-        theirs: Namespaces of the sender; None if the process is not visible.
+        theirs: Namespaces of the sender, or None if the process is not visible.
         uid: Expected user.
         ours: Namespaces of this process.
     """
@@ -101,7 +103,7 @@ def differs(sender: Sender, theirs: Namespaces | None, uid: int, ours: Namespace
 
 
 def check_self() -> None:
-    """Raise AuthError if this process cannot be distinguished from processes of other users."""
+    """Raise AuthError if other users' processes cannot be distinguished from this process."""
     with open("/proc/sys/kernel/overflowuid", encoding="ascii") as file:
         overflow = int(file.read())
     if ambiguous(os.geteuid(), overflow, os.readlink("/proc/self/ns/user")):
@@ -114,10 +116,10 @@ def check_self() -> None:
 
 
 class Peer:
-    """Process at the other end of a Unix socket, which has connected or listens. Close it after use."""
+    """Process at the other end of a Unix socket. Close it after use."""
 
     def __init__(self, sock: socket.socket) -> None:
-        """Identify the peer. Raises AuthError with the reason if it is not a process of this user on this system."""
+        """Identify the peer. Raises AuthError, with the reason, if it is not this user's process on this system."""
         pid, uid, _ = descriptors.peer_credentials(sock)
         self._sender = Sender(pid, uid)
         self._folder = -1
@@ -138,7 +140,7 @@ class Peer:
             raise AuthError(reason)
 
     def confirm(self, sender: Sender) -> None:
-        """Check that the identified peer itself has sent the answer. Raises AuthError if another process has."""
+        """Check that the identified peer itself has sent the answer. Raises AuthError if it was another process."""
         if sender != self._sender:
             raise AuthError("a process that speaks for another one")
         try:
@@ -147,19 +149,19 @@ class Peer:
             raise AuthError("a process that has ended") from None
 
     def close(self) -> None:
-        """Close the peer's directory. Idempotent."""
+        """Close the peer's directory in /proc. Idempotent."""
         if self._folder >= 0:
             os.close(self._folder)
             self._folder = -1
 
 
 def tell_senders(sock: socket.socket) -> None:
-    """Enable ``receive`` to report senders. Call this before the socket connects or listens."""
+    """Enable the kernel's reports about senders for ``receive``. Call this before the socket connects or listens."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
 
 
 def receive(sock: socket.socket, count: int) -> tuple[bytes, Sender | None]:
-    """Receive up to ``count`` bytes; return (bytes, their sender)."""
+    """Receive up to ``count`` bytes, and return them with their sender."""
     data, extra, _, _ = sock.recvmsg(count, socket.CMSG_SPACE(descriptors.CREDENTIALS.size))
     for level, kind, content in extra:
         if (
@@ -173,17 +175,20 @@ def receive(sock: socket.socket, count: int) -> tuple[bytes, Sender | None]:
 
 
 def nonce() -> bytes:
-    """Return a random nonce, which the peer must send back."""
+    """Return a random nonce that the peer must send back."""
     return secrets.token_bytes(NONCE)
 
 
-_PLACE = auth.Place(purpose=0, epoch=0, source=1, target=0)  # For any process with the key, not a certain rank.
-_PATIENCE, _MOST_PATIENCE = 0.5, 5.0  # First and maximum timeout in seconds for a peer that does not answer.
+# Purpose and ranks for ``auth``, which do not matter here: any process with the key is accepted.
+_PLACE = auth.Place(purpose=0, epoch=0, source=1, target=0)
+# First and maximum timeout in seconds for a peer that does not answer.
+_PATIENCE, _MOST_PATIENCE = 0.5, 5.0
 _LEAST = 0.05
 _PAUSE, _LONGEST_PAUSE = 0.05, 0.25
-_LISTENS = 0x10000  # Flag of listening sockets in /proc/net/unix.
-# The third field of a line contains the flags, and the name follows the inode. Abstract names begin with "@" and may
-# contain any character, even line ends, so a line may be arbitrary text.
+# Flag of listening sockets in /proc/net/unix.
+_LISTENS = 0x10000
+# The third field of a line contains the flags, and the name follows the inode. Abstract names begin with "@" and can
+# contain any character, even line ends.
 _LINE = re.compile(r"(?:\S+ ){3}([0-9A-F]{8}) [0-9A-F]+ [0-9A-F]+ +[0-9]+ @(.*)")
 _GIVE = (
     "where the kernel cannot vouch for the ranks, as in different containers, give all of them one key: "
@@ -192,11 +197,13 @@ _GIVE = (
 
 
 def serve_local(job: str, payload: bytes, key: bytes | None = None) -> KeyServer:
-    """Serve ``payload`` to the ranks of ``job`` on this host that belong to this user or, with ``key``, have that key.
+    """Serve ``payload`` to the other ranks of ``job`` on this host.
+
+    Ranks get the payload if they belong to this user or, if ``key`` is not None, if they have the key.
 
     Raises:
         OSError: If the socket cannot be opened.
-        AuthError: If this process cannot be distinguished from those of other users.
+        AuthError: If other users' processes cannot be distinguished from this process.
     """
     if key is None:
         _check_self()
@@ -218,7 +225,7 @@ def serve_local(job: str, payload: bytes, key: bytes | None = None) -> KeyServer
 
 
 class _Follower:
-    """Rank 0's side of a connection with a peer of the same user."""
+    """Rank 0's side of a connection to a follower that is identified by its user."""
 
     def __init__(self, peer: Peer, payload: bytes) -> None:
         self.outgoing = b""
@@ -250,7 +257,7 @@ class _Follower:
 
 
 class _FollowerWithKey:
-    """Rank 0's side of a connection with a peer that has the key."""
+    """Rank 0's side of a connection to a follower that is identified by the key."""
 
     def __init__(self, key: bytes, payload: bytes) -> None:
         self.outgoing = b""
@@ -278,7 +285,7 @@ def receive_local(job: str, seconds: float, key: bytes | None = None) -> bytes:
     """Wait until rank 0 calls ``serve_local``, and return its payload.
 
     Raises:
-        AuthError: If there is no answer within ``seconds``. The message says if other processes listen on such sockets.
+        AuthError: If no answer arrives within ``seconds``. The message says if other processes listen on such sockets.
     """
     if key is None:
         _check_self()
@@ -294,7 +301,7 @@ def receive_local(job: str, seconds: float, key: bytes | None = None) -> bytes:
                 trouble = f": {error} listens in its place; {_GIVE}"
             except OSError:  # the socket was closed in the meantime, or its process does not answer
                 pass
-            if time.monotonic() >= deadline:  # there may be many sockets of other processes that do not answer
+            if time.monotonic() >= deadline:  # many sockets of other processes might not answer
                 break
         if time.monotonic() >= deadline:
             raise AuthError(f"its socket on this host did not appear{trouble}")
@@ -310,7 +317,7 @@ def _check_self() -> None:
 
 
 def _visit(name: str, seconds: float, key: bytes | None) -> bytes:
-    """Get the payload from a socket. Raises AuthError if another user's process listens there."""
+    """Get the payload from one socket. Raises AuthError if another user's process listens on the socket."""
     deadline = time.monotonic() + seconds
     with contextlib.ExitStack() as at_end:
         sock = at_end.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
@@ -338,7 +345,7 @@ def _ask(sock: socket.socket, peer: Peer, deadline: float) -> None:
 
 
 def _receive_from(sock: socket.socket, count: int, peer: Peer) -> bytes:
-    """Receive bytes from the peer. Raises AuthError if another process has sent them."""
+    """Receive bytes that the peer has sent. Raises AuthError if another process has sent them."""
     data, sender = receive(sock, count)
     if not data or sender is None:
         raise AuthError("a process that hangs up")
@@ -347,7 +354,7 @@ def _receive_from(sock: socket.socket, count: int, peer: Peer) -> bytes:
 
 
 def _start_of_name(job: str, key: bytes | None) -> str:
-    """Return the prefix of the socket's name, which followers know. It is not secret, but differs between jobs."""
+    """Return the beginning of the socket's name, which followers know. It differs between jobs but is not secret."""
     digest = (
         hashlib.sha256(f"{os.geteuid()}/{job}".encode()).digest() if key is None else derive_key(key, f"door {job}")
     )
@@ -355,7 +362,7 @@ def _start_of_name(job: str, key: bytes | None) -> str:
 
 
 def _doors(start: str) -> list[str]:
-    """List listening sockets with this prefix, shuffled so that no other one is always tried before the right one."""
+    """List listening sockets with this prefix in random order, so that a foreign one is not always tried first."""
     with open("/proc/net/unix", encoding="utf-8", errors="replace") as file:
         found = [_LINE.fullmatch(line.rstrip("\n")) for line in file if f"@{start}" in line]
     names = [line[2] for line in found if line and line[2].startswith(start) and int(line[1], 16) & _LISTENS]

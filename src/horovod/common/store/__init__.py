@@ -1,8 +1,8 @@
-"""Key-value store of a job, through which workers find each other: a server in the launcher, a client in each worker.
+"""Key-value store through which a job's workers find each other: a server in the launcher, a client in each worker.
 
-It uses ZeroMQ with CURVE. The key pairs of both sides are derived from the job key, so a client proves that it belongs
-to the job before the server reads any of its messages, and all traffic is encrypted. Messages are typed and limited in
-size (``messages``); nothing is unpickled.
+The store uses ZeroMQ with CURVE. Both sides derive their key pairs from the job key. A client thereby proves that it
+belongs to the job before the server reads any of its messages, and all traffic is encrypted. Messages are typed,
+limited in size (``messages``) and never unpickled.
 """
 
 from horovod.common.store.client import StoreClient, StoreError, StoreTimeout

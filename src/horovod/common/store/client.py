@@ -1,4 +1,4 @@
-"""Client of the store. Not thread-safe. Every call has a deadline."""
+"""Client of the store, in which every call has a deadline. Not thread-safe."""
 
 import time
 from collections.abc import Collection, Sequence
@@ -26,25 +26,26 @@ from horovod.common.store.messages import (
 )
 from horovod.common.store.sockets import dial
 
-# Seconds between checks that the store still exists, while a client waits for the launcher's decision.
+# Seconds between checks that the store still exists while a client is waiting for the launcher's decision.
 _ASK_AGAIN = 60.0
-_GRACE = 2.0  # extra seconds for the server's timeout error, which lists what is missing
+_GRACE = 2.0  # extra seconds for the server's own timeout error, which lists what is missing
 
 
 class StoreError(RuntimeError):
-    """The server has rejected the request."""
+    """Error if the server has rejected a request."""
 
 
 class StoreRefused(StoreError):
-    """The elastic job has no place for this worker any more."""
+    """Error if the elastic job no longer has a place for this worker."""
 
 
 class StoreTimeout(StoreError):
-    """A request to the store timed out.
+    """Error if a request to the store has timed out.
 
     Attributes:
-        missing: Names (get) without a value, or ranks (exchange) that have not called.
-        gave_up: Ranks that had called but timed out earlier. Both lists are empty if the server did not answer.
+        missing: Names (get) without a value, or ranks (exchange) that have not called. Empty if the server did not
+            answer.
+        gave_up: Ranks that called earlier but timed out. Empty if the server did not answer.
     """
 
     def __init__(self, message: str, missing: list[str], gave_up: list[str] | None = None) -> None:
@@ -65,22 +66,24 @@ class Met:
 
 
 class StoreClient:
-    """Connection to the store of one job. Close it, or use it in a ``with`` statement."""
+    """Connection to the store of one job. Call ``close`` after use, or use a ``with`` statement."""
 
     def __init__(self, key: bytes, host: str, port: int, timeout: float = 30.0) -> None:
-        """Connect in the background. A wrong address only causes an error in the first call.
+        """Connect in the background. With a wrong address, only the first call fails.
 
         Args:
             key: The job's key.
             host: Address of the store.
             port: Port of the store.
-            timeout: Seconds for calls without their own timeout.
+            timeout: Timeout in seconds of calls that do not specify one.
         """
         self._timeout = timeout
         self._where = f"{host}:{port}"
         self._last_id = 0
-        self._peeks: dict[str, int] = {}  # Request ids of unanswered peek() calls, by name.
-        self._peeked: dict[int, Reply] = {}  # Replies to these requests, by id.
+        # Request ids of unanswered peek() calls, by name.
+        self._peeks: dict[str, int] = {}
+        # Replies to peek() requests, by request id.
+        self._peeked: dict[int, Reply] = {}
         self._decoder = msgspec.msgpack.Decoder(Reply)
         self._context = zmq.Context(io_threads=1)
         try:
@@ -96,19 +99,19 @@ class StoreClient:
         self._call(Set(self._next_id(), name, value), self._seconds(timeout))
 
     def set_first(self, name: str, value: bytes, timeout: float | None = None) -> bytes:
-        """Store ``value`` unless ``name`` already has a value, and return the value that ``name`` then has.
+        """Store ``value`` unless ``name`` already has a value. Return the resulting value of ``name``.
 
-        All callers get the same value. Raises StoreError if the store is full.
+        All callers get the same result. Raises StoreError if the store is full.
         """
         _check_value(name, value)
         return self._call(Set(self._next_id(), name, value, first=True), self._seconds(timeout)).values[0]
 
     def get(self, name: str, timeout: float | None = None) -> bytes:
-        """Wait for the value of ``name`` and return it. Raises StoreTimeout."""
+        """Wait for the value of ``name`` and return it. Raises StoreTimeout if there is none in time."""
         return self.get_many([name], timeout)[0]
 
     def get_many(self, names: list[str], timeout: float | None = None) -> list[bytes]:
-        """Wait for the values of all ``names`` and return them. Raises StoreTimeout, which lists the missing ones."""
+        """Wait for the values of all ``names`` and return them. Raises StoreTimeout with the missing names."""
         seconds = self._seconds(timeout)
         return self._call(Get(self._next_id(), names, seconds), seconds).values
 
@@ -122,16 +125,16 @@ class StoreClient:
             raise
 
     def peek(self, name: str) -> bytes | None:
-        """Return the value of ``name`` if the store's answer has arrived, else None. Never blocks.
+        """Return the value of ``name`` if it has arrived from the store, else None. Never blocks.
 
-        The first call sends a request, and a later call returns the answer. The call after that sends a new request.
+        The first call sends a request, and a later call returns its answer. The next call sends another request.
         """
         if name not in self._peeks:
             self._peeks[name] = self._next_id()
             request = Get(self._peeks[name], [name], 0.0)
             try:
                 self._socket.send_multipart(frames(msgspec.msgpack.encode(request)), zmq.NOBLOCK)
-            except zmq.Again:  # raised if ZeroMQ has given up the connection, as in _call
+            except zmq.Again:  # raised if ZeroMQ has given up the connection, as in `_call`
                 del self._peeks[name]
                 return None
         while self._peeks[name] not in self._peeked and self._socket.poll(0):
@@ -152,14 +155,14 @@ class StoreClient:
             rank: This rank.
             size: Number of ranks.
             value: This rank's value.
-            timeout: Seconds to wait.
+            timeout: Time limit in seconds.
 
         Returns:
-            (number of the round, which is never used again; values by rank).
+            (number of the exchange, values by rank). The number is never used again.
 
         Raises:
             StoreTimeout: If some ranks do not call in time. The message names them.
-            StoreError: If ranks disagree about the size, or two processes claim the same rank.
+            StoreError: If ranks disagree about ``size``, or two processes claim the same rank.
         """
         met = self.exchange_by_node(group, rank, size, value, "", timeout)
         return met.round, met.values
@@ -167,9 +170,10 @@ class StoreClient:
     def exchange_by_node(
         self, group: str, rank: int, size: int, value: bytes, node: str, timeout: float | None = None
     ) -> Met:
-        """Exchange values like ``exchange``, but send all of them only to the first rank of each ``node``.
+        """Exchange values like ``exchange``, but send all values only to the first rank of each ``node``.
 
-        That rank passes them on, so network traffic is proportional to the number of nodes.
+        This rank passes the values to the node's other ranks. Network traffic is then proportional to the number of
+        nodes.
         """
         _check_value(group, value)
         seconds = self._seconds(timeout)
@@ -193,22 +197,23 @@ class StoreClient:
     ) -> bytes:
         """Wait for this worker's place in the next epoch of an elastic job.
 
-        Waits as long as the store exists, because the other workers may train for hours before this worker can join.
+        The method waits until the store is gone, because the other workers can train for hours before this worker can
+        join.
 
         Args:
             worker: Number of this worker.
-            epoch: Previous epoch of this worker; 0 if none.
-            lost: Workers of that epoch that it has lost.
+            epoch: Previous epoch of this worker, or 0 if there is none.
+            lost: Workers of the previous epoch that this worker has lost.
             facts: Encoded properties of the worker.
-            in_sync: True if its state has missed nothing since the last sync.
-            holds: True if its state contains the progress of training; None: unknown.
+            in_sync: True if the worker's state has missed nothing since the last sync.
+            holds: True if the worker's state contains the progress of training. None: unknown.
             timeout: Maximum time in seconds without any answer from the store.
 
         Returns:
             The encoded place.
 
         Raises:
-            StoreRefused: If there is no place for this worker. The message says why.
+            StoreRefused: If there is no place for this worker. The message names the reason.
             StoreTimeout: If the store has not answered for ``timeout`` seconds.
         """
         _check_value("come", facts)
@@ -224,8 +229,8 @@ class StoreClient:
             except StoreTimeout:
                 if time.monotonic() >= heard + seconds:
                     raise
-                # The server may have been unreachable, so send the request again. It has the same id, so an answer to
-                # either will do.
+                # The server might have been unreachable, so send the request again. Both requests have the same id, so
+                # an answer to either of them is sufficient.
                 asked = self._next_id()
                 self._send(Get(asked, ["is the store there?"], 0.0), heard + seconds, seconds)
                 self._send(request, heard + seconds, seconds)
@@ -241,30 +246,30 @@ class StoreClient:
 
         Args:
             worker: Number of this worker.
-            epoch: The epoch.
-            lost: Workers that it has lost.
-            blame: Why it will never do so; empty if it will.
-            timeout: Seconds to wait.
+            epoch: Epoch that has ended.
+            lost: Workers that this worker has lost.
+            blame: Reason why the worker will never call ``come`` again, or "" if it will.
+            timeout: Time limit in seconds.
         """
         self._call(Heard(self._next_id(), worker, epoch, list(lost), blame), self._seconds(timeout))
 
     def news(
         self, worker: int, after: int, timeout: float | None = None, beside: Sequence[int] = ()
     ) -> tuple[int, list[bytes]]:
-        """Wait for events from the launcher. After a timeout, call it again; no event is lost in between.
+        """Wait for events from the launcher. After a timeout, the next call also returns events from in between.
 
         Args:
             worker: Number of this worker.
-            after: Number of the last event received.
-            timeout: Seconds to wait.
-            beside: Descriptors to watch; the wait ends when one becomes readable.
+            after: Number of the last received event.
+            timeout: Time limit in seconds.
+            beside: Descriptors to watch. The wait also ends when one of them becomes readable.
 
         Returns:
-            (number of the last event, all events after number ``after``); (``after``, []) if a descriptor became
+            (number of the last event, all events after number ``after``), or (``after``, []) if a descriptor became
             readable.
 
         Raises:
-            StoreTimeout: After ``timeout`` seconds.
+            StoreTimeout: If there was no event within ``timeout`` seconds.
         """
         seconds = self._seconds(timeout)
         deadline = time.monotonic() + seconds
@@ -278,7 +283,7 @@ class StoreClient:
             if self._socket not in dict(found):
                 return after, []
             reply = self._receive()
-            if reply.id == request.id:  # others are answers to earlier calls that have timed out
+            if reply.id == request.id:  # other ids belong to earlier calls that have timed out
                 return reply.round, reply.values
         raise StoreTimeout(f"no news within {seconds:g} s", [])
 
@@ -314,7 +319,7 @@ class StoreClient:
         message = msgspec.msgpack.encode(request)
         if len(message) > MAX_REQUEST_BYTES:
             raise ValueError(f"a request must have at most {MAX_REQUEST_BYTES} bytes, got {len(message)}")
-        # If another service listens there, ZeroMQ gives up the connection, and no message can be sent.
+        # If another service listens at the address, ZeroMQ gives up the connection, and no message can be sent.
         self._wait(zmq.POLLOUT, deadline, seconds)
         self._socket.send_multipart(frames(message))
 

@@ -1,13 +1,13 @@
-"""Membership server, at which workers of an elastic job wait for the launcher's decisions and events.
+"""Membership server, which tells the workers of an elastic job the launcher's decisions and events.
 
     worker --Come--> waits for its place, or a refusal
-           --News--> waits for all events after the last one it knows
+           --News--> waits for all events after the last one that it has received
            --Heard-> answered immediately
     the launcher reads these messages (``told``) and answers with ``place``, ``refuse``, ``publish``
 
-``MembershipRequests`` does no I/O and is part of ``table``. ``MembershipControl`` connects the launcher's thread to the
-store's thread by two queues, one per direction. Each queue has a descriptor that becomes readable when the queue has
-entries. So neither thread blocks the other, and neither polls.
+``MembershipRequests`` performs no I/O and is part of ``table``. ``MembershipControl`` connects the launcher's thread to
+the store's thread by two queues, one per direction. Each queue has a descriptor that becomes readable when the queue
+has entries. So neither thread blocks the other, and neither polls.
 """
 
 import collections
@@ -27,15 +27,15 @@ Replies = list[tuple[bytes, Reply]]
 
 @dataclass(frozen=True)
 class Came:
-    """Message to the launcher that a worker waits for a place.
+    """Message to the launcher that a worker is waiting for a place.
 
     Attributes:
         worker: Number of the worker.
-        epoch: Previous epoch of the worker; 0 if none.
-        lost: Workers of that epoch that it has lost.
+        epoch: Previous epoch of the worker, or 0 if there is none.
+        lost: Workers of the previous epoch that this worker has lost.
         facts: Encoded properties of the worker.
-        in_sync: True if its state has missed nothing since the last sync.
-        holds: True if its state contains the progress of training; None: unknown.
+        in_sync: True if the worker's state has missed nothing since the last sync.
+        holds: True if the worker's state contains the progress of training. None: unknown.
     """
 
     worker: int
@@ -50,7 +50,7 @@ class Came:
 class HasHeard:
     """Message to the launcher that a worker has noticed the end of its epoch and has not come back yet.
 
-    If it will not come back, ``blame`` says what its program does wrong.
+    If the worker will not come back, ``blame`` describes the mistake in its program.
     """
 
     worker: int
@@ -63,8 +63,8 @@ class HasHeard:
 class Met:
     """Message to the launcher that all ranks of a group have completed an exchange.
 
-    ``silent`` is True if all values were empty. In the exchange at the end of ``init``, a value is the reason why a
-    rank is not ready.
+    ``silent`` is True if all values were empty. In the exchange at the end of ``init``, a rank's value is the reason
+    why the rank is not ready.
     """
 
     group: str
@@ -77,23 +77,23 @@ Told = Came | HasHeard | Met
 
 @dataclass
 class _Listener:
-    """Events to send to a worker, and its request that waits for events."""
+    """Pending events for one worker, and the worker's request that waits for events."""
 
     news: list[tuple[int, bytes]] = field(default_factory=list)
     waiting: tuple[bytes, News] | None = None
 
 
 class MembershipRequests:
-    """Membership server without I/O. ``told`` lists messages for the launcher, which the reader removes."""
+    """Membership server without I/O. ``told`` collects messages for the launcher, which takes them from the list."""
 
     def __init__(self) -> None:
         self.told: list[Told] = []
-        self._coming: dict[int, tuple[bytes, Come]] = {}  # (client, request) of waiting workers, by worker
+        self._coming: dict[int, tuple[bytes, Come]] = {}  # client and request of each waiting worker
         self._listeners: dict[int, _Listener] = {}
         self._last = 0  # number of the last published event
 
     def handle(self, client: bytes, request: Come | Heard | News) -> Replies:
-        """Handle a worker's request. The reply may be returned by a later call."""
+        """Handle a worker's request. A later call can return the reply."""
         if isinstance(request, Come):
             return self._come(client, request)
         if isinstance(request, News):
@@ -125,15 +125,16 @@ class MembershipRequests:
         return [(client, Reply(request.id, [value for _, value in listener.news], round=listener.news[-1][0]))]
 
     def met(self, group: str, number: int, silent: bool) -> None:
-        """Record that a group has completed an exchange; called by the table."""
+        """Record that a group has completed an exchange. Called by the table."""
         self.told.append(Met(group, number, silent))
 
-    # Methods for the launcher's answers.
+    # The launcher calls the following methods.
 
     def place(self, worker: int, value: bytes) -> Replies:
-        """Give a waiting worker its place in an epoch. From then on, it can receive events.
+        """Send a waiting worker its place in an epoch. From then on, the worker can receive events.
 
-        No effect if the worker does not wait: then its process is gone, and another part of the launcher detects that.
+        Has no effect if the worker is not waiting. Its process is then gone, which another part of the launcher
+        detects.
         """
         waiting = self._coming.pop(worker, None)
         if waiting is None:
@@ -142,12 +143,12 @@ class MembershipRequests:
         return [(waiting[0], Reply(waiting[1].id, [value]))]
 
     def refuse(self, worker: int, why: str) -> Replies:
-        """Tell a waiting worker that it gets no place, and why."""
+        """Send a waiting worker the reason why it gets no place."""
         waiting = self._coming.pop(worker, None)
         return [] if waiting is None else [(waiting[0], Reply(waiting[1].id, [why.encode()], error=REFUSED))]
 
     def publish(self, workers: Iterable[int], value: bytes) -> Replies:
-        """Send an event to these workers, except those that have no place."""
+        """Send an event to those of the workers that have a place."""
         self._last += 1
         replies: Replies = []
         for listener in [self._listeners[worker] for worker in workers if worker in self._listeners]:
@@ -156,13 +157,13 @@ class MembershipRequests:
         return replies
 
     def forget(self, worker: int) -> None:
-        """Forget a worker whose process is gone."""
+        """Drop all requests and events of a worker whose process is gone."""
         self._coming.pop(worker, None)
         self._listeners.pop(worker, None)
 
 
 class Exchanges(Protocol):
-    """Interface to the part of the store's table that the launcher changes."""
+    """Interface to the part of the store's table that the launcher can change."""
 
     def fail(self, group: str, text: str) -> Replies: ...
     def set_first(self, name: str, value: bytes) -> Replies: ...
@@ -172,9 +173,9 @@ Command = Callable[[Exchanges], Replies]
 
 
 class MembershipControl:
-    """Launcher's interface to the membership server, to be passed to ``StoreServer``.
+    """Launcher's interface to the membership server. Pass it to ``StoreServer``.
 
-    Only ``serve`` and ``asked`` are for the store's thread; all other public methods are for the launcher's thread.
+    The store's thread calls only ``serve`` and ``asked``. The launcher's thread calls all other public methods.
     """
 
     def __init__(self) -> None:
@@ -186,10 +187,10 @@ class MembershipControl:
         self._told: collections.deque[Told] = collections.deque()
         self._commands: collections.deque[Command] = collections.deque()
 
-    # Launcher's thread.
+    # The launcher's thread calls the following methods.
 
     def take(self) -> list[Told]:
-        """Return the messages that have arrived from workers since the last call, in order."""
+        """Return the messages from workers since the last call, in order."""
         _clear(self.fd)
         taken = []
         while self._told:
@@ -197,7 +198,7 @@ class MembershipControl:
         return taken
 
     def place(self, worker: int, value: bytes) -> None:
-        """Call ``MembershipRequests.place`` in the store's thread. The next methods work the same way."""
+        """Call ``MembershipRequests.place`` in the store's thread. The next methods work in the same way."""
         self._ask(lambda _: self.desk.place(worker, value))
 
     def refuse(self, worker: int, why: str) -> None:
@@ -215,15 +216,15 @@ class MembershipControl:
         self._ask(forget)
 
     def fail(self, group: str, why: str) -> None:
-        """Make this group's exchanges fail, so that its ranks do not wait for lost ranks."""
+        """Make exchanges of this group fail, so that its ranks do not wait for lost ranks."""
         self._ask(lambda table: table.fail(group, why))
 
     def set(self, name: str, value: bytes) -> None:
-        """Store a value under a name, unless the name already has one."""
+        """Store a value under a name unless the name already has a value."""
         self._ask(lambda table: table.set_first(name, value))
 
     def close(self) -> None:
-        """Close the descriptors. Call this only after closing the server."""
+        """Close the descriptors of the queues. Call this only after the server was closed."""
         os.close(self.fd)
         os.close(self.asked)
 
@@ -231,10 +232,10 @@ class MembershipControl:
         self._commands.append(command)
         os.eventfd_write(self.asked, 1)
 
-    # Store's thread.
+    # The store's thread calls the following methods.
 
     def serve(self, table: Exchanges) -> Replies:
-        """Execute the launcher's requests in the table, and pass the workers' messages on to the launcher."""
+        """Execute the launcher's requests in the table, and queue the workers' messages for the launcher."""
         _clear(self.asked)
         replies: Replies = []
         while self._commands:

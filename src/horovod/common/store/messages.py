@@ -1,4 +1,4 @@
-"""Messages between the store's clients and its server, and the keys of both sides."""
+"""Messages between the store's clients and its server, and the CURVE keys of both sides."""
 
 import zlib
 from typing import Annotated
@@ -10,16 +10,16 @@ import zmq.utils.z85
 from horovod.common.contract.private_files import Secret
 from horovod.common.security.auth import derive_key
 
-# Maximum bytes of a ZeroMQ frame on both sides. ZeroMQ checks the length before the keys, so an unauthenticated
-# connection can make a process hold this much memory. Messages are split into frames to keep it small.
+# Maximum size of a ZeroMQ frame in bytes. ZeroMQ checks the size before the keys, so an unauthenticated connection can
+# make a process hold this much memory. To keep the limit small, messages are split into frames.
 MAX_FRAME_BYTES = 8192
 _ENCRYPTION = 64  # maximum overhead of encryption per frame in bytes (33 in CurveZMQ, RFC 26)
 MAX_VALUE_BYTES = 1 << 20
 MAX_NAMES = 65536
 MAX_RANKS = 65536
-# A request contains a name and its value, or as many names as fit.
+# Maximum size of a request in bytes. A request contains one name and its value, or as many names as fit.
 MAX_REQUEST_BYTES = MAX_VALUE_BYTES + 4096
-# Maximum bytes of all values in a reply; the reply to an exchange has one value per rank.
+# Maximum size of all values in a reply in bytes. The reply to an exchange has one value per rank.
 MAX_REPLY_BYTES = 256 << 20
 
 _Name = Annotated[str, msgspec.Meta(min_length=1, max_length=512)]
@@ -30,7 +30,7 @@ _Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e7)]
 class Set(msgspec.Struct, tag="set", array_like=True):
     """Request to store a value under a name.
 
-    It replaces an earlier value, unless ``first`` is set. The reply contains the value that the name then has.
+    The value replaces an earlier one unless ``first`` is set. The reply contains the resulting value of the name.
     """
 
     id: int
@@ -40,7 +40,7 @@ class Set(msgspec.Struct, tag="set", array_like=True):
 
 
 class Get(msgspec.Struct, tag="get", array_like=True):
-    """Request for values, answered when all names have one, or with an error after ``timeout`` seconds (0: at once)."""
+    """Request for values. Answered when all names have a value, or with an error after ``timeout`` seconds."""
 
     id: int
     names: Annotated[list[_Name], msgspec.Meta(min_length=1, max_length=MAX_NAMES)]
@@ -48,10 +48,11 @@ class Get(msgspec.Struct, tag="get", array_like=True):
 
 
 class Exchange(msgspec.Struct, tag="exchange", array_like=True):
-    """Request to exchange values, answered when all ranks of a group have called, or with an error after ``timeout``.
+    """Request to exchange values. Answered when all ranks of a group have called, or with an error after ``timeout``.
 
-    A later call for the same group begins a new round. A rank that timed out has left the round. Of the ranks with the
-    same ``node``, only the first gets all values, to pass them on. The others get only the value of that first rank.
+    A later call for the same group begins a new exchange. A rank that timed out no longer takes part. Of the ranks with
+    the same ``node``, only the first rank gets all values, and passes them on. The other ranks get only the first
+    rank's value.
     """
 
     id: int
@@ -69,16 +70,16 @@ _Lost = Annotated[list[_Worker], msgspec.Meta(max_length=MAX_RANKS)]
 
 
 class Come(msgspec.Struct, tag="come", array_like=True):
-    """Request of an elastic job's worker for a place, answered once the launcher has decided (``membership``).
+    """Request of an elastic job's worker for a place. Answered when the launcher has decided (``membership``).
 
     Attributes:
         id: Number of the request.
         worker: Number of the worker.
-        epoch: Previous epoch of the worker; 0 if none.
-        lost: Workers of that epoch that it has lost.
+        epoch: Previous epoch of the worker, or 0 if there is none.
+        lost: Workers of the previous epoch that this worker has lost.
         facts: Encoded properties of the worker.
-        in_sync: True if its state has missed nothing since the last sync.
-        holds: True if its state has been synchronized at least once, so that it contains the progress of training;
+        in_sync: True if the worker's state has missed nothing since the last sync.
+        holds: True if the worker's state has been synchronized at least once and so contains the progress of training.
             None: unknown.
     """
 
@@ -92,9 +93,9 @@ class Come(msgspec.Struct, tag="come", array_like=True):
 
 
 class Heard(msgspec.Struct, tag="heard", array_like=True):
-    """Report that the worker has noticed the end of the epoch; answered at once.
+    """Report that a worker has noticed the end of its epoch. Answered immediately.
 
-    If the worker will not come back, ``blame`` says what its program does wrong.
+    If the worker will not come back, ``blame`` describes the mistake in its program.
     """
 
     id: int
@@ -105,10 +106,10 @@ class Heard(msgspec.Struct, tag="heard", array_like=True):
 
 
 class News(msgspec.Struct, tag="news", array_like=True):
-    """Request for events after a given number, answered as soon as there are any.
+    """Request for events after a given number. Answered as soon as there are any.
 
-    The reply contains all of them; its ``round`` is the number of the last one. A later request replaces an earlier
-    one, which is not answered.
+    The reply contains all these events, and ``round`` is the number of the last one. A later request replaces an
+    earlier one, which is then not answered.
     """
 
     id: int
@@ -145,12 +146,12 @@ def frames(message: bytes) -> list[memoryview]:
 
 
 def pack(values: list[bytes]) -> bytes:
-    """Encode and compress values. The records of ranks resemble each other, so they compress well."""
+    """Encode and compress values. Records of ranks are similar, so they compress well."""
     return zlib.compress(msgspec.msgpack.encode(values))
 
 
 def unpack(packed: bytes) -> list[bytes]:
-    """Return the values encoded by ``pack``. Raises ValueError if the data is invalid or too large for a reply."""
+    """Decode values encoded by ``pack``. Raises ValueError if the data is invalid or too large for a reply."""
     stream = zlib.decompressobj()
     try:
         data = stream.decompress(packed, MAX_REPLY_BYTES)
@@ -162,8 +163,7 @@ def unpack(packed: bytes) -> list[bytes]:
 
 
 def curve_pair(job_key: bytes, side: str) -> tuple[bytes, bytes]:
-    """Return the CURVE keys of one side, "server" or "client", as (public, secret) in Z85."""
-    # Any 32 bytes are a valid CURVE secret, because the curve's arithmetic fixes the bits that must have certain
-    # values.
+    """Derive the CURVE keys of one side, "server" or "client", as (public, secret) in Z85."""
+    # Any 32 bytes are a valid CURVE secret, because the curve's arithmetic sets the required bits itself.
     secret = Secret(zmq.utils.z85.encode(derive_key(job_key, f"store {side}")))
     return zmq.curve_public(secret), secret

@@ -19,7 +19,7 @@ _QUEUED = 64  # maximum number of queued messages per client and direction
 
 
 class StoreServer(ThreadedServer):
-    """Store of one job, which serves clients until ``close``. Uses its own threads; closing frees the port at once."""
+    """Server of one job's store, which runs in its own threads until ``close``. Closing frees the port immediately."""
 
     def __init__(
         self,
@@ -33,8 +33,9 @@ class StoreServer(ThreadedServer):
 
         Args:
             key: The job's key.
-            host: Address of the interface to listen on; the system chooses the port.
-            listeners: Listening sockets on the same port to use instead; the server takes ownership.
+            host: Address of the interface on which to listen. The system chooses the port.
+            listeners: Sockets that already listen on a common port, to use instead of ``host``. The server then owns
+                them.
             front: Launcher's interface to the membership server, in an elastic job.
 
         Raises:
@@ -66,7 +67,7 @@ class StoreServer(ThreadedServer):
         return self._table.completed
 
     def waiting(self) -> Waiting:
-        """Return which ranks currently wait in exchanges. Thread-safe, even after ``close``."""
+        """Return the ranks that are waiting in exchanges. Thread-safe, even after ``close``."""
         return self._table.waiting
 
     def close(self) -> None:
@@ -95,7 +96,8 @@ class StoreServer(ThreadedServer):
                 gate.answer()
             if socket in ready:
                 client, *parts = socket.recv_multipart()
-                # Ignore invalid messages of members: too long, undecodable, not UTF-8 or too deeply nested.
+                # Ignore invalid messages of members, such as messages that are too long, not UTF-8 or too deeply
+                # nested.
                 with contextlib.suppress(ValueError, RecursionError):
                     replies += table.handle(client, decoder.decode(_joined(parts)), time.monotonic())
             if front is not None:

@@ -1,16 +1,16 @@
 """ZeroMQ sockets of the store and the key exchange: limits on connections, authenticated servers, and clients.
 
-ZeroMQ accepts every connection and gives each a few seconds to prove that it belongs to the job. It does not limit the
-number of connections, and a process without free descriptors fails in unexpected places. So ``AcceptControl`` stops
-accepting when there are too many unauthenticated connections or too few descriptors. Closing ZeroMQ's listening socket
-would also close the connections made through it, including those of members. So this module owns the socket and lets
-ZeroMQ use it. While there are too many connections, a filter (BPF, "drop everything") makes the kernel ignore new ones.
-For a member of the job, this looks like a lost packet. Its kernel sends the packet again a second later, when
-unauthenticated connections may have been dropped.
+ZeroMQ accepts every connection, and a peer then has a few seconds to prove that it belongs to the job. ZeroMQ does not
+limit the number of connections, and a process without free descriptors fails in unexpected places. So ``AcceptControl``
+stops accepting if there are too many unauthenticated connections or too few free descriptors. Closing ZeroMQ's
+listening socket would also close the connections made through it, including those of members. So this module owns the
+listening socket and lends it to ZeroMQ. While there are too many connections, a filter (BPF, "drop everything") makes
+the kernel ignore new ones. To a member of the job, this looks like a lost packet. The member's kernel sends the packet
+again a second later. By then, unauthenticated connections might have been dropped.
 
 Each unauthenticated connection can make the process hold one incomplete frame (``MAX_FRAME_BYTES``) and ZeroMQ's own
-buffers, about 30 KB in all. ZeroMQ accepts connections in its own thread, so in a sudden flood it may accept some
-before the checks here stop it. That is why the reserve of descriptors is large.
+buffers, about 30 KB in all. ZeroMQ accepts connections in its own thread, so it can accept some connections of a sudden
+flood before this module stops it. For this reason, the reserve of descriptors is large.
 """
 
 from __future__ import annotations
@@ -35,16 +35,23 @@ from zmq.utils.monitor import recv_monitor_message
 from horovod.common.store.messages import curve_pair
 
 HANDSHAKE_SECONDS = 5.0
-"""Time that ZeroMQ gives a connection to authenticate; the user of a Door must set it as ``handshake_ivl``."""
-_SLACK = 1.0  # Additional seconds until ZeroMQ reports a failed handshake.
-_STRANGERS = 1024  # Maximum number of unauthenticated connections.
+"""Seconds that a connection has to authenticate. Users of ``AcceptControl`` must set it as ``handshake_ivl``."""
+# Additional seconds until ZeroMQ reports a failed handshake.
+_SLACK = 1.0
+# Maximum number of unauthenticated connections.
+_STRANGERS = 1024
 _BACKLOG = 128
 _RECOUNT_SECONDS = 0.25
-_MOST = 65536  # Maximum number of descriptors to use.
-_KEPT = 8  # 1 / _KEPT of all descriptors are reserved for other uses.
-_AT_ONCE = 16  # Maximum number of events per check, because a flood may not end.
-_TRUSTED = 32  # Count descriptors again after 1 / _TRUSTED of all may have been added.
-_SO_ATTACH_FILTER, _SO_DETACH_FILTER = 26, 27  # From <asm-generic/socket.h>.
+# Maximum number of descriptors to use.
+_MOST = 65536
+# Divisor for the reserve: 1 / _KEPT of all descriptors are reserved for other uses.
+_KEPT = 8
+# Maximum number of events per check, because a flood of events might not end.
+_AT_ONCE = 16
+# Descriptors are counted again after up to 1 / _TRUSTED of all might have been added.
+_TRUSTED = 32
+# Values from <asm-generic/socket.h>.
+_SO_ATTACH_FILTER, _SO_DETACH_FILTER = 26, 27
 
 
 LOOPBACK = "127.0.0.1"
@@ -68,7 +75,7 @@ def listen(host: str) -> socket.socket:
 
 
 def descriptors_for(members: int) -> int:
-    """Return the limit of open files that is needed to accept this many connections of members."""
+    """Return the limit of open files that this many connections of members require."""
     return -(-members * _KEPT // (_KEPT - 1)) + _KEPT * _KEPT
 
 
@@ -76,18 +83,18 @@ _EVENTS = zmq.EVENT_ACCEPTED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONN
 
 
 class UnauthenticatedPeers:
-    """Estimator of the number of unauthenticated connections, from ZeroMQ's events.
+    """Estimator of the number of unauthenticated connections, based on ZeroMQ's events.
 
-    An event for a successful handshake does not name its connection. A connection that still exists after the handshake
-    timeout must have succeeded, so errors do not accumulate.
+    The event of a successful handshake does not identify its connection. A connection that still exists after the
+    handshake timeout must have succeeded, so errors of the estimate do not accumulate.
     """
 
     def __init__(self) -> None:
-        self._accepted: dict[int, float] = {}  # accept time of recent connections by descriptor, oldest first
+        self._accepted: dict[int, float] = {}  # accept times of recent connections by descriptor, oldest first
         self._succeeded: deque[float] = deque()
 
     def take(self, event: int, descriptor: int, now: float) -> None:
-        """Record an event. ``descriptor``: descriptor of the connection, if the event contains it."""
+        """Record an event, with the descriptor of its connection if the event contains one."""
         if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
             self._succeeded.append(now)
             return
@@ -107,13 +114,13 @@ class UnauthenticatedPeers:
 
 
 class AcceptControl:
-    """Control over the listeners of a ZeroMQ socket. Not thread-safe.
+    """Limiter of the connections that a ZeroMQ socket accepts. Not thread-safe.
 
-    The caller polls ``monitor``, and calls ``check`` when it is readable or after ``seconds_left`` seconds.
+    The caller polls ``monitor``. It calls ``check`` when ``monitor`` is readable or after ``seconds_left`` seconds.
     """
 
     def __init__(self, sock: zmq.Socket[bytes], listeners: Sequence[socket.socket]) -> None:
-        """Make ``sock`` accept connections on these listeners. This object then owns them."""
+        """Make ``sock`` accept connections on these listeners, which this object then owns."""
         self._sock = sock
         self._listeners = listeners
         for listener in listeners:
@@ -128,7 +135,7 @@ class AcceptControl:
         self._count()
 
     def check(self) -> None:
-        """Stop or resume accepting, depending on unauthenticated connections and used descriptors."""
+        """Stop or resume accepting, depending on the numbers of unauthenticated connections and free descriptors."""
         now = time.monotonic()
         for _ in range(_AT_ONCE):
             if not self.monitor.poll(0):
@@ -155,7 +162,7 @@ class AcceptControl:
             self._recount_at = now + _RECOUNT_SECONDS
 
     def seconds_left(self) -> float:
-        """Return the seconds until ``check`` must be called; infinity if only ``monitor`` requires a call."""
+        """Return the seconds until ``check`` must be called, or infinity if only ``monitor`` requires a call."""
         return max(0.0, self._recount_at - time.monotonic()) if self.closed else math.inf
 
     def close(self) -> None:
@@ -169,17 +176,17 @@ class AcceptControl:
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         most = _MOST if most == resource.RLIM_INFINITY else min(most, _MOST)
         self._limit = most - most // _KEPT
-        # Upper bound of the number of used descriptors: count now, then add each accepted connection.
+        # Count the descriptors, and then add each accepted connection, to get an upper bound.
         try:
             self._used = len(os.listdir("/proc/self/fd"))
-        except OSError:  # no descriptor left for reading the directory
+        except OSError:  # no descriptor is left for reading the directory
             self._used = most
-        # Recount regularly, because another AcceptControl in this process may accept connections too.
+        # Recount regularly, because another AcceptControl in this process can accept connections too.
         self._recount_above = min(self._limit, self._used + most // _TRUSTED)
         self._recount_at = time.monotonic() + _RECOUNT_SECONDS
 
 
-# struct sock_filter of one instruction, "return 0": pass no byte of any packet (linux/filter.h).
+# BPF program of one instruction, "return 0", which passes no byte of any packet (struct sock_filter, linux/filter.h).
 _RETURN_NOTHING = ctypes.create_string_buffer(struct.pack("HBBI", 0x06, 0, 0, 0))
 
 
@@ -205,7 +212,7 @@ def dial(
     longest: int,
     name: bytes = b"",
 ) -> zmq.Socket[bytes]:
-    """Return a client socket that connects in the background and reconnects by itself.
+    """Create a client socket that connects in the background and reconnects automatically.
 
     Args:
         context: ZeroMQ context.
@@ -213,9 +220,9 @@ def dial(
         port: Port of the server.
         pair: CURVE keys of this side, (public, secret) in Z85.
         server: The server's public key in Z85.
-        longest: Maximum bytes of a frame. The limit is needed because it applies before keys are checked, and the
-            server may be another program.
-        name: Identity by which the server knows this socket, also after a reconnect.
+        longest: Maximum size of a frame in bytes. The limit is needed because the server might be another program, and
+            ZeroMQ checks sizes before keys.
+        name: Identity with which the server recognizes this socket, even after a reconnect.
 
     Raises:
         ZMQError: If the address is invalid.
@@ -235,7 +242,7 @@ def dial(
 
 
 class ClientAuthenticator:
-    """Authenticator for ZeroMQ servers (ZAP, RFC 27) that only admits clients with the job's key."""
+    """Authenticator for ZeroMQ servers (ZAP, RFC 27) that accepts only clients with the job's key."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], key: bytes) -> None:
         self.socket = context.socket(zmq.REP)
@@ -244,24 +251,24 @@ class ClientAuthenticator:
         self._accepted = z85.decode(curve_pair(key, "client")[0])
 
     def answer(self) -> None:
-        """Answer a request from ZeroMQ to authenticate a client."""
+        """Answer ZeroMQ's request to authenticate a client."""
         frames = self.socket.recv_multipart()
         request = frames[1] if len(frames) > 1 else b""
         mechanism, credentials = (frames[5], frames[6:]) if len(frames) > 5 else (b"", [])
-        # Public keys are not secret, so a plain comparison is sufficient. The CURVE handshake proves that the client
-        # has the secret key.
+        # Public keys are not secret, so a comparison in variable time is sufficient. The CURVE handshake proves that
+        # the client has the secret key.
         known = mechanism == b"CURVE" and credentials == [self._accepted]
         code, text = (b"200", b"OK") if known else (b"400", b"not a member of this job")
         self.socket.send_multipart([b"1.0", request, code, text, b"member" if known else b"", b""])
 
 
 def server_socket(context: zmq.Context[zmq.Socket[bytes]], key: bytes, longest: int, queued: int) -> zmq.Socket[bytes]:
-    """Return an unbound server socket that uses the authenticator of the same context.
+    """Create an unbound server socket that uses the authenticator of the same context.
 
     Args:
         context: ZeroMQ context.
         key: The job's key.
-        longest: Maximum bytes of a frame, including CURVE's handshake.
+        longest: Maximum size of a frame in bytes, including CURVE's handshake.
         queued: Maximum number of queued messages per member and direction.
     """
     socket = context.socket(zmq.ROUTER)
@@ -276,9 +283,9 @@ def server_socket(context: zmq.Context[zmq.Socket[bytes]], key: bytes, longest: 
 
 
 class ThreadedServer:
-    """Base class of servers that have their own thread, from ``_start`` until ``close``.
+    """Base class of servers that run in their own thread, from ``_start`` until ``close``.
 
-    A subclass implements ``_serve``, which also polls the descriptor ``_stop`` and returns when that is readable.
+    A subclass implements ``_serve``, which must return when the descriptor ``_stop`` becomes readable.
     """
 
     def __init__(self, name: str, seconds: float) -> None:
@@ -286,7 +293,7 @@ class ThreadedServer:
 
         Args:
             name: Name of the thread.
-            seconds: Maximum time in seconds that ``close`` waits for the thread to end.
+            seconds: Maximum time in seconds for which ``close`` waits for the thread.
         """
         self._stop = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._seconds = seconds
@@ -300,12 +307,12 @@ class ThreadedServer:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop serving. Idempotent."""
+        """Stop the server and wait for its thread. Idempotent."""
         if self._closed:
             return
         self._closed = True
         os.eventfd_write(self._stop, 1)
         if self._thread.ident is not None:
             self._thread.join(timeout=self._seconds)
-        if not self._thread.is_alive():  # if it still runs, it may use the descriptor later
+        if not self._thread.is_alive():  # a thread that is still running might use the descriptor later
             os.close(self._stop)

@@ -1,7 +1,7 @@
-"""State and limits of the store, and how it handles requests, without sockets or a clock.
+"""State and limits of the store, and the handling of requests, without sockets and clocks.
 
-Clients are members of the job, so the limits are no defense against attacks. They ensure that a faulty member gets an
-error, and exhausts neither the launcher's memory nor the store.
+All clients are members of the job, so the limits are not a defense against attacks. They ensure that a faulty member
+gets an error, instead of exhausting the launcher's memory or the store.
 """
 
 import math
@@ -14,15 +14,15 @@ from horovod.common.store.messages import MAX_REPLY_BYTES, Come, Exchange, Get, 
 MAX_TOTAL_BYTES = 256 << 20
 """Maximum bytes of all values and their names, including those of incomplete exchanges."""
 MAX_WAITING = 256
-"""Maximum number of waiting requests per client; ``StoreClient`` makes one at a time."""
+"""Maximum number of waiting requests per client. ``StoreClient`` makes only one request at a time."""
 _PER_ENTRY = 256  # approximate size of a request in bytes, without names and value
 _PER_NAME = 64
-_FAILED = 64  # maximum number of failed groups to remember, for late requests
+_FAILED = 64  # maximum number of failed groups to remember for late requests
 
 
 @dataclass
 class _Waiting:
-    """Request for values of which some are still missing."""
+    """Request for values, some of which are still missing."""
 
     client: bytes
     request: Get
@@ -49,25 +49,25 @@ Waiting = dict[str, tuple[int, frozenset[int]]]
 
 
 class Table:
-    """Table of values and waiting requests. Its methods return replies as (client, reply) pairs."""
+    """Table of values and waiting requests. Methods return their replies as (client, reply) pairs."""
 
     def __init__(self, desk: MembershipRequests | None = None) -> None:
-        """Create an empty table. ``desk``: membership server of an elastic job, or None."""
+        """Create an empty table. ``desk`` is the membership server of an elastic job, or None."""
         self._desk = desk
         self._values: dict[str, bytes] = {}
         self._bytes = 0
         self._waiting: list[_Waiting] = []
         self._rounds: dict[str, _Round] = {}
-        self._failed: dict[str, str] = {}  # reason of the failure, by failed group
+        self._failed: dict[str, str] = {}  # reason of the failure, by group
         self.completed = 0
         """Number of completed rounds, which is also the number of the last one."""
         self._published = True
         self.waiting: Waiting = {}
-        """As of the last ``publish``. Replaced, never modified, so that other threads may read it."""
+        """As of the last ``publish``. Replaced and never modified, so that other threads can read it."""
         self._waits_of: Counter[bytes] = Counter()  # number of waiting requests of each client
 
     def publish(self) -> None:
-        """Update ``waiting``, which other threads may read."""
+        """Update ``waiting``, which other threads can read."""
         if not self._published:
             self.waiting = {
                 group: (current.size, frozenset(current.members)) for group, current in self._rounds.items()
@@ -75,7 +75,7 @@ class Table:
             self._published = True
 
     def handle(self, client: bytes, request: Request, now: float) -> list[tuple[bytes, Reply]]:
-        """Handle a client's request at time ``now``. The reply may be returned by a later call."""
+        """Handle a client's request at time ``now``. A later call can return the reply."""
         if self._bytes + _cost(request) > MAX_TOTAL_BYTES:
             return [(client, Reply(request.id, error=f"the store is full: it holds {MAX_TOTAL_BYTES} bytes at most"))]
         if not isinstance(request, Set) and self._waits_of[client] >= MAX_WAITING:
@@ -107,7 +107,7 @@ class Table:
         return replies
 
     def set_first(self, name: str, value: bytes) -> list[tuple[bytes, Reply]]:
-        """Store a value for the launcher unless the name has one. Only clients that wait for the name get a reply."""
+        """Store the launcher's value unless the name has one. Return replies to clients that wait for the name."""
         return [(client, reply) for client, reply in self._set(b"", Set(0, name, value, first=True)) if client]
 
     def _get(self, client: bytes, request: Get, now: float) -> list[tuple[bytes, Reply]]:
@@ -155,7 +155,7 @@ class Table:
         return replies + self._complete(current)
 
     def fail(self, group: str, text: str) -> list[tuple[bytes, Reply]]:
-        """Make current and future exchanges of a group fail, because one of its ranks is gone."""
+        """Make current and future exchanges of a group fail because one of its ranks is gone."""
         self._failed.setdefault(group, text)
         if len(self._failed) > _FAILED:
             del self._failed[next(iter(self._failed))]
@@ -170,7 +170,7 @@ class Table:
     def _complete(self, current: _Round) -> list[tuple[bytes, Reply]]:
         members = [current.members[rank] for rank in range(current.size)]
         packed = pack([member.request.value for member in members])
-        holders: dict[str, int] = {}  # the first rank of each node
+        holders: dict[str, int] = {}  # the first rank of each node, which gets all values
         replies = []
         for rank, member in enumerate(members):
             node = member.request.node
@@ -218,7 +218,7 @@ class Table:
         return replies
 
     def next_deadline(self) -> float:
-        """Return the time at which ``expire`` must be called next; infinity if no request waits."""
+        """Return the time of the next necessary call of ``expire``, or infinity if no request is waiting."""
         deadlines = [w.deadline for w in self._waiting]
         deadlines += [m.deadline for current in self._rounds.values() for m in current.members.values()]
         return min(deadlines, default=math.inf)
@@ -229,7 +229,7 @@ def _list(ranks: dict[int, _Member]) -> str:
 
 
 def _cost(request: Request) -> int:
-    """Return the approximate memory that a request occupies, in bytes."""
+    """Return the approximate memory in bytes that a request occupies."""
     if isinstance(request, (Come, Heard, News)):
         return _PER_ENTRY
     if isinstance(request, Get):
