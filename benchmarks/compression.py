@@ -96,7 +96,7 @@ def work() -> None:
     sys.argv = [str(EXAMPLE), *sys.argv[2:]]
     runpy.run_path(str(EXAMPLE), run_name="__main__")
     import horovod.torch as hvd
-    from horovod.common.state import state
+    from horovod.common.frontends import state
 
     if hvd.rank() == 0:
         print(f"bytes sent by rank 0: {state.engine.stats()['wire_bytes']}", flush=True)

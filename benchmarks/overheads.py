@@ -23,7 +23,7 @@ from torch import nn
 
 import horovod.torch as hvd
 from horovod import _core
-from horovod.common.state import state
+from horovod.common.frontends import state
 from horovod.torch import monitoring
 from horovod.torch.reducer.submissions import Norms
 

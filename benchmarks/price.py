@@ -28,7 +28,7 @@ from overheads import observers_cpu
 from peers.ours import Peer
 
 import horovod.torch as hvd
-from horovod.common.state import state
+from horovod.common.frontends import state
 from horovod.common.steps import marks
 
 Step = Callable[[], None]

@@ -84,7 +84,7 @@ def worker(traffic_too: bool) -> None:
     from horovod.common import dtypes, ops
     from horovod.common.basics import HorovodBasics
     from horovod.common.bootstrap import start  # noqa: F401
-    from horovod.common.state import state
+    from horovod.common.frontends import state
 
     times.append(time.monotonic())
     traffic = Traffic() if traffic_too else None

@@ -66,7 +66,7 @@ def obey(message: tuple[Any, ...], joined: list[Any]) -> Any:
 
 
 def leave(joined: list[Any]) -> None:
-    from horovod.common.state import state
+    from horovod.common.frontends import state
 
     for basics in joined:
         basics.shutdown()

@@ -288,7 +288,7 @@ def output(code):
     return done.stdout
 
 
-NO_LIBRARY = "import pathlib, horovod.common.native as n; n.library_path = lambda name: pathlib.Path('/no/such.so')"
+NO_LIBRARY = "import pathlib, horovod.common.frontends as n; n.library_path = lambda name: pathlib.Path('/no/such.so')"
 
 
 @pytest.mark.parametrize(

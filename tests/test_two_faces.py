@@ -17,7 +17,7 @@ keras, hvd_keras, hvd_tf_keras = Later("keras"), Later("horovod.keras"), Later("
 @on_tensorflow(2)
 def test_equal_names_at_once():
     """Ranks begin with different frontends, so shared names would match the wrong operations."""
-    from horovod.common.state import state
+    from horovod.common.frontends import state
 
     rank, engine, before = hvd_torch.rank(), state.engine, state.engine.stats()["operations"]
 

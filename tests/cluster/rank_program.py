@@ -15,8 +15,8 @@ from horovod import _core
 from horovod.common import dtypes, ops
 from horovod.common.basics import HorovodBasics
 from horovod.common.exceptions import HorovodInternalError
+from horovod.common.frontends import state
 from horovod.common.objects import allgather_object
-from horovod.common.state import state
 
 
 def connections() -> list[tuple[str, str]]:

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from horovod.common.bootstrap import seat
+from horovod.common.bootstrap import start
 from horovod.common.contract.membership import Place
 from horovod.common.contract.reasons import (
     PIPE,
@@ -159,7 +159,7 @@ def test_who_has_no_place_any_more_ends_without_a_traceback(monkeypatch, capsys)
         (None, "horovod: a new worker on host a is not let into the job: full"),
         (place, "horovod: rank 5 on host a leaves the job: full"),
     ):
-        error = seat._no_place("a", last, "full")
+        error = start._no_place("a", last, "full")
         assert isinstance(error, ValueError)
         assert pickle.loads(pickle.dumps(error)).line == line
         rank.raise_at_the_end(error)

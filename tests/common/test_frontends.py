@@ -46,7 +46,7 @@ def test_equal_names_do_not_meet():
 
 @on_ranks(2, initialized=False)
 def test_each_leaves_and_enters_by_itself():
-    from horovod.common.state import state  # not pickled along with the function
+    from horovod.common.frontends import state  # not pickled along with the function
 
     torch, tensorflow = HorovodBasics("torch"), HorovodBasics("tensorflow")
     with pytest.raises(ValueError, match="init"):
@@ -95,7 +95,7 @@ def test_each_leaves_and_enters_by_itself():
 
 def ends(how):
     """The job ends under two frontends; one of them begins another job, which the other one joins."""
-    from horovod.common.state import state
+    from horovod.common.frontends import state
 
     torch, tensorflow = HorovodBasics("torch"), HorovodBasics("tensorflow")
     torch.init()

@@ -120,7 +120,7 @@ def test_a_part_of_the_ranks_forms_a_job(pool):
 
 @on_ranks(2)
 def test_a_forked_child_is_not_part_of_the_job():
-    from horovod.common.state import state
+    from horovod.common.frontends import state
 
     hvd = HorovodBasics("tests")
     pid = os.fork()

@@ -8,7 +8,7 @@ import warnings
 import pytest
 
 from horovod.common import training
-from horovod.common.state import State
+from horovod.common.frontends import State
 from tests.runner.launching import run_job
 
 MPI = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"}

@@ -9,7 +9,7 @@ jax = pytest.importorskip("jax")
 from jax import numpy as jnp  # noqa: E402
 
 from horovod._keras import backend_jax as backend  # noqa: E402
-from horovod.common import state as job  # noqa: E402
+from horovod.common import frontends as job  # noqa: E402
 from tests.keras.modules import keras  # noqa: E402
 from tests.ranks import on_keras_on_jax  # noqa: E402
 

@@ -9,7 +9,7 @@ import numpy as np  # noqa: E402
 from jax import numpy as jnp  # noqa: E402
 
 from horovod._keras import backend_jax as backend  # noqa: E402
-from horovod.common import state as job  # noqa: E402
+from horovod.common import frontends as job  # noqa: E402
 from tests.keras.modules import hvd, keras  # noqa: E402
 from tests.ranks import on_keras_on_jax  # noqa: E402
 

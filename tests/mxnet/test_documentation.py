@@ -10,7 +10,7 @@ import mxnet as mx
 import numpy as np
 from mxnet import autograd, gluon
 
-from horovod.common.state import state
+from horovod.common.frontends import state
 
 random = np.random.RandomState(1)
 images = random.randn(96, 6).astype("float32")

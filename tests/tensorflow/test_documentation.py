@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from horovod.common.state import state
+from horovod.common.frontends import state
 
 random = np.random.RandomState(int(state.job.rank))
 images = random.randn(96, 6).astype("float32")

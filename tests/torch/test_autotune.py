@@ -18,13 +18,13 @@ SWITCHES = [
 
 def process():
     """Return the job of this process, and its request of bucket sizes; pickled globals would be copies."""
-    from horovod.common import gradients, state
+    from horovod.common import frontends, gradients
 
-    return state.state, gradients.bucket_tuning
+    return frontends.state, gradients.bucket_tuning
 
 
 def train(switch):
-    state, bucket_tuning = process()
+    frontends, bucket_tuning = process()
     net = network()
     optimizer = wrap(net, gradient_as_bucket_view=None)
     shapes = []
@@ -32,7 +32,7 @@ def train(switch):
         if switch and number % 10 == 0 and hvd.rank() == 0:
             bucket, small, threshold = SWITCHES[number // 10]
             bucket_tuning.wanted = BucketSizes(bucket, small)
-            state.engine.retune(threshold, f"chunk_bytes={4096 << number // 10}")
+            frontends.engine.retune(threshold, f"chunk_bytes={4096 << number // 10}")
         step(net, optimizer, number)
         if number % 10 == 9:
             shapes.append((len(buckets(optimizer)), len(in_buckets(optimizer))))
@@ -41,7 +41,7 @@ def train(switch):
 
 @on_ranks(2, 3)
 def test_switching_changes_no_bit():
-    state, bucket_tuning = process()
+    frontends, bucket_tuning = process()
     try:
         usual, shapes = train(switch=False)
         assert shapes == [(1, 6)] * 4
@@ -51,4 +51,4 @@ def test_switching_changes_no_bit():
     finally:
         bucket_tuning.wanted = None
         if hvd.rank() == 0:
-            state.engine.retune(128 << 20, state.engine.tuning)
+            frontends.engine.retune(128 << 20, frontends.engine.tuning)

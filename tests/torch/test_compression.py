@@ -18,7 +18,7 @@ class Forgetful(hvd.Compression.wire_int8):
 
 
 def wire_bytes():
-    from horovod.common.state import state  # the worker's module, not one pickled with this test
+    from horovod.common.frontends import state  # the worker's module, not one pickled with this test
 
     return state.engine.stats()["wire_bytes"]
 

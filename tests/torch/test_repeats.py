@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import horovod.torch as hvd
-from horovod.common import state as job
+from horovod.common import frontends as job
 from horovod.common.basics import HorovodBasics
 from horovod.torch.ops import repeats
 from tests.ranks import on_ranks

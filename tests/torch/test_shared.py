@@ -11,7 +11,7 @@ from tests.torch.reference import value
 
 
 def stats(name):
-    from horovod.common.state import state
+    from horovod.common.frontends import state
 
     return state.engine.stats()[name]
 

@@ -69,7 +69,7 @@ def test_it_can_be_switched_off(gpus):
 
 def leave():
     """Shut down every frontend of the process, so that its engine ends; return their names."""
-    from horovod.common.state import state
+    from horovod.common.frontends import state
 
     names = list(state.faces)
     for name in names:

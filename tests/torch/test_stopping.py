@@ -7,11 +7,11 @@ import threading
 import pytest
 
 import horovod.torch as hvd
-from horovod.common.stopping import signals_named
+from horovod.common.ending import signals_named
 
 
 def _steps(rank_asked: int, number: int, own_handler: bool) -> tuple[list[bool], list[int], str]:
-    from horovod.common.stopping import stopping
+    from horovod.common.ending import stopping
 
     called: list[int] = []
     before = signal.getsignal(number)

@@ -17,8 +17,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from horovod.common.exceptions import HorovodInternalError
-from horovod.common.frontends import Frontend
-from horovod.common.state import state
+from horovod.common.frontends import Frontend, state
 
 # Maximum seconds of one wait. After each wait, a forked child checks whether it still has an engine.
 _SLICE_SECONDS = 0.5

@@ -33,7 +33,7 @@ from horovod._core import (
 )
 from horovod._jax.foreign import PASS_ON, TARGET, UNORDERED, Arrays, create
 from horovod._jax.ordering import order
-from horovod.common.native import library_path
+from horovod.common.frontends import library_path
 from horovod.common.ops import Average, Max, Min, Product, Sum, check_differentiable
 from horovod.common.process_sets import by_id
 

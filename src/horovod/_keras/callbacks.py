@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from horovod._keras import checks
-from horovod.common.state import state
+from horovod.common.frontends import state
 
 # -- learning rates and the velocities that contain them -------------------------------------------------------------
 

@@ -17,9 +17,9 @@ from horovod.common.contract import log
 from horovod.common.contract.log import warn_user
 from horovod.common.contract.settings import LOG_LEVELS, Settings
 from horovod.common.exceptions import HorovodInternalError
+from horovod.common.frontends import state
 from horovod.common.objects import allgather_object
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.common.state import state
 from horovod.common.training import check_launch, training
 
 # -- equal values, based on ``horovod.common.in_sync`` ---------------------------------------------------------------

@@ -11,8 +11,8 @@ from horovod._keras.versions import backend_of, build_optimizer, dtype_name, leg
 from horovod.common.basics import failures
 from horovod.common.elastic import ObjectState, run_fn
 from horovod.common.elastic.agreement import check_shapes, signature
-from horovod.common.elastic.batch import batch_of_this_rank
 from horovod.common.elastic.dataset import ElasticDataset
+from horovod.common.elastic.order import batch_of_this_rank
 from horovod.common.elastic.state_checkpoint import StateCheckpoint
 from horovod.common.in_sync import is_own, optimizer_variables
 from horovod.common.objects import allgather_object, broadcast_object

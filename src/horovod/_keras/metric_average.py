@@ -11,10 +11,10 @@ from horovod._arrays.collectives import Reduction, allreduce_all
 from horovod._keras import checks
 from horovod._keras.callbacks import bring_values, known_rate
 from horovod._keras.versions import dtype_name
+from horovod.common.frontends import state
 from horovod.common.objects import allgather_object
 from horovod.common.ops import Sum
 from horovod.common.process_sets import global_process_set
-from horovod.common.state import state
 
 # A Keras metric is a function of a few variables that change only by addition: a mean has a weighted total and a sum of
 # weights, a confusion matrix has counts. Adding these variables over the ranks gives what one process would compute

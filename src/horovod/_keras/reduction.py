@@ -8,6 +8,7 @@ from typing import Any
 
 from horovod.common.compression import check_compression
 from horovod.common.elastic import own
+from horovod.common.frontends import state
 from horovod.common.gradients import (
     anybody_else,
     check_groups,
@@ -19,7 +20,6 @@ from horovod.common.gradients import (
 )
 from horovod.common.ops import Average, Max, Sum, op_name
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.common.state import state
 from horovod.common.steps import marks
 from horovod.common.weights import check_weight, check_weighted_op, weighted_means
 

@@ -11,9 +11,10 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from horovod.common import communicators, ending, frontends, launchers, observed, stopping, util
+from horovod.common import communicators, ending, frontends, launchers, observed, util
 from horovod.common.contract import worker_env
 from horovod.common.contract.settings import BY_NAME, Settings
+from horovod.common.frontends import Job, state
 from horovod.common.process_sets import (
     ProcessSet,
     adopt,
@@ -23,7 +24,6 @@ from horovod.common.process_sets import (
     forget_all,
     global_process_set,
 )
-from horovod.common.state import Job, state
 from horovod.common.training import training
 
 __all__ = ["HorovodBasics"]
@@ -189,7 +189,7 @@ class HorovodBasics(observed.Observed):
                 an invalid signal name.
             HorovodInternalError: If a peer is lost.
         """
-        return stopping.should_stop(self._face)
+        return ending.should_stop(self._face)
 
     def is_homogeneous(self) -> bool:
         """Return True if every host has the same number of processes.
@@ -306,9 +306,9 @@ def _start(comm: Any, process_sets: Sequence[ProcessSet] | str | None) -> None:
     if env.worker is None:
         job, engine = start.start(env, members, asked.given(), dynamic)
     else:
-        from horovod.common.bootstrap import seat
+        from horovod.common.bootstrap import start
 
-        env, job, engine = seat.join(env, _last[0], members, asked.given(), dynamic)
+        env, job, engine = start.join(env, _last[0], members, asked.given(), dynamic)
     state.start(job, engine, members)
     ending.mark_rank_process(env)
     try:

@@ -1,16 +1,20 @@
-"""Frontends of this process, one per framework that uses Horovod.
+"""Job of this process, and its frontends, one per framework that uses Horovod.
 
 All share one engine. Each frontend has a number, which keeps its operation names, groups, unnamed operations and joins
 apart from those of other frontends. Each frontend enters and leaves the job by itself (``basics``).
 """
 
+import importlib.util
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from horovod.common.job import Access, Job
 
 if TYPE_CHECKING:
     from horovod._core import Engine
+
+__all__ = ["Job", "State", "library_path", "state"]
 
 
 class Frontend(Access):
@@ -112,3 +116,65 @@ SHARED_NAMES = (
     *PROCESS_NAMES,
 )
 """Names that each frontend exports, besides its reductions (``ops.OP_NAMES``) and its own functions."""
+
+
+# Job of this process, with its place in the job and the engine.
+
+
+class State(Access):
+    """The process's job, and access to it for code that belongs to no frontend. Only ``basics`` sets the fields."""
+
+    __slots__ = ("faces", "left", "members")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.members: list[int] | None = None
+        """World ranks that form the job, by rank of the job; None: all."""
+        self.faces: dict[str, Frontend] = {}
+        """Frontends in the job, by name."""
+        self.left: set[str] = set()
+        """Names of frontends that were in the job and have shut down."""
+
+    def start(self, job: Job, engine: "Engine", members: list[int] | None) -> None:
+        """Start the job: open the access, and let native libraries use the engine."""
+        self.members = members
+        self.open(job, engine, None, None)
+        engine.serve_faces(job.rank, job.size, job.local_rank, job.local_size)
+
+    def stop(self) -> None:
+        """End the access of this process and of all its frontends."""
+        if self.engine is not None:
+            from horovod import _core
+
+            _core.serve_no_faces()
+        for face in self.faces.values():
+            face.leave()
+        self.faces.clear()
+        self.left.clear()
+        self.members = None
+        self.close()
+
+    def leave_in_child(self) -> None:
+        """Reject the operations of all frontends in a forked child."""
+        if self.engine is not None:
+            self.engine.abandon()
+            super().leave_in_child()
+            for face in self.faces.values():
+                face.leave_in_child()
+
+
+state = State()
+
+
+def library_path(name: str) -> Path:
+    """Return the path of the library installed as ``name``, for example "horovod.tensorflow._tf".
+
+    This asks Python's import system, because an editable install keeps built files apart from the sources.
+
+    Raises:
+        ImportError: If the library is not installed.
+    """
+    spec = importlib.util.find_spec(name)
+    if spec is None or spec.origin is None:
+        raise ImportError(f"the native library {name} is not part of this installation of horovod")
+    return Path(spec.origin)

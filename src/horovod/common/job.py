@@ -1,12 +1,14 @@
 """This process's place in a job, and its access to the engine inside and outside of a job.
 
-``state`` holds the process's only job; ``frontends`` gives each framework access to it.
+``frontends`` holds the process's only job, and gives each framework access to it.
 """
 
+import functools
 import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from horovod.common.communicators import Sets
 from horovod.common.exceptions import HorovodInternalError, NotRunningError
@@ -136,3 +138,45 @@ class Access:
 
     def _say(self, refuse: Callable[..., NoReturn]) -> None:
         self.submit = self.run = self._refuse = refuse
+
+
+# This process's rank in error messages of argument checks.
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def refusing(face: Access) -> Callable[[_F], _F]:
+    """Return a decorator that adds this process's rank, if known, to each ValueError and NotImplementedError.
+
+    The error object keeps its type and traceback.
+    """
+
+    def decorate(function: _F) -> _F:
+        @functools.wraps(function)
+        def checked(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return function(*args, **kwargs)
+            except (ValueError, NotImplementedError) as error:
+                add_rank(face, error)
+                raise
+
+        return checked  # type: ignore[return-value]
+
+    return decorate
+
+
+def add_rank(face: Access, error: Exception) -> None:
+    """Add this process's rank to the message of an error that was caught."""
+    if len(error.args) == 1 and isinstance(error.args[0], str):
+        error.args = (with_rank(face, error.args[0]),)
+
+
+def with_rank(face: Access, text: str) -> str:
+    """Append this process's rank to ``text``, unless the text names it already or the rank is unknown."""
+    job = face.job
+    return text if job is None or re.search(rf"\brank {job.rank}\b", text) else f"{text} (on rank {job.rank})"
+
+
+def operation_on_rank(face: Access, operation: str) -> str:
+    """Return the prefix of messages: ``allreduce on rank 1``, or ``allreduce`` if the rank is unknown."""
+    return operation if face.job is None else f"{operation} on rank {face.job.rank}"

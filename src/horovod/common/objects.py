@@ -5,16 +5,19 @@ from the data, and data connections between hosts are usually not encrypted. So 
 (``object_seal``). The seal is checked before anything is unpickled or any memory is allocated.
 """
 
+import contextlib
 import ctypes
 import pickle
+import threading
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from horovod.common import dtypes, ops
 from horovod.common.contract.pickling import dumps
-from horovod.common.frontends import Frontend
+from horovod.common.exceptions import HorovodInternalError
+from horovod.common.frontends import Frontend, State, state
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.security.object_seal import Call, Seals
-from horovod.common.state import State, state
 
 _FAILED = b"\xff"  # first byte of an error message that is sent instead of a pickle (0x80)
 
@@ -157,3 +160,99 @@ def _run(
     except BaseException:  # Ctrl-C ends the wait; the operation still uses the memory
         _parked.append((memory, view))
         raise
+
+
+@contextlib.contextmanager
+def rank0_first(what: str = "the block of rank0_first()") -> Iterator[None]:
+    """Run a block on rank 0 first, then on the other ranks, such as a download into a shared directory.
+
+    The other ranks wait as long as rank 0 is alive, whatever the settings for stalled operations. The block must not
+    call collective operations.
+
+    Example::
+
+        with hvd.rank0_first():
+            dataset = MNIST("data", download=True)
+
+    Args:
+        what (str): Name of the block in the error of the other ranks.
+
+    Raises:
+        RuntimeError: On the other ranks, if the block has raised an error on rank 0.
+        HorovodInternalError: A rank was lost.
+    """
+    if state.require_job().rank:
+        outcome = None
+        while outcome is None:
+            outcome = broadcast_object(None, 0, "rank0_first")
+        if outcome:
+            raise RuntimeError(f"{what} failed on rank 0: {outcome}")
+        yield
+        return
+    over = threading.Event()
+
+    def keep_waiting() -> None:
+        with contextlib.suppress(HorovodInternalError):  # which the last broadcast raises, too
+            while not over.wait(1.0):
+                broadcast_object(None, 0, "rank0_first")
+
+    thread = threading.Thread(target=keep_waiting, name="horovod-rank0-first", daemon=True)
+    thread.start()
+    outcome = ""
+    try:
+        yield
+    except BaseException as error:
+        outcome = f"{type(error).__name__}: {error}"
+        raise
+    finally:
+        over.set()
+        thread.join()
+        broadcast_object(outcome, 0, "rank0_first")
+
+
+# Exchange of numbers between ranks in a single operation, without pickling.
+
+_memory: dict[tuple[str, str, int], Any] = {}  # keeps the memory of interrupted operations alive
+
+
+def numbers_of_rank_0(numbers: Sequence[float], name: str, face: Frontend) -> tuple[float, ...]:
+    """Return rank 0's numbers on all ranks.
+
+    Args:
+        numbers: This rank's numbers. All ranks must pass the same count.
+        name: Name of the operation. Only one operation with this name can be in flight.
+        face: Frontend that submits the operation.
+
+    Raises:
+        HorovodInternalError: If a peer is lost.
+    """
+    from horovod import _core
+
+    count = len(numbers)
+    memory = _memory.setdefault((face.name, name, count), (ctypes.c_double * count)())
+    memory[:] = numbers
+    at, kind = ctypes.addressof(memory), _core.KIND_BROADCAST
+    face.run(kind, name, at, at, (count,), dtypes.FLOAT64, ops.Sum, 0, 1.0, 1.0, 0, None, "", 0).wait()
+    return tuple(memory)
+
+
+def largest(value: int, name: str, face: Frontend) -> int:
+    """Return the maximum of the ranks' values, each from 0 to 255.
+
+    Each rank sends only one byte, which is cheap enough for every step.
+
+    Args:
+        value: This rank's value.
+        name: Name of the operation. Only one operation with this name can be in flight.
+        face: Frontend that submits the operation.
+
+    Raises:
+        HorovodInternalError: If a peer is lost.
+    """
+    from horovod import _core
+
+    word = _memory.setdefault((face.name, name, 0), ctypes.c_uint8())
+    word.value = value
+    at, kind = ctypes.addressof(word), _core.KIND_ALLREDUCE
+    face.run(kind, name, at, at, (1,), dtypes.UINT8, ops.Max, 0, 1.0, 1.0, 0, None, "", 0).wait()
+    return int(word.value)

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from horovod.common.contract.log import warner
 from horovod.common.contract.settings import Settings
-from horovod.common.frontends import Frontend
-from horovod.common.state import Job, state
+from horovod.common.frontends import Frontend, Job, state
 from horovod.common.steps import marks
 from horovod.common.telemetry.telemetry import Telemetry
 from horovod.common.training import training

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from horovod.common.communicators import GivenSet, Sets, world_ranks
-from horovod.common.state import Job, state
+from horovod.common.frontends import Job, state
 from horovod.common.util import is_mpi_comm
 
 _registered: "dict[int, list[ProcessSet]]" = {}

@@ -17,7 +17,7 @@ from horovod.common.contract.log import warn_user
 from horovod.common.contract.settings import Settings
 from horovod.common.contract.worker_env import WorkerEnv
 from horovod.common.ending import find_rank_above
-from horovod.common.state import state
+from horovod.common.frontends import state
 
 Say = Callable[[dict[str, Any]], None]
 

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from horovod.common.state import state
+from horovod.common.frontends import state
 
 
 class Source(ABC):

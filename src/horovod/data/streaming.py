@@ -6,7 +6,7 @@ from itertools import accumulate
 from typing import Any
 
 from horovod.common.elastic.order import Resumes
-from horovod.common.state import state
+from horovod.common.frontends import state
 from horovod.common.steps import marks
 from horovod.data import order as parts
 from horovod.data.loader import counted

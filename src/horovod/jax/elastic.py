@@ -24,8 +24,8 @@ from horovod._jax.errors import errors_as_ours
 from horovod.common.basics import failures
 from horovod.common.elastic import Batch, State, run_fn
 from horovod.common.elastic import ObjectState as _ObjectState
-from horovod.common.elastic.batch import batch_of_this_rank as _batch_of_this_rank
 from horovod.common.elastic.dataset import ElasticDataset as _ElasticDataset
+from horovod.common.elastic.order import batch_of_this_rank as _batch_of_this_rank
 from horovod.common.elastic.own import PerRank, RandomNumbers
 from horovod.common.elastic.state_checkpoint import StateCheckpoint
 from horovod.common.frontends import JAX as face

@@ -11,9 +11,9 @@ from horovod._jax.compression import Compression
 from horovod.common.compression import check_compression
 from horovod.common.frontends import JAX as face
 from horovod.common.gradients import anybody_else, check_predivide, scales
+from horovod.common.job import refusing
 from horovod.common.ops import Average, check_op
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.common.refusals import refusing
 from horovod.common.steps import marks
 from horovod.common.weights import check_weighted_op
 from horovod.jax.arrays import flat, full_names

@@ -15,7 +15,7 @@ import mxnet as mx
 from mxnet.base import _LIB, MXNetError, NDArrayHandle, check_call, mx_uint, register_error
 
 from horovod.common.exceptions import HorovodInternalError, NotRunningError
-from horovod.common.native import library_path
+from horovod.common.frontends import library_path
 
 LIBRARY = "horovod.mxnet._mxnet"
 _MESSAGE = 4096  # bytes

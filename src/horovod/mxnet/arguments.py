@@ -19,10 +19,9 @@ from mxnet.ndarray.sparse import BaseSparseNDArray
 from horovod.common import dtypes
 from horovod.common.exceptions import NotRunningError, UnsupportedOpError
 from horovod.common.frontends import MXNET as face
-from horovod.common.job import Job
+from horovod.common.job import Job, with_rank
 from horovod.common.ops import check_parts, check_splits
 from horovod.common.process_sets import ProcessSet
-from horovod.common.refusals import with_rank
 from horovod.mxnet._library import ArgumentError, ReduceOpError, ShutDown
 
 _F = TypeVar("_F", bound=Callable[..., Any])

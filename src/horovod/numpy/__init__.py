@@ -27,9 +27,9 @@ from horovod.common import frontends as _frontends
 from horovod.common import ops as _ops
 from horovod.common.evaluation import Metric, gather_for_metrics
 from horovod.common.exceptions import HorovodInternalError
+from horovod.common.objects import rank0_first
 from horovod.common.ops import *  # noqa: F403
 from horovod.common.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
-from horovod.common.rank_zero import rank0_first
 from horovod.numpy import elastic
 from horovod.numpy.compression import Compression
 from horovod.numpy.functions import (

@@ -19,8 +19,8 @@ from typing import Any
 from horovod.common.basics import failures
 from horovod.common.elastic import Batch, State, run_fn
 from horovod.common.elastic import ObjectState as _ObjectState
-from horovod.common.elastic.batch import batch_of_this_rank as _batch_of_this_rank
 from horovod.common.elastic.dataset import ElasticDataset as _ElasticDataset
+from horovod.common.elastic.order import batch_of_this_rank as _batch_of_this_rank
 from horovod.common.elastic.own import PerRank, RandomNumbers
 from horovod.common.frontends import NUMPY
 from horovod.numpy.functions import allgather_object, broadcast_object, init, rank, shutdown, size

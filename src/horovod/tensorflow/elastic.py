@@ -22,16 +22,16 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from horovod.common import dtypes, ops
 from horovod.common.basics import failures
 from horovod.common.elastic import Batch, State, run_fn
 from horovod.common.elastic import ObjectState as _ObjectState
 from horovod.common.elastic.agreement import check_shapes, signature
-from horovod.common.elastic.arrays import arrays_of
-from horovod.common.elastic.batch import batch_of_this_rank as _batch_of_this_rank
 from horovod.common.elastic.dataset import ElasticDataset as _ElasticDataset
+from horovod.common.elastic.order import batch_of_this_rank as _batch_of_this_rank
 from horovod.common.elastic.own import PerRank, RandomNumbers
 from horovod.common.elastic.state_checkpoint import StateCheckpoint
-from horovod.common.frontends import TENSORFLOW
+from horovod.common.frontends import TENSORFLOW, Frontend
 from horovod.tensorflow.functions import allgather_object, broadcast_object, broadcast_variables
 from horovod.tensorflow.mpi_ops import init, rank, shutdown, size
 from horovod.tensorflow.util import _executing_eagerly, errors_as_ours
@@ -49,6 +49,49 @@ __all__ = [  # noqa: F822
     "batch",
     "run",
 ]
+
+Array = np.ndarray[Any, Any]
+
+_parked: list[Array] = []  # keeps the memory of interrupted operations alive
+
+
+def arrays_of(root: int, arrays: Sequence[Array], name: str, face: Frontend) -> list[Array]:
+    """Broadcast the arrays of rank ``root`` to all ranks.
+
+    Arrays are sent as bytes, so every dtype works except that of Python objects.
+
+    Args:
+        root: Rank whose arrays are sent.
+        arrays: This rank's arrays; shapes and dtypes must be equal on all ranks.
+        name: Prefix of the operations' names.
+        face: Frontend that submits the operations.
+
+    Returns:
+        The root's arrays. On all ranks except possibly the root, they are in newly allocated memory.
+
+    Raises:
+        HorovodInternalError: If a peer is lost.
+    """
+    from horovod import _core
+
+    mine = face.require_job().rank == root
+    found = []
+    for number, array in enumerate(arrays):
+        made = np.ascontiguousarray(array).reshape(array.shape) if mine else np.empty(array.shape, array.dtype)
+        found.append(made)
+        if not made.nbytes:
+            continue
+        at, shape, called = made.ctypes.data, (made.nbytes,), f"{name}.{number}"
+        try:
+            face.run(
+                _core.KIND_BROADCAST, called, at, at, shape, dtypes.UINT8, ops.Sum, root, 1.0, 1.0, 0, None, "", 0
+            ).wait()
+        except Exception:
+            raise
+        except BaseException:  # Ctrl-C ends the wait, but the operation is still in flight
+            _parked.append(made)
+            raise
+    return found
 
 
 def run(func: Callable[..., Any]) -> Callable[..., Any]:

@@ -22,7 +22,7 @@ except ImportError as _error:
 from horovod import _core as _native  # noqa: F401  (fail here if the native engine cannot be imported)
 from horovod.common import absent as _absent
 from horovod.common.evaluation import Metric
-from horovod.common.rank_zero import rank0_first
+from horovod.common.objects import rank0_first
 from horovod.common.weights import weight
 from horovod.torch import elastic
 from horovod.torch import monitoring as _noticing

@@ -14,7 +14,7 @@ from horovod.common.contract.log import warner
 from horovod.common.contract.settings import Settings
 from horovod.common.elastic.checkpoint import Checkpoint, Loaded, check_at_least
 from horovod.common.elastic.checkpoint_files import TornCheckpointError
-from horovod.common.rank_zero import rank0_first
+from horovod.common.objects import rank0_first
 from horovod.torch.elastic.sampler import ElasticSampler
 from horovod.torch.functions import allgather_object, broadcast_object
 from horovod.torch.mpi_ops import rank

@@ -13,7 +13,7 @@ COUNT = 50_000
 
 
 def engine():
-    from horovod.common.state import state
+    from horovod.common.frontends import state
 
     return state.engine
 

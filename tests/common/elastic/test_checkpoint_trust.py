@@ -7,8 +7,7 @@ import pickle
 import pytest
 
 from horovod.common.elastic import Checkpoint, checkpoint_files
-from horovod.common.elastic.checkpoint_files import TornCheckpointError, name_of
-from horovod.common.elastic.checkpoint_trust import Trust, UntrustedCheckpointError
+from horovod.common.elastic.checkpoint_files import TornCheckpointError, Trust, UntrustedCheckpointError, name_of
 from tests.common.elastic.saving import saved
 
 STRANGER = 65534

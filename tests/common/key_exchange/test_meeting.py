@@ -11,7 +11,7 @@ import zmq
 import zmq.utils.z85
 
 from horovod.common.contract.worker_env import make_key
-from horovod.common.key_exchange import curve_exchange, key_server, methods, munge, pmi, search
+from horovod.common.key_exchange import curve_exchange, key_server, methods, pmi, search
 from horovod.common.key_exchange.meeting import choose
 from horovod.common.key_exchange.methods import Group, MeetingError
 from horovod.common.launchers import Place
@@ -135,10 +135,10 @@ def test_what_holds_a_thread_up_keeps_what_it_uses(monkeypatch, name):
 
 def test_a_credential_that_cannot_be_opened_is_spoken_of(clean, monkeypatch):
     def decode(_):
-        raise munge.MungeError("munge: Expired credential")
+        raise methods.MungeError("munge: Expired credential")
 
-    monkeypatch.setattr(munge, "encode", lambda payload: b"a credential")
-    monkeypatch.setattr(munge, "decode", decode)
+    monkeypatch.setattr(methods, "encode", lambda payload: b"a credential")
+    monkeypatch.setattr(methods, "decode", decode)
     lead, follow = ranks("expired", leads=("127.0.0.1",), port=_free_port())
     clean(methods.ByMunge().lead(lead, make_key()))
 
@@ -171,7 +171,7 @@ def test_a_port_that_a_stranger_has_taken(clean):
 
 
 def test_by_munge(clean):
-    if not munge.available():
+    if not methods.available():
         pytest.skip("munged does not run here")
     key, port = make_key(), _free_port()
     lead, follow = ranks("m", leads=("127.0.0.1",), port=port)
@@ -220,7 +220,7 @@ def test_jobs_with_one_key_do_not_meet():
     ],
 )
 def test_without_a_key_the_user_is_told_what_to_do(monkeypatch, launcher, place, words):
-    monkeypatch.setattr(munge, "available", lambda: False)
+    monkeypatch.setattr(methods, "available", lambda: False)
     monkeypatch.delenv("PMI_FD", raising=False)
     monkeypatch.delenv("PMIX_NAMESPACE", raising=False)
     with pytest.raises(ValueError) as caught:

@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from horovod.common.network import tcp_options
+from horovod.common.network import connecting
 
 
 @pytest.fixture
@@ -32,14 +32,14 @@ def current(sock):
     ],
 )
 def test_only_bbr_to_a_near_host_is_replaced(wanted, system, round_trip_us, asked):
-    assert tcp_options.congestion_choices(wanted, system, round_trip_us) == asked
+    assert connecting.congestion_choices(wanted, system, round_trip_us) == asked
 
 
 def test_a_socket_gets_what_is_asked_for_by_name(connected):
-    tcp_options.set_congestion(connected, "reno")  # every kernel has it and allows it for all users
+    connecting.set_congestion(connected, "reno")  # every kernel has it and allows it for all users
     assert current(connected) == "reno"
-    tcp_options.set_congestion(connected, "system")
-    tcp_options.set_congestion(connected, "auto")
+    connecting.set_congestion(connected, "system")
+    connecting.set_congestion(connected, "auto")
     assert current(connected) == "reno"
 
 
@@ -47,4 +47,4 @@ def test_an_unknown_name_is_refused_with_the_accepted_names(connected):
     with pytest.raises(
         ValueError, match=r"HOROVOD_TCP_CONGESTION must be auto, system, or one of .*reno.*got 'nosuch'"
     ):
-        tcp_options.set_congestion(connected, "nosuch")
+        connecting.set_congestion(connected, "nosuch")

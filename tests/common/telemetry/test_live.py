@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from horovod.common.contract import live, reasons
-from horovod.common.telemetry.live import Live
+from horovod.common.telemetry.telemetry import Live
 from horovod.runner.agent.ranks import ReportPipe
 from tests.runner.launching import eventually
 
@@ -47,7 +47,7 @@ def account(size):
 
 
 def test_it_tells_from_the_beginning_and_to_the_end(pipe, monkeypatch):
-    monkeypatch.setattr("horovod.common.telemetry.live.INTERVAL", 0.01)
+    monkeypatch.setattr("horovod.common.telemetry.telemetry.INTERVAL", 0.01)
     known = []
     told = []
     one = Live(Bus(), lambda: known[0] if known else None, lambda: "rank 1 sleeps")

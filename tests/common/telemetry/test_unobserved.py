@@ -32,7 +32,7 @@ print("went on")
 CANNOT_END = """
 import horovod.numpy as hvd
 from horovod.common import observed
-from horovod.common.state import state
+from horovod.common.frontends import state
 
 hvd.init()
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from horovod.common.devices.affinity import Card, Near, Port
 from horovod.common.devices.nvml import Gpu, Pair, Survey
+from horovod.common.devices.visible import Card, Near, Port
 from horovod.runner.doctor import devices
 from horovod.runner.doctor.report import FAIL, WARN, DeviceReport, Place
 from tests.runner.doctor.test_doctor import answer, bad, with_report

@@ -16,7 +16,7 @@ from typing import Any
 
 from horovod.common import frontends
 from horovod.common.basics import HorovodBasics, failures
-from horovod.common.bootstrap import joining, seat
+from horovod.common.bootstrap import joining, start
 from horovod.common.elastic import ObjectState, run_fn
 from horovod.common.elastic.state_checkpoint import StateCheckpoint
 from horovod.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt
@@ -121,7 +121,7 @@ def falls(*_: Any) -> Any:
 
 def prepare() -> None:
     if asked("falls"):
-        seat.bootstrap.start = falls  # it already has its assignment, and the others wait for it
+        start.bootstrap.start = falls  # it already has its assignment, and the others wait for it
 
 
 def reset() -> None:
@@ -131,7 +131,7 @@ def reset() -> None:
 
 
 if os.path.exists(sys.argv[1] + f".old{os.environ['HOROVOD_WORKER']}"):
-    seat.__version__ = "0.0.1"
+    start.__version__ = "0.0.1"
 if os.path.exists(sys.argv[1] + f".poor{os.environ['HOROVOD_WORKER']}"):
     joining.shared_memory.provide = no_memory
 prepare()

@@ -46,15 +46,15 @@ from horovod.common.communicators import GivenSet, Sets
 from horovod.common.contract import descriptors
 from horovod.common.contract.settings import Settings, agree
 from horovod.common.contract.worker_env import WorkerEnv
+from horovod.common.frontends import Job
 from horovod.common.key_exchange.meeting import find_store
-from horovod.common.network import tcp_options
+from horovod.common.network import connecting
 from horovod.common.network.connecting import Listeners
 from horovod.common.network.interfaces import Endpoint, machine_identity, network_identity, parse_ports, scan, to_listen
 from horovod.common.security import cipher
 from horovod.common.security.auth import derive_key
 from horovod.common.security.cipher import Cipher
 from horovod.common.security.object_seal import Seals
-from horovod.common.state import Job
 from horovod.common.store.client import Met, StoreClient, StoreError, StoreTimeout
 
 if TYPE_CHECKING:
@@ -235,9 +235,9 @@ class Joining:
             formed.first_address = str(formed.links[DATA, 0].getpeername()[0])
         for (kind, _), sock in formed.links.items():
             if kind == DATA:
-                tcp_options.set_congestion(sock, settings.text("HOROVOD_TCP_CONGESTION"))
+                connecting.set_congestion(sock, settings.text("HOROVOD_TCP_CONGESTION"))
             if kind != NODE:
-                tcp_options.set_keepalive(sock, settings.number("HOROVOD_HEARTBEAT_TIMEOUT"), control=kind == CONTROL)
+                connecting.set_keepalive(sock, settings.number("HOROVOD_HEARTBEAT_TIMEOUT"), control=kind == CONTROL)
         listeners.close()
 
     def _describe_job(self, peers: list[Peer], epoch: int) -> Job:

@@ -1,25 +1,36 @@
-"""Start of an engine from the environment variables, alone or together with other ranks.
+"""Start of an engine from the environment variables, alone, with other ranks, or at a place in an elastic job.
 
 The docstring of ``joining`` describes how ranks meet, connect and start, and how failures are handled. Each ``init``
 starts a separate epoch. Leftovers of an earlier epoch, whether failed or shut down, cannot be mistaken for part of the
 new epoch.
 """
 
+import hashlib
 import os
+import sys
+from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from horovod._version import __version__
 from horovod.common.bootstrap import calibration, mpi, shared_memory
 from horovod.common.bootstrap.engine_start import Formed, make_engine
+from horovod.common.bootstrap.errors import NotFormedError
 from horovod.common.bootstrap.joining import Joining, describe
+from horovod.common.bootstrap.listening import Listening, lost_workers
 from horovod.common.bootstrap.peers import check_agreement, make_job, make_plan
 from horovod.common.communicators import GivenSet
 from horovod.common.contract import notices, reports
 from horovod.common.contract.log import make_sink
+from horovod.common.contract.membership import Facts, Place, decode_place, encode
 from horovod.common.contract.notices import sentences, unheard
 from horovod.common.contract.settings import LOG_LEVELS, Settings, for_debugging
 from horovod.common.contract.worker_env import WorkerEnv
+from horovod.common.elastic.updates import notification_manager, together
+from horovod.common.exceptions import NoPlaceError
 from horovod.common.job import Job
+from horovod.common.store.client import StoreClient, StoreError, StoreRefused, StoreTimeout
 
 if TYPE_CHECKING:
     from horovod._core import Engine
@@ -104,3 +115,129 @@ def _start_alone(
     except BaseException:
         formed.close()
         raise
+
+
+# Place of this process in an elastic job, requested in each ``init``. ``listening`` handles later events.
+#
+# join:  ask the launcher --> place --> form the epoch with the others (``bootstrap``) --> engine
+#          ^                                 '-- fails because a member is gone --.
+#          '--------------------------------------------------------------------'
+
+_GRACE = 60.0  # seconds to wait for the launcher's answer in addition to HOROVOD_ELASTIC_TIMEOUT
+
+_last: Place | None = None  # kept even if the place's epoch was never formed
+_listening: Listening | None = None
+
+
+def join(
+    env: WorkerEnv, ended: tuple[str, int] | None, members: list[int] | None, sets: list[GivenSet], dynamic: bool
+) -> tuple[WorkerEnv, Job, "Engine"]:
+    """Get a place from the launcher and form its epoch. Repeat with new places until an epoch is formed.
+
+    This process's environment variables are set for the place.
+
+    Args:
+        env: Environment of this worker.
+        ended: Why the previous engine ended (``Engine.ended``), or None.
+        members: Must be None, because the ranks of an elastic job change.
+        sets: Process sets passed to ``init``.
+        dynamic: True for dynamic process sets.
+
+    Returns:
+        The environment of the place, the job and its engine.
+
+    Raises:
+        NoPlaceError: If the launcher has no place for this process. The message names the host and the local rank.
+        ValueError: If the launcher does not answer.
+    """
+    global _last
+    if members is not None:
+        raise ValueError(f"comm must be None in an elastic job, whose ranks change, got {members}")
+    assert env.worker is not None
+    seconds = Settings.from_environ().number("HOROVOD_ELASTIC_TIMEOUT") + _GRACE
+    lost = [] if _last is None else lost_workers(ended, _last)
+    while True:
+        _last = given = _ask(env, seconds, lost)
+        lost = []
+        placed = env.with_place(given)
+        try:
+            job, engine = start(placed, None, sets, dynamic)
+            if given.size == 1:
+                _meet_alone(placed)
+        except (ValueError, StoreError) as error:
+            if not _is_over(error):
+                raise
+            continue
+        together.others_in_sync, together.members = given.in_sync, tuple(given.workers)
+        os.environ.update(_identity(placed))
+        _listen(env, given, engine)
+        return placed, replace(job, most=given.most), engine
+
+
+def _ask(env: WorkerEnv, seconds: float, lost: list[int]) -> Place:
+    assert env.worker is not None
+    try:
+        with _client(env) as store:
+            epoch, facts = (_last.epoch, b"") if _last is not None else (0, encode(_facts()))
+            stand = together.in_sync, together.holds
+            return decode_place(store.come(env.worker, epoch, lost, facts, seconds, *stand))
+    except StoreRefused as error:
+        raise _no_place(env.hostname, _last, str(error)) from None
+    except StoreTimeout as error:
+        raise ValueError(f"init: {error}") from None
+
+
+def _no_place(host: str, last: Place | None, why: str) -> NoPlaceError:
+    if last is None:
+        error = NoPlaceError(f"init: this process (host {host}) is not let into the job: {why}")
+        error.line = f"horovod: a new worker on host {host} is not let into the job: {why}"
+    else:
+        local = last.local_rank
+        error = NoPlaceError(
+            f"init: this process (host {host}, local rank {local}) has no place in the job any more: {why}"
+        )
+        error.line = f"horovod: rank {last.rank} on host {host} leaves the job: {why}"
+    return error
+
+
+def _facts() -> Facts:
+    python = f"{sys.version_info.major}.{sys.version_info.minor}"
+    program = getattr(sys.modules.get("__main__"), "__file__", None)
+    try:
+        code = "" if program is None else hashlib.sha256(Path(program).read_bytes()).hexdigest()
+    except OSError:
+        code = ""
+    return Facts(__version__, python, "" if program is None else os.path.basename(program), code)
+
+
+def _client(env: WorkerEnv) -> StoreClient:
+    assert env.rendezvous_addr is not None
+    assert env.rendezvous_port is not None
+    return StoreClient(env.job_key(), env.rendezvous_addr, env.rendezvous_port)
+
+
+def _is_over(error: Exception) -> bool:
+    """Return True if other ranks probably made the epoch fail, so a retry makes sense. The launcher limits retries."""
+    return isinstance(error, (StoreError, NotFormedError))
+
+
+def _meet_alone(env: WorkerEnv) -> None:
+    """Make the store exchanges of a job with one rank, which show the launcher that the epoch is formed."""
+    with _client(env) as store:
+        number, _ = store.exchange(f"init e{env.epoch}", 0, 1, b"")
+        store.exchange(f"formed {number}", 0, 1, b"")
+
+
+def _identity(env: WorkerEnv) -> Mapping[str, str]:
+    names = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")
+    return {f"HOROVOD_{name}": env.to_environ()[f"HOROVOD_{name}"] for name in names}
+
+
+def _listen(env: WorkerEnv, place: Place, engine: "Engine") -> None:
+    """Start to handle events from the launcher, and to report the engine's end to the launcher."""
+    global _listening
+    assert env.worker is not None
+    if _listening is None:
+        _listening = Listening(env.worker, lambda: _client(env), notification_manager.handle_hosts_updated)
+    notification_manager.begin_epoch(place.epoch)
+    _listening.begin(place, engine)

@@ -1,13 +1,16 @@
-"""GPUs visible to a process, and their assignment to the workers of a host.
+"""GPUs visible to a process, the CPUs near them, and their assignment to the workers of a host.
 
 CUDA_VISIBLE_DEVICES is a list of indices, UUIDs, prefixes of UUIDs (GPU-8a2f), and MIG devices (MIG-...). CUDA reads
 the list up to the first unknown entry. An empty list, or -1 as first entry, hides all GPUs.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Final
 
-from horovod.common.devices.nvml import Gpu, Survey
+import msgspec
+
+from horovod.common.devices.nvml import Gpu, Numbers, Survey, Text
 
 VARIABLE: Final = "CUDA_VISIBLE_DEVICES"
 ORDER: Final = "CUDA_DEVICE_ORDER"
@@ -133,3 +136,189 @@ def gpu_of(name: str, gpus: Sequence[Gpu]) -> Gpu | None:
 
 def _plural(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+# CPUs near a GPU, and network cards that could access its memory, read from /sys.
+#
+# /sys works even where NVML is missing or incomplete, and it also lists network cards. ``root`` is the location of
+# /sys, for tests. Information that cannot be read counts as unknown and raises no error.
+
+SYS: Final = "/sys"
+
+SWITCH, BRIDGE, NODE, FAR = "one switch", "host bridge", "one NUMA node", "between NUMA nodes"
+_ORDER: Final = {distance: place for place, distance in enumerate((SWITCH, BRIDGE, NODE, FAR, ""))}
+
+
+class AffinityError(ValueError):
+    """Error if the process cannot be bound to the CPUs near its GPUs."""
+
+
+class Near(msgspec.Struct, frozen=True):
+    """Location of a PCI device: its NUMA node, the nearby CPUs and its PCI bridges."""
+
+    node: int = -1
+    """NUMA node; -1 if unknown or if there is only one."""
+    cpus: Numbers = []
+
+
+class Card(msgspec.Struct, frozen=True):
+    """Network card of this host, with its distance from a given PCI device."""
+
+    name: Text
+    """For example mlx5_0 or eth0."""
+    distance: Text
+    """SWITCH, BRIDGE, NODE or FAR; empty if unknown."""
+    infiniband: bool = False
+    """True if it supports InfiniBand or RoCE, so that NCCL can use it without the CPU."""
+
+
+class Port(msgspec.Struct, frozen=True):
+    """Port of an InfiniBand or RoCE card."""
+
+    device: Text
+    number: int
+    state: Text
+    """For example ACTIVE."""
+    rate: Text
+    """For example 400 Gb/sec (4X NDR)."""
+    layer: Text
+    """InfiniBand or Ethernet."""
+
+
+def parse_cpus(text: str) -> list[int]:
+    """Parse a list of CPU numbers such as "0-3,8". Return an empty list for invalid text."""
+    found: list[int] = []
+    for part in text.strip().split(","):
+        first, dash, last = part.strip().partition("-")
+        last = last if dash else first
+        if not (first.isdecimal() and last.isdecimal()) or int(last) - int(first) > 65536:
+            return []
+        found += range(int(first), int(last) + 1)
+    return sorted(set(found))
+
+
+def shown_cpus(cpus: Iterable[int]) -> str:
+    """Format CPU numbers as text such as "0-3,8"."""
+    runs: list[list[int]] = []
+    for cpu in sorted(set(cpus)):
+        if runs and cpu == runs[-1][1] + 1:
+            runs[-1][1] = cpu
+        else:
+            runs.append([cpu, cpu])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+
+
+def near(bus: str, root: str = SYS) -> Near:
+    """Return the location of the PCI device with this address, such as 0000:3b:00.0."""
+    folder = _device(bus, root)
+    node = _read(folder / "numa_node").strip()
+    cpus = parse_cpus(_read(folder / "local_cpulist"))
+    return Near(int(node) if node.lstrip("-").isdecimal() else -1, cpus)
+
+
+def cards(bus: str, root: str = SYS) -> list[Card]:
+    """Return this host's network cards with their distance from a PCI device, nearest first.
+
+    Interfaces that are not PCI devices, such as lo and bridges, are omitted.
+    """
+    found = []
+    for kind in ("infiniband", "net"):
+        for entry in _entries(Path(root) / "class" / kind):
+            device = entry / "device"
+            if _pci_path(device):
+                found.append(Card(entry.name, _distance(_device(bus, root), device), kind == "infiniband"))
+    return sorted(found, key=lambda card: (_ORDER[card.distance], not card.infiniband, card.name))
+
+
+def ports(root: str = SYS) -> list[Port]:
+    """Return the ports of all InfiniBand and RoCE cards."""
+    return [
+        Port(
+            device=card.name,
+            number=int(port.name),
+            state=_read(port / "state").partition(":")[2].strip(),
+            rate=_read(port / "rate").strip(),
+            layer=_read(port / "link_layer").strip(),
+        )
+        for card in _entries(Path(root) / "class" / "infiniband")
+        for port in _entries(card / "ports")
+        if port.name.isdecimal()
+    ]
+
+
+def binding(gpus: Sequence[Gpu], allowed: Collection[int], root: str = SYS) -> list[int]:
+    """Return the allowed CPUs near any of these GPUs. The locations come from NVML, or else from /sys.
+
+    Raises:
+        AffinityError: If no nearby CPU is known or allowed.
+    """
+    known = {cpu for gpu in gpus for cpu in gpu.cpus or near(gpu.bus, root).cpus}
+    named = f"GPU {', '.join(str(gpu.index) for gpu in gpus)}"
+    if not known:
+        raise AffinityError(f"which CPUs are near {named} is not known on this host, neither by NVML nor by /sys")
+    if not known & set(allowed):
+        raise AffinityError(
+            f"the CPUs near {named}, {shown_cpus(known)}, are not among those that may be used on this host, "
+            f"{shown_cpus(allowed)}"
+        )
+    return sorted(known & set(allowed))
+
+
+def gpus_by_vendor(root: str = SYS) -> dict[str, list[str]]:
+    """Return the PCI addresses of NVIDIA and AMD GPUs, even if no driver is installed."""
+    vendors = {"0x10de": "NVIDIA", "0x1002": "AMD"}
+    found: dict[str, list[str]] = {}
+    for entry in _entries(Path(root) / "bus/pci/devices"):
+        vendor = vendors.get(_read(entry / "vendor").strip())
+        kind = _read(entry / "class").strip()
+        if vendor and kind.startswith(("0x03", "0x12")):
+            found.setdefault(vendor, []).append(entry.name)
+    return found
+
+
+def _device(bus: str, root: str) -> Path:
+    return Path(root) / "bus/pci/devices" / bus.lower()
+
+
+def _distance(one: Path, other: Path) -> str:
+    """Classify the distance between two devices by the common prefix of their paths in /sys/devices."""
+    ways = _pci_path(one), _pci_path(other)
+    if not all(ways):
+        return ""
+    common = 0
+    while common < min(map(len, ways)) and ways[0][common] == ways[1][common]:
+        common += 1
+    if common > 1:  # a common root port means that a switch connects them
+        return SWITCH
+    if common == 1:
+        return BRIDGE
+    nodes = [_read(device / "numa_node").strip() for device in (one, other)]
+    if nodes[0] == nodes[1]:  # also if there is a single NUMA node, where both numbers are -1
+        return NODE if nodes[0] else ""
+    return FAR if all(node.isdecimal() for node in nodes) else ""
+
+
+def _pci_path(device: Path) -> tuple[str, ...]:
+    """Return the path components from the host bridge (pci0000:3a) to the device, or () if it is not a PCI device."""
+    try:
+        parts = device.resolve(strict=True).parts
+    except (OSError, RuntimeError):
+        return ()
+    bridges = [place for place, part in enumerate(parts) if part.startswith("pci") and ":" in part]
+    if not bridges:
+        return ()
+    return tuple(part for part in parts[bridges[0] :] if ":" in part)
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return sorted(folder.iterdir())
+    except OSError:
+        return []
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""

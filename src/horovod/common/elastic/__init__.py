@@ -6,9 +6,9 @@ and the launcher, so the package imports neither.
 """
 
 from horovod.common.contract.membership import HostUpdateResult
-from horovod.common.elastic.batch import Batch, batch
 from horovod.common.elastic.checkpoint import Checkpoint
 from horovod.common.elastic.loop import run_fn
+from horovod.common.elastic.order import Batch, batch
 from horovod.common.elastic.state import ObjectState, State
 from horovod.common.elastic.updates import WorkerNotificationManager, notification_manager
 

@@ -19,10 +19,8 @@ from typing import IO, Any, NamedTuple
 from horovod.common.contract.log import warner
 from horovod.common.contract.settings import Settings
 from horovod.common.elastic import checkpoint_files as files
-from horovod.common.elastic.checkpoint_files import OWN
-from horovod.common.elastic.checkpoint_objects import Objects, without_password
-from horovod.common.elastic.checkpoint_place import Folder, Place, job_tag, record, recorded
-from horovod.common.elastic.checkpoint_trust import Trust
+from horovod.common.elastic.checkpoint_files import OWN, Trust
+from horovod.common.elastic.checkpoint_place import Folder, Objects, Place, job_tag, record, recorded, without_password
 
 _SCHEME = r"[A-Za-z][A-Za-z0-9+.-]*"
 _URL = re.compile(f"{_SCHEME}(?:::{_SCHEME})*://")  # matches simplecache::s3://... but not run::3, which is a path
@@ -141,7 +139,7 @@ class Checkpoint:
         """Prepare to write checkpoints to a directory and to load them.
 
         ``load`` rejects files of other users. If HOROVOD_CHECKPOINT_KEY_FILE is set, it also rejects files that are not
-        sealed with that key (``checkpoint_trust``).
+        sealed with that key.
 
         Args:
             directory: Path, or URL that fsspec supports, such as ``s3://bucket/name``.

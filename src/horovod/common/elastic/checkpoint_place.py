@@ -1,4 +1,4 @@
-"""Storage of checkpoints: the interface, its implementation for directories, and the record of a job's checkpoints.
+"""Storage of checkpoints in directories or at a URL, and the record of a job's checkpoints.
 
 Each rank knows which checkpoints it has saved itself, but a rank that joins later does not. When all earlier ranks are
 gone, that rank can become rank 0. It then reads the record in the directory. Without the record, it would assume that
@@ -7,9 +7,14 @@ return to an earlier step.
 """
 
 import contextlib
+import errno
 import hmac
 import os
-from collections.abc import Callable, Iterable
+import re
+import secrets
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, Protocol
 
@@ -17,7 +22,7 @@ import msgspec
 
 from horovod.common.contract.worker_env import WorkerEnv
 from horovod.common.elastic import checkpoint_files as files
-from horovod.common.elastic.checkpoint_trust import Trust
+from horovod.common.elastic.checkpoint_files import Trust
 
 Dump = Callable[[IO[bytes]], None]
 Load = Callable[[IO[bytes]], Any]
@@ -147,3 +152,254 @@ def recorded(place: Place, job: str) -> set[int]:
 def record(place: Place, job: str, steps: Iterable[int]) -> None:
     """Record the steps of the job's checkpoints. If writing raises OSError, the previous record is kept."""
     place.write_note(msgspec.json.encode(_Note(job, sorted(steps))))
+
+
+# Checkpoints at a URL: in an object store such as S3, or on another file system that fsspec supports.
+#
+# A checkpoint is first written to an unnamed temporary file on this host, which disappears even if the process is
+# killed. Then the file is uploaded. Object stores show a file only when its upload is complete. Other file systems show
+# files that are still growing, so there the file is uploaded under a temporary name and then renamed. The checksum is
+# the same as on disk (checkpoint_files.py) and is verified before anything is loaded.
+
+# fsspec protocols with which an interrupted upload leaves no visible file.
+_WHOLE = frozenset(
+    {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oss", "oci", "ocilake", "r2", "tos", "obs", "memory"}
+)
+_PACKAGES = {
+    **dict.fromkeys(("s3", "s3a"), "'horovod[s3]'"),
+    **dict.fromkeys(("gs", "gcs"), "'horovod[gs]'"),
+    **dict.fromkeys(("az", "abfs", "abfss"), "'horovod[abfs]'"),
+}
+
+_PASSWORD = re.compile(r"(:/{1,2}[^/:@]*):[^/]*@")
+
+
+def without_password(text: str) -> str:
+    """Replace the password of each URL in a message by ``***``, as in ``sftp://user:***@host/directory``."""
+    return _PASSWORD.sub(r"\1:***@", text)
+
+
+class Objects:
+    """Storage of checkpoints at a URL. Implements ``Place``."""
+
+    def __init__(self, url: str, options: Mapping[str, Any], trust: Trust = files.OWN) -> None:
+        """Open the file system of the URL.
+
+        Args:
+            url: URL that fsspec supports.
+            options: Options for fsspec.
+            trust: Rules that decide which checkpoints may be read.
+
+        Raises:
+            ImportError: If a package is missing. The message names the package.
+            ValueError: If fsspec does not support the URL.
+            Exception: The file system's error if it connects immediately and the connection fails.
+        """
+        self._trust = trust
+        shown = without_password(url)
+        self._shown = shown.rstrip("/")
+        protocol = url.partition("://")[0].partition("::")[0].lower()
+        advice = f"pip install {_PACKAGES.get(protocol, 'fsspec, and what fsspec names for ' + protocol)}"
+        try:
+            import fsspec
+        except ImportError:
+            raise ImportError(f"directory is {shown!r}, a URL, for which fsspec is needed: {advice}") from None
+        try:
+            self._fs, path = fsspec.core.url_to_fs(url, **options)
+        except ImportError as error:
+            said = without_password(str(error))
+            raise ImportError(f"directory is {shown!r}, of which fsspec says: {said} ({advice})") from error
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"directory is {shown!r}, of which fsspec says: {without_password(str(error))}") from error
+        self._path = str(path).rstrip("/")
+        if not self._path:
+            raise ValueError(f"directory must be a URL such as s3://bucket/name, got {shown!r}, which names no bucket")
+        told = self._fs.protocol
+        self._appears_whole = not _WHOLE.isdisjoint([told] if isinstance(told, str) else told)
+        self._renames = not self._appears_whole and _renames(self._fs)
+
+    def __str__(self) -> str:
+        return self._shown
+
+    def is_there(self) -> bool:
+        return True  # object stores have no empty directories, so nothing has to exist
+
+    def steps(self) -> list[int]:
+        return files.steps_of(self._names())
+
+    def prepare(self) -> None:
+        if self._appears_whole:
+            return
+        self._fs.makedirs(self._path, exist_ok=True)
+        for name in self._names():
+            if files.is_unfinished(name) and self._age(name) > files.ABANDONED:
+                self._remove(name)
+
+    def write(self, step: int, dump: Dump) -> None:
+        with _unnamed() as (file, path):
+            files.write_into(file, step, dump, self._trust)
+            self._send(path, files.name_of(step))
+
+    def read(self, step: int, load: Load) -> Any:
+        name = files.name_of(step)
+        with _unnamed() as (file, path):
+            self._fs.invalidate_cache()
+            self._fs.get_file(self._at(name), path)
+            return files.read_from(file, f"{self._shown}/{name}", step, load, self._trust)
+
+    def remove(self, step: int) -> None:
+        self._remove(files.name_of(step))
+
+    def put_aside(self, steps: list[int]) -> str:
+        there, number = set(self._names()), 1
+        while f"earlier-{number}" in there:
+            number += 1
+        folder = f"earlier-{number}"
+        if not self._appears_whole:
+            self._fs.makedirs(self._at(folder), exist_ok=True)
+        for step in steps:
+            name = files.name_of(step)
+            try:
+                self._move(self._at(name), self._at(f"{folder}/{name}"))
+            except FileNotFoundError:
+                if self._is_there(self._at(name)):
+                    raise
+                # Ignore the error if the file no longer exists: another process has removed it.
+        return f"{self._shown}/{folder}"
+
+    def note(self) -> bytes:
+        self._fs.invalidate_cache()
+        return bytes(self._fs.cat_file(self._at(NOTE)))
+
+    def write_note(self, text: bytes) -> None:
+        with _unnamed() as (file, path):
+            file.write(text)
+            self._send(path, NOTE)
+
+    def _at(self, name: str) -> str:
+        return f"{self._path}/{name}"
+
+    def _names(self) -> list[str]:
+        """Return the names of the files and directories in the directory."""
+        # Clear fsspec's cached listings, because other processes might have written files since.
+        self._fs.invalidate_cache()
+        try:
+            return [str(path).rstrip("/").rpartition("/")[2] for path in self._fs.ls(self._path, detail=False)]
+        except FileNotFoundError:
+            return []
+
+    def _send(self, path: str, name: str) -> None:
+        if self._appears_whole:
+            self._fs.put_file(path, self._at(name))
+            return
+        target = self._at(name)
+        unfinished = self._unfinished(name)
+        try:
+            self._fs.put_file(path, unfinished)
+            in_place = self._moved(unfinished, target)
+        except BaseException:
+            self._discard(unfinished)
+            raise
+        if not in_place:
+            self._exchange(unfinished, target, self._unfinished(name))
+
+    def _unfinished(self, name: str) -> str:
+        """Return a temporary path for the upload of a file that will be called ``name``."""
+        stem = name.removesuffix(".ckpt") if name != NOTE else "job"
+        return self._at(f".{stem}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
+
+    def _moved(self, unfinished: str, target: str) -> bool:
+        """Rename the file. Return False if the target exists and cannot be overwritten, as in HDFS."""
+        if not self._renames and self._is_there(target):
+            return False  # this file system copies instead of renaming, and an interrupted copy would damage the target
+        try:
+            self._move(unfinished, target)
+        except Exception:
+            if self._is_there(unfinished) and self._is_there(target):
+                return False
+            raise
+        return True
+
+    def _exchange(self, unfinished: str, target: str, before: str) -> None:
+        """Replace an existing file where a rename cannot overwrite files.
+
+        Until a complete file is called ``target``, no file is removed.
+
+        Args:
+            unfinished: Path of the new file.
+            target: Path of the old file, which the new file replaces.
+            before: Path to which the old file is moved temporarily.
+        """
+        aside = False
+        try:
+            self._move(target, before)
+            aside = True
+            self._move(unfinished, target)
+        except BaseException:
+            if aside or not self._is_there(target):
+                self._move(before, target)
+            self._discard(unfinished)
+            self._discard(before)
+            raise
+        self._discard(before)
+
+    def _move(self, path: str, new: str) -> None:
+        """Move one file, and raise an error if the file system has not moved it.
+
+        This replaces fsspec's default ``mv``, which expands paths as patterns. With a ``[`` or ``*`` in the path,
+        ``mv`` would move nothing or move other files.
+        """
+        if not self._renames:
+            self._fs.cp_file(path, new)
+            self._fs.rm_file(path)
+            return
+        self._fs.mv(path, new)
+        if self._is_there(path):  # WebHDFS can refuse to move a file without raising an error
+            raise FileExistsError(errno.EEXIST, "is not renamed", path, None, new)
+
+    def _is_there(self, path: str) -> bool:
+        """Return True if the file exists. Unlike fsspec's ``exists``, raise the file system's errors."""
+        self._fs.invalidate_cache()
+        try:
+            self._fs.info(path)
+        except OSError as error:
+            if isinstance(error, FileNotFoundError) or error.errno == errno.ENOENT:
+                return False
+            raise
+        return True
+
+    def _discard(self, path: str) -> None:
+        with contextlib.suppress(Exception):
+            self._fs.rm_file(path)
+
+    def _remove(self, name: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            self._fs.rm_file(self._at(name))
+
+    def _age(self, name: str) -> float:
+        """Return the seconds since the file was modified, or 0 if the file system does not report the time."""
+        try:
+            return time.time() - float(self._fs.modified(self._at(name)).timestamp())
+        except (FileNotFoundError, NotImplementedError):
+            return 0.0
+
+
+def _renames(filesystem: Any) -> bool:
+    """Return True if the file system implements ``mv``. For wrappers such as fsspec's caches, check the wrapped one."""
+    from fsspec import AbstractFileSystem
+
+    while isinstance(inner := getattr(filesystem, "fs", None), AbstractFileSystem):
+        filesystem = inner
+    return type(filesystem).mv is not AbstractFileSystem.mv
+
+
+@contextlib.contextmanager
+def _unnamed() -> Iterator[tuple[Any, str]]:
+    """Create a temporary file that disappears when it is closed or the process is killed.
+
+    Yields:
+        The open file, and a path under which any thread can open it while it exists.
+    """
+    file: IO[bytes]
+    with tempfile.TemporaryFile(prefix="horovod-checkpoint-", buffering=0) as file:
+        yield file, f"/proc/self/fd/{file.fileno()}"

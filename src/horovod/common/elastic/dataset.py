@@ -9,8 +9,7 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from horovod.common.elastic.batch import batch
-from horovod.common.elastic.order import Shares, Walk
+from horovod.common.elastic.order import Shares, Walk, batch
 
 
 class Samples(Protocol):

@@ -12,11 +12,11 @@ from typing import Any, ClassVar
 
 from horovod.common.contract.membership import HostUpdateResult
 from horovod.common.elastic.agreement import Outcome, Standing, compare_names, decide, find_mismatch, holder
-from horovod.common.elastic.numbers import largest, numbers_of_rank_0
 from horovod.common.elastic.order import Resumes
 from horovod.common.elastic.own import PerRank, accumulation_pending, drop_accumulated, seats
 from horovod.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt
 from horovod.common.frontends import Frontend
+from horovod.common.objects import largest, numbers_of_rank_0
 from horovod.common.steps import marks
 
 Told = tuple[list[str], bool]

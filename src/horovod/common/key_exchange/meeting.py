@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from horovod.common.contract import descriptors
 from horovod.common.contract.settings import Settings
 from horovod.common.contract.worker_env import WorkerEnv, make_key
-from horovod.common.key_exchange import methods, munge, pmi
+from horovod.common.key_exchange import methods, pmi
 from horovod.common.key_exchange.methods import Group, Meeting, MeetingError
 from horovod.common.key_exchange.search import own_addresses
 from horovod.common.launchers import Place
@@ -111,7 +111,7 @@ def choose(group: Group) -> methods.MeetingMethod:
         trouble = f" ({error})"
     if group.given_key is not None and place.leads and place.port:
         return methods.AtPort()
-    if place.launcher == "srun" and munge.available():
+    if place.launcher == "srun" and methods.available():
         return methods.ByMunge()
     alone = f". {place.alone}" if place.alone else ""
     raise ValueError(_advice(place, group.given_key is not None) + trouble + alone)

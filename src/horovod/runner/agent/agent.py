@@ -72,7 +72,7 @@ def with_gpus(job: StartJob, environ: Mapping[str, str], allowed: Collection[int
     if not job.gpus_per_worker and not job.gpu_affinity:
         return job
     # Import this module only here, because most jobs do not assign GPUs.
-    from horovod.common.devices import affinity, nvml, visible
+    from horovod.common.devices import nvml, visible
 
     survey = nvml.survey()
     workers, count = job.workers, len(job.workers)
@@ -85,11 +85,11 @@ def with_gpus(job: StartJob, environ: Mapping[str, str], allowed: Collection[int
             ]
         if job.gpu_affinity:
             gpus = visible.of_workers(environ, survey, count, job.gpus_per_worker)
-            cpus = [affinity.binding(own, allowed) for own in gpus]
+            cpus = [visible.binding(own, allowed) for own in gpus]
             workers = [msgspec.structs.replace(worker, cpus=own) for worker, own in zip(workers, cpus, strict=True)]
     except visible.VisibleError as error:
         raise AgentError(str(error)) from None
-    except affinity.AffinityError as error:
+    except visible.AffinityError as error:
         raise AgentError(f"--gpu-affinity: {error}") from None
     return msgspec.structs.replace(job, workers=workers)
 

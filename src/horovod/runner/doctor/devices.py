@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from horovod.common.devices import affinity, libraries, nvml, trying, versions, visible
+from horovod.common.devices import libraries, nvml, trying, versions, visible
 from horovod.common.devices.libraries import Library
 from horovod.common.devices.versions import text_of, too_old
 from horovod.runner.doctor import container
@@ -28,7 +28,7 @@ def examine(environ: Mapping[str, str] = os.environ, root: str = "/") -> DeviceR
     """
     sys = os.path.join(root, "sys")
     survey = nvml.survey(pairs=True)
-    hardware = affinity.gpus_by_vendor(sys)
+    hardware = visible.gpus_by_vendor(sys)
     driver_error = libraries.driver_error(environ)
     cache, cache_error = _cache(environ)
     library = libraries.nccl(environ)
@@ -39,7 +39,7 @@ def examine(environ: Mapping[str, str] = os.environ, root: str = "/") -> DeviceR
         survey=survey,
         usable=visible.choices(environ, survey)[0][:1024],
         variable=environ.get(visible.VARIABLE),
-        places=[Place(affinity.near(gpu.bus, sys), affinity.cards(gpu.bus, sys)[:16]) for gpu in survey.gpus],
+        places=[Place(visible.near(gpu.bus, sys), visible.cards(gpu.bus, sys)[:16]) for gpu in survey.gpus],
         hardware=hardware,
         driver=libraries.driver(environ)[:4000],
         driver_error=driver_error[:4000],
@@ -57,7 +57,7 @@ def examine(environ: Mapping[str, str] = os.environ, root: str = "/") -> DeviceR
         nvtx=nvtx.path[:4000] if isinstance(nvtx, Library) else "",
         mps=_mps(environ),
         direct=_direct(root),
-        ports=affinity.ports(sys),
+        ports=visible.ports(sys),
     )
 
 

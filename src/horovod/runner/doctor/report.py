@@ -7,8 +7,8 @@ from typing import Annotated
 
 import msgspec
 
-from horovod.common.devices.affinity import Card, Near, Port
 from horovod.common.devices.nvml import Survey
+from horovod.common.devices.visible import Card, Near, Port
 from horovod.common.network.interfaces import Interface
 
 OK, WARN, FAIL = "OK", "WARN", "FAIL"

@@ -6,9 +6,9 @@ import resource
 from collections.abc import Callable, Iterator, Sequence
 
 from horovod._version import __version__
-from horovod.common.devices.affinity import shown_cpus
 from horovod.common.devices.nvml import Gpu, Survey
 from horovod.common.devices.versions import text_of
+from horovod.common.devices.visible import shown_cpus
 from horovod.runner.base import frameworks
 from horovod.runner.doctor import container, mpi
 from horovod.runner.doctor.report import FAIL, OK, WARN, DeviceReport, Diagnosis, Finding, HostAnswer, HostReport, Place

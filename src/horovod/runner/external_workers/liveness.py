@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import zmq
 
-from horovod.common.network import tcp_options
+from horovod.common.network import connecting
 from horovod.common.security import auth
 from horovod.common.security.auth import AuthError, derive_key
 from horovod.common.store.messages import curve_pair
@@ -309,7 +309,7 @@ class LivenessServer(ThreadedServer):
         if side.done:
             if side.place.purpose != _PURPOSE:
                 raise AuthError("another purpose")
-            tcp_options.set_keepalive(sock, self._silence, control=True)
+            connecting.set_keepalive(sock, self._silence, control=True)
             self._forget_unauthenticated(sock)
             self._members[sock] = number = side.place.source - 1
             self._heartbeats.begin(number)
@@ -368,7 +368,7 @@ class LivenessConnection:
         try:
             auth.connect(self._sock, derive_key(job_key, _LABEL), auth.Place(_PURPOSE, 0, number + 1, 0), seconds)
             self._sock.settimeout(None)
-            tcp_options.set_keepalive(self._sock, where.silence, control=True)
+            connecting.set_keepalive(self._sock, where.silence, control=True)
             self._heartbeats = HeartbeatClient(where.host, where.heartbeat_port, job_key, number)
         except BaseException:
             self._sock.close()

@@ -25,9 +25,8 @@ import tensorflow as tf
 
 from horovod.common.compute import ComputeClient
 from horovod.common.contract.worker_env import WorkerEnv
-from horovod.common.frontends import TENSORFLOW
+from horovod.common.frontends import TENSORFLOW, state
 from horovod.common.objects import broadcast_object
-from horovod.common.state import state
 from horovod.tensorflow.data.config import TfDataServiceConfig, Way
 
 __all__ = ["TfDataServiceConfig", "compute_worker_fn", "send_to_data_service", "tf_data_service"]

@@ -11,8 +11,8 @@ from horovod._core import KIND_BARRIER, KIND_BROADCAST
 from horovod.common import dtypes
 from horovod.common.basics import HorovodBasics
 from horovod.common.exceptions import HorovodInternalError
+from horovod.common.frontends import state
 from horovod.common.ops import Sum
-from horovod.common.state import state
 from horovod.torch.ops import devices
 from horovod.torch.ops.tensors import CODES
 

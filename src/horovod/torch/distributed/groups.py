@@ -7,7 +7,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from horovod.common.state import state
+from horovod.common.frontends import state
 from horovod.torch.distributed import engine, members
 from horovod.torch.distributed.engine import basics, exchange_number
 from horovod.torch.distributed.process_group import HorovodProcessGroup

@@ -18,9 +18,9 @@ from torch.distributed import ReduceOp
 
 from horovod._core import KIND_BROADCAST
 from horovod.common.exceptions import HorovodInternalError
+from horovod.common.frontends import state
 from horovod.common.ops import Average, Max, Min, Product, Sum
 from horovod.common.process_sets import find, register_as
-from horovod.common.state import state
 from horovod.torch.distributed import engine
 from horovod.torch.distributed.engine import Flat
 from horovod.torch.distributed.work import watch

@@ -14,7 +14,7 @@ from torch.distributed.distributed_c10d import ProcessGroup
 
 from horovod._core import KIND_ALLGATHER, KIND_ALLREDUCE, KIND_ALLTOALL, KIND_BROADCAST, KIND_REDUCESCATTER
 from horovod.common.exceptions import HorovodInternalError
-from horovod.common.state import state
+from horovod.common.frontends import state
 from horovod.torch.distributed import engine, members
 from horovod.torch.distributed.engine import Flat, submit
 from horovod.torch.distributed.members import Message, Reduction, fold, reduction_of

@@ -17,7 +17,7 @@ from typing import Any
 from horovod.common.basics import failures
 from horovod.common.elastic import Batch, State, run_fn
 from horovod.common.elastic import ObjectState as _ObjectState
-from horovod.common.elastic.batch import batch_of_this_rank as _batch_of_this_rank
+from horovod.common.elastic.order import batch_of_this_rank as _batch_of_this_rank
 from horovod.common.elastic.own import PerRank, RandomNumbers
 from horovod.common.frontends import TORCH
 from horovod.torch.elastic.copying import Checkpoint

@@ -12,7 +12,7 @@ from typing import Any
 
 from horovod.common.exceptions import HorovodInternalError
 from horovod.common.frontends import TORCH as face
-from horovod.common.state import state
+from horovod.common.frontends import state
 from horovod.torch.ops import devices, repeats, tracing
 from horovod.torch.ops.repeats import Repeat
 from horovod.torch.ops.tracing import state as _profiler

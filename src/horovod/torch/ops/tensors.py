@@ -11,9 +11,9 @@ import torch
 
 from horovod.common import dtypes, ops
 from horovod.common.frontends import TORCH as face
+from horovod.common.job import operation_on_rank
 from horovod.common.ops import check_reduction as check_op_of
 from horovod.common.process_sets import ProcessSet
-from horovod.common.refusals import operation_on_rank
 from horovod.torch.ops import devices
 
 # Some PyTorch versions lack uint16, but all have the other dtypes.

@@ -2,8 +2,8 @@
 
 from horovod.common import frontends
 from horovod.common.contract.membership import HostUpdateResult
-from horovod.common.elastic.numbers import largest, numbers_of_rank_0
 from horovod.common.exceptions import HostsUpdatedInterrupt
+from horovod.common.objects import largest, numbers_of_rank_0
 from tests.ranks import on_ranks
 
 

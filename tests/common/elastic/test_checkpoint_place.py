@@ -5,17 +5,16 @@ import sys
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
-import pytest
-
-pytest.importorskip("fsspec")
-
 import fsspec
+import pytest
 
 from horovod.common.elastic import Checkpoint
 from horovod.common.elastic.checkpoint_files import name_of
-from horovod.common.elastic.checkpoint_objects import without_password
+from horovod.common.elastic.checkpoint_place import without_password
 from tests.common.elastic.places import Growing, names
 from tests.common.elastic.saving import dump_until_full, saved
+
+pytest.importorskip("fsspec")
 
 
 @pytest.fixture(params=["memory", "growing"])
