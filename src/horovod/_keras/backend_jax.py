@@ -251,6 +251,9 @@ def kept(variable: Any, into: Any) -> np.ndarray[Any, Any]:
 # JAX runs steps asynchronously. If a collective in a step fails, JAX raises the error when the step's results are read,
 # but Keras might never read them. Training with a distributed optimizer therefore checks the results: those of earlier
 # steps as soon as they are ready, and those of all steps at the end of an epoch.
+#
+# JAX raises one of two exception types for a failed collective, depending on how it called the program. ``fit`` and
+# ``train_on_batch`` convert both to HorovodInternalError, the error that collectives outside of compiled steps raise.
 
 
 def watch(keras: Any, is_distributed: Callable[[Any], bool]) -> None:

@@ -28,6 +28,10 @@ from horovod._keras.reduction import GradientReduction, LocalAggregation
 # ``compute_gradients`` and similar methods return reduced gradients. The program can compute further gradients from
 # them, and these must not be reduced again when they are applied. All other gradients must be reduced, even if the
 # program earlier requested reduced gradients and did not apply them.
+#
+# In a graph, the operations show how a gradient was computed. Eager tensors do not record their origin, so a gradient
+# tape watches the returned gradients until they are applied. It records what is computed from them. Values that leave
+# TensorFlow (NumPy, integers, ``tf.stop_gradient``, variables) and come back count as not reduced.
 
 # Maximum number of open tapes, for programs that compute gradients but never apply them. A program that sums several
 # reduced gradients before applying the sum needs the latest tapes.

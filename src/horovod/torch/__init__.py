@@ -53,7 +53,8 @@ _STRATEGIES = ("DiLoCo", "Gossip", "LocalSGD", "ParameterServer")
 
 
 def __getattr__(name: str) -> Any:
-    if name in _STRATEGIES:  # loaded on first use; horovod.strategies is built on this module
+    # Load this module lazily, because horovod.strategies imports horovod.torch.
+    if name in _STRATEGIES:
         return getattr(importlib.import_module("horovod.strategies.tensors"), name)
     raise _absent.no_attribute(__name__, name)
 

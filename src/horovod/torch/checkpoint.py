@@ -1,4 +1,4 @@
-"""Resuming a job with any number of ranks: a sampler with a saved position, and checkpoints of a program's objects."""
+"""Sampler and checkpoints with which a job can resume on any number of ranks."""
 
 import contextlib
 import functools
@@ -23,7 +23,7 @@ _ID, _STATES = "horovod checkpoint: id", "states"
 
 
 class Sampler(ElasticSampler):
-    """Sampler whose position is saved with a checkpoint, and which resumes with any number of ranks.
+    """Sampler that resumes from a checkpoint with any number of ranks.
 
     Each sample is visited exactly once per epoch. The position is the epoch and the number of samples that all ranks
     together have recorded. Ranks' numbers of samples differ by at most one, and so may their numbers of batches;
@@ -51,7 +51,7 @@ class Sampler(ElasticSampler):
         super().__init__(dataset, shuffle, seed, filled=False)
 
     def set_epoch(self, epoch: int) -> None:
-        """Begin an epoch, or continue the current one with the samples that are not recorded yet, possibly none.
+        """Begin an epoch, or continue the current one with the samples that are not recorded yet.
 
         Args:
             epoch (int): Number of the epoch.
@@ -63,11 +63,11 @@ class Sampler(ElasticSampler):
 
 
 def save_checkpoint(path: str | os.PathLike[str], *, step: int, keep: int = 3, **objects: Any) -> None:
-    """Write a checkpoint, from which ``load_checkpoint`` resumes with any number of ranks. All ranks must call it.
+    """Write a checkpoint that ``load_checkpoint`` can load on any number of ranks.
 
-    Rank 0 writes, and all ranks return when the file is complete on disk. If a process is killed or the disk is full,
-    earlier checkpoints stay. ``state_dict()`` of each object is called on all ranks, so it may be that of a
-    ``ShardedOptimizer``.
+    All ranks must call this function. Rank 0 writes, and all ranks return when the file is complete on disk. If a
+    process is killed or the disk is full, earlier checkpoints stay valid. ``state_dict()`` of each object is called on
+    all ranks, so an object can be a ``ShardedOptimizer``.
 
     Args:
         path (str): Directory for the checkpoints of this job only, or a URL such as ``s3://bucket/name``.
@@ -95,10 +95,10 @@ def save_checkpoint(path: str | os.PathLike[str], *, step: int, keep: int = 3, *
 
 
 def load_checkpoint(path: str | os.PathLike[str], *, step: int | None = None, **objects: Any) -> int | None:
-    """Load the newest complete checkpoint of ``save_checkpoint`` into the objects. All ranks must call it.
+    """Load the newest complete checkpoint of ``save_checkpoint`` into the objects.
 
-    Every rank reads the file that rank 0 has chosen. Ranks that cannot read it get its content from rank 0. Incomplete
-    and damaged files are skipped with a warning.
+    All ranks must call this function. Rank 0 chooses the file and every rank reads it. Ranks that cannot read the file
+    receive its content from rank 0. Incomplete and damaged files are skipped with a warning.
 
     Args:
         path (str): Directory or URL, as for ``save_checkpoint``.
@@ -125,7 +125,8 @@ def load_checkpoint(path: str | os.PathLike[str], *, step: int | None = None, **
         return None
     states = found.value[_STATES] if found else None
     if found is None:
-        with contextlib.suppress(Exception):  # then this rank gets rank 0's content
+        # Receive the file's content from rank 0 instead.
+        with contextlib.suppress(Exception):
             value = _open(path, os.getcwd()).load(chosen[0]).value  # type: ignore[union-attr]
             states = value[_STATES] if value[_ID] == chosen[1] else None
     if not all(allgather_object(states is not None, "load_checkpoint")):
@@ -171,7 +172,7 @@ def _check_stateful(objects: dict[str, Any]) -> None:
 
 
 def _check_loadable(states: dict[str, Any]) -> None:
-    """Raise an error for a state that ``torch.load(weights_only=True)`` would refuse, before it is too late."""
+    """Raise an error if ``torch.load(weights_only=True)`` could not load the state."""
     for name, one in states.items():
         buffer = io.BytesIO()
         try:

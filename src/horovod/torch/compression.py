@@ -1,4 +1,4 @@
-"""Compressors of ``horovod.common.compression`` for PyTorch tensors."""
+"""Gradient compression for PyTorch tensors."""
 
 from typing import Any
 
@@ -27,13 +27,13 @@ class _Cast(CastCompressor):
 
 
 class FP16Compressor(_Cast):
-    """Compressor that sends floating-point tensors as float16; other tensors are unchanged."""
+    """Compressor that sends floating-point tensors as float16 and leaves other tensors unchanged."""
 
     dtype = torch.float16
 
 
 class BF16Compressor(_Cast):
-    """Compressor that sends floating-point tensors as bfloat16; other tensors are unchanged.
+    """Compressor that sends floating-point tensors as bfloat16 and leaves other tensors unchanged.
 
     bfloat16 has the range of float32 with 8 bits of precision.
     """
@@ -42,7 +42,7 @@ class BF16Compressor(_Cast):
 
 
 class Compression(Choices):
-    """Compressors to choose from for the argument ``compression``."""
+    """Compressors that can be passed as ``compression=``."""
 
     fp16 = FP16Compressor
     bf16 = BF16Compressor

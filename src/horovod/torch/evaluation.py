@@ -1,4 +1,4 @@
-"""Exact evaluation for PyTorch: a sampler without padding, gathered predictions, and metrics of torchmetrics."""
+"""Exact evaluation in PyTorch: sampler without padding, gathered predictions, torchmetrics."""
 
 import copy
 from collections.abc import Iterator, Sized
@@ -64,9 +64,10 @@ def gather_for_metrics(values: Any, ids: Any, process_set: ProcessSet = global_p
 
 
 def compute_metric(metric: Any, process_set: ProcessSet = global_process_set) -> Any:
-    """Return the result of a torchmetrics metric over the samples of all ranks. All ranks of the set must call it.
+    """Compute a torchmetrics metric over the samples of all ranks.
 
-    Ranks that have not updated the metric take part without samples. The metric itself is not changed.
+    All ranks of the process set must call this. Ranks that have not updated the metric contribute no samples. The
+    metric itself is not changed.
 
     Args:
         metric (torchmetrics.Metric): Metric that each rank has updated with its own samples. For a MetricCollection,
@@ -87,7 +88,8 @@ def compute_metric(metric: Any, process_set: ProcessSet = global_process_set) ->
     from_all = allgather_object((metric._update_count, mine), "compute_metric", process_set)
     states = [state for count, state in from_all if count]
     whole = copy.deepcopy(metric)
-    whole.sync_on_compute = whole._to_sync = False  # torchmetrics would also add the ranks of torch.distributed
+    # Disable torchmetrics' own synchronization, which would add the ranks of torch.distributed.
+    whole.sync_on_compute = whole._to_sync = False
     whole._computed = None
     whole._update_count = sum(count for count, _ in from_all)
     for name, reduce in reductions.items() if states else ():

@@ -20,7 +20,10 @@ __all__ = ["allgather_object", "broadcast_object", "broadcast_optimizer_state", 
 
 @dataclass(frozen=True)
 class _TensorAt:
-    """Placeholder for a tensor in the description of the optimizer state, which the root sends before the tensors."""
+    """Placeholder for a tensor in a description of an optimizer's state.
+
+    The root sends the description before the tensors.
+    """
 
     index: int
     shape: tuple[int, ...]
@@ -33,16 +36,17 @@ class _TensorAt:
 
 @dataclass(frozen=True)
 class _Parameter:
-    """Placeholder for a parameter used as a key of ``optimizer.state``: its index in the order of ``param_groups``."""
+    """Placeholder for a parameter as a key of ``optimizer.state``: its index in ``param_groups``."""
 
     index: int
 
 
 @dataclass(frozen=True)
 class _Description:
-    """Description of an optimizer's state, without the values of its tensors."""
+    """Description of an optimizer's state that contains everything except the values of tensors."""
 
-    shapes: list[list[tuple[int, ...]]]  # shapes of the parameters in each group
+    # Shapes of the parameters in each group.
+    shapes: list[list[tuple[int, ...]]]
     groups: list[dict[str, Any]]
     state: dict[Any, Any]
 
@@ -53,7 +57,7 @@ def broadcast_optimizer_state(
     model: Any = None,
     process_set: ProcessSet = global_process_set,
 ) -> None:
-    """Copy the root's optimizer state to every rank.
+    """Broadcast the root's optimizer state to every rank.
 
     This covers ``optimizer.state`` and the options in ``optimizer.param_groups``, such as learning rates, including
     options that are tensors. State that a rank lacks is created without a step, so no parameter changes. State that the
@@ -94,7 +98,8 @@ def broadcast_optimizer_state(
     if not is_root and not complaint:
         try:
             places = _matching(optimizer, parameters, theirs)
-        except (RuntimeError, ValueError) as error:  # the device does not exist, or is out of memory
+        except (RuntimeError, ValueError) as error:
+            # The device does not exist, or has not enough free memory.
             complaint = f"{type(error).__name__}: {error}"
     check_forms("broadcast_optimizer_state", {}, complaint, process_set, "optimizer_state.check")
     broadcast_all(((f"optimizer_state.{i}", place.tensor) for i, place in enumerate(places)), root_rank, process_set)
@@ -107,7 +112,7 @@ def broadcast_optimizer_state(
 
 @dataclass(frozen=True)
 class _Place:
-    """Tensor of this rank that receives one of the root's tensors."""
+    """Tensor of this rank that receives a tensor of the root."""
 
     tensor: torch.Tensor
     in_place: bool
@@ -122,7 +127,7 @@ def _describe_or_reason(optimizer: Any, parameters: list[Any], tensors: list[tor
 
 
 def _describe(optimizer: Any, parameters: list[Any], tensors: list[torch.Tensor]) -> _Description:
-    """Return the description of this rank's optimizer state, and append its tensors to ``tensors``."""
+    """Return a description of this rank's optimizer state, and append the state's tensors to ``tensors``."""
     position = {id(p): i for i, p in enumerate(parameters)}
 
     def strip(value: Any, where: str) -> Any:
@@ -156,7 +161,7 @@ def _shapes(optimizer: Any) -> list[list[tuple[int, ...]]]:
 
 
 def _difference(optimizer: Any, theirs: _Description) -> str:
-    """Return a message that tells how this rank's parameters differ from the root's, or "" if they do not."""
+    """Return a message about how this rank's parameters differ from the root's, or "" if they are equal."""
     mine = _shapes(optimizer)
     if mine == theirs.shapes:
         return ""
@@ -167,9 +172,9 @@ def _difference(optimizer: Any, theirs: _Description) -> str:
 
 
 def _matching(optimizer: Any, parameters: list[Any], theirs: _Description) -> list[_Place]:
-    """Return the receiving tensor for each of the root's tensors, in the root's order.
+    """Choose a tensor of this rank to receive each of the root's tensors, in the root's order.
 
-    If this rank has a suitable tensor at the same place in its state, that tensor is used, else a new one.
+    If this rank's state has a matching tensor in the same place, that tensor is used. If not, a new tensor is created.
     """
     found: dict[int, _Place] = {}
 
@@ -194,7 +199,7 @@ def _matching(optimizer: Any, parameters: list[Any], theirs: _Description) -> li
 
 
 def _fits(own: torch.Tensor, description: _TensorAt) -> bool:
-    """Return True if the root's tensor can be received directly in the memory of ``own``."""
+    """Return True if the root's tensor can be received in the memory of ``own``."""
     alike = (
         tuple(own.shape) == description.shape
         and own.dtype is description.dtype
@@ -215,13 +220,13 @@ def _new_tensor(description: _TensorAt, of: Sequence[torch.Tensor]) -> torch.Ten
 def device_beside(parameters: Sequence[torch.Tensor], device_type: str) -> str:
     """Return the device of the first parameter that is on a device of type ``device_type``.
 
-    If there is none, return ``device_type``, which stands for the current device of that type.
+    If no parameter is on such a device, the result is ``device_type``, which means the current device of that type.
     """
     return next((str(p.device) for p in parameters if p.device.type == device_type), device_type)
 
 
 def _install(optimizer: Any, parameters: list[Any], theirs: _Description, places: list[_Place]) -> None:
-    """Store the received state in the optimizer. Tensors received in place keep their identity."""
+    """Store the received state in the optimizer, without replacing tensors that were received in place."""
 
     def fill(description: Any, own: Any) -> Any:
         if isinstance(description, _TensorAt):
@@ -254,8 +259,8 @@ def broadcast_parameters(
 ) -> None:
     """Overwrite ``params`` on every rank of the process set with the root's values.
 
-    Tensors of every dtype are supported. So are sparse tensors and tensors whose elements share memory, if their layout
-    is the same on all ranks. All ranks check this before any data is sent.
+    Tensors of every dtype are supported. Sparse tensors, and tensors whose elements share memory, are supported if
+    their layout is the same on all ranks. All ranks check the layouts before they send data.
 
     Args:
         params (Mapping[str, torch.Tensor] or Iterable): A mapping such as ``model.state_dict()``, which is processed in
@@ -314,7 +319,7 @@ def _named(params: Any) -> list[tuple[str, torch.Tensor]]:
 def broadcast_object(
     obj: Any, root_rank: int = 0, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Any:
-    """Return the root's object on every rank of the process set.
+    """Broadcast a Python object from the root to all ranks of the process set.
 
     Args:
         obj (Any): Object to send, which must support pickling. Ignored on the other ranks, which can pass None.
@@ -328,13 +333,13 @@ def broadcast_object(
     Raises:
         HorovodInternalError: Ranks disagree, or a rank was lost.
     """
-    # The original Horovod's default name is the name of the object's type. It would differ between the root and ranks
-    # that pass None, and the job would hang.
+    # Use a fixed default name. The original Horovod uses the name of the object's type, which differs on ranks that
+    # pass None, and the job hangs.
     return objects.broadcast_object(obj, root_rank, name or "broadcast_object", process_set, face=face)
 
 
 def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> list[Any]:
-    """Return the objects of all ranks of the process set.
+    """Gather Python objects from all ranks of the process set.
 
     Args:
         obj (Any): Object of this rank, which must support pickling. Types can differ between ranks.

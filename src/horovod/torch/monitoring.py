@@ -1,4 +1,4 @@
-"""Observation of training programs: progress, common mistakes, waits for data, and differences between ranks.
+"""Monitoring of training programs: progress, common mistakes, data waits, and differences between ranks.
 
 ``Count`` and ``Progress`` are counters that ranks compare in every round (agreement.py). Checks for common mistakes
 (``horovod.common.training``) sample gradients and batches in the first steps, and parameters also later. They observe
@@ -43,10 +43,10 @@ strategies: "weakref.WeakSet[Any]" = weakref.WeakSet()
 
 
 class Count:
-    """Counter that is equal on all ranks as long as they run the same steps.
+    """Counter that stays equal on all ranks that run the same steps.
 
-    It restarts with each job, because a job can have new ranks, and with each ``hvd.join()``, because ranks join after
-    different numbers of steps.
+    The counter restarts with each job, because a job can have new ranks. It also restarts with each ``hvd.join()``,
+    because ranks join after different numbers of steps.
     """
 
     def __init__(self) -> None:
@@ -56,25 +56,25 @@ class Count:
         self._number = 0
 
     def now(self) -> int:
-        """Return the current count."""
+        """Return the current value of the counter."""
         if self._job is not face.job or self._joins != control.joins:
             self._job, self._joins = face.job, control.joins
             self._number = 0
         return self._number
 
     def add(self) -> int:
-        """Increment the count and return it."""
+        """Increment the counter and return its value."""
         self._number = self.now() + 1
         return self._number
 
     def restart(self) -> None:
-        """Restart from 0. Called on all ranks after a failure that all ranks have seen."""
+        """Restart the counter from 0. Call this on all ranks after a failure that all ranks have seen."""
         self._failures += 1
         self._number = 0
 
     @property
     def era(self) -> str:
-        """Identifier of the period since the last restart."""
+        """Identifier of the period since the last restart of the counter."""
         return f"{self._joins}.{self._failures}"
 
 
@@ -83,13 +83,13 @@ epochs = Count()
 
 
 class Progress:
-    """Number of steps of one optimizer, which ranks compare in each round."""
+    """Number of steps of one optimizer, which ranks compare in each reduction round."""
 
     def __init__(self) -> None:
         self.steps = Count()
 
     def check(self, readiness: agreement.Readiness, ranks: list[int] | None) -> None:
-        """Check the progress that the readiness messages of a round report.
+        """Compare the progress of all ranks, which the readiness messages of a round contain.
 
         If ranks are in different epochs, rank 0 only warns.
 
@@ -102,23 +102,24 @@ class Progress:
         except Exception:
             self.steps.restart()
             raise
-        differ = readiness.max_epoch != readiness.min_epoch and current.batch is None  # hvd.sync handles uneven data
+        # hvd.sync handles uneven data.
+        differ = readiness.max_epoch != readiness.min_epoch and current.batch is None
         if differ and training.watched and not training.told_epochs:
             training.told_epochs = True
             training.tell("epochs", "", ranks or (), epochs=training.epochs, batches=training.epoch_batches)
 
 
-# Step numbers at which parameters are compared between ranks, in addition to each multiple of _INTERVAL.
+# Steps after which ranks compare their parameters, in addition to each multiple of _INTERVAL.
 _COMPARED = (2, 20, 200)
 _INTERVAL = 1000
-# Step number at which parameters of optimizers that are not distributed are compared. It is large because programs may
-# average parameters themselves from time to time.
+# Step after which the parameters of optimizers that are not distributed are compared. The number is large because
+# programs can average parameters themselves from time to time.
 _PLAIN = 100
-# Number of batches, from the first on, that are compared between ranks.
+# Number of batches at the beginning that ranks compare.
 _BATCHES = 3
-# Maximum number of tensors in a sample, and maximum number of values per tensor.
+# Maximum number of tensors in a sample, and of values per tensor.
 _TENSORS, _VALUES = 16, 8
-# Maximum number of values per tensor in the digest of a batch.
+# Maximum number of values per tensor that the digest of a batch includes.
 _OF_BATCH = 1024
 _BROADCAST = "call hvd.broadcast_parameters(model.state_dict(), root_rank=0) before the first step"
 _SAMPLER = (
@@ -170,7 +171,7 @@ _copies: list[tuple[list[Any], Callable[[], None]]] = []
 
 
 def send_later(send: Callable[[], None], sources: Iterable[torch.Tensor]) -> None:
-    """Call ``send`` when the copies of these tensors that the current streams make are complete."""
+    """Call ``send`` once the current streams have copied these tensors."""
     devices = {source.device for source in sources if source.is_cuda}
     _copies.append(([torch.cuda.current_stream(device).record_event() for device in devices], send))
     _send_copied()
@@ -185,16 +186,17 @@ def _send_copied() -> None:
 
 
 def is_capturing() -> bool:
-    """Return True if the work on the current stream of the GPU is being captured into a graph."""
+    """Return True if a CUDA graph is being captured on the current stream."""
     return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
 def first_gradients(named: Iterable[tuple[str, torch.Tensor | None]], of: str, process_set: ProcessSet) -> None:
-    """Record this rank's gradients before their first reduction."""
+    """Sample this rank's gradients before their first reduction."""
     if not training.watched or current.padding:
         return
     values = _sample({name: grad for name, grad in named if grad is not None})
-    if any(any(row) for row in values.values()):  # a sample of zeros tells nothing
+    # Skip a sample of zeros, which shows nothing.
+    if any(any(row) for row in values.values()):
         digest = hashlib.sha256(repr(sorted(values.items())).encode()).hexdigest()
         training.tell("gradients", of, process_set.ranks or (), digest=digest, remedy=_SAMPLER)
 
@@ -205,7 +207,7 @@ def _sample(tensors: Mapping[str, torch.Tensor]) -> dict[str, list[float]]:
 
 
 def _choose(tensors: Mapping[str, torch.Tensor], turn: int = 0) -> list[tuple[str, torch.Tensor]]:
-    """Return at most ``_TENSORS`` of the tensors that can be read. Successive turns choose different ones."""
+    """Return at most ``_TENSORS`` readable tensors, different ones in successive calls."""
     usable = [(name, t) for name, t in tensors.items() if t.is_floating_point() and can_be_read(t)]
     stride = -(-len(usable) // _TENSORS) or 1
     return usable[turn % stride :: stride]
@@ -221,19 +223,24 @@ def _values(tensor: torch.Tensor, count: int, wait: bool = True) -> torch.Tensor
 
 
 def can_be_read(tensor: torch.Tensor) -> bool:
-    """Return True if a check may read the tensor: a plain, dense one that is not being captured into a graph."""
+    """Return True if a check can read the tensor.
+
+    Only plain, dense tensors can be read, and not while a CUDA graph is being captured.
+    """
     return (
-        type(tensor) in (torch.Tensor, torch.nn.Parameter)  # reading other types, such as DTensor, may communicate
+        # Reading other types of tensors, such as DTensor, can communicate.
+        type(tensor) in (torch.Tensor, torch.nn.Parameter)
         and tensor.layout is torch.strided
         and not (tensor.is_meta or tensor.is_quantized)
         and tensor.numel() > 0
-        and not getattr(tensor, "_fsdp_flattened", False)  # FSDP shards it; DTensor and others are other types
+        # FSDP shards this parameter.
+        and not getattr(tensor, "_fsdp_flattened", False)
         and not (tensor.is_cuda and is_capturing())
     )
 
 
 class _Batches:
-    """Digests of the first batches of the loader used for training."""
+    """Digests of the first batches of the training data loader."""
 
     __slots__ = ("digests", "remedy", "size", "wanted")
 
@@ -245,7 +252,7 @@ class _Batches:
         """Number of examples in a batch, or None if unknown."""
 
     def note_loader(self, iterator: Any) -> None:
-        """Record the batch size of a DataLoader, and which sampler the program may have to replace."""
+        """Record the batch size of a DataLoader, and the sampler that the program should replace."""
         source = getattr(iterator, "_index_sampler", None)
         self.size = getattr(source, "batch_size", None)
         name = type(getattr(source, "sampler", None)).__name__
@@ -254,7 +261,7 @@ class _Batches:
     def add(self, batch: Any) -> None:
         """Record the digest of a batch.
 
-        Only the latest batches are kept, because earlier ones may come from a validation loader.
+        Only the latest batches are kept, because earlier batches can come from a validation loader.
         """
         digest = hashlib.sha256()
         if training.watched and _add(digest, batch):
@@ -262,7 +269,7 @@ class _Batches:
 
 
 def _add(digest: Any, value: Any) -> bool:
-    """Add the numbers and strings of a batch to ``digest``. Return False if the batch contains none."""
+    """Add the numbers and strings of a batch to ``digest``; return False if the batch has none."""
     if isinstance(value, torch.Tensor):
         if not can_be_read(value):
             return False
@@ -286,15 +293,16 @@ batches = _Batches()
 
 
 def _plain_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-    """Record a step of an optimizer that is not distributed. Ignores distributed optimizers."""
+    """Count a step of an optimizer that is not distributed; ignore distributed optimizers."""
     if any(hasattr(optimizer, name) for name in ("_hvd", "_hvd_shards", "_hvd_strategy")):
         return
     if not training.watched:
         check_launch(_INIT)
         return
-    if torch.distributed.is_available() and torch.distributed.is_initialized():  # such as DDP and FSDP
+    # DDP and FSDP, for example, reduce the gradients themselves.
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
         return
-    # Count two bytes per parameter, because programs that average gradients themselves may send half precision.
+    # Assume two bytes per parameter: programs that average gradients themselves can send half precision.
     steps = training.plain_step(lambda: 2 * sum(p.numel() for p in _trained(optimizer)), _WRAP)
     if steps == _PLAIN:
         ranks = range(face.require_job().size)
@@ -309,7 +317,7 @@ def _trained(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
 
 
 def _named(optimizer: torch.optim.Optimizer) -> list[tuple[str, torch.Tensor]]:
-    """Return the parameters with the names that PyTorch knows, else with their positions and shapes."""
+    """Return the parameters by their names or, if PyTorch does not know names, by positions and shapes."""
     groups: Collection[Mapping[str, Any]] = optimizer.param_groups
     names = [name for group in groups for name in group.get("param_names") or [""] * len(group["params"])]
     parameters = [p for group in groups for p in group["params"]]
@@ -318,21 +326,24 @@ def _named(optimizer: torch.optim.Optimizer) -> list[tuple[str, torch.Tensor]]:
 
 
 def watch_plain_optimizers() -> None:
-    """Start to record the steps of optimizers that are not distributed."""
-    with contextlib.suppress(ImportError):  # older versions of PyTorch lack this hook
+    """Start to count the steps of optimizers that are not distributed."""
+    # Older versions of PyTorch lack this hook.
+    with contextlib.suppress(ImportError):
         from torch.optim.optimizer import register_optimizer_step_post_hook
 
         register_optimizer_step_post_hook(_plain_step)
 
 
-_BEGUN = "_hvd_steps_at_begin"  # name of an iterator's attribute that holds the number of steps at its first batch
+# Attribute of an iterator that holds the number of steps at its first batch.
+_BEGUN = "_hvd_steps_at_begin"
 
 
 def watch_data_loaders() -> None:
-    """Start to observe DataLoaders and to measure how long the program waits for their batches."""
+    """Start to observe DataLoaders and to measure how long the program waits for batches."""
     kind = getattr(loaders, "_BaseDataLoaderIter", None)
     plain = vars(kind).get("__next__") if kind is not None else None
-    if plain is None:  # unknown PyTorch version: data waits are not measured
+    # Do not measure data waits in an unknown version of PyTorch.
+    if plain is None:
         return
     marks.data_seen = True
     if hasattr(plain, "__wrapped__"):
@@ -370,11 +381,12 @@ def _end_epoch(iterator: Any) -> None:
 def check_in_sync(
     *objects: Any, process_set: ProcessSet = global_process_set, ignore: Collection[str] = (), **named: Any
 ) -> str:
-    """Check that all ranks hold the same values, bit for bit. All ranks of the set must call it.
+    """Check that all ranks hold the same values, bit for bit.
 
-    Running statistics of normalization layers that are not synchronized usually differ between ranks and are skipped.
-    Parameters that a training strategy such as ``LocalSGD`` allows to differ at this step are skipped too. For an
-    optimizer with a strategy, only the options and the shared parameters are compared.
+    All ranks of the process set must call this. Running statistics of normalization layers that are not synchronized
+    usually differ between ranks and are skipped. Parameters that a training strategy such as ``LocalSGD`` allows to
+    differ at this step are skipped too. For an optimizer with a strategy, only the options and the shared parameters
+    are compared.
 
     Args:
         *objects: Models, optimizers, schedulers and other objects with ``state_dict()``; tensors, numbers, strings,
@@ -432,7 +444,8 @@ def _read(value: Any) -> Any:
         state = torch.optim.Optimizer.state_dict(value) if strategy is not None else value.state_dict()
         if strategy is not None:
             return {"param_groups": state["param_groups"], "strategy": strategy.common()}
-        return {"param_groups": state.pop("param_groups"), **state}  # differences in options are reported first
+        # Report differences in options first.
+        return {"param_groups": state.pop("param_groups"), **state}
     return value
 
 
@@ -463,4 +476,5 @@ def _read_tensor(tensor: torch.Tensor) -> Any:
     flat = plain(tensor.cpu().resolve_conj()).reshape(-1)
     size = flat.numel() * flat.element_size()
     data = (ctypes.c_char * size).from_address(flat.data_ptr()) if size else b""
-    return in_sync.Array(dtype, shape, data, flat.tolist)  # the bound method flat.tolist keeps the memory alive
+    # The bound method flat.tolist keeps the memory alive.
+    return in_sync.Array(dtype, shape, data, flat.tolist)

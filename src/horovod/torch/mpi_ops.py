@@ -1,4 +1,4 @@
-"""Operations and process functions of the PyTorch frontend. Other software imports them from this module."""
+"""Operations and process functions of the PyTorch frontend, under the import path that other software uses."""
 
 from horovod.common import frontends, ops
 from horovod.common.basics import HorovodBasics
@@ -72,7 +72,7 @@ log_stats = _basics.log_stats
 
 
 def step() -> None:
-    """Mark the end of a training step, as described in ``horovod.common.basics``.
+    """Mark the end of a training step; see ``horovod.common.basics``.
 
     The first call also starts to measure how long the program waits for its DataLoaders.
 
@@ -84,7 +84,10 @@ def step() -> None:
 
 
 def shutdown() -> None:
-    """Leave the job, as described in ``horovod.common.basics``. Handles that were not synchronized become invalid."""
+    """Leave the job and stop this rank's engine; see ``horovod.common.basics``.
+
+    Handles that were not synchronized become invalid.
+    """
     _basics.shutdown()
     handles.forget_all()
 

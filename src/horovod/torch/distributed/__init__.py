@@ -1,4 +1,4 @@
-"""Backend ``hvd`` of torch.distributed: its collectives run on Horovod's engine.
+"""Backend ``hvd`` of torch.distributed, which runs collectives on Horovod's engine.
 
 Importing ``horovod.torch`` registers the backend::
 
@@ -20,7 +20,8 @@ __all__ = ["register"]
 
 
 def _create(*arguments: Any) -> Any:
-    from horovod.torch.distributed.groups import create  # imported here because most programs create no process group
+    # Import this module lazily, because most programs create no process group.
+    from horovod.torch.distributed.groups import create
 
     return create(*arguments)
 

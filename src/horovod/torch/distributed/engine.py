@@ -1,4 +1,4 @@
-"""Functions with which process groups submit operations to the engine and wait for them."""
+"""Submission of process groups' operations to the engine, and waits for the operations."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -21,14 +21,15 @@ NAME = "torch.distributed"
 
 basics = HorovodBasics(NAME)
 
-_SLICE = 0.5  # seconds per slice of a wait; Python runs signal handlers between slices
+# Seconds per slice of a wait. Between slices, Python runs signal handlers.
+_SLICE = 0.5
 
 
 class Flat:
-    """One-dimensional, dense view or copy of a tensor's values, in a form that the engine accepts.
+    """One-dimensional view or copy of a tensor's values that the engine accepts.
 
     Attributes:
-        tensor: The values.
+        tensor: Dense, one-dimensional tensor with the values.
         code: The engine's dtype code.
         shape: Shape that the engine compares between ranks.
     """
@@ -36,7 +37,7 @@ class Flat:
     __slots__ = ("_source", "code", "shape", "tensor")
 
     def __init__(self, tensor: torch.Tensor, copy: bool = True) -> None:
-        """Create a view, or a copy if needed. With ``copy=False`` a copy is left uninitialized.
+        """Create a view, or a copy if necessary. With ``copy=False``, a copy is uninitialized.
 
         Raises:
             ValueError: If the tensor is sparse or on an unsupported device.
@@ -65,7 +66,7 @@ class Flat:
         self.code = code
 
     def write(self, values: torch.Tensor | None = None) -> None:
-        """Store ``values``, or the values that the engine wrote to ``self.tensor``, in the original tensor."""
+        """Store ``values``, or by default the engine's result, in the original tensor."""
         if values is not None:
             self.tensor.copy_(values)
         if self._source is not None:
@@ -138,7 +139,7 @@ def submit_barrier(submitter: Callable[..., Any], number: int) -> Any:
 
 
 def wait(work: Any, deadline: float) -> bool:
-    """Wait for a Work until ``deadline`` of ``time.monotonic()``. Return False if it is not done by then.
+    """Wait for a Work, and return False if it is not done by ``deadline`` (``time.monotonic()``).
 
     Raises:
         ValueError, HorovodInternalError: If the operation failed.
@@ -162,6 +163,6 @@ def exchange_number(number: int) -> int:
 
 
 def failure(call: str, group: str, error: object) -> Exception:
-    """Return the exception for a failed call, which names the call and its process group."""
+    """Return the exception for a failed call, whose message names the call and its process group."""
     kind = getattr(dist, "DistBackendError", RuntimeError)
     return kind(f"{call} in process group {group}: {error}")

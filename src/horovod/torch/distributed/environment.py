@@ -1,4 +1,4 @@
-"""Environment variables of torch.distributed in a process that is a rank of a Horovod job."""
+"""Handling of torch.distributed's environment variables in a Horovod job."""
 
 import functools
 import os
@@ -12,10 +12,10 @@ from horovod.common.contract.worker_env import TORCH_PLACE
 
 
 def hiding(init: Callable[..., None]) -> Callable[..., None]:
-    """Decorate ``hvd.init`` so that it also removes the launcher's environment variables of torch.distributed.
+    """Decorate ``hvd.init`` to remove the launcher's environment variables of torch.distributed.
 
     Accelerate, Lightning and the Hugging Face Trainer initialize torch.distributed themselves if the variables are set.
-    In a script that calls ``hvd.init()``, gradients would then be reduced twice.
+    If the variables stayed set in a script that calls ``hvd.init()``, gradients would be reduced twice.
     """
 
     @functools.wraps(init)
@@ -37,6 +37,6 @@ def from_launcher(environ: Mapping[str, str]) -> bool:
 
 
 def hide(environ: MutableMapping[str, str]) -> None:
-    """Remove the environment variables that give this process a rank in torch.distributed."""
+    """Remove the environment variables from which torch.distributed determines this process's rank."""
     for name in TORCH_PLACE:
         environ.pop(name, None)

@@ -14,7 +14,10 @@ from horovod.torch.distributed.process_group import HorovodProcessGroup
 
 
 def create(options: Any, backend_options: Any = None) -> HorovodProcessGroup:
-    """Create a process group. Registered with ``Backend.register_backend``; only the group's members call it.
+    """Create a process group of the backend ``hvd``.
+
+    ``torch.distributed`` calls this function on the group's members. It is registered with
+    ``Backend.register_backend``.
 
     Args:
         options: Options that c10d passes: store, ranks, timeout and name.
@@ -47,7 +50,7 @@ def create(options: Any, backend_options: Any = None) -> HorovodProcessGroup:
         there = known.set_of(ranks)
         if not engine.wait(there, time.monotonic() + seconds):
             raise TimeoutError(f"not all members have created it within {seconds:g} s")
-        # Rank 0 of the group chooses the number, because the next free number may differ between ranks.
+        # Rank 0 of the group chooses the number, because the next free number can differ between ranks.
         if rank == 0:
             number = known.next_number(ranks)
             options.store.set("number", str(number))
@@ -62,7 +65,7 @@ def create(options: Any, backend_options: Any = None) -> HorovodProcessGroup:
 
 
 def rendezvous(url: str, timeout: timedelta = timedelta(minutes=30), **_: Any) -> Iterator[tuple[Any, int, int]]:
-    """Yield store, rank and size of a process group of all ranks, for ``init_method="hvd://"``.
+    """Yield the store, rank and size of a process group of all ranks, for ``init_method="hvd://"``.
 
     The environment variables of torch.distributed are not needed. Rank 0 opens the store and sends its port to the
     other ranks through the engine.

@@ -1,7 +1,7 @@
-"""What process groups need from the engine.
+"""Building blocks of process groups on the engine.
 
-Process sets that only their members create, numbers that separate the operations of groups, c10d's reductions, and
-point-to-point messages.
+They are process sets that only their members create, numbers that separate the operations of groups, c10d's reductions,
+and point-to-point messages.
 """
 
 import hashlib
@@ -34,7 +34,10 @@ UPWARDS, DOWNWARDS = 253, 254
 
 
 class MemberSet:
-    """Process set that exists once all its members have requested it. Actions that need it are held until then."""
+    """Process set that exists once all its members have requested it.
+
+    Actions that need the process set are deferred until it exists.
+    """
 
     def __init__(self, ranks: Sequence[int], engine: Any) -> None:
         """Request the process set from the engine, unless one with these ranks exists."""
@@ -51,18 +54,21 @@ class MemberSet:
 
     @property
     def number(self) -> int:
-        """Id of the process set, which must exist. Raises the error if the set could not be created."""
+        """Id of the process set, which must exist. Raises an error if its creation has failed."""
         if self._error is not None:
             raise self._error
         assert self._number is not None
         return self._number
 
     def done(self) -> bool:
-        """Return True if the process set exists or could not be created, without waiting."""
+        """Return True if the process set exists or its creation has failed. Never blocks."""
         return self.wait(0.0)
 
     def wait(self, timeout: float = -1.0) -> bool:
-        """Wait until the process set exists, then run the held actions. Return False after the timeout (seconds)."""
+        """Wait until the process set exists, then run the deferred actions.
+
+        Return False if the process set does not exist after ``timeout`` seconds.
+        """
         adding = self._adding
         if adding is None:
             return True
@@ -86,7 +92,7 @@ class MemberSet:
     poll = wait
 
     def then(self, action: Callable[[int | None, Exception | None], None]) -> None:
-        """Call ``action(id, None)`` once the process set exists, or ``action(None, error)`` if it cannot be created."""
+        """Call ``action(id, None)`` once the process set exists, or ``action(None, error)`` if its creation fails."""
         with self._lock:
             if self._adding is None:
                 action(self._number, self._error)
@@ -98,7 +104,7 @@ class MemberSet:
 
 
 class Members:
-    """Process sets and frontend numbers that belong to one engine."""
+    """Process sets and frontend numbers of one engine."""
 
     def __init__(self, engine: Any) -> None:
         self.engine = engine
@@ -107,7 +113,7 @@ class Members:
         self._numbers: defaultdict[tuple[int, ...], Any] = defaultdict(lambda: itertools.count(FIRST))
 
     def set_of(self, ranks: Sequence[int]) -> MemberSet:
-        """Return the process set of these ranks, which must be in ascending order. Requests it if necessary."""
+        """Return the process set of these ranks, in ascending order, and request it if necessary."""
         key = tuple(ranks)
         with self._lock:
             if key not in self._sets:
@@ -126,7 +132,7 @@ class Members:
         return number
 
     def submitters(self, number: int) -> tuple[Callable[..., Any], Callable[..., Any]]:
-        """Return ``Engine.submit`` and ``Engine.run``, bound to the number of a frontend."""
+        """Return ``Engine.submit`` and ``Engine.run`` with the frontend number as a fixed argument."""
         return partial(self.engine.submit, face=number), partial(self.engine.run, face=number)
 
 
@@ -142,11 +148,11 @@ def current() -> Members:
 
 
 def forget() -> None:
-    """Drop the reference to the engine. Called after the process has left the job."""
+    """Drop the reference to the engine. Call this after the process has left the job."""
     _current.clear()
 
 
-# Mapping of c10d's reductions to those of the engine, and local computation of the others.
+# Conversion of c10d's reductions to those of the engine, and local computation of the others.
 
 _ENGINE = {"SUM": Sum, "AVG": Average, "MIN": Min, "MAX": Max, "PRODUCT": Product, "PREMUL_SUM": Sum}
 _LOCAL: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
@@ -164,12 +170,12 @@ _LINEAR = ("SUM", "AVG", "PREMUL_SUM")
 
 
 class Reduction(NamedTuple):
-    """A reduction for tensors of one dtype.
+    """Reduction of c10d for tensors of one dtype.
 
     Attributes:
         name: Name in c10d, such as "SUM".
         code: The engine's code of the reduction, or None if ``fold`` computes it.
-        factor: Number or tensor by which the input is multiplied first. None for no factor.
+        factor: Number or tensor by which the input is multiplied before the reduction, or None.
     """
 
     name: str
@@ -178,7 +184,7 @@ class Reduction(NamedTuple):
 
 
 def reduction_of(op: Any, dtype: torch.dtype, scatters: bool = False) -> Reduction:
-    """Return the Reduction for an ``op`` of c10d and a dtype.
+    """Return the Reduction for one of c10d's reduce ops and a dtype.
 
     Args:
         op: c10d's ReduceOp, or a member of its enumeration.
@@ -212,7 +218,7 @@ def reduction_of(op: Any, dtype: torch.dtype, scatters: bool = False) -> Reducti
 
 
 def fold(reduction: Reduction, parts: list[torch.Tensor]) -> torch.Tensor:
-    """Reduce the ranks' parts in rank order, and return the result. 16-bit floats are accumulated in float32."""
+    """Reduce the parts of all ranks in rank order, and accumulate 16-bit floats in float32."""
     combine, dtype = _LOCAL[reduction.name], parts[0].dtype
     short = dtype in (torch.float16, torch.bfloat16)
     total = parts[0].float() if short else parts[0].clone()
@@ -221,14 +227,17 @@ def fold(reduction: Reduction, parts: list[torch.Tensor]) -> torch.Tensor:
     return total.to(dtype)
 
 
-# Point-to-point messages: broadcasts within a process set of two ranks, which is created on first use.
+# Point-to-point messages. Each is a broadcast within a process set of two ranks, which is created on first use.
 
 
 class Message:
-    """Work of one message, with the methods ``wait`` and ``done`` of the engine's Work. Creating it never blocks."""
+    """Work of a point-to-point message.
+
+    It has the methods ``wait`` and ``done`` of the engine's Work. Creating it never blocks.
+    """
 
     def __init__(self, pair: MemberSet, submitter: Callable[..., Any], values: Flat, root: int, name: str) -> None:
-        """Submit the message as soon as both ranks have requested the process set.
+        """Submit the message once both ranks have requested the process set.
 
         Args:
             pair: Process set of the two ranks.
@@ -255,7 +264,7 @@ class Message:
             self._error = why
 
     def wait(self, timeout: float = -1.0) -> bool:
-        """Wait for the message; return False after the timeout."""
+        """Wait for the message, and return False if the timeout expires first."""
         deadline = time.monotonic() + timeout
         if not self._pair.wait(timeout):
             return False

@@ -1,7 +1,8 @@
 """Process group of the backend ``hvd``, which translates calls of c10d into operations of the engine.
 
-PyTorch 2.13 calls the new names (``all_gather_single``), earlier versions the old ones (``_allgather_base``), so both
-are defined. Calls from C++ can reach only some of the methods (docs/pytorch/torch-distributed.md).
+The class defines each method under two names: PyTorch 2.13 calls names such as ``all_gather_single``, and earlier
+versions call names such as ``_allgather_base``. Calls from C++ can reach only some of the methods
+(docs/pytorch/torch-distributed.md).
 """
 
 import time
@@ -33,7 +34,7 @@ class HorovodProcessGroup(ProcessGroup):
     """
 
     def __init__(self, options: Any, ranks: list[int], label: str, number: int, face: int, world: bool) -> None:
-        """Create the group.
+        """Create the process group from its store, rank and size.
 
         Args:
             options: c10d's options.
@@ -87,7 +88,10 @@ class HorovodProcessGroup(ProcessGroup):
         return self._sequence
 
     def shutdown(self) -> None:
-        """Shut down the group, and Horovod if this is the default group. Called by destroy_process_group."""
+        """Shut down the group, and Horovod if this is the default group.
+
+        ``destroy_process_group`` calls this method.
+        """
         if self._world and state.engine is self._members.engine:
             engine.basics.shutdown()
             if state.engine is None:
@@ -130,7 +134,8 @@ class HorovodProcessGroup(ProcessGroup):
         tensor = self._one("reduce", tensors)
         if opts.rootRank == self._own_rank:
             return self._allreduce("reduce", [tensor], opts)
-        # The engine has no reduction to one rank, so run an allreduce. The other ranks leave their tensors unchanged.
+        # Run an allreduce, because the engine cannot reduce to one rank only. The other ranks leave their tensors
+        # unchanged.
         work = self._allreduce("reduce", [tensor.detach().clone()], opts)
         return self._work("reduce", [work.as_operation()], [tensor])
 
@@ -287,7 +292,7 @@ class HorovodProcessGroup(ProcessGroup):
         return self._message("recv", self._one("recv", tensors), source, self._own_rank, tag)
 
     def recv_anysource(self, tensors: Tensors, tag: int = 0) -> HorovodWork:
-        """Receive a message from any rank: the first one found whose messages are not all received."""
+        """Receive a message from any rank that has sent one."""
         others = [rank for rank in range(self._own_size) if rank != self._own_rank]
         deadline, pause = time.monotonic() + self.seconds, 0.0005
         while len(others) > 1:
@@ -311,14 +316,14 @@ class HorovodProcessGroup(ProcessGroup):
         upwards = source < destination
         submitter, _ = self._members.submitters(members.UPWARDS if upwards else members.DOWNWARDS)
         pair = sorted((self._ranks[source], self._ranks[destination]))
-        # Give operations no name: they are then matched by order, and the engine can learn their schedule.
+        # Leave operations unnamed. The engine matches unnamed operations by order and can record their schedule.
         name = "" if self._world and tag == 0 and self._face == members.FIRST else f"{self._group_id}.{tag}.{count}"
         there = self._submitted(call, lambda: self._members.set_of(pair))
         message = Message(there, submitter, values, self._ranks[source], name)
         finish = values.write if call == "recv" else None
         return self._work(call, [message], [tensor], finish, values, source if call == "recv" else -1)
 
-    # Coalesced operations are submitted one by one; the engine fuses them.
+    # Submit coalesced operations one by one, because the engine fuses them.
 
     def _start_coalescing(self, device: torch.device) -> None:
         self._coalesced = []
@@ -327,7 +332,7 @@ class HorovodProcessGroup(ProcessGroup):
         works, self._coalesced = self._coalesced or [], None
         return HorovodWork("coalesced operations", self, [work.as_operation() for work in works], [])
 
-    # Method names that earlier versions of PyTorch use
+    # Earlier versions of PyTorch call these method names.
 
     _allgather_base = all_gather_single
     allgather_into_tensor_coalesced = all_gather_single_coalesced
@@ -394,7 +399,7 @@ class HorovodProcessGroup(ProcessGroup):
             raise ValueError(f"{call} in process group {self.label}: {error}") from None
 
     def _input(self, call: str, tensor: torch.Tensor, reduction: Reduction) -> Flat:
-        """Return the values to reduce. Multiplies them by the reduction's factor if the engine cannot do so."""
+        """Return the values to reduce, multiplied by the reduction's factor if the engine cannot do that."""
         if isinstance(reduction.factor, torch.Tensor):
             return self._flat(call, tensor.detach() * reduction.factor.to(tensor.dtype))
         if reduction.factor is not None and reduction.code is None:
@@ -406,7 +411,7 @@ class HorovodProcessGroup(ProcessGroup):
         return {"op": reduction.code, "prescale": number}
 
     def _folding(self, work: Any, reduction: Reduction, target: Flat) -> Callable[[], None]:
-        """Return a function that reduces the received parts of all ranks and stores the result in ``target``."""
+        """Return a function that reduces the received parts and stores the result in ``target``."""
 
         def finish() -> None:
             values = output_of(work, (), target.tensor.dtype)
@@ -420,7 +425,7 @@ class HorovodProcessGroup(ProcessGroup):
     def _counts(
         self, call: str, what: str, flat: Flat, tensor: torch.Tensor, splits: Sequence[int] | None
     ) -> list[int]:
-        """Return the number of elements for each rank in an all_to_all_single."""
+        """Return the number of elements that an all_to_all_single exchanges with each rank."""
         rows = tensor.shape[0] if tensor.dim() else 0
         if not splits:
             self._check(call, rows % self._own_size == 0, f"{what} rows that {self._own_size} ranks divide", rows)
@@ -440,7 +445,7 @@ def _all(finishes: list[Callable[[], None]]) -> Callable[[], None]:
 
 
 def _distributing(work: Any, targets: list[Flat], call: str, sizes: int | list[int] | None = 0) -> Callable[[], None]:
-    """Return a function that copies the output of an operation into ``targets``.
+    """Return a function that copies an operation's output into ``targets``.
 
     Args:
         work: Work of an allgather or alltoall.

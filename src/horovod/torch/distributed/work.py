@@ -1,4 +1,4 @@
-"""Implementation of c10d's Work with the engine's Work, and the thread that completes futures."""
+"""Work objects of process groups, and the thread that completes their futures."""
 
 import threading
 import time
@@ -19,7 +19,7 @@ _abandoned: list[tuple[Sequence[Any], Any]] = []
 
 
 class HorovodWork(Work):
-    """Operation of a process group, which consists of any number of engine operations."""
+    """Work of a process group's operation, which can consist of several engine operations."""
 
     def __init__(
         self,
@@ -31,7 +31,7 @@ class HorovodWork(Work):
         keep: Any = None,
         source: int = -1,
     ) -> None:
-        """Create the work.
+        """Create the Work of one operation of a process group.
 
         Args:
             call: Name of the c10d call, for messages.
@@ -54,7 +54,7 @@ class HorovodWork(Work):
         self._future: Any = None
 
     def wait(self, timeout: timedelta = _UNSET) -> bool:
-        """Wait for the operation and return True.
+        """Wait for the operation, and return True or raise its error.
 
         Args:
             timeout: Maximum time to wait. Default: until the group's timeout has passed since the operation was
@@ -88,7 +88,7 @@ class HorovodWork(Work):
         return self._result
 
     def source_rank(self) -> int:
-        """Return the rank in the group from which a message was received."""
+        """Return the sender of a received message, as its rank in the group."""
         return self._source
 
     _source_rank = source_rank
@@ -110,7 +110,7 @@ class HorovodWork(Work):
             return self._future
 
     def poll(self, seconds: float) -> bool:
-        """Wait for at most ``seconds``. Return True if the operation has completed, failed or timed out."""
+        """Wait for at most ``seconds``, and return True if the operation has ended or timed out."""
         if self._advance(min(self._deadline, time.monotonic() + seconds)):
             return True
         if time.monotonic() < self._deadline:
@@ -119,7 +119,7 @@ class HorovodWork(Work):
         return True
 
     def as_operation(self) -> "_Part":
-        """Return this work wrapped like an engine's Work, so that another HorovodWork can contain it."""
+        """Wrap this Work in the interface of the engine's Work, so that another HorovodWork can contain it."""
         return _Part(self)
 
     def __del__(self) -> None:
@@ -127,7 +127,7 @@ class HorovodWork(Work):
             _abandon(self._works, (self._keep, self._result))
 
     def _advance(self, deadline: float) -> bool:
-        """Wait until ``deadline``. Return True if the operation has completed or failed."""
+        """Wait until ``deadline``, and return True if the operation has ended."""
         if self._over:
             return True
         error: Exception | None = None
@@ -173,7 +173,7 @@ class HorovodWork(Work):
 
 
 class _Part:
-    """Adapter that gives a HorovodWork the methods of the engine's Work."""
+    """Adapter from HorovodWork to the interface of the engine's Work."""
 
     def __init__(self, work: HorovodWork) -> None:
         self._work = work
@@ -191,14 +191,14 @@ class _Part:
 
 
 def _abandon(works: Sequence[Any], keep: Any) -> None:
-    """Keep ``keep`` alive until the engine has finished with ``works``, which no caller waits for."""
+    """Keep objects alive until the engine has finished with ``works``. No caller waits for these."""
     _abandoned[:] = [one for one in _abandoned if not all(work.done() for work in one[0])]
     if not all(work.done() for work in works):
         _abandoned.append((works, keep))
 
 
 class _Completer:
-    """Thread that waits for operations whose futures are used, such as the buckets of DistributedDataParallel."""
+    """Thread that waits for operations with futures, such as the buckets of DistributedDataParallel."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -206,7 +206,7 @@ class _Completer:
         self._thread: threading.Thread | None = None
 
     def watch(self, one: Any) -> None:
-        """Call ``one.poll(seconds)`` until it returns True."""
+        """Watch an operation: call ``one.poll(seconds)`` until it returns True."""
         with self._changed:
             self._watched.append(one)
             if self._thread is None:
@@ -220,7 +220,8 @@ class _Completer:
                 while not self._watched:
                     self._changed.wait()
                 watched = list(self._watched)
-            # Block only on the first operation, which runs the engine's progress loop. Operations mostly end in order.
+            # Block on the first operation only, because its wait runs the engine's progress loop. Operations usually
+            # end in order.
             over = [one for index, one in enumerate(watched) if one.poll(0.0 if index else 0.005)]
             with self._changed:
                 self._watched = [one for one in self._watched if one not in over]

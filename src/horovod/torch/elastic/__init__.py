@@ -41,7 +41,7 @@ __all__ = [
 
 
 class ObjectState(_ObjectState):
-    """Elastic state with arbitrary attributes, which must support copying and pickling.
+    """Elastic state whose attributes can be any objects that support copying and pickling.
 
     Args:
         bcast_object (Callable, optional): Function that broadcasts an object. Default: this frontend's

@@ -1,4 +1,4 @@
-"""Copying of commits while the next step runs, and directories of checkpoints.
+"""Background copies of an elastic state's commits, and directories of checkpoints.
 
 Commits are copied during the next forward and backward passes, which do not change parameters::
 
@@ -23,16 +23,16 @@ from horovod.torch.mpi_ops import rank, size
 Pair = tuple[torch.Tensor, torch.Tensor]
 """Source and target of a copy, which are contiguous CPU tensors of the same dtype and shape."""
 
-# Minimum number of bytes that are copied in a thread.
+# Minimum size in bytes of a background copy.
 _MIN_BYTES = 1 << 20
-# Minimum number of bytes whose copying takes noticeable time.
+# Minimum size in bytes of a copy that takes noticeable time.
 _SLOW_BYTES = 1 << 24
-# Seconds after which an operation that changed a tensor has also incremented its version.
+# Maximum seconds between an operation's change of a tensor and its update of the tensor's version.
 _SETTLED = 0.02
 
 
 def can_wait(source: torch.Tensor, into: object) -> bool:
-    """Return True if ``Copies`` can copy ``source`` to ``into`` in the background."""
+    """Return True if ``source`` can be copied to ``into`` in the background."""
     return (
         isinstance(into, torch.Tensor)
         and source.device.type == into.device.type == "cpu"
@@ -45,16 +45,16 @@ def can_wait(source: torch.Tensor, into: object) -> bool:
 
 
 class Copies:
-    """Background copying for one elastic state, one commit at a time. Not thread-safe."""
+    """Background copies of one elastic state, for one commit at a time. Not thread-safe."""
 
     def __init__(self) -> None:
         self._batch: _Batch | None = None
 
     def begin(self, pairs: Sequence[Pair]) -> None:
-        """Start to copy each pair of (source, target) in the background.
+        """Start background copies from each source to its target.
 
-        The program must not change a source before it is copied. If it does, and the operation increments
-        ``Tensor._version``, ``wait`` copies the new values instead and warns.
+        The program must not change a source before it has been copied. If the version of a source has changed
+        (``Tensor._version``), ``wait`` copies the new values instead and warns.
         """
         self.wait()
         if sum(source.nbytes for source, _ in pairs) < _MIN_BYTES:
@@ -96,11 +96,11 @@ class _Batch(threading.Thread):
         """Pairs whose source has changed since the commit, so that the copy may be wrong."""
 
     def run(self) -> None:
-        # Operations increment the version after they have changed the tensor. So wait ``_SETTLED`` seconds before the
-        # versions are compared. Changes that begin after the copy do not matter.
+        # Operations update a tensor's version after they have changed the tensor, so wait before comparing versions.
+        # Operations that begin after the copy do not matter.
         unsettled: deque[tuple[float, torch.Tensor, torch.Tensor, int]] = deque()
         for source, into, version in self._pairs:
-            # Not copy_(): it would start threads, which compete with the step for cores.
+            # Do not use copy_(): it would start threads that compete with the training step for cores.
             ctypes.memmove(into.data_ptr(), source.data_ptr(), source.nbytes)
             unsettled.append((time.monotonic() + _SETTLED, source, into, version))
             while unsettled and unsettled[0][0] <= time.monotonic():
@@ -115,16 +115,16 @@ class _Batch(threading.Thread):
 
 
 class Later(NamedTuple):
-    """List of copies to make in the background (``pairs``).
+    """List of the copies to make in the background, as pairs of source and target.
 
-    ``steady`` holds the addresses of the tensors that can be copied in the background. None allows all tensors.
+    ``steady`` has the addresses of the tensors that can be copied in the background. None means all tensors.
     """
 
     pairs: list[Pair]
     steady: frozenset[int] | None
 
     def place(self, source: torch.Tensor, into: Any) -> torch.Tensor | None:
-        """Add a copy and return its target, or return None if the tensor must be copied right away."""
+        """Add a copy and return its target, or return None if the tensor must be copied immediately."""
         if (self.steady is not None and source.data_ptr() not in self.steady) or not can_wait(source, into):
             return None
         self.pairs.append((source, into))
@@ -132,7 +132,7 @@ class Later(NamedTuple):
 
 
 class _Never:
-    """Replacement for ``Later`` that only allocates the memory for copies, without touching it."""
+    """Replacement for ``Later`` that allocates memory for copies without writing to it."""
 
     def place(self, source: torch.Tensor, _into: Any) -> torch.Tensor | None:
         made = torch.empty_like(source, memory_format=torch.contiguous_format)
@@ -140,10 +140,10 @@ class _Never:
 
 
 def reserve(value: Any) -> Any:
-    """Allocate memory for a later ``copied(value, ...)``. Return None if the tensors are small.
+    """Allocate memory for a later ``copied(value, ...)``, or return None if the tensors are small.
 
-    A new worker creates its state while the other ranks wait for it, and then receives their values. So it must not
-    copy its own values first, which took 1.4 s for 1 GiB.
+    The other ranks wait while a new worker creates its state, and then send their values. The new worker therefore does
+    not copy its initial values, which would take 1.4 s for 1 GiB.
     """
     return copied(value, None, _Never()) if _bytes_of(value) >= _SLOW_BYTES else None
 
@@ -157,7 +157,7 @@ def _bytes_of(value: Any) -> int:
 
 
 def copied(value: Any, into: Any, later: Later | _Never | None = None) -> Any:
-    """Return a copy of ``value``. Reuses the tensors of ``into``, an earlier copy or None, where they fit."""
+    """Copy a value, and reuse the tensors of an earlier copy ``into`` if they match."""
     if isinstance(value, torch.Tensor):
         source = value.detach()
         if later is not None and (place := later.place(source, into)) is not None:
@@ -185,7 +185,7 @@ class Checkpoint(StateCheckpoint):  # noqa: D101 - the base class's docstring
     def __init__(
         self, directory: str | os.PathLike[str], keep: int = 3, storage_options: Mapping[str, Any] | None = None
     ) -> None:
-        """Open a directory of checkpoints.
+        """Open a directory that contains checkpoints of the state.
 
         Args:
             directory (str or PathLike): Path, or a URL supported by fsspec such as ``s3://bucket/name``.
@@ -207,5 +207,6 @@ def _copied(value: Any) -> Any:
 
 
 def _load(file: IO[bytes]) -> Any:
-    # weights_only=False because a state may contain any object. The program wrote the directory, so it is trusted.
+    # Use weights_only=False, because a state can contain any object. The file is trusted, because this program wrote
+    # it.
     return torch.load(file, map_location="cpu", weights_only=False)

@@ -1,4 +1,4 @@
-"""Handlers that save, restore and synchronize the values in an elastic state, one class per kind of value."""
+"""Handlers that save, restore and synchronize the values of an elastic state, by type of value."""
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
@@ -15,10 +15,10 @@ from horovod.torch.functions import broadcast_object, broadcast_optimizer_state,
 
 
 class StateHandler:
-    """Base class of handlers, each of which saves, restores and synchronizes one value.
+    """Base class of handlers, which save, restore and synchronize one value each.
 
-    ``sync(root)`` gives all ranks the value of rank ``root``. An old-style handler, whose ``sync`` takes no argument,
-    gives all ranks the value of rank 0. After a failure this is the value of rank 0's last commit.
+    ``sync(root)`` gives all ranks the value of rank ``root``. ``sync`` of an old-style handler takes no argument and
+    gives all ranks the value of rank 0. After a failure, that is the value of rank 0's last commit.
     """
 
     unsaved = False
@@ -28,14 +28,14 @@ class StateHandler:
         self.value = value
 
     def save(self) -> None:
-        """Save a copy of the value, to which ``restore`` returns."""
+        """Save a copy of the value for ``restore``."""
         raise NotImplementedError
 
     def save_beside(self, copies: list[Pair], steady: frozenset[int]) -> None:
-        """Save the value, but leave large copies to a background thread (``copying``).
+        """Save the value, and leave large copies to a background thread.
 
-        Copies to be made in the background are added to ``copies``. ``steady`` holds the addresses of tensors that only
-        optimizers change.
+        The background copies are added to ``copies``. ``steady`` has the addresses of tensors that only optimizers
+        change.
         """
         self.save()
 
@@ -44,7 +44,7 @@ class StateHandler:
         raise NotImplementedError
 
     def sync(self, root: int = 0) -> None:
-        """Give all ranks the value of one rank. The caller saves it afterwards.
+        """Give all ranks the value of one rank, without saving it.
 
         Args:
             root (int): Rank whose value all ranks take. Default: 0.
@@ -55,11 +55,11 @@ class StateHandler:
         """Adapt the value to a change of the job's ranks. Does nothing by default."""
 
     def describe(self) -> str:
-        """Return a text that must be equal on all ranks, such as the structure of the value."""
+        """Return a description of the value's structure that must be equal on all ranks."""
         return ""
 
     def set_value(self, value: Any) -> None:
-        """Replace the value and save it."""
+        """Replace the value, and save the new value."""
         self.value = value
         self.save()
 
@@ -76,14 +76,14 @@ class ModelStateHandler(StateHandler):
             self.save()
 
     def save(self) -> None:
-        """Save the state into the memory of the last copy, so that commits normally allocate nothing."""
+        """Save the state, and reuse the memory of the last copy if possible."""
         self._saved = copied(self.value.state_dict(), self._saved)
         self._frozen = self._versions_of_frozen()
         self.unsaved = False
 
     def save_beside(self, copies: list[Pair], steady: frozenset[int]) -> None:
-        # Copy a frozen parameter in the background only if it is unchanged since the last commit. If it has changed, it
-        # may be a running average, which the program can change at any time.
+        # Copy a frozen parameter in the background only if it is unchanged since the last commit. A parameter that has
+        # changed could be a running average, which the program can change at any time.
         frozen = self._versions_of_frozen()
         rest = frozen if self.unsaved else dict(self._frozen.items() & frozen.items())
         later = Later(copies, steady.union(rest))
@@ -91,7 +91,7 @@ class ModelStateHandler(StateHandler):
         self.unsaved = False
 
     def _versions_of_frozen(self) -> dict[int, int]:
-        """Return the versions of the frozen parameters, keyed by address."""
+        """Map the address of each frozen parameter to the parameter's version."""
         return {p.data_ptr(): p._version for p in self.value.parameters() if not p.requires_grad}
 
     def restore(self) -> None:
@@ -129,14 +129,18 @@ class OptimizerStateHandler(StateHandler):
         self.unsaved = False
 
     def restore(self) -> None:
-        self.value.load_state_dict(copied(self._saved, None))  # copied: the optimizer keeps these tensors
+        # Copy the tensors, because the optimizer keeps them.
+        self.value.load_state_dict(copied(self._saved, None))
 
     def sync(self, root: int = 0) -> None:
         broadcast_optimizer_state(self.value, root_rank=root)
 
 
 class SamplerStateHandler(StateHandler):
-    """Handler for an ``ElasticSampler``. At the same step, its state is equal on all ranks."""
+    """Handler for an ``ElasticSampler``.
+
+    All ranks have the same sampler state in the same step.
+    """
 
     def __init__(self, sampler: ElasticSampler) -> None:
         super().__init__(sampler)
@@ -190,8 +194,8 @@ class StateDictHandler(StateHandler):
 class ScalerStateHandler(StateDictHandler):
     """Handler for a ``torch.amp.GradScaler``.
 
-    The ``state_dict()`` of a scaler does not tell which optimizers were unscaled since the last ``update()``. So
-    ``restore`` calls ``update()``. Otherwise a repeated step would unscale them a second time and fail.
+    The ``state_dict()`` of a scaler does not contain which optimizers were unscaled since the last ``update()``.
+    ``restore`` therefore calls ``update()``, because a repeated step would unscale them a second time and fail.
     """
 
     def restore(self) -> None:
@@ -203,7 +207,8 @@ class ScalerStateHandler(StateDictHandler):
         self._begin_step()
 
     def _begin_step(self) -> None:
-        if getattr(self.value, "_scale", None) is not None:  # if nothing was scaled yet, update() would raise an error
+        # update() would raise an error if nothing has been scaled yet.
+        if getattr(self.value, "_scale", None) is not None:
             self.value.update(self.value.get_scale())
 
 
@@ -218,7 +223,10 @@ _registry: list[tuple[type, Callable[[Any], StateHandler]]] = [
 
 
 def get_handler_registry() -> list[tuple[type, Callable[[Any], StateHandler]]]:
-    """Return the list of (type, handler class) pairs. The first pair whose type matches a value is used."""
+    """Return the list of (type, handler class) pairs.
+
+    A value gets the handler of the first pair whose type matches.
+    """
     return _registry
 
 

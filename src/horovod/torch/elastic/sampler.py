@@ -1,4 +1,4 @@
-"""ElasticSampler: a sampler that continues its epoch when the number of ranks changes."""
+"""Sampler that continues its epoch when the number of ranks changes."""
 
 from collections.abc import Iterator, Sized
 from typing import Any
@@ -42,15 +42,15 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
         self.filled = filled
         self.epoch = 0
         self._order: list[int] = []
-        # Epoch and dataset length for which ``_order`` was computed.
+        # Epoch and dataset length to which ``_order`` belongs.
         self._order_of = (-1, -1)
-        # Number of samples at the start of ``_order`` that were processed when samples were last distributed.
+        # Number of samples at the start of ``_order`` that were processed before the last distribution over the ranks.
         self._done = 0
-        # Number of samples that this rank has recorded since the last distribution.
+        # Number of samples that this rank has recorded since the last distribution over the ranks.
         self._recorded = 0
         self._shares: Shares | None = None
         self._mine: list[int] = []
-        # Current loop over the loader, as (state with which it began, its samples).
+        # Current loop over the loader: the state at its beginning, and its samples.
         self._loop: tuple[Any, list[int]] = ((), [])
         # Number of recorded samples in the current loop.
         self._in_loop = 0
@@ -62,11 +62,10 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
         self._begin(0, 0)
 
     def set_epoch(self, epoch: int) -> None:
-        """Begin an epoch in which no sample is processed yet.
+        """Begin an epoch without processed samples.
 
         Call this when the previous epoch is over. A call with the number of the current epoch keeps the recorded
-        samples, so it is safe at the start of a resumed epoch. If all samples are processed, such a call restarts the
-        epoch.
+        samples, which is safe at the start of a resumed epoch. It restarts the epoch if all samples are processed.
 
         Args:
             epoch (int): Number of the epoch.
@@ -76,7 +75,7 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
         self._begin(epoch, processed if under_way else 0)
 
     def set_shares(self, shares: Shares | None) -> None:
-        """Distribute samples in unequal shares, which ``hvd.elastic.batch`` computes.
+        """Give each rank the share of the samples that ``hvd.elastic.batch`` computes.
 
         Args:
             shares (Shares, optional): Share of the samples for each rank. None restores equal shares.
@@ -103,7 +102,8 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
             batch_size (int): Samples per batch on this rank.
         """
         recorded = (batch_idx + 1) * batch_size
-        if recorded <= self._in_loop:  # a lower index means that another loop has begun
+        # A lower index means that a new loop has begun.
+        if recorded <= self._in_loop:
             self._ahead = 0
         self._in_loop = recorded
         self._recorded = min(max(self._recorded, recorded - self._ahead), len(self._mine))
@@ -125,7 +125,7 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
 
     @property
     def place(self) -> tuple[int, int, int]:
-        """Value that changes with each recorded batch and is cheap to read."""
+        """Cheap-to-read value that changes with each recorded batch."""
         return self.epoch, self._done, self._recorded
 
     @property
@@ -135,7 +135,7 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
 
     @property
     def remaining_indices(self) -> list[int]:
-        """Indices of the samples that were unprocessed when samples were last distributed."""
+        """Indices of the samples that were unprocessed at the last distribution of samples over the ranks."""
         return self._order[self._done :]
 
     def state_dict(self) -> dict[str, Any]:
@@ -160,7 +160,8 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
 
     def _begin(self, epoch: int, processed: int) -> None:
         length = len(self.dataset)
-        if (epoch, length) != self._order_of:  # shuffling takes 1 s per million samples, too long for a recovery
+        # Reuse the order, because shuffling takes 1 s per million samples, too long for a recovery.
+        if (epoch, length) != self._order_of:
             self._order = self._shuffled(length, epoch) if self.shuffle else list(range(length))
             self._order_of = epoch, length
         self.epoch = epoch
@@ -175,7 +176,10 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
         return made
 
     def reset(self) -> None:
-        """Distribute the unprocessed samples over the current ranks. Start a new loop over the loader afterwards."""
+        """Distribute the unprocessed samples over the current ranks.
+
+        Start a new loop over the loader after this call.
+        """
         self._settle()
         self.rank, self.num_replicas = rank(), size()
         if self._shares is not None and len(self._shares.of) != self.num_replicas:
@@ -200,7 +204,7 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
 
 
 def _ahead(loop: list[int], mine: list[int]) -> int:
-    """Return the number of samples in ``loop`` before ``mine[0]``; negative if ``loop`` starts within ``mine``."""
+    """Return the number of samples in ``loop`` before ``mine[0]``, or a negative number if ``loop`` starts later."""
     if not loop or not mine:
         return len(loop) - len(mine)
     if mine[0] in loop:

@@ -1,4 +1,4 @@
-"""Elastic state of a sharded optimizer, of which each rank has a part and a copy of the previous rank's part."""
+"""Elastic state of a sharded optimizer, with copies that survive the loss of a rank."""
 
 from collections.abc import Iterable
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ from horovod.torch.sharded.optimizer import divide_again, is_sharded
 
 
 class Part(NamedTuple):
-    """One rank's part of the optimizer's state.
+    """State of the optimizer that one rank owns.
 
     Attributes:
         ranks: Number of parts.
@@ -34,31 +34,35 @@ class Part(NamedTuple):
 
 
 class ShardedStateHandler(StateHandler):
-    """Handler for a ``hvd.ShardedOptimizer``, which survives the loss of any ranks that are not neighbors.
+    """Handler for a ``hvd.ShardedOptimizer`` that survives the loss of any ranks that are not neighbors.
 
-    A commit gives each rank a copy of the previous rank's part. After a failure or a change of members, all ranks
-    return to the last commit, and ``sync`` divides the parts among the ranks that there are now.
+    A commit saves each rank's part and copies it to the next rank. After a failure or a change of the job's ranks, all
+    ranks return to the last commit, and ``sync`` divides the parts among the current ranks.
     """
 
     def __init__(self, optimizer: Any) -> None:
         if optimizer._hvd_shards.process_set is not global_process_set:
             raise ValueError("process_set must be hvd.global_process_set for a ShardedOptimizer in an elastic state")
         super().__init__(optimizer)
-        self._number = 0  # number of exchanged commits
-        self._job: Any = None  # job of the last commit
-        self._parts: dict[int, Part] = {}  # parts of the last commit that this rank has, by rank at that time
-        self._unconfirmed: dict[int, Part] = {}  # the same of the next commit, while other ranks may not have it yet
+        # Number of commits that the ranks have exchanged.
+        self._number = 0
+        # Job in which the last commit was made.
+        self._job: Any = None
+        # Parts of the last commit that this rank has, keyed by the rank that owned the part.
+        self._parts: dict[int, Part] = {}
+        # Parts of the next commit, until all ranks have received theirs.
+        self._unconfirmed: dict[int, Part] = {}
         self.save()
 
     def save(self) -> None:
-        """Save this rank's part. After the first commit, only ``exchange`` does this."""
+        """Save this rank's part. After the first commit, this does nothing: only ``exchange`` saves."""
         if self._number == 0:
             self._job, self._parts = face.job, {rank(): self._pack()}
 
     def exchange(self) -> None:
-        """Commit: save this rank's part and a copy of the previous rank's part. All ranks must call this together.
+        """Commit: save this rank's part, and a copy of the previous rank's part.
 
-        The last commit stays until all ranks have the new one.
+        All ranks must call this together. The last commit is kept until all ranks have the new one.
 
         Raises:
             HorovodInternalError: A rank was lost.
@@ -76,7 +80,7 @@ class ShardedStateHandler(StateHandler):
         self._number += 1
 
     def restore(self) -> None:
-        """Return to this rank's part of the last commit. After a change of members, ``sync`` does this instead."""
+        """Return to this rank's part of the last commit, unless the job's ranks have changed."""
         if self._job is face.job:
             self._install([self._parts[rank()]])
 
@@ -88,7 +92,7 @@ class ShardedStateHandler(StateHandler):
     def sync(self, root: int = 0) -> None:
         """Return to the last commit of rank ``root``, and divide its state among the current ranks.
 
-        Before the first commit, each rank keeps the part that it has.
+        Before the first commit, each rank keeps its current part.
 
         Raises:
             RuntimeError: Parts of the state are lost. Raised on every rank.
@@ -102,8 +106,10 @@ class ShardedStateHandler(StateHandler):
         reports = allgather_object(report, name="elastic.sharded.commits")
         number, _, _, ranks, _ = reports[root]
         if number == 0 and not any(nbytes for *_, nbytes in reports):
-            return  # no step has been taken
-        holders: dict[int, int] = {}  # rank that has each part
+            # No rank has taken a step.
+            return
+        # Rank that has each part.
+        holders: dict[int, int] = {}
         for holder, (committed, parts, unconfirmed, *_) in enumerate(reports):
             for part in parts if committed == number else unconfirmed if committed + 1 == number else ():
                 holders.setdefault(part, holder)
@@ -142,7 +148,7 @@ class ShardedStateHandler(StateHandler):
         return Part(size(), groups, segments, torch.cat(tensors))
 
     def _install(self, parts: Iterable[Part]) -> None:
-        """Replace the state of this rank's elements by that in ``parts``, which other ranks may have owned."""
+        """Replace the state of this rank's elements by the state in ``parts``, which other ranks could have saved."""
         self.value.state.clear()
         owned: dict[int, list[tuple[int, int, torch.Tensor]]] = {}
         for segment, tensor, _ in self.value._hvd_shards.owned:

@@ -1,4 +1,4 @@
-"""TorchState: elastic state of models, optimizers, samplers and other values of a program."""
+"""Elastic state of a PyTorch program: models, optimizers, samplers and other values."""
 
 import weakref
 from collections.abc import Callable, Sequence
@@ -41,20 +41,20 @@ __all__ = [
 
 # Snapshot of the state that forward passes change, so that a failed step can be repeated.
 #
-# This state consists of the models' buffers, such as running statistics of normalization layers, and of the random
-# number generators that dropout uses.
+# The snapshot contains the models' buffers, such as running statistics of normalization layers, and the state of the
+# random number generators, which dropout uses.
 
 
 class BeforeForward:
-    """Snapshot of the watched models' buffers and the random state, taken once per step. Reuses its memory."""
+    """Snapshot of buffers and random state, taken at the first forward pass of a step."""
 
     def __init__(self, begun: Callable[[], None] = lambda: None) -> None:
-        """Create the snapshot. ``begun`` is called before the first forward pass of each step."""
+        """Create the snapshot. ``begun`` is a function to call before the first forward pass of each step."""
         self._begun = begun
         self._hooks: dict[int, tuple[torch.nn.Module, Any]] = {}
-        # True if the next forward pass in training is the first of its step.
+        # True until the first forward pass of the next training step.
         self._armed = True
-        # Pairs of (buffer of a model, copy from before the step).
+        # Buffers of the models, and their copies from before the step.
         self._buffers: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._random: torch.Tensor | None = None
         self._random_of_devices: dict[int, torch.Tensor] = {}
@@ -70,12 +70,15 @@ class BeforeForward:
         self.stepped()
 
     def stepped(self) -> None:
-        """End the step. The changes that its forward passes have made remain."""
+        """End the step, and keep the changes that its forward passes have made."""
         self._armed = True
         self._random = None
 
     def begins(self, model: torch.nn.Module) -> None:
-        """Take the snapshot if this is the first forward pass of a step. Called before each forward pass."""
+        """Take the snapshot before the first forward pass of a step.
+
+        The hook calls this method before each forward pass.
+        """
         if not self._armed or not model.training:
             return
         self._armed = False
@@ -105,7 +108,10 @@ class BeforeForward:
 
 
 class _Hook:
-    """Forward pre-hook on a model. Copies and pickles of the model contain a placeholder instead."""
+    """Forward pre-hook on a model.
+
+    Copies and pickles of the model contain a placeholder instead of the hook.
+    """
 
     def __init__(self, before: BeforeForward) -> None:
         self._before = weakref.ref(before)
@@ -122,7 +128,7 @@ class _Hook:
 
 
 class _Nothing:
-    """Placeholder for the hook in a copy or pickle of a model. Calling it does nothing."""
+    """Placeholder for the hook in copies and pickles of a model. Calling it does nothing."""
 
     def __call__(self, *_: Any) -> None:
         return None
@@ -184,7 +190,8 @@ class TorchState(Keeping, ObjectState):
                 handler.save()
         self._copies = Copies()
         self._commits = 0
-        self._synced = False  # True after this rank has received or shared a state in a sync
+        # True after this rank has received or sent a state in a sync.
+        self._synced = False
         self._always_restore = always_restore
         self._steps = Steps(self._stepped, self._begins_step, self._counted)
         self._before = BeforeForward(self._steps.forward)
@@ -207,7 +214,7 @@ class TorchState(Keeping, ObjectState):
         self._before.watch([one.value for one in handlers if isinstance(one.value, torch.nn.Module)])
 
     def _counted(self) -> tuple[Any, ...]:
-        """Return the program's counters, by which steps are distinguished."""
+        """Return the program's counters, which differ between any two steps."""
         found: list[Any] = [value for name in self._names if isinstance(value := getattr(self, name), Integral)]
         found += [one.value.place for one in self._handlers.values() if isinstance(one.value, ElasticSampler)]
         return tuple(found)
@@ -251,10 +258,10 @@ class TorchState(Keeping, ObjectState):
         self._before.stepped()
 
     def wait(self) -> None:
-        """Wait until the last commit is copied.
+        """Wait until the copies of the last commit are complete.
 
-        Call this between a commit and code that changes parameters itself. Otherwise the commit can contain some of the
-        new values. This issues a warning, except for changes through ``tensor.data``.
+        Call this between a commit and code that changes parameters itself. Without the call, the commit could contain
+        some of the new values. A warning reports this, except for changes through ``tensor.data``.
         """
         self._copies.wait()
 
@@ -285,7 +292,7 @@ class TorchState(Keeping, ObjectState):
         return {**made, **self._attributes()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load the result of ``state_dict``, possibly from a job with another number of ranks.
+        """Load the result of ``state_dict``, even from a job with a different number of ranks.
 
         The loaded state counts as committed.
 
@@ -310,7 +317,7 @@ class TorchState(Keeping, ObjectState):
     def _in_a_step(self) -> bool:
         return self._steps.in_a_step() or super()._in_a_step()
 
-    # Methods of the Keeping interface
+    # Methods of the interface ``Keeping``.
 
     def failed(self, error: HorovodInternalError) -> None:
         bound = self._sharded or self._of_rank_0() or not self._steps.can_hand_over()
@@ -324,7 +331,7 @@ class TorchState(Keeping, ObjectState):
         return not (self._always_restore or self._sharded or self._of_rank_0()) and self._steps.before_step(error)
 
     def _of_rank_0(self) -> list[str]:
-        """Return the names of values with an old-style handler, which always take rank 0's state."""
+        """Return the names of values with an old-style handler, whose ``sync`` always takes rank 0's state."""
         return [name for name, handler in self._handlers.items() if not takes_root(handler)]
 
     def standing(self, whole: bool) -> Standing:

@@ -1,4 +1,4 @@
-"""Count of the steps that a state's optimizers have taken, and checks whether a failed step can be repeated."""
+"""Counter of optimizer steps, and checks whether a failed step can be repeated."""
 
 import itertools
 import weakref
@@ -12,7 +12,7 @@ from horovod.common.exceptions import HorovodInternalError
 from horovod.torch.reducer.gradients import GradientReducer
 from horovod.torch.reducer.rounds import fill, kind_of
 
-# Detection of programs that count each optimizer step right after taking it.
+# Detection of programs that update their counters right after each optimizer step.
 #
 # Such a program can resume from its state between two steps: when its function is called again, it begins where its
 # counters are. Resuming without returning to a commit is correct if the counters tell exactly how many steps are done::
@@ -25,30 +25,30 @@ from horovod.torch.reducer.rounds import fill, kind_of
 
 
 class StepByStep:
-    """Observer of the calls of the training function and of each optimizer step.
+    """Observer of calls of the training function and of optimizer steps.
 
     ``counted`` is the current value of the program's counters. ``touched`` is any value that changes with each
     reduction of gradients and each change of parameters.
     """
 
     def __init__(self) -> None:
-        # True as long as the counters have changed between each two successive steps.
+        # True if the counters have changed between any two successive steps so far.
         self._each = True
         # True if the counters have changed between two steps at least once.
         self._seen = False
-        # True if the first step after the function began was taken before it was counted.
+        # True if the program took the first step of this call before it changed its counters.
         self._after = True
         self.begins = True
         """True until the first step after the function began."""
         self._last: tuple[Hashable, Hashable] = (None, None)
 
     def go_on(self, counted: Hashable, touched: Hashable) -> None:
-        """Record that the function is being called, or is at a point where it could be called again."""
+        """Record that the training function is called, or could be called again from this point."""
         self.begins = self._after = True
         self._last = counted, touched
 
     def stepped(self, counted: Hashable, touched: Hashable) -> None:
-        """Record that the optimizer has changed the parameters."""
+        """Record that an optimizer has changed the parameters."""
         same = counted == self._last[0]
         if self.begins:
             self._after = same
@@ -62,7 +62,7 @@ class StepByStep:
     def is_between(self, counted: Hashable, touched: Hashable) -> bool:
         """Return True if the program has counted its last step and changed nothing since.
 
-        Called when the program is about to reduce gradients.
+        This is called when the program is about to reduce gradients.
         """
         if touched != self._last[1]:
             return False
@@ -75,9 +75,9 @@ _REDUCTION = frozenset(("horovod.torch.reducer.gradients", "horovod.torch.reduce
 
 
 class Round:
-    """A round: one step of each of several optimizers, in any order.
+    """Record of a round: one step of each of several optimizers, in any order.
 
-    A program with several optimizers counts a round as one step.
+    A program with several optimizers counts one round as one step.
     """
 
     def __init__(self) -> None:
@@ -90,7 +90,7 @@ class Round:
         return self._in_turns and not self._stepped
 
     def stepped(self, which: int, optimizers: int) -> bool:
-        """Record a step of one of ``optimizers`` optimizers. Return True if it was the last one of the round."""
+        """Record a step of one optimizer, and return True if it completes the round."""
         self._in_turns = self._in_turns and which not in self._stepped
         self._stepped.add(which)
         if len(self._stepped) < optimizers:
@@ -112,7 +112,7 @@ class Steps:
         begins: Callable[[], None] = lambda: None,
         counted: Callable[[], Hashable] = lambda: None,
     ) -> None:
-        """Store the callbacks that observe steps.
+        """Create a counter that calls these functions when steps are taken.
 
         Args:
             stepped: Called after each step.
@@ -125,13 +125,14 @@ class Steps:
         self._counted = counted
         self._by_step = StepByStep()
         self._round = Round()
-        self._at_first: tuple[Hashable] | None = None  # counters at the first forward pass of this step
+        # Counters at the first forward pass of the current step.
+        self._at_first: tuple[Hashable] | None = None
         self._hooks: dict[int, tuple[Any, Any, Any]] = {}
         # Parameters of all watched optimizers.
         self._stepping: list[torch.Tensor] = []
         # Kind of each parameter's gradient at the last commit.
         self._committed_gradients: list[int] = []
-        # Kind of each parameter's gradient at the point where training resumes; None to use the current gradients.
+        # Kind of each parameter's gradient at the point where training resumes. None means the current gradients.
         self._resumed_gradients: list[int] | None = None
 
     def watch(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
@@ -164,7 +165,7 @@ class Steps:
         self._stepped()
 
     def forward(self) -> None:
-        """Record the beginning of the first forward pass of a step."""
+        """Record that the first forward pass of a step begins."""
         self._at_first = (self._counted(),)
         self._resumed_gradients = self._gradients()
 
@@ -173,7 +174,10 @@ class Steps:
         return frozenset(p.data_ptr() for p in self._all_parameters())
 
     def go_on(self) -> None:
-        """Restart the observation. Called when all ranks have the same state and the function is about to be called."""
+        """Restart the observation of the program.
+
+        Call this when all ranks have the same state and the training function is about to be called.
+        """
         self._stepping = self._all_parameters()
         self._by_step.go_on(*self._now())
         self._round = Round()
@@ -185,13 +189,13 @@ class Steps:
         self._resumed_gradients = self._committed_gradients
 
     def committed(self) -> None:
-        """Record a commit: the program declares that training can resume from the current state."""
+        """Record a commit, by which the program declares that training can resume from the current state."""
         self._committed_gradients = self._gradients()
         if self._by_step.begins:
             self.go_on()
 
     def before_step(self, failure: HorovodInternalError) -> bool:
-        """Return True if training can resume at the beginning of the step that failed.
+        """Return True if training can resume at the beginning of the failed step.
 
         The failure must have occurred in the reduction of gradients, and the program must count each step right after
         taking it. Then the last step is complete and counted, and the next one has changed nothing yet
@@ -217,9 +221,9 @@ class Steps:
         return any(one.in_a_step for one in map(_reducer, self._optimizers()) if one is not None)
 
     def can_hand_over(self) -> bool:
-        """Return True if training can continue from here after the loss of a rank.
+        """Return True if training can continue from this point after the loss of a rank.
 
-        Called when the program is at a point where new ranks can join.
+        This is called when the program is at a point where new ranks can join.
         """
         return not self.in_a_step() and self._on_cpu()
 
@@ -227,17 +231,19 @@ class Steps:
         return all(p.device.type == "cpu" for p in self._stepping)
 
     def gradients(self) -> list[int]:
-        """Return the kind (``kind_of``) of each parameter's gradient at the point where training resumes.
+        """Return the kind of each parameter's gradient at the point where training resumes.
 
         An optimizer skips a parameter whose gradient is None, but updates one whose gradient is zero, because of
-        momentum and weight decay. So a repeated step must start from the same gradients as the first attempt.
+        momentum and weight decay. A repeated step must therefore start from the same gradients as the first attempt.
+        ``kind_of`` defines the kinds.
         """
         return self._gradients() if self._resumed_gradients is None else self._resumed_gradients
 
     def reset_gradients(self, kinds: Sequence[int]) -> None:
-        """Discard the gradients of the failed step: set each to zero, or to None if its entry in ``kinds`` is 0.
+        """Discard the gradients of the failed step.
 
-        ``kinds`` is the result of ``gradients`` on the rank whose state all ranks take.
+        Each gradient is set to zero, or to None if its entry in ``kinds`` is 0. ``kinds`` is the result of
+        ``gradients`` on the rank whose state all ranks take.
         """
         for one in self._optimizers():
             reducer = _reducer(one)
@@ -250,7 +256,8 @@ class Steps:
                 parameter.grad = None
             else:
                 fill(parameter, kind)
-        # Mark the zeros as reduced. Otherwise new ranks would start a reduction that ranks with their old tensors skip.
+        # Mark the zero gradients as reduced. Without the mark, new ranks would start a reduction in which ranks with
+        # older tensors do not take part.
         for one in self._optimizers():
             reducer = _reducer(one)
             if reducer is not None:
@@ -263,7 +270,7 @@ class Steps:
         return [p for one in self._optimizers() for group in one.param_groups for p in group["params"]]
 
     def _now(self) -> tuple[Hashable, tuple[int, int]]:
-        """Return the program's counters, and (number of reductions, sum of the parameters' versions)."""
+        """Return the program's counters, the number of reductions, and the sum of the parameters' versions."""
         reduced = sum(one.reductions for one in map(_reducer, self._optimizers()) if one is not None)
         return self._counted(), (reduced, sum([p._version for p in self._stepping]))
 

@@ -31,12 +31,12 @@ def HorovodStrategy(
     device: torch.device | None = None,
     package: Any = None,
 ) -> Any:
-    """Return a Lightning strategy that trains on the ranks of a Horovod job. Calls ``hvd.init()`` if necessary.
+    """Return a Lightning strategy that trains on the ranks of a Horovod job.
 
-    Each rank is a process with one device. Before training, parameters and buffers are set to rank 0's values.
-    ``hvd.DistributedOptimizer`` reduces the gradients, with ``accumulate_grad_batches`` once per step. Data loaders get
-    a ``DistributedSampler``. Values logged with ``sync_dist=True``, and torchmetrics metrics, cover all ranks. Only
-    rank 0 reads and writes checkpoints.
+    The function calls ``hvd.init()`` if necessary. Each rank is a process with one device. Before training, parameters
+    and buffers are set to rank 0's values. ``hvd.DistributedOptimizer`` reduces the gradients, with
+    ``accumulate_grad_batches`` once per step. Data loaders get a ``DistributedSampler``. Values logged with
+    ``sync_dist=True``, and torchmetrics metrics, cover all ranks. Only rank 0 reads and writes checkpoints.
 
     Args:
         compression (Compressor): As for ``hvd.DistributedOptimizer``. Default: none.

@@ -1,4 +1,4 @@
-"""Selection of the Lightning package: ``lightning.pytorch`` or ``pytorch_lightning``, the same code under two names."""
+"""Selection of the Lightning package: ``lightning.pytorch`` or its alias ``pytorch_lightning``."""
 
 import importlib
 from typing import Any
@@ -7,7 +7,7 @@ NAMES = ("lightning.pytorch", "pytorch_lightning")
 
 
 def package_of(who: str, model: Any = None) -> Any:
-    """Return the Lightning package to which ``model`` belongs, or the installed one for other values.
+    """Return the Lightning package of a LightningModule, or the installed package for other values.
 
     Raises:
         ImportError: Lightning is not installed; the message says that ``who`` needs it.

@@ -1,4 +1,4 @@
-"""Strategy class for Lightning, which implements the methods of ParallelStrategy, and its parts.
+"""Strategy for Lightning, which connects the Trainer to the ranks of a Horovod job.
 
 The cluster environment describes ranks that are already running. ``Gathering`` synchronizes torchmetrics metrics
 through Horovod; by default they support only torch.distributed. ``own_device`` selects a rank's device.
@@ -15,16 +15,16 @@ from horovod.torch.optimizer import unwrap
 
 
 def make_environment(pl: Any) -> Any:
-    """Return a cluster environment for the Lightning package ``pl``.
+    """Return a cluster environment for the Lightning package ``pl``, which describes a Horovod job.
 
-    Without it, Lightning would look for the environments of other launchers.
+    Without this environment, Lightning would search for the environments of other launchers.
     """
     from importlib import import_module
 
     base = import_module(f"{pl.__name__}.plugins.environments").ClusterEnvironment
 
     class HorovodEnvironment(base):  # type: ignore[misc, valid-type]
-        """Environment whose ranks are already running and connected, so it has no main address."""
+        """Cluster environment whose ranks are already running and connected."""
 
         @property
         def creates_processes_externally(self) -> bool:
@@ -64,9 +64,9 @@ def make_environment(pl: Any) -> Any:
 
 
 def gather(tensor: torch.Tensor, group: Any = None) -> list[torch.Tensor]:
-    """Gather the tensors of all ranks, whose shapes can differ, with one allgather. Return them in rank order.
+    """Gather the tensors of all ranks with one allgather, and return them in rank order.
 
-    ``group`` is ignored: all ranks take part.
+    The shapes of the tensors can differ between ranks. ``group`` is ignored: all ranks take part.
     """
     shapes = hvd.allgather_object(tuple(tensor.shape), name="lightning.metric.shape")
     sizes = [torch.Size(shape).numel() for shape in shapes]
@@ -75,7 +75,10 @@ def gather(tensor: torch.Tensor, group: Any = None) -> list[torch.Tensor]:
 
 
 class Gathering:
-    """Makes a module's metrics synchronize through Horovod until ``end``. A user-defined ``dist_sync_fn`` is kept."""
+    """Synchronization of a module's metrics through Horovod, which lasts until ``end``.
+
+    A user-defined ``dist_sync_fn`` is kept.
+    """
 
     def __init__(self, module: torch.nn.Module) -> None:
         from torchmetrics import Metric
@@ -98,7 +101,7 @@ def _has_other_ranks() -> bool:
 
 
 def own_device(given: Sequence[torch.device], local_rank: int, local_size: int, gpus: int) -> torch.device:
-    """Return the device of one rank, selected from the Trainer's ``devices``.
+    """Return this rank's device, selected from the Trainer's ``devices``.
 
     Args:
         given: ``devices`` as parsed by Lightning, for which ``devices=1`` means GPU number 0. With ``devices=1``, the
@@ -131,7 +134,7 @@ _OPS = {"mean": hvd.Average, "avg": hvd.Average, "sum": hvd.Sum, "max": hvd.Max,
 
 
 def make_class(pl: Any) -> Any:
-    """Return the strategy class, derived from the ParallelStrategy of the package ``pl``."""
+    """Return the strategy class, a subclass of ParallelStrategy in the Lightning package ``pl``."""
 
     class HorovodStrategy(_Reductions, pl.strategies.ParallelStrategy):  # type: ignore[misc, name-defined]
         strategy_name = "horovod"
@@ -146,7 +149,7 @@ def make_class(pl: Any) -> Any:
             super().__init__(
                 parallel_devices=None if device is None else [device], cluster_environment=make_environment(pl)
             )
-            # Lightning prints some messages and writes some files on one rank only. Make that rank 0.
+            # Lightning prints messages and writes files on one rank only, which must be rank 0.
             pl.utilities.rank_zero_only.rank = hvd.rank()
 
         @property
@@ -194,23 +197,26 @@ def make_class(pl: Any) -> Any:
                 names = [(name, one) for name, one in named if id(one) in own]
                 hvd.DistributedOptimizer(
                     optimizer,
-                    names if len(names) == len(own) else None,  # parameters from outside the module have no name
+                    # Parameters from outside the module have no name.
+                    names if len(names) == len(own) else None,
                     backward_passes_per_step=self._passes,
                     **self._options,
                 )
-            self.optimizers = self.optimizers  # Lightning's wrappers report the class of the wrapped object
+            # Look into Lightning's wrappers, which report the class of the wrapped object.
+            self.optimizers = self.optimizers
 
         def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
             super().on_train_batch_start(batch, batch_idx)
             passes = self.lightning_module.trainer.accumulate_grad_batches
-            if passes != self._passes:  # callbacks may change accumulate_grad_batches between epochs
+            # Callbacks can change accumulate_grad_batches between epochs.
+            if passes != self._passes:
                 self._passes = passes
                 for optimizer in self.optimizers:
                     optimizer.set_backward_passes_per_step(passes)
 
         @contextmanager
         def block_backward_sync(self) -> Iterator[None]:
-            """Return a context for backward passes that no optimizer step follows."""
+            """Return a context for backward passes without an optimizer step afterwards."""
             self._blocked = True
             try:
                 yield
@@ -220,8 +226,8 @@ def make_class(pl: Any) -> Any:
         def post_backward(self, closure_loss: torch.Tensor) -> None:
             """Reduce accumulated gradients before Lightning clips them.
 
-            The last step of an epoch may follow fewer passes than the optimizer expects, and Lightning clips gradients
-            before the step.
+            At the end of an epoch, a step can follow fewer passes than the optimizer expects. Lightning clips the
+            gradients before that step.
             """
             super().post_backward(closure_loss)
             if self._passes > 1 and not self._blocked:
@@ -229,9 +235,9 @@ def make_class(pl: Any) -> Any:
                     optimizer._hvd.synchronize()
 
         def load_checkpoint(self, checkpoint_path: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
-            """Read the checkpoint on rank 0 and send it to all ranks, including the state of optimizers.
+            """Read a checkpoint on rank 0 and send it to all ranks, including the optimizers' state.
 
-            Other ranks need no access to the file.
+            The other ranks do not need access to the file.
 
             Raises:
                 RuntimeError: Rank 0 cannot read the file. Raised on the other ranks.
@@ -249,7 +255,8 @@ def make_class(pl: Any) -> Any:
             return found  # type: ignore[return-value]
 
         def teardown(self) -> None:
-            for optimizer in self.optimizers:  # the next fit() creates new optimizers for the same parameters
+            # The next fit() creates new optimizers for the same parameters.
+            for optimizer in self.optimizers:
                 unwrap(optimizer)
             self.optimizers = self.optimizers
             if self._metrics is not None:
@@ -260,12 +267,12 @@ def make_class(pl: Any) -> Any:
 
 
 class _Reductions:
-    """Methods with which Lightning communicates between ranks."""
+    """Strategy methods with which Lightning communicates between ranks."""
 
     def reduce(self, tensor: Any, group: Any = None, reduce_op: Any = "mean") -> Any:
-        """Reduce a tensor over all ranks, ignoring ``group``. Other values are returned unchanged.
+        """Reduce a tensor over all ranks; return other values unchanged.
 
-        The mean of integers is a float64.
+        ``group`` is ignored. The mean of integers is a float64.
 
         Raises:
             ValueError: ``reduce_op`` is not mean, sum, max or min, as a string or as a value of torch.distributed.
@@ -275,18 +282,20 @@ class _Reductions:
         op = _OPS.get(str(reduce_op or "mean").rpartition(".")[2].lower())
         if op is None:
             raise ValueError(f"reduce_op must be one of {', '.join(map(repr, _OPS))}, got {reduce_op!r}")
-        # Use float64, because float32 cannot represent all integers beyond 2^24.
+        # Use float64, because float32 cannot represent all integers above 2^24.
         return hvd.allreduce(tensor if op != hvd.Average or tensor.is_floating_point() else tensor.double(), op=op)
 
     def all_gather(self, tensor: torch.Tensor, group: Any = None, sync_grads: bool = False) -> torch.Tensor:
-        """Return the tensors of all ranks, stacked along a new first dimension. ``group`` is ignored.
+        """Gather the tensors of all ranks, stacked along a new first dimension.
 
-        With ``sync_grads`` it is differentiable, and the gradient is the sum over all ranks.
+        ``group`` is ignored. With ``sync_grads``, the operation is differentiable, and the gradient is the sum over all
+        ranks.
         """
         with torch.set_grad_enabled(sync_grads and torch.is_grad_enabled()):
             gathered = hvd.allgather(tensor.unsqueeze(0).contiguous())
         if gathered.requires_grad:
-            gathered.register_hook(lambda gradient: gradient * hvd.size())  # allgather's gradient is an average
+            # Multiply by the size, because the gradient of allgather is an average.
+            gathered.register_hook(lambda gradient: gradient * hvd.size())
         return gathered
 
     def broadcast(self, obj: Any, src: int = 0) -> Any:
@@ -296,6 +305,6 @@ class _Reductions:
         hvd.barrier()
 
     def reduce_boolean_decision(self, decision: bool, all: bool = True) -> bool:
-        """Return True if ``decision`` is True on all ranks, or with ``all=False`` on at least one rank."""
+        """Return True if ``decision`` is True on all ranks, or with ``all=False`` on any rank."""
         votes = int(hvd.allreduce(torch.tensor(int(decision), device="cpu"), op=hvd.Sum))
         return votes == hvd.size() if all else votes > 0
