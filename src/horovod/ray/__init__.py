@@ -1,4 +1,4 @@
-"""Horovod on Ray: ranks are actors that Ray schedules, and that can run any number of functions.
+"""Horovod on Ray, where the ranks are actors. An actor can call any number of functions.
 
     import ray
     from horovod.ray import RayExecutor
@@ -9,8 +9,8 @@
     print(executor.run(train, args=[0.1]))
     executor.shutdown()
 
-With ``RayExecutor(min_workers=...)`` and ``ElasticRayExecutor``, workers are added and removed together with the
-cluster's nodes. ``horovod.ray.tune`` is for Ray Tune, and ``horovod.ray.train`` for Ray Train.
+``RayExecutor(min_workers=...)`` and ``ElasticRayExecutor`` add and remove workers together with the cluster's nodes.
+``horovod.ray.tune`` is for Ray Tune, and ``horovod.ray.train`` is for Ray Train.
 """
 
 import importlib
@@ -36,7 +36,7 @@ _HOMES = {"BaseHorovodWorker": "worker", "ElasticRayExecutor": "elastic", "RayEx
 
 
 def __getattr__(name: str) -> Any:
-    # Import on demand, because importing the driver's modules would slow down the start of every worker.
+    # Import on demand, because importing the driver's modules would slow down the start of each worker.
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

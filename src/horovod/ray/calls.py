@@ -1,4 +1,4 @@
-"""Events from actors, delivered to a mailbox: the end of a call, the loss of a worker, or a log message."""
+"""Events from actors that are added to a mailbox: the end of a call, the loss of a worker, or a log message."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from horovod.runner.function.worker_error import WorkerError, worker_error
 
 Callback = Callable[[dict[str, Any]], Any]
 _OURS = os.path.join("horovod", "ray", "")
-_LATE = 5.0  # seconds to wait for the last log messages
+_LATE = 5.0  # time to wait for the last log messages (s)
 ENDED = "its process has ended"
 
 
 @dataclass(frozen=True)
 class CallResult:
-    """Event: a call in a worker has ended.
+    """Event that reports the end of a call in a worker.
 
     Attributes:
         turn: Identifier of the group of calls that were started together.
@@ -45,32 +45,32 @@ class CallResult:
 
     @property
     def victim(self) -> bool:
-        """True if the call failed only because another worker failed or because its worker was removed."""
+        """True if the call failed only because another worker failed, or because the worker was removed."""
         return isinstance(self.cause, (HorovodInternalError, NoPlaceError))
 
     @property
     def died(self) -> bool:
-        """True if the worker's process has ended."""
+        """True if the worker's process has ended during the call."""
         return isinstance(self.error, RayActorError)
 
     @property
     def cause(self) -> BaseException | None:
-        """Exception that the function raised."""
+        """Exception that the called function raised, or None."""
         return self.error.cause if isinstance(self.error, RayTaskError) else self.error
 
     def words(self) -> str:
-        """Return a description of the failure in one line."""
+        """Return a description of the failure as one line."""
         if self.died:
             return f"its process has died: {_reason(str(self.error))}"
         said = str(self.cause)
-        if isinstance(self.cause, RayError):  # Ray formats its messages for terminals
+        if isinstance(self.cause, RayError):  # Ray formats its messages for terminals.
             said = shortened(said)
         what = f"{type(self.cause).__name__}: {said}"
         return f"what the function has returned cannot be sent: {what}" if self._unsent else what
 
     @property
     def _unsent(self) -> bool:
-        """True if the function's result could not be pickled: the outermost frame is then in Ray's cloudpickle."""
+        """True if the function's result could not be pickled. The outermost frame is then in Ray's cloudpickle."""
         found = _FRAME.search(str(self.error)) if isinstance(self.error, RayTaskError) else None
         return found is not None and os.path.basename(found[1]) == "cloudpickle.py"
 
@@ -79,8 +79,8 @@ class CallResult:
 
         Args:
             who: Description of the worker.
-            host: Its host.
-            rank: Its rank, or None.
+            host: Host of the worker.
+            rank: Rank of the worker, or None.
         """
         if not isinstance(self.error, RayTaskError):
             return worker_error(f"{who}: {self.words()}", rank, host)
@@ -95,9 +95,9 @@ _COMMON = ("The actor died", "class_name:", "actor_id:", "pid:", "namespace:", "
 
 
 def shortened(text: str) -> str:
-    """Return Ray's traceback without colours and without frames of Ray and Horovod."""
+    """Remove colors and the frames of Ray and Horovod from Ray's traceback."""
     kept: list[str] = []
-    ours = True  # source lines of Ray's own frames follow the header
+    ours = True  # True while the lines belong to frames of Ray or Horovod
     for line in _COLOUR.sub("", text).rstrip().splitlines():
         if line.startswith("  File "):
             ours = _OURS in line
@@ -111,7 +111,7 @@ def shortened(text: str) -> str:
 
 
 def _reason(text: str) -> str:
-    """Return the specific part of Ray's message about the death of an actor."""
+    """Return the specific part of Ray's message about the end of an actor."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     told = [line for line in lines if not line.startswith(_COMMON)]
     return " ".join(told or lines).partition(" Some common causes")[0][:500]
@@ -119,7 +119,12 @@ def _reason(text: str) -> str:
 
 @dataclass(frozen=True)
 class LostWorker:
-    """Event: a worker was lost. If its process is stopped but still alive, ``still`` describes how."""
+    """Event that reports the loss of a worker.
+
+    Attributes:
+        number: Number of the worker.
+        still: Description of the worker if its process is stopped but still exists. Empty if the process has ended.
+    """
 
     number: int
     still: str = ""
@@ -132,7 +137,7 @@ class LostWorker:
 
 @dataclass(frozen=True)
 class LogMessage:
-    """Event: rank 0 called ``ray_logger.log``. A ``value`` of None marks the end of the messages."""
+    """Event that reports a call of ``ray_logger.log`` on rank 0. A ``value`` of None marks the end of the messages."""
 
     value: Any
 
@@ -141,7 +146,7 @@ Event = CallResult | LostWorker | LogMessage
 
 
 def watch(ref: Any, turn: str, number: int, box: Mailbox[Any]) -> None:
-    """Put a ``CallResult`` into the mailbox when the call ends."""
+    """Add a ``CallResult`` to the mailbox when the call ends."""
 
     def done(future: Future[Any]) -> None:
         error = future.exception()
@@ -151,17 +156,17 @@ def watch(ref: Any, turn: str, number: int, box: Mailbox[Any]) -> None:
 
 
 class CallbackListener:
-    """Receiver that passes the workers' log messages to the callbacks of one ``run``, if there are any."""
+    """Receiver of the workers' log messages, which it passes to the callbacks of one ``run``."""
 
     def __init__(self, callbacks: Sequence[Callback] | None, box: Mailbox[Any]) -> None:
-        """Create a queue if there are callbacks.
+        """Create a queue for log messages if there are callbacks.
 
         Args:
-            callbacks: Functions that take a dict.
+            callbacks: Functions to call with the dict of each message, or None.
             box: Mailbox that receives a ``LogMessage`` for each message.
 
         Raises:
-            TypeError: If a callback cannot be called. The message names it.
+            TypeError: If a callback is not callable.
         """
         if callable(callbacks):
             raise TypeError(f"callbacks must be a list of functions of a dict, got {callbacks!r}")
@@ -178,11 +183,11 @@ class CallbackListener:
 
     def _listen(self) -> None:
         queue = self.queue
-        if queue is None:  # another thread has closed the queue
+        if queue is None:  # Another thread has closed the queue.
             return
 
         def heard(future: Future[Any]) -> None:
-            if future.exception() is None:  # an exception means that the queue was shut down
+            if future.exception() is None:  # An exception means that the queue was shut down.
                 told = future.result()
                 self._box.put(LogMessage(None if told == self._end else told))
                 if told != self._end:
@@ -191,19 +196,19 @@ class CallbackListener:
         queue.actor.get.remote().future().add_done_callback(heard)
 
     def tell(self, event: LogMessage) -> None:
-        """Call all callbacks with the message's value."""
+        """Call all callbacks with the value of the message."""
         if event.value is not None:
             for callback in self._callbacks:
                 callback(event.value)
 
     def finish(self, pass_on: Callable[[Any], None] = lambda event: None) -> None:
-        """Deliver the last messages, after all workers have returned.
+        """Deliver the last messages after all workers have returned.
 
-        Other events that arrive meanwhile are passed to ``pass_on``.
+        Other events that arrive in the meantime are passed to ``pass_on``.
         """
         if self.queue is None:
             return
-        # use the actor directly, because `Queue.put` would wait without a deadline
+        # Call the actor directly, because `Queue.put` would wait without a time limit.
         self.queue.actor.put.remote(self._end)
         until, waits = time.monotonic() + _LATE, True
         while waits and time.monotonic() < until:
@@ -215,7 +220,7 @@ class CallbackListener:
                     pass_on(event)
 
     def close(self) -> None:
-        """Shut down the queue's actor. Idempotent."""
+        """End the queue's actor. Further calls have no effect."""
         if self.queue is not None:
             with contextlib.suppress(RayActorError):
                 ray.kill(self.queue.actor)
@@ -223,9 +228,9 @@ class CallbackListener:
 
 
 def _beside_us() -> dict[str, Any]:
-    """Return actor options that place an actor on this program's node.
+    """Return actor options that place an actor on the node of this program.
 
-    On another node, the actor could be lost while all workers are alive, and logging would raise an exception.
+    On another node, the actor could be lost while all workers are alive. Logging would then raise an exception.
     """
     node = ray.get_runtime_context().get_node_id()
     return {"num_cpus": 0, "scheduling_strategy": NodeAffinitySchedulingStrategy(node, soft=False)}

@@ -33,10 +33,10 @@ def require() -> None:
 
 
 def address(nics: Collection[str]) -> str:
-    """Return this host's address at which workers can reach the driver.
+    """Return the address of this host at which workers can reach the driver.
 
     Args:
-        nics: Network interfaces to use; empty for the address that Ray uses.
+        nics: Network interfaces to use. If empty, use the same address as Ray.
 
     Raises:
         ValueError: If this host has none of the interfaces.
@@ -52,7 +52,7 @@ def address(nics: Collection[str]) -> str:
 
 
 def variables(nics: Collection[str]) -> dict[str, str]:
-    """Return the variables for all workers: this program's settings, and `nics` for the engine and NCCL."""
+    """Return the environment variables for all workers: this program's settings, and `nics` for the engine and NCCL."""
     shared, names = external_workers.passed_on(os.environ), ",".join(nics)
     return shared | ({"HOROVOD_GLOO_IFACE": names, "NCCL_SOCKET_IFNAME": names} if nics else {})
 
@@ -63,16 +63,16 @@ def open_servers(
     gone: Callable[[int, str], None],
     front: MembershipControl | None = None,
 ) -> tuple[ExternalWorkers, dict[str, str]]:
-    """Create the driver's side of a job, which workers connect to.
+    """Create the servers of a job in the driver, to which workers connect.
 
     Args:
-        nics: Network interfaces; see ``address``.
+        nics: Network interfaces to use, as in ``address``.
         own: Environment variables for the workers, in addition to this program's settings.
-        gone: Function to call with the number of a lost worker and a description; see ``ExternalWorkers``.
+        gone: Function to call with the number of a lost worker and a description. See ``ExternalWorkers``.
         front: Membership server of an elastic job.
 
     Returns:
-        The driver's side, and the environment variables of all workers.
+        Servers of the job, and environment variables for all workers.
 
     Raises:
         The same exceptions as ``ExternalWorkers`` and ``address``.
@@ -92,15 +92,15 @@ def assignments(
     """Assign the ranks of a job of a fixed size to its workers.
 
     Args:
-        made: The driver's side of the job.
+        made: Servers of the job.
         slots: Hosts and local ranks, by rank.
         workers: Processes of the workers, by rank.
         gpus: GPUs that Ray assigned to each worker, by rank.
         shared: Environment variables of all workers.
-        seconds: Seconds within which workers must use their assignment.
+        seconds: Seconds within which workers must join the job.
 
     Returns:
-        The assignments, by rank.
+        Assignments by rank.
     """
     hosts = [slot.hostname for slot in slots]
     told = []
@@ -112,18 +112,18 @@ def assignments(
 
 
 class HostNames:
-    """Table of node names. A name is the node's address, plus a part of its id if nodes share the address.
+    """Table of the names of nodes. A name is the node's address, plus a part of its id if nodes share an address.
 
-    A node keeps its name for as long as the table exists. The table does not access the cluster.
+    A node keeps its name while the table exists. The table does not access the cluster.
     """
 
     def __init__(self) -> None:
-        self._names: dict[str, str] = {}  # Names of nodes, by node id.
-        self._machine_of: dict[str, str] = {}  # Names of hosts, by node name.
+        self._names: dict[str, str] = {}  # Names of nodes by node id.
+        self._machine_of: dict[str, str] = {}  # Names of hosts by node name.
         self._machines = Machines()
 
     def of(self, node: Mapping[str, Any]) -> str:
-        """Return the name of a node, given as an element of ``ray.nodes()``."""
+        """Return the name of a node, which is an element of ``ray.nodes()``."""
         number, address = node["NodeID"], node["NodeManagerAddress"]
         if number not in self._names:
             taken = address in self._names.values()
@@ -133,23 +133,23 @@ class HostNames:
         return self._names[number]
 
     def machine(self, name: str) -> str:
-        """Return the name of the host that a node runs on. Several nodes can run on one host."""
+        """Return the name of the host on which a node runs. Several nodes can run on one host."""
         return self._machine_of.get(name, name)
 
     def node(self, name: str) -> str | None:
-        """Return the id of the node with this name, or None."""
-        known = list(self._names.items())  # a copy, because the discovery thread adds names
+        """Return the id of the node with this name, or None if there is none."""
+        known = list(self._names.items())  # Copy the items, because the discovery thread can add names.
         return next((number for number, one in known if one == name), None)
 
 
 def slots(nodes: Sequence[Mapping[str, Any]], names: HostNames, cpus: int, gpus: int) -> dict[str, int]:
-    """Return how many workers fit on each live node, by name. Omit nodes on which none fits.
+    """Return the number of workers that fit on each live node, by name. Omit nodes on which no worker fits.
 
     Args:
         nodes: Result of ``ray.nodes()``.
         names: HostNames of the nodes.
-        cpus: CPUs of a worker.
-        gpus: GPUs of a worker.
+        cpus: Number of CPUs of a worker.
+        gpus: Number of GPUs of a worker.
     """
     found = {}
     for node in nodes:
@@ -159,7 +159,7 @@ def slots(nodes: Sequence[Mapping[str, Any]], names: HostNames, cpus: int, gpus:
 
 
 def find(nodes: Sequence[Mapping[str, Any]], host: str) -> str | None:
-    """Return the id of the live node with this address, host name or node name, or None if there is none."""
+    """Return the id of the live node with this address, host name or node name, or None."""
     keys = ("NodeManagerAddress", "NodeManagerHostname", "NodeName")
     return next(
         (node["NodeID"] for node in nodes if strategy.lives(node) and host in (node[key] for key in keys)), None
@@ -170,7 +170,7 @@ def find(nodes: Sequence[Mapping[str, Any]], host: str) -> str | None:
 
 
 class RayHostDiscovery(HostDiscovery):
-    """Host discovery that reports the cluster's live nodes, with one slot for each worker that fits."""
+    """Host discovery that reports the live nodes of the cluster, with one slot for each worker that fits."""
 
     def __init__(self, use_gpu: bool = False, cpus_per_slot: int = 1, gpus_per_slot: int = 1) -> None:
         self._cpus, self._gpus = given.needs("slot", cpus_per_slot, use_gpu, gpus_per_slot if use_gpu else None)
@@ -178,10 +178,10 @@ class RayHostDiscovery(HostDiscovery):
         """HostNames of the nodes, by which hosts are known."""
 
     def find_available_hosts_and_slots(self) -> dict[str, int]:
-        """Return the number of slots by host.
+        """Return the number of slots by host name.
 
-        A host's name is the node's address. If several nodes have the same address, all but the first one have a part
-        of their id appended.
+        A host name is the address of the node. If several nodes have the same address, a part of the id is appended to
+        all names but the first.
         """
         return slots(ray.nodes(), self.names, self._cpus, self._gpus)
 
@@ -189,11 +189,11 @@ class RayHostDiscovery(HostDiscovery):
 class TestDiscovery(RayHostDiscovery):
     """Host discovery for tests of elastic programs, which returns a random choice of the cluster's hosts.
 
-    Every ``change_frequency_s`` seconds it chooses from ``min_hosts`` to ``max_hosts`` hosts. Workers on removed hosts
-    are notified. If ``_graceful`` is False, they are killed.
+    Every ``change_frequency_s`` seconds, it chooses between ``min_hosts`` and ``max_hosts`` hosts. Workers on removed
+    hosts are notified, or killed if ``_graceful`` is False.
     """
 
-    __test__ = False  # for pytest
+    __test__ = False  # keep pytest from collecting this class as a test
 
     def __init__(
         self,
@@ -216,12 +216,12 @@ class TestDiscovery(RayHostDiscovery):
         self._next = 0.0
 
     def find_available_hosts_and_slots(self) -> dict[str, int]:
-        """Return the number of slots by host, for the currently chosen hosts."""
+        """Return the number of slots by host name, for the currently chosen hosts."""
         found = super().find_available_hosts_and_slots()
         if time.monotonic() >= self._next:
             self._next = time.monotonic() + self._every
             kept = random.randint(min(self._least, len(found)), min(self._most, len(found)))
-            before = [host for host in self._chosen if host in found]  # keep at least one of the current hosts
+            before = [host for host in self._chosen if host in found]  # Keep at least one of the current hosts.
             stay = random.sample(before, 1) if before else []
             others = [host for host in found if host not in stay]
             chosen = {*stay, *random.sample(others, max(0, kept - len(stay)))}

@@ -1,4 +1,4 @@
-"""``ElasticRayExecutor`` and its host discovery. Module ``members`` runs the jobs."""
+"""Class ``ElasticRayExecutor`` and its host discovery. The module ``members`` runs the jobs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ _LEAST = 1
 
 
 class ElasticRayExecutor:
-    """Executor of elastic jobs on the Ray cluster, with as many workers as fit, within the settings' limits."""
+    """Executor of elastic jobs on the Ray cluster.
+
+    It uses as many workers as fit, within the limits of the settings.
+    """
 
     def __init__(
         self,
@@ -35,13 +38,14 @@ class ElasticRayExecutor:
         Args:
             settings: Result of ``create_settings``.
             use_gpu: True to give GPUs to workers.
-            cpus_per_slot: CPUs of each worker.
-            gpus_per_slot: GPUs of each worker with ``use_gpu``, visible only to this worker. Default: 1.
+            cpus_per_slot: Number of CPUs of each worker.
+            gpus_per_slot: Number of GPUs of each worker with ``use_gpu``. They are visible only to this worker.
+                Default: 1.
             env_vars: Environment variables for the workers.
             override_discovery: True to find hosts with ``RayHostDiscovery``, False to use ``settings.discovery``.
 
         Raises:
-            ValueError: If an argument is invalid. The message names it.
+            ValueError: If an argument is invalid.
             TypeError: If ``settings`` has the wrong type.
         """
         if not isinstance(settings, Settings):
@@ -78,17 +82,17 @@ class ElasticRayExecutor:
             reset_limit: Maximum number of changes of the set of workers. Default: no limit.
             elastic_timeout: The job ends after this many seconds without enough workers.
             timeout_s: Seconds for a worker to reach this program.
-            ssh_identity_file: No effect.
+            ssh_identity_file: Ignored.
             nics: Network interfaces to use. Default: any.
-            min_np: Old name of ``min_num_proc``, used if that has its default value.
-            max_np: Old name of ``max_num_proc``, used if that has its default value.
-            ssh_str: No effect.
-            placement_group_timeout_s: No effect, because elastic jobs do not use placement groups.
-            **kw: ``num_proc`` (initial number of workers), ``cooldown_range``, ``discovery``, ``verbose`` (0
-                disables messages).
+            min_np: Old name of ``min_num_proc``. It is used if ``min_num_proc`` has its default value.
+            max_np: Old name of ``max_num_proc``. It is used if ``max_num_proc`` has its default value.
+            ssh_str: Ignored.
+            placement_group_timeout_s: Ignored, because elastic jobs do not use placement groups.
+            **kw: ``num_proc`` (initial number of workers), ``cooldown_range``, ``discovery``, ``verbose`` (0 disables
+                messages).
 
         Raises:
-            ValueError, TypeError: If an argument is invalid. The message names it.
+            ValueError, TypeError: If an argument is invalid.
         """
         for old, new, value in (("min_np", "min_num_proc", min_np), ("max_np", "max_num_proc", max_np)):
             renamed(old, new, value)
@@ -110,7 +114,7 @@ class ElasticRayExecutor:
         return made
 
     def start(self) -> None:
-        """Prepare for ``run``. Raises RuntimeError if this program is not connected to Ray."""
+        """Prepare the executor for ``run``. Raises RuntimeError if this program is not connected to Ray."""
         self._job.prepare(self._variables)
 
     def run(self, worker_fn: Callable[[], Any], callbacks: Sequence[Callback] | None = None) -> list[Any]:
@@ -118,14 +122,14 @@ class ElasticRayExecutor:
 
         Args:
             worker_fn: Function that trains in another function, wrapped by ``hvd.elastic.run``.
-            callbacks: Functions that get the messages of ``ray_logger.log``; see ``RayExecutor.run``.
+            callbacks: Functions to call with the messages of ``ray_logger.log``. See ``RayExecutor.run``.
 
         Returns:
-            The results of the workers at the end of the job, by rank.
+            Results of the workers at the end of the job, by rank.
 
         Raises:
-            WorkerError: If the job fails: too few workers for too long, too many changes, or no worker left that has
-                the training state. WorkerError is a RuntimeError.
+            WorkerError: If the job fails, because there are too few workers for too long, too many changes, or no
+                worker with the training state. WorkerError is a RuntimeError.
         """
         if not callable(worker_fn):
             raise TypeError(f"worker_fn must be a function, got {worker_fn!r}")

@@ -1,4 +1,4 @@
-"""Host discovery for elastic jobs, under the original Horovod's import path."""
+"""Host discovery for elastic jobs, under the import path of the original Horovod."""
 
 from typing import Any
 

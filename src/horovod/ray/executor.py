@@ -1,4 +1,4 @@
-"""``RayExecutor``: calls functions on ranks that are Ray actors."""
+"""Class ``RayExecutor``, which calls functions on ranks that are Ray actors."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ _NAMES = dataclasses.replace(ARGUMENTS, start="num_workers", least="min_workers"
 
 
 class RayExecutor:
-    """Executor that calls functions on ranks, which are actors on the Ray cluster.
+    """Executor that calls functions on ranks, which are actors on a Ray cluster.
 
-    Call ``start``, then ``run`` and similar methods any number of times, then ``shutdown``. With ``min_workers`` the
-    job is elastic: each ``run`` starts new workers and adds and removes workers while it runs.
+    Call ``start`` first, then ``run`` and similar methods any number of times, and finally ``shutdown``. With
+    ``min_workers``, the job is elastic. Each ``run`` then starts new workers, and adds and removes workers while it is
+    running.
     """
 
     def __init__(
@@ -43,30 +44,30 @@ class RayExecutor:
         elastic_timeout: float = 600,
         override_discovery: bool = True,
     ) -> None:
-        """Create an executor. Give either ``num_workers`` or ``num_hosts``.
+        """Create an executor. Either ``num_workers`` or ``num_hosts`` must be given.
 
         Args:
             settings: Result of ``create_settings``.
-            num_workers: Number of workers, placed wherever they fit. For elastic jobs, the initial number,
-                ``min_workers`` by default.
-            num_hosts: Number of nodes, with ``num_workers_per_host`` workers each.
-            num_workers_per_host: Number of workers per node, with ``num_hosts``.
-            cpus_per_worker: CPUs of each worker.
+            num_workers: Number of workers, on any nodes. For elastic jobs, it is the initial number, and the default is
+                ``min_workers``.
+            num_hosts: Number of nodes. Each node gets ``num_workers_per_host`` workers.
+            num_workers_per_host: Number of workers per node. It requires ``num_hosts``.
+            cpus_per_worker: Number of CPUs of each worker.
             use_gpu: True to give GPUs to workers.
-            gpus_per_worker: GPUs of each worker with ``use_gpu``. Default: 1. Workers on a host can access each other's
-                GPUs. A worker's own GPU is the one with index ``hvd.local_rank()``.
-            use_current_placement_group: True to place workers in the placement group that this program runs in, if
-                any, for example in a trial of Ray Tune.
+            gpus_per_worker: Number of GPUs of each worker with ``use_gpu``. Default: 1. Workers on a host can access
+                each other's GPUs. A worker's own GPU is the one with index ``hvd.local_rank()``.
+            use_current_placement_group: True to place workers in the placement group of this program, if there is one.
+                For example, a trial of Ray Tune has a placement group.
             min_workers: Minimum number of workers. If it is given, the job is elastic.
             max_workers: Maximum number of workers of an elastic job. Default: as many as fit.
-            reset_limit: Maximum number of changes of an elastic job's workers; see ``horovodrun``.
-            cooldown_range: Bounds, in seconds, of the pause before a failed host is used again; see ``horovodrun``.
+            reset_limit: Maximum number of changes of an elastic job's workers. See ``horovodrun``.
+            cooldown_range: Minimum and maximum pause in seconds before a failed host is used again. See ``horovodrun``.
             elastic_timeout: An elastic job ends after this many seconds without enough workers.
             override_discovery: True if an elastic job finds hosts with ``RayHostDiscovery``, False if it uses
                 ``settings.discovery``.
 
         Raises:
-            ValueError: If arguments are invalid or contradictory. The message names them.
+            ValueError: If arguments are invalid or contradict each other.
             TypeError: If ``settings`` has the wrong type.
         """
         if not isinstance(settings, Settings):
@@ -77,7 +78,7 @@ class RayExecutor:
         self._workers: WorkerGroup | None = None
         self._job: ElasticJob | None = None
         if min_workers is not None:
-            # a copy, because other executors may share the settings
+            # Copy the settings, because other executors can use the same object.
             self._settings = settings = dataclasses.replace(settings)
             settings.names = _NAMES
             settings.min_num_proc = integer("min_workers", min_workers, 1)
@@ -117,22 +118,22 @@ class RayExecutor:
 
         Args:
             timeout_s: Seconds for workers to start and to reach this program.
-            ssh_identity_file: No effect.
-            ssh_str: No effect.
+            ssh_identity_file: Ignored.
+            ssh_str: Ignored.
             placement_group_timeout_s: Seconds for Ray to reserve resources.
             nics: Network interfaces to use. Default: any.
             strategy: Ray's placement strategy, which distributes ``num_workers`` workers over nodes: PACK, SPREAD,
                 STRICT_PACK or STRICT_SPREAD.
 
         Raises:
-            ValueError: If an argument is invalid. The message names it.
+            ValueError: If an argument is invalid.
         """
         ssh = {"ssh_identity_file": ssh_identity_file, "ssh_str": ssh_str}
         return given.make(timeout_s, placement_group_timeout_s, nics, ssh, strategy)
 
     @property
     def num_workers(self) -> int:
-        """Number of workers; for an elastic job, the initial number."""
+        """Number of workers. For an elastic job, this is the initial number."""
         return len(self._plan.places) if self._job is None else self._job.limits.start
 
     def start(
@@ -142,20 +143,20 @@ class RayExecutor:
         executable_kwargs: Mapping[str, Any] | None = None,
         extra_env_vars: Mapping[str, str] | None = None,
     ) -> None:
-        """Start the workers. The workers of an elastic job are started by each ``run``.
+        """Start the workers. In an elastic job, each ``run`` starts its own workers instead.
 
         Args:
-            executable_cls: Class that each worker instantiates. ``execute`` passes the object to functions.
+            executable_cls: Class of an object that each worker creates. ``execute`` passes this object to functions.
             executable_args: Positional arguments of the class.
             executable_kwargs: Keyword arguments of the class.
             extra_env_vars: Environment variables for the workers, in addition to Horovod's and the driver's
                 ``HOROVOD_*`` variables.
 
         Raises:
-            RuntimeError: If Ray is not initialized, or a worker does not start. The message names the worker.
+            RuntimeError: If Ray is not initialized, or a worker does not start.
             ValueError: If the cluster is too small. The message contains the requested and existing resources.
             TimeoutError: If resources are not free in time.
-            WorkerError: If creating the object fails in a worker.
+            WorkerError: If a worker cannot create the object.
         """
         cluster.require()
         variables = {str(name): str(value) for name, value in (extra_env_vars or {}).items()}
@@ -174,7 +175,7 @@ class RayExecutor:
             if executable_cls is not None:
                 workers.call("start_executable", *made)
         except BaseException:
-            self._end(workers)  # not self._workers, because another thread may have replaced it
+            self._end(workers)  # Do not use self._workers, because another thread could have replaced it.
             raise
 
     def run(
@@ -184,32 +185,33 @@ class RayExecutor:
         kwargs: Mapping[str, Any] | None = None,
         callbacks: Sequence[Callback] | None = None,
     ) -> list[Any]:
-        """Call ``fn(*args, **kwargs)`` on every rank.
+        """Call ``fn(*args, **kwargs)`` on each rank, and return the results.
 
         Args:
             fn: Function to call.
-            args: Its positional arguments.
-            kwargs: Its keyword arguments.
-            callbacks: Functions that are called in this thread with each dict that rank 0 passes to ``ray_logger.log``.
-                They may call ``run_remote`` and ``shutdown``; methods that wait for workers raise RuntimeError there.
+            args: Positional arguments of the function.
+            kwargs: Keyword arguments of the function.
+            callbacks: Functions to call with each dict that rank 0 passes to ``ray_logger.log``. They run in this
+                thread. They can call ``run_remote`` and ``shutdown``, but methods that wait for workers raise
+                RuntimeError.
 
         Returns:
-            The results, by rank; for an elastic job, the results of the workers at its end.
+            Results by rank. For an elastic job, results of the workers at its end.
 
         Raises:
-            WorkerError: If a worker fails. The error names the rank and host of the first worker that failed, and is
-                also an instance of the exception class raised there. WorkerError is a RuntimeError.
+            WorkerError: If a worker fails. The error contains the rank and host of the first worker that failed. It is
+                also an instance of the class of the exception that this worker raised. WorkerError is a RuntimeError.
         """
         return self._call("run", _function(fn, args, kwargs), callbacks)
 
     def run_remote(
         self, fn: Callable[..., Any], args: Sequence[Any] | None = None, kwargs: Mapping[str, Any] | None = None
     ) -> list[Any]:
-        """Call ``fn(*args, **kwargs)`` on every rank without waiting; return a list of Ray references, by rank."""
+        """Call ``fn(*args, **kwargs)`` on each rank without waiting. Return Ray references to the results, by rank."""
         return self._require("run_remote").send("execute", _function(fn, args, kwargs))
 
     def execute(self, fn: Callable[[Any], Any], callbacks: Sequence[Callback] | None = None) -> list[Any]:
-        """Call ``fn(executable)`` on every rank; otherwise like ``run``."""
+        """Call ``fn(executable)`` on each rank. In all other respects, this is the same as ``run``."""
         return self._call("execute", fn, callbacks)
 
     def _call(self, method: str, fn: Callable[[Any], Any], callbacks: Sequence[Callback] | None) -> list[Any]:
@@ -222,7 +224,7 @@ class RayExecutor:
         return self._require("execute_single").call_first("execute", fn)
 
     def shutdown(self) -> None:
-        """End the workers. Idempotent, also after an interrupt (Ctrl-C).
+        """End the workers. Further calls have no effect. After an interrupt (Ctrl-C), it can be called again.
 
         Methods that wait in other threads, such as ``start`` and ``run``, raise RuntimeError.
         """
@@ -257,7 +259,7 @@ def _function(
 
 
 def _size(workers: int | None, hosts: int | None, per_host: int, least: int | None) -> int:
-    """Return the requested number of workers; raise ValueError if the arguments are missing or contradictory."""
+    """Return the requested number of workers. Raises ValueError if arguments are missing or contradict each other."""
     if workers is not None and hosts is not None:
         raise ValueError(f"only one of num_workers and num_hosts must be given, got {workers!r} and {hosts!r}")
     if workers is not None:

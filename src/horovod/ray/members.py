@@ -1,8 +1,7 @@
-"""Elastic jobs on Ray, which add and remove workers as the cluster's slots change.
+"""Elastic jobs on Ray, which add and remove workers when the slots of the cluster change.
 
-The decisions about membership are the same as in horovodrun's elastic jobs
-(``horovod.runner.external_workers.elastic_job``), with actors on nodes instead of processes on hosts. Actors are
-started for one ``run`` and end with it.
+``horovod.runner.external_workers.elastic_job`` makes the decisions about membership, as in horovodrun's elastic jobs.
+The workers are actors on nodes instead of processes on hosts. Actors are started for one ``run``, and end with it.
 """
 
 from __future__ import annotations
@@ -32,39 +31,44 @@ from horovod.runner.external_workers.elastic_job import ExternalElasticJob
 from horovod.runner.external_workers.mailbox import Mailbox
 from horovod.runner.function.worker_error import worker_error
 
-_EVERY = 1.0  # Seconds between checks of the cluster.
-_END = 10.0  # Seconds for killed workers to end.
+_EVERY = 1.0  # Interval between checks of the cluster (s).
+_END = 10.0  # Killed workers get _END seconds to end.
 
 
 class _Over:
-    """Event: ``shutdown`` was called."""
+    """Event that reports a call of ``shutdown``."""
 
 
 @dataclass(frozen=True)
 class _Found:
-    """Event: result of host discovery. `slots` are by host; if discovery failed, `trouble` is the reason."""
+    """Event that reports a result of host discovery.
+
+    Attributes:
+        slots: Number of slots by host.
+        trouble: Reason if the discovery has failed, or an empty string.
+    """
 
     slots: Mapping[str, int]
     trouble: str = ""
 
 
 class ElasticJob:
-    """Elastic job whose workers are started by each ``run``.
+    """Elastic job for which each ``run`` starts its own workers.
 
     Attributes:
-        limits: Limits on the number of workers and of changes per run.
+        limits: Limits on the number of workers and on the changes per run.
     """
 
     def __init__(self, settings: Settings, cpus: int, gpus: int) -> None:
         """Check and store the settings.
 
         Args:
-            settings: Settings of the executor; ``settings.discovery`` finds hosts.
-            cpus: CPUs of each worker.
-            gpus: GPUs of each worker.
+            settings: Settings of the executor. ``settings.discovery`` finds hosts.
+            cpus: Number of CPUs of each worker.
+            gpus: Number of GPUs of each worker.
 
         Raises:
-            ValueError: If a setting is invalid. The message names it.
+            ValueError: If a setting is invalid.
         """
         self.limits = settings.limits()
         if not callable(getattr(settings.discovery, "find_available_hosts_and_slots", None)):
@@ -76,31 +80,32 @@ class ElasticJob:
         self._options = {"num_cpus": cpus, "num_gpus": gpus, "max_restarts": 0}
         self._variables: Mapping[str, str] | None = None
         self._executable: tuple[Any, ...] = ()
-        self._boxes: dict[int, Mailbox[Any]] = {}  # mailboxes of active runs, by thread
+        self._boxes: dict[int, Mailbox[Any]] = {}  # mailboxes of active runs by thread
 
     def prepare(self, variables: Mapping[str, str], executable: tuple[Any, ...] = (None, None, None)) -> None:
-        """Allow runs, and set the environment variables and executable (class, args, kwargs) of their workers."""
+        """Allow calls of `run`, and set the variables and the executable (class, args, kwargs) of their workers."""
         cluster.require()
         self._variables, self._executable = dict(variables), executable
 
     def forget(self) -> None:
-        """End runs in other threads, and reject new ones until ``prepare`` is called."""
+        """End the runs of other threads, and reject new runs until ``prepare`` is called."""
         self._variables = None
         for box in list(self._boxes.values()):
             box.put(_Over())
 
     def run(self, func: Callable[[Any], Any], callbacks: Sequence[Callback] | None) -> list[Any]:
-        """Call ``func(executable)`` in workers, whose number can change during the run.
+        """Call ``func(executable)`` in each worker, while workers can be added and removed.
 
         Args:
-            func: Function to call.
-            callbacks: Functions that get the messages of ``ray_logger.log``.
+            func: Function to call in each worker.
+            callbacks: Functions to call with the messages of ``ray_logger.log``.
 
         Returns:
-            The results of the workers at the end, by rank.
+            Results of the workers at the end of the job, by rank.
 
         Raises:
-            RuntimeError: In a callback, or if ``forget`` was called before or is called meanwhile.
+            RuntimeError: If a callback calls this method, or if ``forget`` was called before or is called during the
+                run.
             WorkerError: If the job fails.
         """
         me = threading.get_ident()
@@ -108,7 +113,7 @@ class ElasticJob:
             raise RuntimeError(
                 "a callback has called the executor that waits for it: call it when run() or execute() has returned"
             )
-        # Register the mailbox before reading `_variables`, because `forget` does both in reverse order.
+        # Register the mailbox before reading `_variables`. `forget` uses the reverse order, so that no run is missed.
         box = self._boxes[me] = Mailbox()
         try:
             return self._run(box, func, callbacks)
@@ -129,7 +134,7 @@ class ElasticJob:
 
 
 class _Run:
-    """One run of an elastic job, as an event loop in the caller's thread."""
+    """Single run of an elastic job, with an event loop in the caller's thread."""
 
     def __init__(
         self,
@@ -160,7 +165,7 @@ class _Run:
         self._actors: dict[int, Any] = {}
         self._joined: set[int] = set()
         self._hosts: set[str] = set()
-        self._turns: dict[str, str] = {}  # name of the called method, by identifier of the call
+        self._turns: dict[str, str] = {}  # names of called methods by identifier of the call
         self._results: dict[int, Any] = {}
         self._failed: CallResult | None = None
         self._ear: CallbackListener | None = None
@@ -255,7 +260,10 @@ class _Run:
         self._watch(actor.join.remote(assignment), "join", event.number)
 
     def _set_to_work(self, number: int) -> None:
-        """Call the function in a worker, which must have its assignment: else ``hvd.init()`` starts another job."""
+        """Call the function in a worker.
+
+        The worker must already have its assignment, or hvd.init() starts another job.
+        """
         actor = self._actors[number]
         if self._ear is not None and self._ear.queue is not None:
             actor.set_queue.remote(self._ear.queue)
@@ -273,14 +281,14 @@ class _Run:
             try:
                 slots = self._settings.discovery.find_available_hosts_and_slots()
                 found = _Found(dict(slots))
-            except Exception as error:  # for example, an exception from the user's discovery object
+            except Exception as error:  # The user's discovery object can raise any exception.
                 found = _Found({}, f"hosts could not be found: {type(error).__name__}: {error}")
             if (found.trouble, list(found.slots.items())) != last:
                 last = found.trouble, list(found.slots.items())
                 self._box.put(found)
             self._stop.wait(_EVERY)
 
-    # Actions (``course.Hands``)
+    # Methods of ``ProcessControl``
 
     def start(self, number: int, host: str) -> None:
         """Start an actor on the node with this name."""
@@ -294,32 +302,32 @@ class _Run:
         self._watch(actor.describe.remote(), "describe", number)
 
     def kill(self, number: int) -> None:
-        """Kill a worker. An event then reports its end."""
+        """Kill a worker. An event reports the end of the worker later."""
         if number in self._actors:
             ray.kill(self._actors[number], no_restart=True)
-            # The worker has no connection yet, so no broken connection would report its end.
+            # The worker has no connection yet, so its end would not be noticed.
             if number not in self._joined:
                 self._box.put(LostWorker(number))
 
     def say(self, text: str) -> None:
-        """Print a message to this program's stderr if `verbose` is set."""
+        """Print a message to the stderr of this program if `verbose` is set."""
         if self._settings.verbose:
             print(f"horovod: {text}", file=sys.stderr, flush=True)
 
     def _end(self, number: int) -> None:
-        """Kill the worker, if it exists, and remove it from the job."""
+        """Kill the worker if it exists, and remove it from the job."""
         if (actor := self._actors.pop(number, None)) is not None:
             with contextlib.suppress(RayError):
                 ray.kill(actor, no_restart=True)
         self._servers.forget(number)
 
     def _note(self, event: Any) -> None:
-        """Record that a worker ended at the end of the run, when membership no longer changes."""
+        """Record the end of a worker at the end of the run, when the membership does not change any more."""
         if isinstance(event, LostWorker):
             self._joined.discard(event.number)
 
     def close(self) -> None:
-        """End all workers and threads of the run."""
+        """End all workers and threads of this run."""
         self._stop.set()
         for number in list(self._actors):
             self._end(number)

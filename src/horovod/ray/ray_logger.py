@@ -1,4 +1,4 @@
-"""Messages from workers to the driver during training: ``log`` in the worker, callbacks of ``run`` in the driver."""
+"""Messages from workers to the driver. A worker calls ``log``, and the driver calls the callbacks of ``run``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _queue: Any = None
 
 
 def configure(queue: Any) -> None:
-    """Set the destination of log messages. An executor with callbacks calls this itself.
+    """Set the destination of log messages. Executors with callbacks call this function themselves.
 
     Args:
         queue: Object with a method ``put``, or None to discard messages.
@@ -27,7 +27,7 @@ def configure(queue: Any) -> None:
 
 
 def log(info_dict: Mapping[str, Any]) -> None:
-    """Send a copy of ``info_dict`` from rank 0 to the driver's callbacks. No effect on other ranks.
+    """Send a copy of ``info_dict`` from rank 0 to the driver's callbacks. Other ranks do nothing.
 
     Args:
         info_dict: Values to send, by name.
@@ -37,6 +37,6 @@ def log(info_dict: Mapping[str, Any]) -> None:
     """
     if not isinstance(info_dict, Mapping):
         raise TypeError(f"info_dict must be a dict, got {info_dict!r}")
-    unknown = "" if WORKER in os.environ else "0"  # The rank is unknown in an elastic job before hvd.init().
+    unknown = "" if WORKER in os.environ else "0"  # In an elastic job, the rank is unknown before hvd.init().
     if _queue is not None and os.environ.get("HOROVOD_RANK", unknown) == "0":
         _queue.put(dict(info_dict))

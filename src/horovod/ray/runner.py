@@ -1,4 +1,4 @@
-"""``RayExecutor`` and ``BaseHorovodWorker``, under the original Horovod's import path."""
+"""Classes ``RayExecutor`` and ``BaseHorovodWorker``, under the import path of the original Horovod."""
 
 from typing import Any
 

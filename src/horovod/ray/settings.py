@@ -1,4 +1,4 @@
-"""Settings of Ray executors, and their validation."""
+"""Settings of the Ray executors, and their validation."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _NO_SSH = "{} has no effect: Ray starts the workers, without ssh"
 
 @dataclass
 class Settings:
-    """Settings of an executor, created by ``create_settings`` of ``RayExecutor`` and ``ElasticRayExecutor``.
+    """Settings of an executor, created by ``create_settings`` of ``RayExecutor`` or ``ElasticRayExecutor``.
 
-    Attributes from ``min_num_proc`` on are for elastic jobs only.
+    ``min_num_proc`` and all attributes after it are only for elastic jobs.
 
     Attributes:
         timeout_s: Seconds for workers to start and to reach the driver.
         placement_group_timeout_s: Seconds for Ray to reserve resources.
-        nics: Network interfaces to use; empty for any.
+        nics: Network interfaces to use. If empty, any interface can be used.
         strategy: Ray's placement strategy.
         discovery: Object that finds hosts, used with ``override_discovery=False``.
     """
@@ -47,14 +47,14 @@ class Settings:
     """Names of the settings in messages, which differ between executors."""
 
     def limits(self) -> Limits:
-        """Return the limits of an elastic job; raise ValueError if they are invalid."""
+        """Return the limits of an elastic job. Raises ValueError if they are invalid."""
         least, most = self.min_num_proc, self.max_num_proc
         start = least if self.num_proc is None else integer("num_proc", self.num_proc, 1)
         if self.reset_limit is not None:
             integer("reset_limit", self.reset_limit, 0)
         seconds("elastic_timeout", self.elastic_timeout, LONGEST)
         check_range(self.cooldown_range)
-        # Actors start slowly, especially the first one on a node. Wait for all of them, because a late worker would
+        # Actors start slowly, especially the first actor on a node. Wait for all of them, because a late worker would
         # change the ranks.
         gather = min(self.timeout_s, self.elastic_timeout / 2)
         return Limits(start, least, most, self.reset_limit, self.elastic_timeout, gather=gather, names=self.names)
@@ -73,11 +73,11 @@ def make(
         timeout_s: See ``Settings``.
         placement_group_timeout_s: See ``Settings``.
         nics: Network interfaces to use. Default: any.
-        ssh: Arguments about ssh, which have no effect; a warning is issued for values that are not None.
+        ssh: Arguments about ssh. They are ignored, with a warning if they are not None.
         strategy: See ``Settings``.
 
     Raises:
-        ValueError: If an argument is invalid. The message names it.
+        ValueError: If an argument is invalid.
     """
     for name, value in (ssh or {}).items():
         if value is not None:
@@ -93,10 +93,12 @@ def make(
 
 
 def needs(of: str, cpus: Any, use_gpu: bool, gpus: Any) -> tuple[int, int]:
-    """Return the numbers of CPUs and GPUs per worker or per slot; ``of`` is that word, for messages.
+    """Return the numbers of CPUs and GPUs per worker or slot.
+
+    ``of`` is "worker" or "slot", for messages.
 
     Raises:
-        ValueError: If the arguments are invalid or contradictory.
+        ValueError: If the arguments are invalid or contradict each other.
     """
     if not use_gpu and gpus:
         raise ValueError(

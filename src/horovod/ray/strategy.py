@@ -1,4 +1,4 @@
-"""Placement of workers: the resources to request from Ray, and messages for when the cluster lacks them."""
+"""Placement of workers: the resources to request from Ray, and messages if the cluster lacks resources."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from ray.util.placement_group import (
     remove_placement_group,
 )
 
-_JOINING = 5.0  # seconds to wait for more nodes to join before reporting that the cluster is too small
+_JOINING = 5.0  # time to wait for more nodes before the cluster is reported as too small (s)
 
 Resources = Mapping[str, float]
 
 
 @dataclass(frozen=True)
 class PlacementPlan:
-    """Request to Ray for the workers' resources.
+    """Request to Ray for the resources of the workers.
 
     Attributes:
-        bundles: Resources to reserve. Each bundle is reserved on one node.
-        strategy: Ray's placement strategy, or empty for an existing placement group.
-        places: Index of the bundle of each worker; -1 means any.
+        bundles: Resources to reserve. All resources of a bundle are on the same node.
+        strategy: Ray's placement strategy. Empty for an existing placement group.
+        places: Index of the bundle of each worker. -1 means any bundle.
         asked: Description of the request, for messages.
     """
 
@@ -41,7 +41,7 @@ class PlacementPlan:
 
 
 def resources(cpus: int, gpus: int, workers: int = 1) -> dict[str, float]:
-    """Return the resources that the workers need, as Ray's dict."""
+    """Return the resources of a number of workers, in Ray's format."""
     return {"CPU": float(cpus * workers)} | ({"GPU": float(gpus * workers)} if gpus else {})
 
 
@@ -55,10 +55,10 @@ def colocated(hosts: int, per_host: int, cpus: int, gpus: int) -> PlacementPlan:
 
 
 def loose(workers: int, cpus: int, gpus: int, strategy: str) -> PlacementPlan:
-    """Return a plan for a number of workers without a fixed number of nodes.
+    """Return a plan for a number of workers, without a fixed number of nodes.
 
-    The strategy PACK uses as few nodes as possible, SPREAD as many as possible. STRICT_PACK fails unless all workers
-    fit on one node. STRICT_SPREAD fails unless each worker gets a different node.
+    With the strategy PACK, the workers use as few nodes as possible. With SPREAD, they use as many as possible.
+    STRICT_PACK fails unless all workers fit on one node. STRICT_SPREAD fails unless each worker gets its own node.
     """
     how = "" if strategy == "PACK" else f", {strategy}"
     asked = f"num_workers={workers} workers of {_needs(cpus, gpus)} each{how}"
@@ -66,7 +66,7 @@ def loose(workers: int, cpus: int, gpus: int, strategy: str) -> PlacementPlan:
 
 
 def within(bundles: Sequence[Resources], workers: int, cpus: int, gpus: int) -> PlacementPlan:
-    """Return a plan for workers within an existing placement group; raise ValueError if it is too small."""
+    """Return a plan for workers in an existing placement group. Raises ValueError if the group is too small."""
     asked = f"{workers} workers of {_needs(cpus, gpus)} each"
     room = sum(fitting(bundle, cpus, gpus) for bundle in bundles)
     if room < workers:
@@ -79,17 +79,17 @@ def within(bundles: Sequence[Resources], workers: int, cpus: int, gpus: int) -> 
 
 
 def fitting(has: Resources, cpus: int, gpus: int) -> int:
-    """Return how many workers fit into the available resources ``has``."""
+    """Return the number of workers that fit into the available resources ``has``."""
     return _times(resources(cpus, gpus), has)
 
 
 def _times(bundle: Resources, has: Resources) -> int:
-    """Return how many times the bundle fits into the available resources ``has``."""
+    """Return how often the bundle fits into the available resources ``has``."""
     return min((int(has.get(name, 0.0) // amount) for name, amount in bundle.items() if amount), default=0)
 
 
 def lacking(plan: PlacementPlan, nodes: Sequence[Resources]) -> str:
-    """Return a message if the nodes could not satisfy the plan even if they were idle, else an empty string."""
+    """Return a message if the nodes are too small for the plan even when they are idle, otherwise an empty string."""
     rooms = [_times(plan.bundles[0], node) for node in nodes]
     if plan.strategy == "STRICT_SPREAD":
         room = sum(1 for one in rooms if one)
@@ -107,13 +107,13 @@ def lacking(plan: PlacementPlan, nodes: Sequence[Resources]) -> str:
 def visible(gpus: Sequence[Sequence[str]], hosts: Sequence[str], rank: int) -> dict[str, str]:
     """Return a dict with CUDA_VISIBLE_DEVICES for a rank, or an empty dict if no rank has GPUs.
 
-    It contains the GPUs of all ranks on the same host, so that they can access each other's memory. The device with
-    index ``local_rank`` is the first of the rank's own GPUs.
+    The variable contains the GPUs of all ranks on the same host, so that ranks can access each other's memory. The
+    device with index ``local_rank`` is the first of the rank's own GPUs.
 
     Args:
         gpus: GPUs that Ray assigned to each rank.
         hosts: Host of each rank.
-        rank: The rank.
+        rank: Rank for which the dict is created.
     """
     if not any(gpus):
         return {}
@@ -139,9 +139,9 @@ class Reservation:
     """Placement group that is ready to use.
 
     Attributes:
-        group: The placement group.
-        places: Index of the bundle of each worker; -1 means any.
-        own: True if the group was created for this job, and must be removed after it.
+        group: Placement group of Ray.
+        places: Index of the bundle of each worker. -1 means any bundle.
+        own: True if the group was created for this job and must be removed at its end.
     """
 
     group: PlacementGroup
@@ -154,12 +154,12 @@ class Reservation:
 
 
 def current_group(use: bool) -> PlacementGroup | None:
-    """Return the placement group in which this program runs, or None if there is none or ``use`` is False."""
+    """Return the placement group of this program, or None if there is none or if ``use`` is False."""
     return get_current_placement_group() if use else None
 
 
 def find_room(plan: PlacementPlan, group: PlacementGroup | None, timeout: float) -> Reservation:
-    """Create a placement group, or use the given one, and wait until it is ready.
+    """Create a placement group, or use an existing one, and wait until it is ready.
 
     Args:
         plan: Resources to request.
@@ -167,8 +167,8 @@ def find_room(plan: PlacementPlan, group: PlacementGroup | None, timeout: float)
         timeout: Seconds to wait.
 
     Raises:
-        ValueError: If the cluster is too small and does not grow by itself.
-        TimeoutError: If the resources are not free in time. Both messages contain the requested and existing resources.
+        ValueError: If the cluster is too small and has no autoscaler. The message contains the resources.
+        TimeoutError: If the resources are not free in time. The message contains the resources.
     """
     made = placement_group([dict(one) for one in plan.bundles], strategy=plan.strategy) if group is None else group
     try:
@@ -197,14 +197,14 @@ def _wait(plan: PlacementPlan, group: PlacementGroup, timeout: float) -> None:
 
 
 def node_resources() -> list[dict[str, float]]:
-    """Return a list with the resources of each live node."""
+    """Return the resources of each live node."""
     return [node["Resources"] for node in ray.nodes() if lives(node)]
 
 
 def lives(node: Mapping[str, Any]) -> bool:
     """Return True if the node, an element of ``ray.nodes()``, is alive.
 
-    Ray uses both spellings of the key. Mocks in tests often have only the lower-case key.
+    Ray's result contains the key in two spellings, but mocks in tests often have only the lower-case key.
     """
     return bool(node["Alive"] if "Alive" in node else node["alive"])
 
@@ -215,6 +215,6 @@ def grows() -> bool:
         from ray._private.state import state
 
         config: Any = state.get_cluster_config()
-    except Exception:  # A different version of Ray lacks this API. Returning True makes callers wait.
+    except Exception:  # Some versions of Ray lack this API. Returning True makes callers wait.
         return True
     return config is not None and bool(config.node_group_configs)

@@ -1,4 +1,4 @@
-"""Horovod in Ray Train, which manages workers, datasets, checkpoints and restarts after failures.
+"""Horovod in Ray Train. Ray Train manages workers, data sets, checkpoints, and restarts after failures.
 
     from horovod.ray.train import HorovodTrainer
 
@@ -39,7 +39,7 @@ class HorovodConfig(BackendConfig):
     """Configuration of Ray Train's backend.
 
     Attributes:
-        nics: Network interfaces to use; None for any.
+        nics: Network interfaces to use, or None for any.
         timeout_s: Seconds for a worker to reach Ray Train's controller.
     """
 
@@ -51,22 +51,22 @@ class HorovodConfig(BackendConfig):
 
     @property
     def backend_cls(self) -> type[Backend]:
-        """Class of the backend, HorovodBackend."""
+        """Class of the backend, which is HorovodBackend."""
         return HorovodBackend
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the attributes as a dict, which Ray records."""
+        """Return the attributes as a dict, which Ray stores with the run."""
         return {"nics": self.nics, "timeout_s": self.timeout_s}
 
 
 class HorovodBackend(Backend):
-    """Backend that turns Ray Train's workers into ranks. Runs in the controller's process."""
+    """Backend that makes Ray Train's workers join a Horovod job. It runs in the controller's process."""
 
     def __init__(self) -> None:
         self._servers: ExternalWorkers | None = None
 
     def on_start(self, worker_group: Any, backend_config: HorovodConfig) -> None:
-        """Assign ranks to the workers; raise RuntimeError naming a worker that does not match the others."""
+        """Assign ranks to the workers. Raises RuntimeError if a worker does not match the others."""
         self._close()
         try:
             self._assign(worker_group, backend_config)
@@ -88,7 +88,7 @@ class HorovodBackend(Backend):
         worker_group.execute(_join, cluster.assignments(made, slots, workers, gpus, shared, settings.timeout_s))
 
     def on_shutdown(self, worker_group: Any, backend_config: HorovodConfig) -> None:
-        """Make all workers leave the job, and end the job."""
+        """Make all workers leave the job, and then end the job."""
         try:
             worker_group.execute(_leave)
         finally:
@@ -101,8 +101,8 @@ class HorovodBackend(Backend):
 
 
 def _gone(worker_group: Any, rank: int) -> None:
-    """Kill a stopped worker. Ray Train would notice only after ten minutes that a worker is stopped."""
-    with contextlib.suppress(Exception):  # the worker or its group may already have ended
+    """Kill a stopped worker. Without this, Ray Train would notice the stopped worker only after ten minutes."""
+    with contextlib.suppress(Exception):  # The worker or its group might already have ended.
         ray.kill(worker_group.get_workers()[rank].actor, no_restart=True)
 
 
@@ -113,7 +113,7 @@ def _join(orders: list[Assignment]) -> None:
 
 
 def _leave() -> None:
-    with contextlib.suppress(Exception):  # ignore errors, because the worker ends anyway
+    with contextlib.suppress(Exception):  # Ignore errors, because the worker ends anyway.
         basics.leave()
     assignment.leave()
 
@@ -121,8 +121,8 @@ def _leave() -> None:
 class HorovodTrainer(DataParallelTrainer):
     """Ray Train trainer that calls ``train_loop_per_worker`` on ``scaling_config.num_workers`` ranks.
 
-    The function calls ``hvd.init()`` and, at its end, ``ray.train.report``. All other arguments are the same as for
-    Ray's ``TorchTrainer``.
+    The function must call ``hvd.init()`` and, at its end, ``ray.train.report``. All other arguments are the same as
+    those of Ray's ``TorchTrainer``.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class HorovodTrainer(DataParallelTrainer):
 
         Args:
             train_loop_per_worker: Function that each rank calls.
-            train_loop_config: Its argument, if it takes one.
+            train_loop_config: Argument of the function, if it takes one.
             horovod_config: Configuration of the backend. Default: ``HorovodConfig()``.
             **kwargs: Further arguments of Ray's data-parallel trainers, such as ``scaling_config``.
 

@@ -42,13 +42,13 @@ def trainable(
     Args:
         func: Function that takes a trial's config.
         num_workers: Number of ranks per trial.
-        cpus_per_worker: CPUs of each rank.
+        cpus_per_worker: Number of CPUs of each rank.
         use_gpu: True to give GPUs to ranks.
-        gpus_per_worker: GPUs of each rank with ``use_gpu``. Default: 1.
+        gpus_per_worker: Number of GPUs of each rank with ``use_gpu``. Default: 1.
         timeout_s: Seconds for the ranks to start.
 
     Raises:
-        ValueError: If an argument is invalid. The message names it.
+        ValueError: If an argument is invalid.
         TypeError: If ``func`` is not callable.
     """
     if not callable(func):
@@ -66,5 +66,5 @@ def trainable(
             executor.shutdown()
 
     trial.__name__ = getattr(func, "__name__", "trial")  # Tune stores results under this name.
-    # The first bundle is empty because the trial itself only waits for its ranks.
+    # The first bundle is for the trial itself. It is empty, because the trial only waits for its ranks.
     return tune.with_resources(trial, tune.PlacementGroupFactory([{}, *[bundle] * size]))

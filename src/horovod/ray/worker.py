@@ -1,4 +1,4 @@
-"""Ray actors in which ranks run."""
+"""Classes of the Ray actors in which ranks run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from horovod.runner.external_workers.assignment import Assignment, ExternalWorke
 
 
 class BaseHorovodWorker:
-    """Process of a rank, which ``ray.remote`` turns into an actor.
+    """Process of a rank. ``ray.remote`` converts this class to an actor.
 
     Attributes:
         executable: Object that ``start_executable`` created from the user's class, or None.
@@ -36,7 +36,7 @@ class BaseHorovodWorker:
         self.world_size = world_size
 
     def node_id(self) -> str:
-        """Return the id of the Ray node that this process runs on."""
+        """Return the id of the Ray node on which this process runs."""
         return described()[1]
 
     def hostname(self) -> str:
@@ -44,11 +44,11 @@ class BaseHorovodWorker:
         return socket.gethostname()
 
     def get_gpu_ids(self) -> list[str]:
-        """Return the GPUs that Ray assigned to this actor, as named in CUDA_VISIBLE_DEVICES."""
+        """Return the GPUs that Ray assigned to this actor, in the format of CUDA_VISIBLE_DEVICES."""
         return described()[2]
 
     def update_env_vars(self, env_vars: Mapping[str, Any]) -> None:
-        """Set environment variables of this process; values are converted to strings."""
+        """Set environment variables of this process. The values are converted to strings."""
         os.environ.update({str(name): str(value) for name, value in env_vars.items()})
 
     def env_vars(self) -> dict[str, str]:
@@ -56,7 +56,7 @@ class BaseHorovodWorker:
         return dict(os.environ)
 
     def set_queue(self, queue: Any) -> None:
-        """Set the queue for messages of ``ray_logger.log``; None discards them."""
+        """Set the queue for messages of ``ray_logger.log``. None discards the messages."""
         ray_logger.configure(queue)
 
     def start_executable(
@@ -65,19 +65,22 @@ class BaseHorovodWorker:
         executable_args: Sequence[Any] | None = None,
         executable_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
-        """Create the object ``executable_cls(*executable_args, **executable_kwargs)``; do nothing if None."""
+        """Create the object ``executable_cls(*executable_args, **executable_kwargs)``. Do nothing without a class."""
         if executable_cls is not None:
             self.executable = self._do(lambda: executable_cls(*(executable_args or ()), **(executable_kwargs or {})))
 
     def execute(self, func: Callable[[Any], Any]) -> Any:
-        """Call ``func(executable)``. If it raises an exception, leave the job, so that no rank waits for this one."""
+        """Call ``func(executable)``.
+
+        After an exception, leave the job, because other ranks must not wait for this rank.
+        """
         return self._do(lambda: func(self.executable))
 
     @staticmethod
     def _do(call: Callable[[], Any]) -> Any:
         try:
             value = call()
-            if inspect.isgenerator(value):  # Reject generators, of which Ray would send only the first value.
+            if inspect.isgenerator(value):  # Reject generators, because Ray would send only the first value.
                 raise TypeError("the function must return a value that can be sent, such as a list, got a generator")
             return value
         except BaseException as error:
@@ -85,20 +88,20 @@ class BaseHorovodWorker:
             raise
 
     def describe(self) -> tuple[ExternalWorker, str, list[str]]:
-        """Return this process's description, the id of its Ray node, and its GPUs."""
+        """Return the description of this process, the id of its Ray node, and its GPUs."""
         return described()
 
     def join(self, order: Assignment) -> None:
-        """Accept the assignment of a rank, so that ``hvd.init()`` can join the job."""
+        """Accept the assignment of a rank, with which ``hvd.init()`` can join the job."""
         assignment.join(order, raylet())
 
     def leave(self) -> None:
-        """Leave the job, if ``hvd.init()`` has joined it; the assignment stays valid."""
+        """Leave the job if ``hvd.init()`` has joined it. The assignment remains valid."""
         basics.leave()
 
 
 class ElasticWorker(BaseHorovodWorker):
-    """Worker that serves one run of an elastic job."""
+    """Worker for one run of an elastic job."""
 
     def work(self, func: Callable[[Any], Any]) -> Any:
         """Call ``func(worker)`` and return its result. Then leave the job, as at the end of a process."""
@@ -108,14 +111,14 @@ class ElasticWorker(BaseHorovodWorker):
 
 
 def described() -> tuple[ExternalWorker, str, list[str]]:
-    """Return this worker process's description, its Ray node id, and its GPUs."""
+    """Return the description of this worker process, the id of its Ray node, and its GPUs."""
     return assignment.describe(), str(ray.get_runtime_context().get_node_id()), [str(one) for one in ray.get_gpu_ids()]
 
 
 def raylet() -> dict[int, str]:
-    """Return the pid and description of this worker's raylet if it is the parent process, else an empty dict.
+    """Return the pid and description of this worker's raylet if it is the parent process, otherwise an empty dict.
 
-    Horovod watches it because a busy worker would not notice that its raylet was killed.
+    Horovod watches the raylet, because a busy worker would not notice that its raylet was killed.
     """
     pid = os.getppid()
     try:

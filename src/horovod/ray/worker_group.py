@@ -1,4 +1,4 @@
-"""Fixed-size group of workers that live until shutdown, for ``RayExecutor`` without ``min_workers``."""
+"""Group of workers with a fixed size, which live until shutdown. ``RayExecutor`` uses it without ``min_workers``."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ from horovod.runner.external_workers.workers import ExternalWorkers
 from horovod.runner.function.worker_error import worker_error
 from horovod.runner.plan.hosts import place
 
-_GRACE = 5.0  # Seconds for the other ranks to notice that one has failed.
-_LATE = 5.0  # Seconds added to the timeout of workers, so that they report their errors first.
-_DEATH = 1.0  # Seconds to wait for Ray's reason after a worker's death is known.
-_LEAVE = 2.0  # Seconds for idle workers to leave the job.
-_END = 10.0  # Seconds for killed workers to end.
+_GRACE = 5.0  # The other ranks get _GRACE seconds to notice that a rank has failed.
+_LATE = 5.0  # The driver waits _LATE seconds longer than the workers, so that workers report their errors first.
+_DEATH = 1.0  # After the end of a worker, the driver waits up to _DEATH seconds for Ray's reason.
+_LEAVE = 2.0  # Idle workers get _LEAVE seconds to leave the job.
+_END = 10.0  # Killed workers get _END seconds to end.
 
 
 class WorkerGroup:
-    """Group of workers. A group can be started only once.
+    """Group of workers, which can be started only once.
 
-    Calls from several threads are executed one after another. ``shutdown`` interrupts calls of other threads.
+    Calls from several threads are executed one after another. ``shutdown`` interrupts the calls of other threads.
 
     Attributes:
-        workers: Actors, by rank.
-        hosts: Their hosts, by rank.
+        workers: Actors by rank.
+        hosts: Hosts of the actors by rank.
     """
 
     def __init__(self, settings: Settings, plan: PlacementPlan, group: Any, cpus: int, gpus: int) -> None:
@@ -49,8 +49,8 @@ class WorkerGroup:
             settings: Settings of the executor.
             plan: Resources to request.
             group: Existing placement group to use, or None.
-            cpus: CPUs of each worker.
-            gpus: GPUs of each worker.
+            cpus: Number of CPUs of each worker.
+            gpus: Number of GPUs of each worker.
         """
         self._settings = settings
         self._plan = plan
@@ -61,30 +61,30 @@ class WorkerGroup:
         self._reservation: Reservation | None = None
         self._servers: ExternalWorkers | None = None
         self._box: Mailbox[Event] = Mailbox()
-        self._turn = threading.RLock()  # Lock that a thread holds while it reads the mailbox.
-        self._listener: int | None = None  # Identifier of that thread.
-        self._over = False  # True after `shutdown` was called, possibly during `start`.
+        self._turn = threading.RLock()  # A thread holds this lock while it reads the mailbox.
+        self._listener: int | None = None  # Identifier of the thread that reads the mailbox, or None.
+        self._over = False  # True after a call of `shutdown`, even during `start`.
         self._joined: dict[int, Any] = {}  # Ranks whose end the server reports.
-        self._dead: dict[int, str] = {}  # Descriptions of the lost workers, by rank.
-        self._still: dict[int, str] = {}  # Descriptions of lost workers that are alive but stopped, by rank.
+        self._dead: dict[int, str] = {}  # Descriptions of lost workers by rank.
+        self._still: dict[int, str] = {}  # Descriptions of lost workers that are stopped but still exist, by rank.
 
     # Start
 
     def start(self, variables: Mapping[str, str]) -> None:
-        """Start the workers and wait until all have their ranks. After an exception, call ``shutdown``.
+        """Start the workers, and wait until all of them have ranks. After an exception, call ``shutdown``.
 
         Args:
-            variables: Environment variables for all workers, in addition to Horovod's.
+            variables: Additional environment variables for all workers.
 
         Raises:
-            ValueError, TimeoutError: If the cluster lacks resources; see ``strategy.find_room``.
+            ValueError, TimeoutError: If the cluster lacks resources. See ``strategy.find_room``.
             RuntimeError: If a worker does not start or does not match the others, or if another thread calls
-                ``shutdown`` meanwhile.
+                ``shutdown``.
         """
         size = len(self._plan.places)
         self._reservation = strategy.find_room(self._plan, self._group, self._settings.placement_group_timeout_s)
         with self._listening():
-            # Store the workers, then read `_over`. `shutdown` does both in reverse order, so it misses no worker.
+            # Store the workers, and then read `_over`. `shutdown` uses the reverse order, so it misses no worker.
             self._check_not_shut_down()
             made = [self._actor(number, size) for number in range(size)]
             self.workers = made
@@ -124,16 +124,16 @@ class WorkerGroup:
         ranks = [workers[number] for number in order]
         assignments = cluster.assignments(self._servers, slots, ranks, owned, shared, self._settings.timeout_s)
         refs = [worker.join.remote(assignment) for worker, assignment in zip(self.workers, assignments, strict=True)]
-        # Wait longer than the workers' own timeout, whose error is more specific.
+        # Wait longer than the workers do, because their own timeout errors are more specific.
         self._ask(refs, self._joined, "did not join the job", _LATE)
 
     def _ask(self, refs: Sequence[Any], answers: dict[int, Any], trouble: str, longer: float = 0.0) -> list[Any]:
-        """Wait for the answers of all workers and return them by worker number.
+        """Wait for the answers of all workers, and return them by worker number.
 
         Args:
             refs: Ray references of the answers, by number of the worker.
-            answers: Dict to which each answer is added when it arrives.
-            trouble: Description of what has failed if there is no answer, for messages.
+            answers: Dict to which arriving answers are added.
+            trouble: Description of the failure if there is no answer, for messages.
             longer: Seconds to add to the timeout.
 
         Raises:
@@ -146,7 +146,7 @@ class WorkerGroup:
             watch(ref, turn, number, self._box)
         while len(answers) < len(refs):
             failed: list[CallResult] = []
-            for event in self._box.take(deadline)[0]:  # Process all events, because others may report lost workers.
+            for event in self._box.take(deadline)[0]:  # Process all events, because others might report lost workers.
                 self._mark_lost(event)
                 if isinstance(event, CallResult) and event.turn == turn:
                     if event.error is None:
@@ -168,19 +168,19 @@ class WorkerGroup:
     # Calls
 
     def send(self, method: str, *args: Any) -> list[Any]:
-        """Call a method of all workers and return Ray's references to the results, by rank.
+        """Call a method of all workers, and return Ray references to the results, by rank.
 
         Raises:
-            RuntimeError: If there are no workers, or one was lost.
+            RuntimeError: If there are no workers, or a worker was lost.
         """
         self.require()
         return [getattr(worker, method).remote(*args) for worker in self.workers]
 
     def require(self) -> None:
-        """Raise RuntimeError if there are no workers, or one was lost."""
+        """Raise RuntimeError if there are no workers, or if a worker was lost."""
         self._require_workers()
-        # If another thread reads the mailbox, that thread records losses. A callback must not take the events that its
-        # surrounding call waits for.
+        # If another thread reads the mailbox, that thread records lost workers. A callback must not take events for
+        # which the surrounding call waits.
         if self._listener != threading.get_ident() and self._turn.acquire(blocking=False):
             try:
                 self._handle_events()
@@ -194,10 +194,10 @@ class WorkerGroup:
 
     @contextlib.contextmanager
     def _listening(self) -> Iterator[None]:
-        """Wait until other threads' calls have ended, then reserve the mailbox for this thread.
+        """Wait until the calls of other threads have ended, and then reserve the mailbox for this thread.
 
         Raises:
-            RuntimeError: In a callback, because the surrounding call would lose events.
+            RuntimeError: If a callback calls this method, because the surrounding call would lose events.
         """
         me = threading.get_ident()
         if self._listener == me:
@@ -222,18 +222,18 @@ class WorkerGroup:
             raise RuntimeError("there are no workers: call start() first, and do not call this after shutdown()")
 
     def call(self, method: str, *args: Any, callbacks: Sequence[Callback] | None = None) -> list[Any]:
-        """Call a method of all workers and return the results, by rank.
+        """Call a method of all workers, and return the results by rank.
 
         Args:
             method: Name of the method.
-            *args: Its arguments.
-            callbacks: Functions that get the messages of ``ray_logger.log``.
+            *args: Arguments of the method.
+            callbacks: Functions to call with the messages of ``ray_logger.log``.
 
         Raises:
-            WorkerError: If a worker fails. It is raised after the other workers have had a few seconds to end. It names
-                the first worker that failed by itself, and is also an instance of the class of the exception raised
-                there.
-            RuntimeError: Within a callback, or if workers are missing.
+            WorkerError: If a worker fails. The other workers first get a few seconds to end. The error contains the
+                first worker that failed on its own. It is also an instance of the class of the exception that this
+                worker raised.
+            RuntimeError: If a callback calls this method, or if workers are missing.
         """
         with self._listening():
             self.require()
@@ -249,13 +249,13 @@ class WorkerGroup:
                         worker.set_queue.remote(None)
 
     def call_first(self, method: str, *args: Any) -> Any:
-        """Call a method of rank 0 only and return its result; otherwise like ``call``."""
+        """Call a method of rank 0 only, and return its result. In all other respects, this is the same as ``call``."""
         with self._listening():
             self.require()
             return self._gather({0: getattr(self.workers[0], method).remote(*args)})[0]
 
     def _gather(self, refs: Mapping[int, Any], ear: CallbackListener | None = None) -> list[Any]:
-        """Wait for the calls, given as Ray references by rank, and return their results by rank."""
+        """Wait for calls, which are Ray references by rank, and return their results by rank."""
         turn = uuid.uuid4().hex
         done: dict[int, CallResult] = {}
         gone: set[int] = set()
@@ -267,7 +267,7 @@ class WorkerGroup:
                 if isinstance(event, LogMessage):
                     if ear is not None:
                         ear.tell(event)
-                    self._require_workers()  # A callback may have shut down the workers.
+                    self._require_workers()  # A callback could have shut down the workers.
                     continue
                 self._mark_lost(event)
                 if isinstance(event, LostWorker) and event.number in refs:
@@ -288,7 +288,7 @@ class WorkerGroup:
         return [done[rank].value for rank in sorted(refs)]
 
     def _collect_rest(self, done: dict[int, CallResult], gone: set[int], turn: str) -> None:
-        """Wait up to a few seconds for Ray to report why the lost workers ended."""
+        """Wait up to a few seconds until Ray has reported why the lost workers ended."""
         until = time.monotonic() + _DEATH
         while gone - done.keys() and time.monotonic() < until:
             for event in self._box.take(until)[0]:
@@ -301,15 +301,14 @@ class WorkerGroup:
             self._dead.setdefault(event.number, event.how)
             if event.still:
                 self._still[event.number] = event.still
-                self._kill(self.workers[event.number])  # Otherwise the other ranks would wait for this worker.
+                self._kill(self.workers[event.number])  # Kill the worker, because the other ranks would wait for it.
         elif isinstance(event, CallResult) and event.died and event.number not in self._still:
             self._dead[event.number] = event.words()
 
     def _first_error(self, done: Mapping[int, CallResult], gone: set[int]) -> BaseException | None:
         """Return the error of the worker that failed first, or None.
 
-        A lost worker takes precedence over a worker that raised its own exception, which takes precedence over all
-        other failures.
+        A lost worker takes precedence over a worker with its own exception, and this worker over all other failures.
         """
         failed = [one for _, one in sorted(done.items()) if one.error is not None]
         for rank in sorted(gone):
@@ -327,14 +326,15 @@ class WorkerGroup:
     # End
 
     def shutdown(self) -> None:
-        """End the workers and release their resources. Idempotent, even after an interrupt.
+        """End the workers and release their resources. Further calls have no effect, even after an interrupt.
 
-        ``start`` raises RuntimeError if it is running in another thread.
+        If ``start`` is running in another thread, it raises RuntimeError.
         """
         self._over = True
-        if ray.is_initialized():  # without Ray, the workers have already ended
+        if ray.is_initialized():  # Without Ray, the workers have already ended.
             self._release_workers()
-        mine = self._turn.acquire(timeout=_END)  # the thread that holds this lock returns because its workers are dead
+        # The thread with this lock returns soon, because its workers have ended.
+        mine = self._turn.acquire(timeout=_END)
         try:
             self._close(mine)
         finally:
@@ -347,7 +347,7 @@ class WorkerGroup:
                 self._await_end()
             self._servers.close()
         if ray.is_initialized():
-            for worker in self.workers:  # Repeat, because `start` may have created more workers meanwhile.
+            for worker in self.workers:  # Repeat this, because `start` could have created more workers in the meantime.
                 self._kill(worker)
             if self._reservation is not None:
                 self._reservation.give_back()
@@ -358,14 +358,14 @@ class WorkerGroup:
 
     def _release_workers(self) -> None:
         if self._servers is not None and not self._dead:
-            with contextlib.suppress(Exception):  # a worker may die meanwhile
+            with contextlib.suppress(Exception):  # The worker might end in the meantime.
                 ray.wait([one.leave.remote() for one in self.workers], num_returns=len(self.workers), timeout=_LEAVE)
         for worker in self.workers:
             self._kill(worker)
 
     @staticmethod
     def _kill(worker: Any) -> None:
-        with contextlib.suppress(RayError):  # raised if the worker belonged to an earlier ray.init()
+        with contextlib.suppress(RayError):  # The worker might belong to an earlier ray.init().
             ray.kill(worker, no_restart=True)
 
     def _await_end(self) -> None:

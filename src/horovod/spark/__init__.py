@@ -1,8 +1,8 @@
-"""Jobs on the executors of a Spark application.
+"""Horovod jobs on the executors of a Spark application.
 
-`run` calls a function on ranks that Spark tasks start, and `run_elastic` continues when executors are lost or added.
-`HorovodRunner` replaces sparkdl's class of that name. All three need pyspark 3.5 or later
-(`pip install 'horovod[spark]'`).
+`run` calls a function on ranks in Spark tasks. `run_elastic` also continues when executors are lost or added.
+`HorovodRunner` replaces sparkdl's class with this name. All three need pyspark 3.5 or later (`pip install
+'horovod[spark]'`).
 """
 
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ __all__ = ["HorovodRunner", "log_to_driver", "run", "run_elastic"]
 
 
 def __getattr__(name: str) -> Any:
-    # Import the launcher on demand, because code that runs on executors does not need it.
+    # Import the launcher on demand, because code on executors does not need it.
     if name == "run":
         from horovod.spark.job import run
 

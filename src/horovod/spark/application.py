@@ -1,4 +1,4 @@
-"""Access to the driver's Spark application: how many tasks it can run, and Spark jobs in the background."""
+"""Access to the driver's Spark application: the number of tasks that it can run, and background jobs."""
 
 from __future__ import annotations
 
@@ -20,14 +20,19 @@ _LOCAL_CLUSTER = re.compile(r"local-cluster\[ *(\d+) *, *(\d+) *, *(\d+) *\]")
 
 @dataclass(frozen=True)
 class Bound:
-    """Upper bound on the number of concurrent tasks (`slots`), with the reason as text (`why`)."""
+    """Upper bound on the number of concurrent tasks.
+
+    Attributes:
+        slots: Maximum number of concurrent tasks.
+        why: Reason for this bound, for messages.
+    """
 
     slots: int
     why: str
 
 
 def slot_limit(conf: Mapping[str, str], cores: int) -> Bound | None:
-    """Return the upper bound on the number of concurrent tasks, or None if the settings do not imply one.
+    """Return the upper bound on the number of concurrent tasks, or None if the settings imply no bound.
 
     Args:
         conf: Settings of the application by key.
@@ -72,7 +77,7 @@ def _number(conf: Mapping[str, str], key: str) -> int | None:
 
 # -- explanations of Spark's failures, derived from its messages -----------------------------------------------------
 
-_LINES = 12  # maximum number of lines to show of Spark's message
+_LINES = 12  # Error messages show at most _LINES lines of Spark's own message.
 
 _KNOWN = (
     (
@@ -101,7 +106,7 @@ _KNOWN = (
 
 
 def known_failure(text: str) -> str:
-    """Return the explanation of a failure that would recur on a retry, or an empty string for other failures."""
+    """Explain a failure that would happen again on a retry. Return an empty string for other failures."""
     for pattern, explanation in _KNOWN:
         if found := re.search(pattern, text):
             return explanation.format(found[1])
@@ -109,7 +114,7 @@ def known_failure(text: str) -> str:
 
 
 def explain(text: str) -> str:
-    """Return the most informative part of Spark's message about a failed job, or an explanation of it."""
+    """Return the most informative part of Spark's message about a failed job, or an explanation of the message."""
     if explanation := known_failure(text):
         return explanation
     lost = re.findall(r"ExecutorLostFailure[^\n]*", text)
@@ -121,13 +126,13 @@ def explain(text: str) -> str:
     return "\n".join(lines[begin : begin + _LINES])
 
 
-_POLL = 0.2  # Seconds between checks of the number of slots; Spark sends no notification.
-_END_SECONDS = 10.0  # Seconds that cancelled Spark jobs have to end.
-_FAREWELL = 3.0  # Seconds that tasks have to end after their agents have ended.
+_POLL = 0.2  # The number of slots is checked every _POLL seconds, because Spark sends no notification.
+_END_SECONDS = 10.0  # Cancelled Spark jobs get _END_SECONDS to end.
+_FAREWELL = 3.0  # Tasks get _FAREWELL seconds to end after their agents have ended.
 
 
 class Application:
-    """Wrapper of the driver's active Spark application.
+    """Active Spark application of the driver.
 
     Raises:
         RuntimeError: If this process has no active SparkContext.
@@ -154,22 +159,22 @@ class Application:
 
     @property
     def is_dynamic(self) -> bool:
-        """True if Spark adds and removes executors according to the number of tasks."""
+        """True if Spark adds and removes executors depending on the number of tasks."""
         return self.conf.get("spark.dynamicAllocation.enabled", "false") == "true"
 
     @property
     def slots(self) -> int | None:
-        """Number of tasks that the current executors can run concurrently, or None if Spark does not report it."""
-        try:  # Spark has no public API for this
+        """Number of concurrent tasks that the current executors can run, or None if Spark does not report it."""
+        try:  # This uses a private method, because Spark has no public API for it.
             scala = self.context._jsc.sc()
             return int(scala.maxNumConcurrentTasks(scala.resourceProfileManager().defaultResourceProfile()))
         except Exception:
             return None
 
     def check(self, num_proc: int, name: str) -> None:
-        """Raise ValueError if Spark's settings show that `num_proc` tasks can never run at once.
+        """Raise ValueError if Spark's settings show that `num_proc` concurrent tasks are impossible.
 
-        `name` is the argument that the message names.
+        `name` is the name of the argument in the message.
         """
         bound = slot_limit(self.conf, os.cpu_count() or 1)
         if bound is not None and num_proc > bound.slots:
@@ -179,15 +184,15 @@ class Application:
             )
 
     def wait_for_slots(self, num_proc: int, over: threading.Event) -> None:
-        """Wait until `num_proc` tasks can run at once, or until `over` is set.
+        """Wait until `num_proc` concurrent tasks are possible, or until `over` is set.
 
-        Spark retries a barrier stage that was submitted too early only after a delay.
+        If a barrier stage is submitted too early, Spark retries it only after a delay.
         """
         while (slots := self.slots) is not None and slots < num_proc and not over.wait(_POLL):
             pass
 
     def advice(self, num_proc: int) -> str:
-        """Return advice for the user on what to check if tasks do not start."""
+        """Return advice for the user what to check if tasks do not start."""
         slots = self.slots
         has = "" if slots is None else f"The Spark application has {slots} slots for tasks now, and the "
         return (
@@ -198,7 +203,7 @@ class Application:
 
 
 class Jobs:
-    """Context manager that runs Spark jobs in background threads, all in one job group.
+    """Context manager that runs Spark jobs in background threads, all in the same job group.
 
     On exit, it gives the jobs a few seconds to end, and then cancels the group.
     """
@@ -234,9 +239,9 @@ class Jobs:
         self.over.set()
         try:
             self._join(_FAREWELL)
-        finally:  # run this even after a KeyboardInterrupt during the wait
+        finally:  # Clean up even if the user pressed Ctrl-C during the wait.
             if any(thread.is_alive() for thread in self._threads):
-                # This call fails if the application, and therefore its jobs, have already ended.
+                # This call fails if the application has already ended together with its jobs.
                 with contextlib.suppress(Exception):
                     self._context.cancelJobGroup(self._group)
                 self._join(_END_SECONDS)

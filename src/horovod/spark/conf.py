@@ -1,9 +1,9 @@
-"""Spark settings for elastic jobs, as (key, value), for reusing executors and nodes with failed tasks.
+"""Spark settings for elastic jobs, which allow Spark to reuse executors and nodes with failed tasks.
 
     SparkSession.builder.config(*conf.SPARK_CONF_REUSE_FAILED_EXECUTOR)
 
-The names are the same as in the original Horovod. The keys depend on the installed Spark: since 3.1 they contain
-"excludeOnFailure" instead of "blacklist".
+Each setting is a (key, value) pair. The names are the same as in the original Horovod. The keys depend on the version
+of Spark. Since Spark 3.1, they contain "excludeOnFailure" instead of "blacklist".
 """
 
 import importlib.util
@@ -46,7 +46,7 @@ SPARK_CONF_REUSE_EXECUTOR_ALWAYS_FOR_SAME_TASK = (_TASK_EXECUTOR, SPARK_CONF_MAX
 SPARK_CONF_REUSE_EXECUTOR_ONCE_FOR_SAME_TASK = (_TASK_EXECUTOR, "2")
 SPARK_CONF_DONT_REUSE_EXECUTOR_FOR_SAME_TASK = (_TASK_EXECUTOR, "1")
 
-# Spark requires a number below spark.task.maxFailures.
+# Spark requires a value below spark.task.maxFailures.
 SPARK_CONF_REUSE_NODE_ALWAYS_FOR_SAME_TASK = (_TASK_NODE, SPARK_CONF_MAX_INT_MINUS_ONE)
 SPARK_CONF_REUSE_NODE_ONCE_FOR_SAME_TASK = (_TASK_NODE, "2")
 SPARK_CONF_DONT_REUSE_NODE_FOR_SAME_TASK = (_TASK_NODE, "1")

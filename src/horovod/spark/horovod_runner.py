@@ -1,4 +1,4 @@
-"""`HorovodRunner`, the interface of Databricks notebooks for jobs on the driver or in Spark tasks."""
+"""Class `HorovodRunner`, the interface of Databricks notebooks for jobs on the driver or in Spark tasks."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from horovod.spark.job import run
 
 DRIVER_LOG = "HOROVOD_SPARK_DRIVER_LOG"
 """Environment variable that is set for ranks whose output a DriverLog reads."""
-_MARK = "\x02driver\x03"  # control characters that programs do not normally print and that do not end a line
+_MARK = "\x02driver\x03"  # programs do not normally print these control characters, which do not end a line
 
 
 def log_to_driver(message: str) -> None:
     """Show a message of this rank in the driver's output (in a notebook, below the cell).
 
-    The message is shown for every value of ``driver_log_verbosity``. Outside of a job of ``HorovodRunner``, this
+    The message is shown for all values of ``driver_log_verbosity``. Outside of a job of ``HorovodRunner``, this
     function prints the message.
 
     Args:
@@ -38,7 +38,7 @@ def log_to_driver(message: str) -> None:
 
 
 class DriverLog:
-    """Text stream that receives the ranks' output and forwards lines of ``log_to_driver`` to ``target``.
+    """Text stream that receives the ranks' output, and forwards messages of ``log_to_driver`` to ``target``.
 
     If ``everything`` is True, it forwards all other lines as well.
     """
@@ -46,7 +46,7 @@ class DriverLog:
     def __init__(self, target: Any, *, everything: bool) -> None:
         self._target = target
         self._everything = everything
-        self._left = ""  # text of the last line as long as it is incomplete
+        self._left = ""  # incomplete last line of the output
 
     def write(self, text: str) -> int:
         *lines, self._left = (self._left + text).split("\n")
@@ -58,7 +58,7 @@ class DriverLog:
         self._target.flush()
 
     def close(self) -> None:
-        """Forward an incomplete last line and flush, but keep the target open."""
+        """Forward an incomplete last line, and flush the target without closing it."""
         if self._left:
             self._line(self._left)
             self._left = ""
@@ -74,7 +74,7 @@ VERBOSITIES = ("log_callback_only", "all")
 
 
 class HorovodRunner:
-    """Replacement for ``sparkdl.HorovodRunner``: ``HorovodRunner(np=2).run(main, epochs=3)``."""
+    """Replacement for ``sparkdl.HorovodRunner``, used as ``HorovodRunner(np=2).run(main, epochs=3)``."""
 
     def __init__(
         self, *, np: int, driver_log_verbosity: str = "log_callback_only", env: Mapping[str, str] | None = None
@@ -107,17 +107,17 @@ class HorovodRunner:
         self._env = dict(env or {})
 
     def run(self, main: Callable[..., Any], **kwargs: Any) -> Any:
-        """Call ``main(**kwargs)`` on all ranks and return rank 0's result.
+        """Call ``main(**kwargs)`` on all ranks, and return rank 0's result.
 
         Args:
-            main: Function to call, serialized with cloudpickle.
-            **kwargs: Its keyword arguments.
+            main: Function to call. It is serialized with cloudpickle.
+            **kwargs: Keyword arguments of the function.
 
         Raises:
             TypeError: If ``main`` is not callable, or cannot be serialized.
             WorkerError: If a rank fails, as with ``horovod.run``.
 
-        With ranks in Spark tasks, also the exceptions of ``horovod.spark.run``.
+        With ranks in Spark tasks, the exceptions of ``horovod.spark.run`` are raised as well.
         """
         if not callable(main):
             raise TypeError(f"main must be a function, which is called with the keywords given to run, got {main!r}")

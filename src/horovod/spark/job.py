@@ -1,8 +1,8 @@
-"""`horovod.spark.run` and `run_elastic`, with validation of their arguments.
+"""Functions `horovod.spark.run` and `run_elastic`, with validation of their arguments.
 
-In `run`, the ranks are the tasks of a barrier stage, which either all start at once or do not start. In `run_elastic`,
-each rank is a separate Spark job with one task, which is resubmitted if it ends too early. So a lost task affects no
-other task, and its replacement starts as soon as there is a free slot.
+In `run`, the ranks are the tasks of a barrier stage, which Spark starts all together or not at all. In `run_elastic`,
+each rank is a separate Spark job with one task, which is submitted again if it ends too early. So the loss of a task
+affects no other task, and its replacement starts when a slot is free.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ _TIMEOUT = "HOROVOD_SPARK_START_TIMEOUT"
 
 
 def count(name: str, value: Any, default: int) -> int:
-    """Return `value` as a number of processes; if it is None, return `default`.
+    """Return `value` as a number of processes, or `default` if it is None.
 
     Raises:
-        ValueError: If it is not an integer of at least 1. The message names the argument.
+        ValueError: If the value is not an integer of at least 1.
     """
     return default if value is None else integer(name, value, 1)
 
 
 def start_timeout_of(value: Any) -> float:
-    """Return the start timeout in seconds; None means HOROVOD_SPARK_START_TIMEOUT or its default.
+    """Return the start timeout in seconds. None selects HOROVOD_SPARK_START_TIMEOUT or its default.
 
     Raises:
-        ValueError: If it is not a valid number of seconds. The message names the argument.
+        ValueError: If the value is not a valid number of seconds.
     """
     if value is None:
         return float(BY_NAME[_TIMEOUT].parse(os.environ.get(_TIMEOUT, "")))  # type: ignore[arg-type]
@@ -52,7 +52,7 @@ def start_timeout_of(value: Any) -> float:
 
 
 def rank_environment(env: Any) -> dict[str, str]:
-    """Return the environment variables for the ranks.
+    """Return the environment variables for the ranks as a dict.
 
     Raises:
         TypeError: If `env` is not a mapping of strings to strings.
@@ -85,7 +85,7 @@ def job_options(
     """Validate the options of a job and return them.
 
     Raises:
-        TypeError, ValueError: If an argument is invalid. The message names it.
+        TypeError, ValueError: If an argument is invalid.
     """
     _check_stream("stdout", stdout)
     _check_stream("stderr", stderr)
@@ -100,21 +100,22 @@ def job_options(
         verbose=(verbose or 0) >= 2,
         stdout=stdout,
         stderr=stderr,
-        handlers=("pyspark",),  # Spark's SIGINT handler cancels all jobs of the driver, then raises KeyboardInterrupt
+        # Spark's SIGINT handler cancels all jobs of the driver, and then raises KeyboardInterrupt.
+        handlers=("pyspark",),
     )
 
 
 def of_the_driver() -> dict[str, str]:
-    """Return the driver's HOROVOD_SPARK_* variables, which its tasks need."""
+    """Return the driver's HOROVOD_SPARK_* variables, which the tasks need."""
     return {name: value for name, value in os.environ.items() if name.startswith("HOROVOD_SPARK_")}
 
 
 def ports() -> str:
-    """Return the range of ports on which the launcher may listen. An empty range allows any port."""
+    """Return the range of ports on which the launcher can listen. An empty range allows all ports."""
     return os.environ.get("HOROVOD_PORT_RANGE", "")
 
 
-_REASON_SECONDS = 3.0  # seconds to wait for Spark to report why a task was lost
+_REASON_SECONDS = 3.0  # time to wait until Spark reports why a task was lost (s)
 
 
 def run(
@@ -136,33 +137,33 @@ def run(
 ) -> list[Any]:
     """Call `fn(*args, **kwargs)` on `num_proc` ranks, each in a task of the active Spark application.
 
-    Ranks of a host are consecutive, and task 0 has rank 0. A KeyboardInterrupt ends the job. Several jobs may run at
-    the same time, each called from a different thread.
+    The ranks of a host are consecutive, and task 0 has rank 0. A KeyboardInterrupt ends the job. Several jobs can run
+    at the same time if different threads call this function.
 
     Args:
-        fn: Function that each rank calls. It, its arguments and its results are serialized with cloudpickle.
+        fn: Function that each rank calls. The function, its arguments and its results are serialized with cloudpickle.
         args: Positional arguments of `fn`.
         kwargs: Keyword arguments of `fn`.
         num_proc: Number of ranks. Default: spark.default.parallelism.
         start_timeout: Seconds for all tasks to start. Default: HOROVOD_SPARK_START_TIMEOUT.
         use_mpi: Must not be True, because mpirun cannot start ranks on Spark.
-        use_gloo: Accepted for compatibility; has no effect.
+        use_gloo: Ignored.
         extra_mpi_args: Must be None.
         env: Environment variables of the ranks, which override those of the executors. The ranks also get the driver's
             HOROVOD_* variables.
-        stdout: Text stream for the ranks' standard output, each line prefixed with its rank. Default: the driver's.
-        stderr: Text stream for the ranks' standard error, with the same prefixes. Default: the driver's.
+        stdout: Text stream for the ranks' standard output. Each line begins with the rank. Default: the driver's.
+        stderr: Text stream for the ranks' standard error. Each line begins with the rank. Default: the driver's.
         verbose: 2 reports more about the job.
         nics: Network interfaces for the ranks and the driver.
         prefix_output_with_timestamp: True to begin each line of output with the time.
         executable: Python interpreter of the ranks. Default: the executors' interpreter.
 
     Returns:
-        The results, by rank.
+        Results of the function by rank.
 
     Raises:
         RuntimeError: If there is no active SparkContext.
-        TimeoutError: If the job does not start in time. The message says what was missing.
+        TimeoutError: If the job does not start in time.
         ValueError, TypeError: If an argument is invalid, for example more ranks than the application can ever run.
         WorkerError: If a rank fails, or a task or its executor is lost, which ends the job.
     """
@@ -199,7 +200,7 @@ def run(
 
 
 class _Stage:
-    """Spark job whose tasks are the job's agents."""
+    """Spark job whose tasks become the agents of a Horovod job."""
 
     def __init__(self, application: Application, gathering: Gathering, size: int) -> None:
         self._application = application
@@ -209,11 +210,11 @@ class _Stage:
         self._jobs_end: float | None = None
 
     def run(self, context: Any, over: threading.Event) -> None:
-        """Run the Spark job until it ends. Runs in a separate thread; returns early if `over` is already set."""
+        """Run the Spark job until it ends, in a separate thread. Return early if `over` is already set."""
         attend = functools.partial(attend_barrier, self._gathering.ticket, of_the_driver())
         try:
             rdd = context.parallelize(range(self._size), self._size)
-            # Spark does not support barrier stages with dynamic allocation.
+            # Spark does not support barrier stages together with dynamic allocation.
             stage = rdd if self._application.is_dynamic else rdd.barrier()
             if not self._application.is_dynamic:
                 self._application.wait_for_slots(self._size, over)
@@ -229,7 +230,7 @@ class _Stage:
         )
 
     def explained(self, error: WorkerError) -> WorkerError:
-        """Return the error, with Spark's reason appended if an agent was lost."""
+        """Return the error, with Spark's explanation if an agent was lost."""
         if error.rank is not None:
             return error
         until = time.monotonic() + _REASON_SECONDS
@@ -243,7 +244,8 @@ class _Stage:
 # -- run_elastic -----------------------------------------------------------------------------------------------------
 
 _NAMES = replace(ARGUMENTS, cooldown="")
-_PAUSE, _LONGEST_PAUSE = 0.25, 5.0  # seconds until a task is resubmitted; each failure doubles them
+# pause until a task is submitted again, and maximum pause (s); each failure doubles the pause
+_PAUSE, _LONGEST_PAUSE = 0.25, 5.0
 
 
 def run_elastic(
@@ -267,12 +269,12 @@ def run_elastic(
 ) -> list[Any]:
     """Call `fn(*args, **kwargs)` on ranks in Spark tasks, and continue when executors are lost or added.
 
-    The job begins when `num_proc` tasks run, continues while at least `min_num_proc` ranks are left, and requests tasks
-    from Spark until there are `max_num_proc`. A rank is replaced if its executor is lost, but not if it fails by
-    itself. `fn` should train in a function that `hvd.elastic.run` wraps.
+    The job begins when `num_proc` tasks are running, and continues while at least `min_num_proc` ranks are left. It
+    requests tasks from Spark until there are `max_num_proc`. A rank is replaced if its executor is lost, but not if the
+    rank itself fails. `fn` should train in a function that `hvd.elastic.run` wraps.
 
     Args:
-        fn: Function that each rank calls. It, its arguments and its results are serialized with cloudpickle.
+        fn: Function that each rank calls. The function, its arguments and its results are serialized with cloudpickle.
         args: Positional arguments of `fn`.
         kwargs: Keyword arguments of `fn`.
         num_proc: Initial number of ranks. Default: spark.default.parallelism.
@@ -281,7 +283,7 @@ def run_elastic(
         start_timeout: Seconds for the first tasks to start. Default: HOROVOD_SPARK_START_TIMEOUT.
         elastic_timeout: The job ends after this many seconds without enough ranks. Default: HOROVOD_ELASTIC_TIMEOUT.
         reset_limit: Maximum number of changes of the set of ranks. Default: no limit.
-        env: Environment variables of the ranks; see `run`.
+        env: Environment variables of the ranks, as in `run`.
         stdout: Text stream for the ranks' standard output. Default: the driver's.
         stderr: Text stream for the ranks' standard error. Default: the driver's.
         verbose: 2 reports more about the job.
@@ -291,7 +293,7 @@ def run_elastic(
         max_np: Old name of `max_num_proc`.
 
     Returns:
-        The results of the first `min_num_proc` ranks at the end of the job, by rank.
+        Results of the first `min_num_proc` ranks at the end of the job, by rank.
 
     Raises:
         The same exceptions as `run`, except that a lost task is not a failure.
@@ -333,7 +335,11 @@ def run_elastic(
 
 
 class _Tasks:
-    """Spark tasks of an elastic job. `last_failure` ends a message about the latest failure, or is empty."""
+    """Spark tasks of an elastic job.
+
+    Attributes:
+        last_failure: Description of the last failure, to append to a message. Empty if there was none.
+    """
 
     def __init__(self, gathering: Gathering, over: threading.Event) -> None:
         self._gathering = gathering
@@ -342,7 +348,7 @@ class _Tasks:
         self.last_failure = ""
 
     def keep(self, context: Any) -> None:
-        """Run a task, and resubmit it each time it ends until the job is over. Runs in a separate thread."""
+        """Run a task, and submit it again each time it ends, until the job is over. Called in a separate thread."""
         given, pause = of_the_driver(), _PAUSE
         while not (self._over.is_set() or self._gathering.closed):
             act = functools.partial(attend, self._gathering.ticket, given, next(self._numbers))
@@ -352,7 +358,7 @@ class _Tasks:
                 self.last_failure = f". The last task that failed: {failure_message(error)}"
                 if lasting := known_failure(
                     error_text(error)
-                ):  # This ends a job that has not begun. In a running job it only logs a warning.
+                ):  # This ends a job that has not begun. In a running job, it only causes a warning.
                     self._gathering.fail(RuntimeError(lasting))
                 pause = min(2 * pause, _LONGEST_PAUSE)
             else:

@@ -1,4 +1,4 @@
-"""Functions that run in Spark tasks, each of which becomes an agent of the job."""
+"""Functions that run in Spark tasks, each of which becomes an agent of a Horovod job."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from horovod.runner.cluster.task import become_agent
 from horovod.runner.cluster.ticket import ArrivalError, Ticket
 
-ATTEMPTS = 64  # maximum attempts per task, also used to number agents; Spark's limit is usually lower
+ATTEMPTS = 64  # maximum number of attempts per task, also used to number agents; Spark's own limit is usually lower
 DEVICES = "HOROVOD_SPARK_DEVICES"
 SECRETS = (
     "PYTHON_WORKER_FACTORY_SECRET",
@@ -25,10 +25,10 @@ _PYTHONPATH, _WORK_DIR = "HOROVOD_SPARK_PYTHONPATH", "HOROVOD_SPARK_WORK_DIR"
 
 
 def attend_barrier(ticket: Ticket, given: Mapping[str, str], index: int, _: Iterable[Any]) -> Iterator[Any]:
-    """Become agent `index` of a job of a fixed size.
+    """Become the agent with number `index` of a job with a fixed size.
 
-    If a task is lost, Spark ends a barrier stage. Tasks of other stages, which are used with dynamic allocation, are
-    retried although the job is already over; these retries raise ArrivalError.
+    If a task is lost, Spark ends a barrier stage. With dynamic allocation, the stage has no barrier, so Spark retries
+    its tasks after the job is over. These retries raise ArrivalError.
     """
     context = _context()
     if context.attemptNumber():
@@ -41,9 +41,9 @@ def attend_barrier(ticket: Ticket, given: Mapping[str, str], index: int, _: Iter
 
 
 def attend(ticket: Ticket, given: Mapping[str, str], task: int, _: Iterable[Any]) -> Iterator[Any]:
-    """Become an agent of an elastic job.
+    """Become an agent of an elastic job. `task` is the number of the Spark task.
 
-    `task` is the task's number. If Spark retries the task, the agent gets a new number.
+    If Spark retries the task, the agent gets a new number.
     """
     context = _context()
     attempt = context.attemptNumber()
@@ -58,7 +58,7 @@ def get_available_devices() -> list[str]:
     """Return the addresses of the GPUs that Spark assigned to this rank's task.
 
     Returns:
-        The addresses as strings; empty unless spark.task.resource.gpu.amount is set.
+        Addresses as strings. The list is empty unless spark.task.resource.gpu.amount is set.
     """
     return [name for name in os.environ.get(DEVICES, "").split(",") if name]
 
@@ -70,7 +70,10 @@ def _context() -> Any:
 
 
 def _home(context: Any, given: Mapping[str, str]) -> dict[str, Any]:
-    """Return the ranks' environment and working directory. Executor variables override the driver's `given`."""
+    """Return the environment and working directory of the ranks.
+
+    Variables of the executor override those in `given`.
+    """
     environ = own_environment(os.environ, sys.path, (sys.prefix, sys.base_prefix), given)
     gpus = context.resources().get("gpu")
     if gpus is not None:
@@ -81,14 +84,14 @@ def _home(context: Any, given: Mapping[str, str]) -> dict[str, Any]:
 def own_environment(
     environ: Mapping[str, str], path: Iterable[str], installed: tuple[str, ...], given: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the executor's environment without Spark's secrets, with this process's module path added.
+    """Return the executor's environment without Spark's secrets, and with the module search path of this process.
 
-    Files that were added to the application are only on the `sys.path` of Spark's own processes.
+    Files that the user added to the application are only on the `sys.path` of Spark's own processes.
 
     Args:
         environ: Environment of this process.
-        path: Its `sys.path`.
-        installed: Prefixes of the Python installation. Directories under them are not added to the module path.
+        path: Module search path (`sys.path`) of this process.
+        installed: Prefixes of the Python installation. Directories below them are not added to the search path.
         given: HOROVOD_SPARK_* variables of the driver.
     """
     made = {name: value for name, value in environ.items() if name not in SECRETS}

@@ -1,7 +1,7 @@
-"""Framework-independent parts of the estimators.
+"""Parts of the estimators that all frameworks share.
 
-Modules without dependencies on other software: the list of params (``param_table``), columns and their types
-(``columns``), the description of a training run that ranks receive (``plan``). Other modules: Spark ML's params
-(``params``, ``saving``), storage (``store``), writing a DataFrame as Parquet (``prepare``, ``parquet_parts``), reading
-it in ranks (``reader``), starting ranks (``backend``), and the estimator that connects them (``estimator``).
+The modules ``param_table`` (list of params), ``columns`` (columns and their types) and ``plan`` (description of a
+training run) need no other software. The other modules are ``params`` and ``saving`` (Spark ML's params), ``store``
+(storage), ``prepare`` and ``parquet_parts`` (writing a DataFrame as Parquet), ``reader`` (reading it in ranks),
+``backend`` (starting ranks), and ``estimator``, which connects them.
 """

@@ -1,4 +1,4 @@
-"""Backends, which start the ranks that train for an estimator."""
+"""Backends of the estimators, which start the ranks that train a model."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +26,7 @@ def default_num_proc() -> int:
 
 
 class Backend:
-    """Base class of backends, which start the ranks that train for an estimator. Users may subclass it."""
+    """Base class of backends, which start the ranks that train for an estimator. Users can derive their own classes."""
 
     def run(
         self,
@@ -38,18 +38,18 @@ class Backend:
         """Start a job and call ``fn(*args, **kwargs)`` on all its ranks. ``fn`` can call ``hvd.init()``.
 
         Args:
-            fn: Function to call.
-            args: Its positional arguments.
-            kwargs: Its keyword arguments.
+            fn: Function to call on each rank.
+            args: Positional arguments of the function.
+            kwargs: Keyword arguments of the function.
             env: Environment variables to set on the ranks, in addition to the backend's own.
 
         Returns:
-            The results, by rank.
+            Results of the function by rank.
         """
         raise NotImplementedError(f"{type(self).__name__} must define run")
 
     def check(self) -> None:
-        """Raise ValueError if the backend knows in advance that the job cannot run. Default: no check."""
+        """Raise ValueError if it is already known that the job cannot run. By default, nothing is checked."""
 
     def num_processes(self) -> int:
         """Return the number of ranks that ``run`` starts."""
@@ -65,7 +65,7 @@ class _Numbered(Backend):
 
 
 class SparkBackend(_Numbered):
-    """Backend whose ranks are Spark tasks, started by ``horovod.spark.run``."""
+    """Backend whose ranks are Spark tasks, which ``horovod.spark.run`` starts."""
 
     def __init__(self, num_proc: int | None = None, env: Mapping[str, str] | None = None, **kwargs: Any) -> None:
         """Create a backend that starts Spark tasks.
@@ -79,7 +79,7 @@ class SparkBackend(_Numbered):
         self._env, self._kwargs = dict(env or {}), kwargs
 
     def check(self) -> None:
-        """Raise ValueError if the Spark application can never run this many ranks at once."""
+        """Raise ValueError if the Spark application can never run this many ranks at the same time."""
         from horovod.spark.application import Application
 
         Application().check(self.num_processes(), "num_proc")
@@ -91,7 +91,10 @@ class SparkBackend(_Numbered):
         kwargs: Mapping[str, Any] | None = None,
         env: Mapping[str, str] | None = None,
     ) -> list[Any]:
-        """Call ``fn`` on all ranks; see ``Backend.run``. Raises the same exceptions as ``horovod.spark.run``."""
+        """Call ``fn`` on all ranks, as described in ``Backend.run``.
+
+        Raises the same exceptions as ``horovod.spark.run``.
+        """
         from horovod.spark.job import run
 
         told = {"num_proc": self.num_processes(), "env": {**self._env, **(env or {})}, **self._kwargs}
@@ -103,7 +106,7 @@ _ELASTIC = ("min_num_proc", "min_np")
 
 
 class LocalBackend(_Numbered):
-    """Backend whose ranks are processes on the driver's host or on other hosts, started by ``horovod.run``.
+    """Backend whose ranks are processes on the driver's host or on other hosts, which ``horovod.run`` starts.
 
     Use it for Spark on one host, for tests, and for hosts outside of Spark that can access the store.
     """
@@ -126,18 +129,18 @@ class LocalBackend(_Numbered):
         kwargs: Mapping[str, Any] | None = None,
         env: Mapping[str, str] | None = None,
     ) -> list[Any]:
-        """Call ``fn`` on all ranks; see ``Backend.run``. Raises the same exceptions as ``horovod.run``."""
+        """Call ``fn`` on all ranks, as described in ``Backend.run``. Raises the same exceptions as ``horovod.run``."""
         import horovod
 
         call, size, told = _InEnvironment(fn, {**self._env, **(env or {})}), self.num_processes(), dict(self._kwargs)
         if all(told.get(name) is None for name in (*_PLACES, *_ELASTIC)):
-            # Without explicit hosts, horovod.run would use the hosts of a cloud training service.
+            # Without explicit hosts, horovod.run would use the hosts that a cloud training service assigned.
             told["hosts"] = f"localhost:{size}"
         return list(horovod.run(call, args=args, kwargs=kwargs, num_proc=size, **told))
 
 
 class _InEnvironment:
-    """Picklable function that sets environment variables before it calls another function."""
+    """Picklable function that sets environment variables and then calls another function."""
 
     def __init__(self, fn: Function, env: Mapping[str, str]) -> None:
         self._fn, self._env = fn, dict(env)

@@ -1,7 +1,7 @@
-"""Validators of param values, which do not need pyspark.
+"""Validators of param values. They do not need pyspark.
 
-A validator is a function of the param's name and a value. It returns the value, or raises ValueError that says what is
-accepted.
+A validator takes the param's name and a value. It returns the value, or raises a ValueError that describes the valid
+values.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +19,7 @@ def anything(name: str, value: Any) -> Any:
 
 
 class Count:
-    """Return a validator of integers from ``least`` to ``most``; without ``most``, there is no upper limit."""
+    """Validator of integers from ``least`` to ``most``. Without ``most``, there is no upper limit."""
 
     def __init__(self, least: int, most: int | None = None) -> None:
         self.least, self.most = least, most
@@ -49,7 +49,7 @@ def text(name: str, value: Any) -> str:
 
 
 class OneOf:
-    """Return a validator that accepts any of the given strings."""
+    """Validator that accepts each of the given strings."""
 
     def __init__(self, *choices: str) -> None:
         self.choices = choices
@@ -61,7 +61,7 @@ class OneOf:
 
 
 def names(name: str, value: Any) -> list[str]:
-    """Check that the value is a list of column names without duplicates, and return it."""
+    """Return the value if it is a list of distinct column names. Raises ValueError if it is not."""
     if isinstance(value, str) or not isinstance(value, Sequence) or not all(isinstance(one, str) for one in value):
         raise refuse(name, value, "a list of column names")
     if len(set(value)) < len(value):
@@ -70,7 +70,7 @@ def names(name: str, value: Any) -> list[str]:
 
 
 def shapes(name: str, value: Any) -> list[list[int]]:
-    """Check that the value is a list of shapes, and return it. A -1 in a shape is the number of rows."""
+    """Return the value if it is a list of shapes. A -1 in a shape stands for the number of rows."""
     good = isinstance(value, Sequence) and not isinstance(value, str)
     good = good and all(
         isinstance(shape, Sequence) and all(isinstance(size, int) and size >= -1 for size in shape) for shape in value
@@ -88,7 +88,7 @@ def weights(name: str, value: Any) -> list[float]:
 
 
 def validation(name: str, value: Any) -> float | str:
-    """Check that the value is a fraction, or the name of the column that selects validation rows; return it."""
+    """Return the value if it is a fraction, or the name of the column that selects the validation rows."""
     if isinstance(value, str) and value:
         return value
     if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1:

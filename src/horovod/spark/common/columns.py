@@ -1,6 +1,6 @@
-"""Types, shapes and storage formats of a DataFrame's columns.
+"""Types, shapes and storage formats of the columns of a DataFrame.
 
-This module uses neither pyspark nor pyarrow. It takes types as Spark's JSON values (``DataType.jsonValue()``).
+This module needs neither pyspark nor pyarrow. It takes types as Spark's JSON values (``DataType.jsonValue()``).
 """
 
 import math
@@ -25,16 +25,17 @@ _ACCEPTED = "numbers, booleans, vectors of Spark ML or arrays of numbers"
 
 @dataclass(frozen=True)
 class Column:
-    """Description of a column that is written or read.
+    """Column of a DataFrame that is written to a store or read from it.
 
     Attributes:
-        name: Its name in the DataFrame.
-        kind: "number", "list", "vector", "sparse" (a vector stored as indices and values), or "other" (strings, times
-            and so on, for a transformation_fn).
-        dtype: Name of the NumPy dtype; empty for kind "other".
+        name: Name of the column in the DataFrame.
+        kind: "number", "list", "vector", "sparse" or "other". A "sparse" column stores vectors as indices and values.
+            An "other" column, such as strings or times, is only for a transformation_fn.
+        dtype: Name of the NumPy dtype. Empty for kind "other".
         depth: Number of nested list levels.
-        shape: Shape of one row's value; None if it is unknown or not fixed.
-        named: True if an argument names the column. Other columns are read for a transformation_fn, if possible.
+        shape: Shape of the value in one row, or None if it is unknown or not fixed.
+        named: True if an argument of the estimator names the column. Other columns are only read for a
+            transformation_fn.
     """
 
     name: str
@@ -46,7 +47,7 @@ class Column:
 
     @property
     def size(self) -> int:
-        """Number of elements in the value of one row."""
+        """Number of elements of the value in one row."""
         return math.prod(self.shape or ())
 
 
@@ -57,7 +58,7 @@ def chosen(
 
     Args:
         fields: Types of all columns by name, as returned by ``DataType.jsonValue()``.
-        wanted: Lists of column names, by the argument that they come from.
+        wanted: Lists of column names by the argument that contains them.
         transformed: True if there is a transformation_fn. It can convert other types to numbers, add columns, and use
             any column of the DataFrame.
         sparse: True if vectors are stored as indices and values.
@@ -83,7 +84,7 @@ def chosen(
 
 
 def _nested(kind: Any) -> bool:
-    """Return True if values of the type, such as structs and maps, cannot be converted to arrays."""
+    """Return True if the type, such as a struct or map, cannot be converted to an array."""
     if not isinstance(kind, dict):
         return kind == "void"
     if kind.get("type") == "array":
@@ -119,7 +120,7 @@ def _number(kind: Any) -> str:
 
 @dataclass
 class ColumnStatistics:
-    """Statistics of a column: numbers of rows and nulls, and smallest and largest list size at each depth."""
+    """Statistics of a column: numbers of rows and nulls, and the range of list sizes at each nesting depth."""
 
     rows: int = 0
     nulls: int = 0
@@ -129,7 +130,7 @@ class ColumnStatistics:
 
     @property
     def even(self) -> bool:
-        """True if there are no nulls and all rows have the same non-empty shape."""
+        """True if the column has no nulls, and all rows have the same non-empty shape."""
         return not self.nulls and not self.inner_nulls and self.least == self.most and 0 not in (self.least or ())
 
     def add(self, other: "ColumnStatistics") -> None:
@@ -142,9 +143,9 @@ class ColumnStatistics:
 
 
 def all_settled(columns: Sequence[Column], found: Mapping[str, ColumnStatistics]) -> tuple[Column, ...]:
-    """Return the columns with shapes that are derived from the statistics.
+    """Return the columns with their shapes, as derived from the statistics.
 
-    A column that no argument names is left out if it has nulls or rows of different shapes.
+    A column that no argument of the estimator names is omitted if it has nulls or rows of different shapes.
 
     Raises:
         ValueError: If a named column has nulls, or rows of different shapes.
@@ -160,10 +161,10 @@ def all_settled(columns: Sequence[Column], found: Mapping[str, ColumnStatistics]
 
 
 def settled(column: Column, found: ColumnStatistics) -> Column:
-    """Return the column with a shape that is derived from the statistics.
+    """Return the column with its shape, as derived from the statistics.
 
     Raises:
-        ValueError: If it has nulls, or rows of different shapes.
+        ValueError: If the column has nulls, or rows of different shapes.
     """
     where = f"column {column.name!r}"
     if found.nulls:
@@ -195,8 +196,8 @@ def check_shapes(what: str, columns: Sequence[Column], shapes: Sequence[Sequence
     Args:
         what: "label" or "feature", for the message.
         columns: Columns to check.
-        shapes: Shape of each column; None skips the check.
-        argument: Name of the argument that gives the shapes, for the message.
+        shapes: Shape of each column, or None for no check.
+        argument: Name of the argument that contains the shapes, for the message.
     """
     if shapes is None:
         return
@@ -211,7 +212,7 @@ def check_shapes(what: str, columns: Sequence[Column], shapes: Sequence[Sequence
 
 
 def fits(shape: Sequence[int], wanted: Sequence[int]) -> bool:
-    """Return True if a row's value of `shape` can be reshaped to `wanted`.
+    """Return True if the value in one row can be reshaped from `shape` to `wanted`.
 
     A -1 in `wanted` is inferred. A -1 at the front can also stand for the number of rows.
     """
@@ -223,7 +224,10 @@ def fits(shape: Sequence[int], wanted: Sequence[int]) -> bool:
 
 
 def row_shape(wanted: Sequence[int], size: int) -> tuple[int, ...]:
-    """Return the shape of one row's value, which has ``size`` elements; a -1 at the front of ``wanted`` means rows."""
+    """Return the shape of the value in one row, which has ``size`` elements.
+
+    A -1 at the front of ``wanted`` stands for the number of rows.
+    """
     inner = list(wanted)
     rest = math.prod(one for one in inner[1:] if one >= 0)
     if inner and inner[0] == -1 and -1 not in inner[1:] and rest == size:

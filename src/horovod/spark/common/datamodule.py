@@ -1,4 +1,4 @@
-"""DataModules, with which each rank reads an estimator's data."""
+"""DataModules, through which each rank reads the data of an estimator."""
 
 import contextlib
 import logging
@@ -14,10 +14,10 @@ log = logging.getLogger("horovod.data")
 
 
 class DataModule:
-    """Context manager that provides ``train_data()`` and ``val_data()``, from which the training loop takes batches.
+    """Source of the batches for training and validation on one rank. It is a context manager.
 
-    Subclass it for a custom reader and pass the class as an estimator's ``data_module``. Each rank passes all arguments
-    below to the class, and further ones that the class may ignore.
+    Users can derive a class for a custom reader, and pass it as an estimator's ``data_module``. Each rank passes all
+    arguments below to the class, and others that the class can ignore.
     """
 
     short_name = "custom"
@@ -75,27 +75,27 @@ class DataModule:
 
     @classmethod
     def check(cls) -> None:
-        """Raise an exception if requirements of this class are missing. The driver calls this before training."""
+        """Raise an exception if the requirements of this class are missing. The driver calls this before training."""
 
     def __enter__(self) -> "DataModule":
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Stop the threads that prefetch batches, if there are any."""
+        """Stop the threads that prefetch batches. Do nothing if there are none."""
 
     def train_data(self) -> Any:
-        """Return an endless iterable of training batches; an epoch takes ``steps_per_epoch_train`` of them."""
+        """Return an endless iterable of training batches. An epoch consumes ``steps_per_epoch_train`` of them."""
         raise NotImplementedError(f"{type(self).__name__} must define train_data")
 
     def val_data(self) -> Any:
-        """Return an endless iterable of validation batches; a validation takes ``steps_per_epoch_val`` of them."""
+        """Return an endless iterable of validation batches. A validation consumes ``steps_per_epoch_val`` of them."""
         raise NotImplementedError(f"{type(self).__name__} must define val_data")
 
 
 class ParquetDataModule(DataModule):
-    """Built-in reader, whose batches are dicts of NumPy arrays by column. Base class of the frameworks' DataModules.
+    """Built-in reader of Parquet files, and base class of all frameworks' DataModules.
 
-    A thread prefetches the next batches, also across epochs.
+    Its batches are dicts of NumPy arrays by column. A thread prefetches the next batches, also across epochs.
     """
 
     short_name = "parquet"
@@ -116,7 +116,7 @@ class ParquetDataModule(DataModule):
         """Create a reader of Parquet files.
 
         Args:
-            reader_pool_type: "dummy" disables prefetching; with any other value, a thread prefetches.
+            reader_pool_type: "dummy" disables prefetching. With all other values, a thread prefetches batches.
             train_reader_worker_count: Number of training batches to prefetch.
             val_reader_worker_count: Number of validation batches to prefetch.
             random_seed: Seed for the order of rows.
@@ -124,7 +124,7 @@ class ParquetDataModule(DataModule):
             val_table: Data set in ``val_dir``, if the driver has already opened it.
             transformation_edit_fields: Columns that ``transform_fn`` adds, as (name, dtype, shape, nullable).
             transformation_removed_fields: Columns that ``transform_fn`` removes.
-            debug_data_loader: True to log the time waited for each batch (logger ``horovod.data``, level INFO).
+            debug_data_loader: True to log the waiting time for each batch (logger ``horovod.data``, level INFO).
             **kwargs: Arguments of DataModule.
         """
         super().__init__(**kwargs)
@@ -174,15 +174,15 @@ class ParquetDataModule(DataModule):
 
 
 class NeedsNVTabular:
-    """Mixin for unsupported NVTabular modules, which only report what is missing.
+    """Mixin for NVTabular modules, which are not supported. It must be the first base class.
 
-    It must be the first base class.
+    The constructor raises an error that names the missing requirements.
     """
 
     def __init__(
         self, label_cols: Any = (), categorical_cols: Any = (), continuous_cols: Any = (), **kwargs: Any
     ) -> None:
-        """Raise ImportError with a message about NVTabular's requirements."""
+        """Raise ImportError with a message about the requirements of NVTabular."""
         self.check()
 
     @classmethod

@@ -1,4 +1,4 @@
-"""HorovodEstimator and HorovodModel, the base classes of all frameworks' estimators and models."""
+"""Base classes of the estimators and models of all frameworks: HorovodEstimator and HorovodModel."""
 
 import json
 import secrets
@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from horovod.common.contract.log import warn_user
-from horovod.spark.common.params import EstimatorParams, ModelParams  # first: its error says what to install
+
+# Import this module first, because its error tells users what to install.
+from horovod.spark.common.params import EstimatorParams, ModelParams
 
 # isort: split
 from pyspark.ml import Estimator, Model
@@ -26,7 +28,10 @@ from horovod.spark.common.reader import Table, open_existing, open_table
 
 
 class _Saved(MLReadable, MLWritable):  # type: ignore[misc]
-    """Base class of Spark ML stages with ``save(path)``, ``write().overwrite().save(path)`` and ``load(path)``."""
+    """Base class of Spark ML stages that can be saved and loaded.
+
+    The methods are ``save(path)``, ``write().overwrite().save(path)`` and ``load(path)``.
+    """
 
     @classmethod
     def read(cls) -> ObjectsReader:
@@ -42,12 +47,12 @@ class _Saved(MLReadable, MLWritable):  # type: ignore[misc]
 
     @classmethod
     def _unpacked(cls, objects: dict[str, Any]) -> dict[str, Any]:
-        """Return the values of params from their pickled form. Inverse of `_packed`."""
+        """Return the values of params from their pickled form. This is the inverse of `_packed`."""
         return objects
 
 
 class HorovodEstimator(_Saved, Estimator, EstimatorParams):  # type: ignore[misc]
-    """Estimator that trains on a DataFrame. It writes Parquet files to a store, from which the ranks read.
+    """Estimator that trains a model on a DataFrame. It writes Parquet files to a store, from which the ranks read.
 
     Frameworks' subclasses implement ``_check``, ``_payload``, ``_train_in_rank`` and ``_model_of``.
     """
@@ -56,22 +61,22 @@ class HorovodEstimator(_Saved, Estimator, EstimatorParams):  # type: ignore[misc
     _data_module: type
 
     def _check(self) -> None:
-        """Raise ValueError for invalid values of the framework's params."""
+        """Raise ValueError if a value of the framework's own params is invalid."""
 
     def _feature_shapes(self) -> tuple[list[list[int]] | None, str]:
-        """Return the model's input shapes (None if unknown), and the name of their source for messages."""
+        """Return the shapes of the model's inputs or None, and the name of their source for messages."""
         return None, ""
 
     def _payload(self) -> dict[str, Any]:
-        """Return the values of the framework-specific params that ranks need."""
+        """Return the values of the framework's own params that ranks need."""
         raise NotImplementedError
 
     def _train_in_rank(self) -> Any:
-        """Return the function that each rank calls with a TrainingPlan; on rank 0 it must return a TrainingResult."""
+        """Return the function that each rank calls with a TrainingPlan. On rank 0, it must return a TrainingResult."""
         raise NotImplementedError
 
     def _model_of(self, outcome: TrainingResult, run_id: str, metadata: dict[str, Any]) -> Any:
-        """Return a HorovodModel that contains the result of training."""
+        """Return a HorovodModel with the result of the training."""
         raise NotImplementedError
 
     def _environment(self) -> dict[str, str]:
@@ -79,42 +84,42 @@ class HorovodEstimator(_Saved, Estimator, EstimatorParams):  # type: ignore[misc
         return {}
 
     def _module_arguments(self) -> dict[str, Any]:
-        """Return the framework's additional arguments for the DataModule."""
+        """Return additional arguments of the framework for the DataModule."""
         return {}
 
     def fit(self, df: Any = None, params: Any = None, *, dataset: Any = None) -> Any:
         """Train on the rows of a DataFrame.
 
         Args:
-            df: The DataFrame.
+            df: DataFrame with the rows to train on.
             params: Values of params for this call, by param, or a list of such dicts.
-            dataset: Spark ML's name for ``df``; pass only one of the two.
+            dataset: Spark ML's name for ``df``. Only one of the two can be passed.
 
         Returns:
-            The trained model; a list of models if ``params`` is a list.
+            Trained model, or a list of models if ``params`` is a list.
 
         Raises:
-            ValueError: If columns, params or model do not match. The message names them.
+            ValueError: If columns, params or model do not match.
             StoreNotWritableError: If the store cannot be written.
 
-        This method also raises the exceptions of ranks.
+        Exceptions of ranks are raised, too.
         """
         return super().fit(_one_of(df, dataset), params)
 
     def fit_on_parquet(self, params: Mapping[Any, Any] | None = None, dataset_idx: int | None = None) -> Any:
         """Train on existing Parquet files in ``store.get_train_data_path(dataset_idx)``.
 
-        If the param ``validation`` is set, those in ``store.get_val_data_path(dataset_idx)`` are used to validate.
+        If the param ``validation`` is set, files in ``store.get_val_data_path(dataset_idx)`` are used for validation.
 
         Args:
             params: Values of params for this call, by param.
-            dataset_idx: Number of the data set; None for a data set without a number.
+            dataset_idx: Number of the data set, or None for the data set without a number.
 
         Returns:
-            The trained model.
+            Trained model.
 
         Raises:
-            ValueError: If a file is damaged, and as for ``fit``.
+            ValueError: If a file is damaged, or if columns, params or model do not match.
         """
         if params:
             return self.copy(params).fit_on_parquet(None, dataset_idx)
@@ -128,7 +133,7 @@ class HorovodEstimator(_Saved, Estimator, EstimatorParams):  # type: ignore[misc
         return self._train(store, train, val, dataset_idx)
 
     def _fit(self, dataset: Any) -> Any:
-        """Write the DataFrame to the store, train, and remove the files again. ``fit`` calls this."""
+        """Write the DataFrame to the store, train the model, and remove the files. ``fit`` calls this method."""
         store = self._check_all()
         transformed = self.getTransformationFn() is not None
         columns = prepare.columns_of(dataset, self._wanted(), transformed, self.getCompressSparseCols())
@@ -254,10 +259,10 @@ class HorovodEstimator(_Saved, Estimator, EstimatorParams):  # type: ignore[misc
 
 
 def _keep_history(store: AbstractFilesystemStore, path: str, history: Mapping[str, Any]) -> None:
-    """Write the history to the store. Only warn on failure, because the model must not be lost."""
+    """Write the history to the store. If this fails, only warn, because the trained model must not be lost."""
     try:
         store.write_text(path, json.dumps(history))
-    except Exception as error:  # each file system raises its own exceptions
+    except Exception as error:  # Each file system has its own exceptions.
         warn_user(f"the history could not be written to {path}: {type(error).__name__}: {error}")
 
 
@@ -268,16 +273,16 @@ class HorovodModel(_Saved, Model, ModelParams):  # type: ignore[misc]
     """
 
     def _predictor(self) -> tuple[Any, bytes]:
-        """Return ``(load, payload)``. In a Spark task, ``load(payload)`` returns the model as a Predict."""
+        """Return ``(load, payload)``. A Spark task calls ``load(payload)``, which returns the model as a Predict."""
         raise NotImplementedError
 
     def transform(self, df: Any = None, params: Any = None, *, dataset: Any = None) -> Any:
         """Return the DataFrame with the model's outputs as additional columns.
 
         Args:
-            df: The DataFrame.
+            df: DataFrame with the model's input columns.
             params: Values of params for this call, by param.
-            dataset: Spark ML's name for ``df``; pass only one of the two.
+            dataset: Spark ML's name for ``df``. Only one of the two can be passed.
 
         Raises:
             ValueError: If the model or a column is missing.
@@ -285,7 +290,7 @@ class HorovodModel(_Saved, Model, ModelParams):  # type: ignore[misc]
         return super().transform(_one_of(df, dataset), params)
 
     def _transform(self, dataset: Any) -> Any:
-        """Add the model's outputs to the DataFrame. ``transform`` calls this."""
+        """Add the model's outputs to the DataFrame. ``transform`` calls this method."""
         if self.getModel() is None:
             raise ValueError("model must be given")
         known = {column["name"]: _column(column) for column in (self.getMetadata() or {}).get("columns", [])}
@@ -318,7 +323,7 @@ class HorovodModel(_Saved, Model, ModelParams):  # type: ignore[misc]
 
 
 def _one_of(df: Any, dataset: Any) -> Any:
-    """Return the one argument that is not None; raise TypeError unless there is exactly one."""
+    """Return the argument that is not None. Raises TypeError unless there is exactly one."""
     if (df is None) == (dataset is None):
         raise TypeError("exactly one of df and dataset must be a DataFrame, got both or neither")
     return dataset if df is None else df

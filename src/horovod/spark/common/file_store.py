@@ -1,7 +1,7 @@
-"""Base classes of stores, which keep an estimator's data, checkpoints and logs on an fsspec file system.
+"""Base classes of stores, which keep an estimator's data, checkpoints and logs on a file system of fsspec.
 
-PREFIX/intermediate_train_data.N   intermediate_val_data.N   intermediate_test_data.N    Parquet files
-PREFIX/runs/RUN_ID/checkpoint      logs/                                                 files of a run
+PREFIX/intermediate_train_data.N, PREFIX/intermediate_val_data.N and PREFIX/intermediate_test_data.N contain Parquet
+files. PREFIX/runs/RUN_ID contains the files of a run, such as checkpoint and logs.
 """
 
 import contextlib
@@ -17,12 +17,12 @@ from horovod.spark.common.checks import refuse
 
 
 class StoreNotWritableError(ValueError):
-    """Error of a store whose files cannot be written."""
+    """Error of a store in which files cannot be created."""
 
 
 @dataclass(frozen=True)
 class RemoteStore:
-    """Picklable paths and functions of a store that a rank needs for one run."""
+    """Parts of a store that a rank needs for one run: its paths and functions, in picklable form."""
 
     store: "AbstractFilesystemStore"
     run_id: str
@@ -40,7 +40,7 @@ class RemoteStore:
 
 
 class Store:
-    """Storage for data, checkpoints and logs. Use ``create`` to get the subclass for a path."""
+    """Storage for data, checkpoints and logs. ``create`` returns the subclass for a path."""
 
     _kinds: ClassVar[list[type["AbstractFilesystemStore"]]] = []
     """Subclasses that ``create`` chooses from; the first one that matches is used."""
@@ -50,25 +50,24 @@ class Store:
         """Create the store for a path or URL.
 
         The class is HDFSStore for ``hdfs://``, and DBFSLocalStore for ``dbfs:/``, ``file:///dbfs`` and ``/dbfs``. It is
-        FilesystemStore for everything else: folders, ``s3://bucket/folder``, ``gs://`` and all other file systems of
-        fsspec.
+        FilesystemStore for all other paths, such as local folders, ``s3://bucket/folder`` and ``gs://``.
 
         Args:
             prefix_path: Path or URL of the folder.
-            *args: Further arguments of the class's constructor.
-            **kwargs: Further keyword arguments of the constructor, which may raise exceptions.
+            *args: Further arguments of the constructor.
+            **kwargs: Further keyword arguments of the constructor.
         """
         kind = next(kind for kind in Store._kinds if kind.matches(os.fspath(prefix_path)))
         return kind(prefix_path, *args, **kwargs)
 
     @classmethod
     def matches(cls, path: str) -> bool:
-        """Return True if ``create`` should use this class for the path."""
+        """Return True if ``create`` must use this class for the path."""
         return False
 
 
 class AbstractFilesystemStore(Store):
-    """Store in a folder of a file system. It is picklable, and each process opens the file system on first use."""
+    """Store in a folder of a file system. It is picklable, and each process opens the file system at first use."""
 
     def __init__(
         self,
@@ -117,14 +116,14 @@ class AbstractFilesystemStore(Store):
     # -- the file system, which differs between subclasses
 
     def _open(self) -> Any:
-        """Open and return the fsspec file system."""
+        """Open the fsspec file system, and return it."""
         raise NotImplementedError(f"{type(self).__name__} must define its file system")
 
     def _normal(self, path: str) -> str:
         return path.rstrip("/") or "/"
 
     def wait_for(self, paths: Sequence[str]) -> None:
-        """Wait until files that were just written are visible to this process.
+        """Wait until new files are visible to this process.
 
         Raises:
             ValueError: If a file is not visible, for example because another host wrote it to its local disk.
@@ -137,13 +136,13 @@ class AbstractFilesystemStore(Store):
 
     @property
     def fs(self) -> Any:
-        """The fsspec file system, opened on first use in this process."""
+        """File system of fsspec, which is opened at first use in each process."""
         if self._fs is None:
             self._fs = self._open()
         return self._fs
 
     def arrow_filesystem(self) -> Any:
-        """Return the file system to pass to pyarrow, or None if it is local, which pyarrow supports itself."""
+        """Return the file system to pass to pyarrow, or None for the local one, which pyarrow supports itself."""
         from pyarrow.fs import FSSpecHandler, PyFileSystem
 
         return None if is_local(self.fs) else PyFileSystem(FSSpecHandler(self.fs))
@@ -160,7 +159,7 @@ class AbstractFilesystemStore(Store):
         return self._paths[kind] if idx is None else f"{self._paths[kind]}.{idx}"
 
     def get_train_data_path(self, idx: int | None = None) -> str:
-        """Return the training data folder of data set ``idx``. None means the data set without a number."""
+        """Return the folder of the training data of data set ``idx``. None means the data set without a number."""
         return self._data("train", idx)
 
     def get_val_data_path(self, idx: int | None = None) -> str:
@@ -172,7 +171,7 @@ class AbstractFilesystemStore(Store):
         return self._data("test", idx)
 
     def saving_runs(self) -> bool:
-        """Return True if checkpoints and logs are kept."""
+        """Return True if checkpoints and logs are kept in the store."""
         return self._save_runs
 
     def get_runs_path(self) -> str:
@@ -184,7 +183,7 @@ class AbstractFilesystemStore(Store):
         return f"{self.get_runs_path()}/{run_id}"
 
     def get_checkpoint_filename(self) -> str:
-        """Return the name that a checkpoint has in a run's folder."""
+        """Return the file name of a checkpoint in a run's folder."""
         return self._checkpoint_filename
 
     def get_checkpoint_path(self, run_id: str) -> str:
@@ -192,7 +191,7 @@ class AbstractFilesystemStore(Store):
         return f"{self.get_run_path(run_id)}/{self._checkpoint_filename}"
 
     def get_checkpoints(self, run_id: str, suffix: str = ".ckpt") -> list[str]:
-        """Return those of the run's files whose names end with `suffix`, sorted by name."""
+        """Return the names of a run's files that end with `suffix`, sorted by name."""
         folder = self.get_run_path(run_id)
         if not self.exists(folder):
             return []
@@ -203,32 +202,32 @@ class AbstractFilesystemStore(Store):
         return f"{self.get_run_path(run_id)}/logs"
 
     def get_full_path(self, path: str) -> str:
-        """Return the path with its protocol, as Spark needs it."""
+        """Return the path with its protocol, which Spark requires."""
         return str(self.fs.unstrip_protocol(path))
 
     # -- files
 
     def exists(self, path: str) -> bool:
-        """Return True if there is a file or folder at `path`."""
-        # Drop fsspec's cache, which lacks files that other processes have written meanwhile.
+        """Return True if a file or folder exists at `path`."""
+        # Clear fsspec's cache, because other processes might have written files in the meantime.
         self.fs.invalidate_cache()
         return bool(self.fs.exists(path))
 
     def read(self, path: str) -> bytes:
-        """Return the content of a file. Raises FileNotFoundError if it does not exist."""
+        """Return the contents of a file. Raises FileNotFoundError if it does not exist."""
         return bytes(self.fs.cat_file(path))
 
     def write(self, path: str, data: bytes) -> None:
-        """Write or replace a file atomically. Raises StoreNotWritableError."""
+        """Write or replace a file atomically. Raises StoreNotWritableError if this fails."""
         with self.new_file(path) as name, open(name, "wb") as file:
             file.write(data)
 
     def write_text(self, path: str, text: str) -> None:
-        """Write or replace a text file atomically, in UTF-8. Raises StoreNotWritableError."""
+        """Write or replace a text file atomically, in UTF-8. Raises StoreNotWritableError if this fails."""
         self.write(path, text.encode())
 
     def remove(self, path: str) -> None:
-        """Remove a file, or a folder with its contents, if it exists."""
+        """Remove a file, or a folder with its contents. Do nothing if it does not exist."""
         if self.exists(path):
             self.fs.rm(path, recursive=True)
 
@@ -250,38 +249,38 @@ class AbstractFilesystemStore(Store):
         """Check that files can be created and removed in the store.
 
         Args:
-            data: True to check the paths for data sets as well as the path for runs.
+            data: True to check the paths for data sets in addition to the path for runs.
 
         Raises:
-            StoreNotWritableError: If a file cannot be created or removed. The message names it.
+            StoreNotWritableError: If a file cannot be created or removed.
         """
         places = [self._paths["train"], self._paths["val"]] if data else []
         if self._save_runs:
-            # If a local folder does not exist yet, probe its parent, so that the probe does not create the folder.
+            # If a local folder does not exist yet, test its parent, because testing must not create the folder.
             runs = self._paths["runs"]
             places.append(runs if is_local(self.fs) and not os.path.isdir(runs) else f"{runs}/")
         for place in {place.rpartition("/")[0]: place for place in places}.values():
-            # An object store can limit write permission to names with this prefix.
+            # An object store can restrict writing to names that begin with this path.
             probe = f"{place}.probe-{secrets.token_hex(4)}"
             self.write(probe, b"")
             try:
                 self.fs.rm(probe)
-            except Exception as error:  # each file system raises its own exceptions
+            except Exception as error:  # Each file system has its own exceptions.
                 raise StoreNotWritableError(
                     f"{probe} was written but cannot be removed: {type(error).__name__}: {error}; the store "
                     f"{self.prefix_path} must allow both"
                 ) from error
 
     def get_local_output_dir_fn(self, run_id: str) -> Callable[[], Any]:
-        """Return a factory of context managers, each for a temporary local folder; use it with ``sync_fn``."""
+        """Return a function that creates context managers for temporary local folders. Use it with ``sync_fn``."""
         return _local_folder
 
     def sync_fn(self, run_id: str) -> Callable[[str], None]:
-        """Return a function that copies the contents of a local folder to the folder of the run."""
+        """Return a function that copies the contents of a local folder to the run's folder."""
         return _Sync(self, self.get_run_path(run_id))
 
     def to_remote(self, run_id: str, dataset_idx: int | None = None) -> RemoteStore:
-        """Return the parts of the store that ranks need for a run and a data set."""
+        """Return the parts of the store that ranks need for this run and data set."""
         return RemoteStore(
             store=self,
             run_id=run_id,
@@ -300,7 +299,7 @@ class AbstractFilesystemStore(Store):
 
     @contextlib.contextmanager
     def new_file(self, path: str) -> Iterator[str]:
-        """Yield the name of a local file to write, which then becomes ``path`` atomically.
+        """Yield the name of a local file to write, which is then moved to ``path`` atomically.
 
         Raises:
             StoreNotWritableError: If the file cannot be written.
@@ -322,7 +321,7 @@ class AbstractFilesystemStore(Store):
                 with tempfile.TemporaryDirectory(prefix="horovod-store-") as folder:
                     name = f"{folder}/new"
                     yield name
-                    refused = Exception  # each file system raises its own exceptions
+                    refused = Exception  # Each file system has its own exceptions.
                     self._upload(name, path)
         except refused as error:
             raise StoreNotWritableError(
@@ -330,7 +329,7 @@ class AbstractFilesystemStore(Store):
             ) from error
 
     def _upload(self, name: str, path: str) -> None:
-        """Copy the local file `name` to `path`, for file systems with atomic uploads, such as object stores."""
+        """Copy the local file `name` to `path`. The file system must have atomic uploads, such as an object store."""
         self.fs.put_file(name, path)
 
 
@@ -352,7 +351,7 @@ def _local_folder() -> Any:
 
 
 def is_local(fs: Any) -> bool:
-    """Return True if the fsspec file system is the local one."""
+    """Return True if the fsspec file system is the local file system."""
     return "file" in ([fs.protocol] if isinstance(fs.protocol, str) else fs.protocol)
 
 

@@ -1,4 +1,4 @@
-"""Params of estimators and models: a table of params, getters and setters, and saving as Spark ML stages."""
+"""Params of estimators and models: a table of all params, their getters and setters, and saving as Spark ML stages."""
 
 import copy
 import functools
@@ -23,14 +23,14 @@ SEED = Count(0, (1 << 63) - 1)
 
 @dataclass(frozen=True)
 class Row:
-    """Description of one param.
+    """Row of the table of params.
 
     Attributes:
         name: Name of the argument. The getter and setter are ``get`` and ``set`` plus this name in CamelCase.
-        doc: Description, worded as the end of a sentence.
+        doc: Description of the param, as the end of a sentence.
         default: Default value, or None.
         check: Validator of values.
-        shown: Default value that the constructor's signature shows.
+        shown: Default value to show in the constructor's signature.
     """
 
     name: str
@@ -162,7 +162,7 @@ def _setter(row: Row) -> Callable[[Any, Any], Any]:
 
 
 def with_params(*rows: Row) -> Callable[[P], P]:
-    """Return a class decorator that adds the params in `rows`, with getters and setters."""
+    """Return a class decorator that adds params, with getters and setters. `rows` describe the params."""
 
     def add(cls: P) -> P:
         for row in rows:
@@ -179,7 +179,7 @@ def with_params(*rows: Row) -> Callable[[P], P]:
 def with_signature(order: str) -> Callable[[P], P]:
     """Return a class decorator that documents all params as keyword arguments of the constructor.
 
-    It sets the signature and extends the docstring. The params named in ``order``, separated by spaces, come first.
+    It sets the signature and extends the docstring. The params in ``order``, separated by spaces, come first.
     """
 
     def add(cls: P) -> P:
@@ -198,19 +198,19 @@ def with_signature(order: str) -> Callable[[P], P]:
 
 
 class _TableParams(Params):  # type: ignore[misc]
-    """Spark ML Params that are defined by a table, one row per param."""
+    """Spark ML Params that are defined by a table with one row per param."""
 
     _rows: dict[str, Row]
 
     def __init__(self, **given: Any) -> None:
-        """Set the given params and the defaults of the others.
+        """Set the params that are given, and the default values of all other params.
 
         Args:
-            **given: Values by param name; None means that the param is not given.
+            **given: Values by param name. None counts as not given.
 
         Raises:
             TypeError: If a name is not a param.
-            ValueError: If a value is invalid. The message names the param, its value and the accepted values.
+            ValueError: If a value is invalid. The message contains the valid values.
         """
         super().__init__()
         if wrong := [name for name in given if name not in self._rows]:
@@ -243,18 +243,21 @@ class ModelParams(_TableParams):
 # JSON cannot represent. Objects are pickled together, so shared objects, such as a model's parameters in its optimizer,
 # stay shared. Loading runs code from the saved file, so load only trusted files.
 
-_PIECE = 16 << 20  # bytes of pickled data in each row of the table
+_PIECE = 16 << 20  # each row of the table has at most _PIECE bytes of pickled data
 
 
 class ObjectsWriter(MLWriter):  # type: ignore[misc]
-    """Spark ML writer for an estimator or model, whose ``_packed`` returns its params in a form to pickle."""
+    """Spark ML writer for an estimator or model.
+
+    Its ``_packed`` method returns the params in a form that can be pickled.
+    """
 
     def __init__(self, instance: Any) -> None:
         super().__init__()
         self._instance = instance
 
     def saveImpl(self, path: str) -> None:
-        """Save the instance at `path`; raise ValueError naming a param that cannot be pickled."""
+        """Save the instance at `path`. Raises ValueError if a param cannot be pickled."""
         given = {param.name: value for param, value in self._instance._paramMap.items() if value is not None}
         plain = {name: value for name, value in given.items() if _is_json(value)}
         objects = pickled(type(self._instance)._packed({n: v for n, v in given.items() if n not in plain}))
@@ -266,7 +269,7 @@ class ObjectsWriter(MLWriter):  # type: ignore[misc]
 
 
 class ObjectsReader(MLReader):  # type: ignore[misc]
-    """Spark ML reader for estimators or models of class ``cls``."""
+    """Spark ML reader for saved estimators or models of class ``cls``."""
 
     def __init__(self, cls: type) -> None:
         super().__init__()
@@ -293,7 +296,7 @@ def _is_json(value: Any) -> bool:
 
 
 def pickled(objects: dict[str, Any]) -> bytes:
-    """Pickle the whole dict; raise ValueError that names an object that cannot be pickled."""
+    """Pickle the dict. Raises ValueError with the name of an object that cannot be pickled."""
     try:
         return pickling.dumps(objects)
     except Exception as error:

@@ -1,8 +1,8 @@
-"""Writer of a DataFrame's partition to Parquet files in a Spark task, without pyspark.
+"""Writer that stores a partition of a DataFrame in Parquet files. It runs in a Spark task, without pyspark.
 
-Arrays and vectors of named columns have one size per column. They are stored as fixed-size binary values, which are
-read four times as fast as Parquet's lists with their levels for missing elements. The field's metadata contains dtype
-and shape. Arrays of columns that no argument names may have any size, and are stored as lists.
+In columns that an argument names, all arrays and vectors have the same size. They are stored as binary values of fixed
+size, because Parquet's lists are four times slower to read. The field's metadata contains dtype and shape. In other
+columns, arrays can have any size and are stored as lists.
 """
 
 import json
@@ -28,7 +28,7 @@ class _Dropped(Exception):
 
 
 class _File:
-    """Parquet file that is being written. It writes a row group once it has collected enough rows."""
+    """Parquet file to which rows are written. It writes a row group after collecting enough rows."""
 
     def __init__(self, store: AbstractFilesystemStore, path: str, columns: Sequence[Column]) -> None:
         self._store, self.path, self._columns = store, path, columns
@@ -37,7 +37,7 @@ class _File:
         self._writer: Any = None
         self._name: Any = None
         self.found = {column.name: ColumnStatistics() for column in columns}
-        self._refused = False  # True if the driver will reject the rows, so writing them is unnecessary
+        self._refused = False  # True if the driver will reject the rows, so that writing them is unnecessary
 
     def add(self, batch: Any) -> None:
         if not batch.num_rows:
@@ -57,7 +57,7 @@ class _File:
             self._write()
 
     def _dense_bytes(self, batch: Any) -> int:
-        """Return the size of the arrays that a rank will create from the batch."""
+        """Return the size in bytes of the arrays that a rank will create from this batch."""
         import numpy as np
 
         total = 0
@@ -77,7 +77,7 @@ class _File:
         if self._writer is None:
             texts = [column.name for column in self._columns if column.kind == "other"]
             self._name = self._store.new_file(self.path)
-            # Numbers rarely repeat, so dictionary encoding would cost time without saving space.
+            # Most numbers occur only once, so dictionary encoding would cost time without saving space.
             self._writer = parquet.ParquetWriter(
                 self._name.__enter__(),
                 table.schema,
@@ -90,7 +90,7 @@ class _File:
         self._waiting, self._bytes = [], 0
 
     def close(self, error: BaseException | None = None) -> None:
-        """Finish the file; discard it if there was an error."""
+        """Close the file, or discard it if there was an error."""
         if error is None and self._waiting:
             self._write()
         if self._writer is not None:
@@ -104,7 +104,7 @@ class _File:
 
 
 def packed(table: Any, columns: Sequence[Column]) -> Any:
-    """Convert lists in named columns of the table to fixed-size binary values."""
+    """Convert the lists in named columns of the table to binary values of fixed size."""
     import numpy as np
     import pyarrow as pa
 
@@ -127,7 +127,7 @@ def packed(table: Any, columns: Sequence[Column]) -> Any:
 
 
 def unpacked_field(field: Any) -> tuple[str, tuple[int, ...]] | None:
-    """Return the dtype and shape of one row's value in a field from ``packed``; None for other fields."""
+    """Return the dtype and shape of a field that ``packed`` created, or None for other fields."""
     about = field.metadata or {}
     if DTYPE.encode() not in about:
         return None
@@ -135,7 +135,7 @@ def unpacked_field(field: Any) -> tuple[str, tuple[int, ...]] | None:
 
 
 def unpacked(chunks: Sequence[Any], dtype: str, shape: Sequence[int]) -> Any:
-    """Return the array stored in the chunks of a column that ``packed`` created."""
+    """Return the contents of a column that ``packed`` created as an array."""
     import numpy as np
 
     parts = []
@@ -149,20 +149,20 @@ def unpacked(chunks: Sequence[Any], dtype: str, shape: Sequence[int]) -> Any:
 def write_part(
     batches: Iterator[Any], store: AbstractFilesystemStore, folders: Sequence[str], columns: Sequence[Column], part: int
 ) -> Iterator[Any]:
-    """Write a partition to a file for training and, if there are two folders, one for validation.
+    """Write a partition to a file for training and, if there are two folders, to a file for validation.
 
-    File names are different for each attempt of a task, so files of abandoned attempts do no harm.
+    Each attempt of a task uses different file names, so files of abandoned attempts do no harm.
 
     Args:
-        batches: Batches (``pyarrow.RecordBatch``) with ``columns`` in their order, under any names, and IS_VALIDATION
-            if there are two folders.
+        batches: Batches (``pyarrow.RecordBatch``) whose columns are in the order of ``columns``. With two folders, a
+            column IS_VALIDATION follows.
         store: Store to write to.
         folders: Folder of the training data, and optionally the folder of the validation data.
         columns: Columns to write.
         part: Number of the partition.
 
     Yields:
-        One batch of schema ``REPORT``, with a row for each file.
+        A single batch with schema ``REPORT``, which contains a row for each file.
     """
     import pyarrow as pa
 
@@ -201,7 +201,7 @@ def _not(mask: Any) -> Any:
 
 
 def look(array: Any, column: Column) -> ColumnStatistics:
-    """Return a column's number of nulls and its list sizes at each depth; the column is a ``pyarrow.Array``."""
+    """Return the statistics of a column from a ``pyarrow.Array``."""
     import pyarrow.compute as pc
 
     found = ColumnStatistics(len(array), array.null_count)

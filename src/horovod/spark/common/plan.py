@@ -1,4 +1,4 @@
-"""TrainingPlan, which ranks receive; TrainingResult, which rank 0 returns; and the preparation of a rank."""
+"""Description of a training run for the ranks, result of the run, and preparation of a rank."""
 
 import multiprocessing
 import os
@@ -14,7 +14,7 @@ from horovod.spark.task import get_available_devices
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """Picklable description of a training run. Batch sizes are in rows per rank and step."""
+    """Description of a training run, which the driver sends to the ranks. Batch sizes are rows per rank and step."""
 
     remote: RemoteStore
     train: Table
@@ -42,7 +42,7 @@ class TrainingPlan:
     """Checkpoint to continue from, if the run is resumed."""
 
     def open_data(self, rank: int, ranks: int) -> Any:
-        """Return the rank's DataModule, a context manager."""
+        """Create the DataModule of this rank, which is a context manager."""
         schema = self.train.columns
         return self.data_module(
             train_dir=self.remote.train_data_path,
@@ -68,7 +68,7 @@ class TrainingPlan:
 
 @dataclass
 class TrainingResult:
-    """Result of a training run, which rank 0 returns."""
+    """Result of a training run, which rank 0 returns to the driver."""
 
     history: dict[str, list[float]]
     model: bytes
@@ -77,7 +77,7 @@ class TrainingResult:
 
 
 def pick(batch: dict[str, Any], names: Sequence[str], what: str) -> list[Any]:
-    """Return columns of a batch; raise ValueError if the transformation_fn returned a batch without one."""
+    """Return columns of a batch. Raises ValueError if a column is missing after the transformation_fn."""
     for name in names:
         if name not in batch:
             raise ValueError(
@@ -87,7 +87,7 @@ def pick(batch: dict[str, Any], names: Sequence[str], what: str) -> list[Any]:
 
 
 def reshaped(values: Any, shape: Sequence[int] | None) -> Any:
-    """Reshape rows to `shape`, in which a -1 at the front may stand for the number of rows."""
+    """Reshape all rows to `shape`. A -1 at its front can stand for the number of rows."""
     from horovod.spark.common.columns import row_shape
 
     if shape is None:
@@ -102,9 +102,9 @@ def reshaped(values: Any, shape: Sequence[int] | None) -> Any:
 
 
 def prepare_rank(plan: TrainingPlan, rank: int) -> None:
-    """Seed Python's and NumPy's generators differently on each rank, and set multiprocessing's start method.
+    """Seed Python's and NumPy's random generators differently on each rank, and set multiprocessing's start method.
 
-    Each of these happens only if the plan contains a value for it.
+    Each of these settings is only changed if the plan contains a value for it.
     """
     if plan.mp_start_method is not None:
         multiprocessing.set_start_method(plan.mp_start_method, force=True)
@@ -116,19 +116,19 @@ def prepare_rank(plan: TrainingPlan, rank: int) -> None:
 
 
 def own_gpu(count: int, local_rank: int) -> int:
-    """Return the index of this rank's GPU among the ``count`` visible ones.
+    """Return the index of this rank's GPU among the ``count`` visible GPUs.
 
-    This is the first GPU that Spark assigned to the task. If Spark assigned none, the local rank selects the GPU.
+    This is the first GPU that Spark assigned to the task. If Spark assigned no GPU, the local rank selects one.
     """
     return gpu_number(get_available_devices(), os.environ.get("CUDA_VISIBLE_DEVICES"), count, local_rank)
 
 
 def gpu_number(given: Sequence[str], visible: str | None, count: int, local_rank: int) -> int:
-    """Return the index of a rank's GPU among the visible ones, from arguments alone.
+    """Return the index of a rank's GPU among the visible GPUs. The result depends only on the arguments.
 
     Args:
         given: Addresses of the GPUs that Spark assigned to the task.
-        visible: Value of CUDA_VISIBLE_DEVICES; None if all GPUs of the host are visible.
+        visible: Value of CUDA_VISIBLE_DEVICES, or None if all GPUs of the host are visible.
         count: Number of visible GPUs.
         local_rank: Number of the rank on its host.
 
@@ -140,7 +140,7 @@ def gpu_number(given: Sequence[str], visible: str | None, count: int, local_rank
     address, seen = given[0], [name.strip() for name in visible.split(",")] if visible is not None else []
     if address in seen[:count]:
         return seen.index(address)
-    # Within a container, GPUs may be numbered from 0, independent of their numbers on the host.
+    # In a container, GPUs can be numbered from 0, independent of their numbers on the host.
     if address.isdecimal() and int(address) < count:
         return int(address)
     raise ValueError(

@@ -1,4 +1,4 @@
-"""Prediction on a DataFrame by a pandas UDF, which processes rows in batches and adds a model's outputs."""
+"""Prediction on a DataFrame with a pandas UDF, which processes batches of rows and adds a model's outputs."""
 
 import math
 import typing
@@ -17,11 +17,11 @@ _RESULT = "__horovod_outputs"
 
 @dataclass(frozen=True)
 class Output:
-    """Output column of a model.
+    """Column that contains an output of a model.
 
     Attributes:
         name: Name of the column.
-        shape: Shape of one row's value. None if the shape is unknown; the column then contains arrays.
+        shape: Shape of the value in one row, or None if it is unknown. Without a shape, the column contains arrays.
         dtype: Name of the NumPy dtype.
         vector: True if the column contains Spark ML vectors.
     """
@@ -54,12 +54,12 @@ def add_outputs(
     Tasks raise ValueError if a column has nulls, or rows of different shapes.
 
     Args:
-        df: The DataFrame.
+        df: DataFrame with the model's input columns.
         columns: Input columns of the model.
         outputs: Columns to add.
-        load: Function that each task calls once with ``payload``. It returns the model as a Predict.
-        payload: The serialized model.
-        batch_size: Rows to predict at once.
+        load: Function that converts ``payload`` to a Predict. Each task calls it once.
+        payload: Serialized model.
+        batch_size: Number of rows to predict together.
     """
     from pyspark.ml.functions import array_to_vector
     from pyspark.sql import functions as F
@@ -86,7 +86,8 @@ def _in_batches(shared: Any, load: Any, columns: list[Column], outputs: list[Out
     def predict(parts: typing.Iterator[typing.Tuple[pd.Series, ...]]) -> typing.Iterator[pd.DataFrame]:  # noqa: UP006
         function = load(shared.value)
         for part in parts:
-            part = (part,) if isinstance(part, pd.Series) else part  # pandas passes a single column without a tuple
+            # pandas passes a single column as a Series instead of a tuple.
+            part = (part,) if isinstance(part, pd.Series) else part
             arrays = [rows(series, column) for series, column in zip(part, columns, strict=True)]
             yield frame(function, arrays, outputs, batch_size)
 
@@ -97,7 +98,7 @@ def rows(series: Any, column: Column) -> Any:
     """Convert a column of a batch (``pandas.Series``) to an array.
 
     Raises:
-        ValueError: If the column has nulls, or rows of unexpected shapes. The message names it.
+        ValueError: If the column has nulls, or rows of unexpected shapes.
     """
     import numpy as np
 
@@ -118,7 +119,7 @@ def rows(series: Any, column: Column) -> Any:
 
 
 def _number(values: Any, column: Column) -> Any:
-    """Convert the values to the dtype used in training; decimals arrive as Python objects."""
+    """Convert the values to the dtype used in training. Decimals arrive as Python objects."""
     if not column.dtype:
         return values
     made = values.astype(column.dtype)
@@ -135,7 +136,7 @@ def _nested(value: Any) -> Any:
 
 
 def frame(function: Predict, arrays: list[Any], outputs: Sequence[Output], batch_size: int) -> Any:
-    """Compute the outputs for one Spark batch, `batch_size` rows at a time, and return a pandas.DataFrame."""
+    """Compute the outputs for a batch of Spark, `batch_size` rows at a time, and return them as a pandas.DataFrame."""
     import numpy as np
     import pandas as pd
 

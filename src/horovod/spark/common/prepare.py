@@ -1,4 +1,4 @@
-"""Functions that write a DataFrame to a store as Parquet, in Spark tasks, so no row passes the driver."""
+"""Functions that write a DataFrame to a store as Parquet. Spark tasks write the rows, so no row passes the driver."""
 
 import json
 import re
@@ -18,13 +18,13 @@ _ARRAY = "float32"
 
 @dataclass(frozen=True)
 class Written:
-    """Data set that was written to a store.
+    """Data set that the driver has written to a store.
 
     Attributes:
-        dataset_idx: Its number.
-        columns: Its columns.
-        train: Files to train with.
-        val: Files to validate with; empty without ``validation``.
+        dataset_idx: Number of the data set.
+        columns: Columns of the data set.
+        train: Files for training.
+        val: Files for validation. Empty without ``validation``.
         rows: Number of rows in all files, as counted by the tasks.
     """
 
@@ -36,13 +36,13 @@ class Written:
 
 
 def columns_of(df: Any, wanted: Mapping[str, Sequence[str]], transformed: bool, sparse: bool) -> list[Column]:
-    """Return the columns of a DataFrame that are to be used; see ``columns.chosen``."""
+    """Return the columns of a DataFrame to use, as described in ``columns.chosen``."""
     fields = {field.name: field.dataType.jsonValue() for field in df.schema.fields}
     return chosen(fields, wanted, transformed, sparse)
 
 
 def check_validation(df: Any, validation: float | str | None) -> None:
-    """Raise ValueError if `validation` names a column that does not exist, or is neither boolean nor numeric."""
+    """Raise ValueError if `validation` names a column that does not exist or has an unsupported type."""
     if not isinstance(validation, str):
         return
     if validation not in df.columns:
@@ -64,17 +64,17 @@ def write(
     shuffle: bool = True,
     seed: int | None = 0,
 ) -> Written:
-    """Write columns of ``df`` to the store as a new data set with a random number.
+    """Write columns of a DataFrame to the store, as a new data set with a random number.
 
-    With a ``seed``, the same rows give the same data set, independent of the DataFrame's partitions and of where tasks
-    run. Spark computes the DataFrame only once. A failure leaves no files behind.
+    With a ``seed``, equal rows result in equal data sets. Partitions of the DataFrame and the hosts of tasks have no
+    influence. Spark computes the DataFrame only once. If an error occurs, all files are removed.
 
     Args:
-        df: The DataFrame.
-        store: The store.
+        df: DataFrame with the rows.
+        store: Store to write to.
         columns: Columns to write.
         files: Approximate number of files.
-        validation: Fraction of the rows to validate with, or the column that is True (or not 0) in these rows.
+        validation: Fraction of the rows for validation, or the column that is True (or not 0) in these rows.
         shuffle: True to distribute neighboring rows to different files.
         seed: Seed for choosing validation rows and for shuffling.
 
@@ -112,32 +112,32 @@ def write(
 
 
 def remove(store: AbstractFilesystemStore, number: int) -> None:
-    """Remove the files of a data set that ``write`` created; warn if this fails."""
+    """Remove the files of a data set that ``write`` created. Only warn if this fails."""
     for folder in (store.get_train_data_path(number), store.get_val_data_path(number)):
         try:
             store.remove(folder)
-        except Exception as error:  # each file system raises its own exceptions
+        except Exception as error:  # Each file system has its own exceptions.
             warn_user(f"{folder} could not be removed: {type(error).__name__}: {error}")
 
 
 def _shuffled(df: Any, names: Sequence[str], files: int, seed: int | None) -> Any:
-    """Return the rows shuffled into `files` partitions.
+    """Return the rows, shuffled into `files` partitions.
 
-    With a seed, only the contents of rows determine the order. Equal rows get different numbers, so that they spread
-    over the partitions. Spark's own round-robin depends on the partitions of the DataFrame and on the order in which
-    data arrive, so each call would choose different validation rows.
+    With a seed, the order depends only on the contents of the rows. Equal rows get different numbers, so that they
+    spread over all partitions. Spark's round-robin would depend on the order in which data arrive. So each call would
+    choose other validation rows.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
     kinds = {name: df.schema[name].dataType.simpleString() for name in names}
-    # Leave out maps and variants, which Spark cannot hash.
+    # Omit maps and variants, which Spark cannot hash.
     hashed = [F.col(_quoted(name)) for name, kind in kinds.items() if "map<" not in kind and "variant" not in kind]
     if seed is None or not hashed:
         return df.repartition(files)
     row = F.xxhash64(F.lit(seed), *hashed)
     number = F.row_number().over(Window.partitionBy(row).orderBy(row))
-    place = "_" * (1 + max(map(len, names)))  # longer than every existing name, so unique
+    place = "_" * (1 + max(map(len, names)))  # This name is unique, because it is longer than all existing names.
     placed = df.select(*(F.col(_quoted(name)) for name in kinds), F.xxhash64(row, number).alias(place))
     return placed.repartition(files, place).sortWithinPartitions(place).drop(place)
 
@@ -145,7 +145,7 @@ def _shuffled(df: Any, names: Sequence[str], files: int, seed: int | None) -> An
 def _selected(df: Any, columns: Sequence[Column], validation: float | str | None, seed: int) -> Any:
     from pyspark.sql import functions as F
 
-    # Columns get new names because mapInArrow interprets a dot in a name as a field of a struct.
+    # Rename the columns, because mapInArrow interprets a dot in a name as a field of a struct.
     made = []
     for place, column in enumerate(columns):
         value = F.col(_quoted(column.name))
@@ -166,10 +166,7 @@ def _selected(df: Any, columns: Sequence[Column], validation: float | str | None
 
 
 def array_of(vector: Any, dtype: str) -> Any:
-    """Convert a column (``pyspark.sql.Column``) of vectors to arrays.
-
-    Unlike Spark's function, it accepts nulls.
-    """
+    """Convert a column (``pyspark.sql.Column``) of vectors to arrays. Unlike Spark's function, it accepts nulls."""
     from pyspark.ml.functions import vector_to_array
     from pyspark.sql import functions as F
 
@@ -177,14 +174,14 @@ def array_of(vector: Any, dtype: str) -> Any:
 
 
 def without_decimals(value: Any, kind: Any) -> Any:
-    """Convert decimals in a column (``pyspark.sql.Column``) of type ``kind`` to doubles, also within arrays."""
+    """Convert decimals in a column (``pyspark.sql.Column``) of type ``kind`` to doubles, even within arrays."""
     kind = kind.simpleString()
     numbers = re.sub(r"decimal\(\d+,\d+\)", "double", kind)
     return value.cast(numbers) if numbers != kind else value
 
 
 def _sparse(array: Any) -> Any:
-    """Convert a column of arrays to structs with the size, and the indices and values of non-zero elements."""
+    """Convert a column of arrays to structs with the size, and with the indices and values of non-zero elements."""
     from pyspark.sql import functions as F
 
     places = F.filter(F.sequence(F.lit(0), F.size(array) - 1), lambda place: array[place] != 0)

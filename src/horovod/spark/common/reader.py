@@ -1,4 +1,4 @@
-"""Reader that gives each rank batches from a Parquet data set, based on horovod.data."""
+"""Reader of Parquet data sets, based on horovod.data, which provides each rank with batches."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,9 +25,9 @@ Batch = dict[str, Any]
 
 
 class TableFiles(ParquetFiles):
-    """Parquet files that store arrays as binary values (see ``parquet_parts``), and sparse vectors as structs.
+    """Parquet files that contain arrays as binary values (see ``parquet_parts``) and sparse vectors as structs.
 
-    The structs have ``size``, ``indices`` and ``values``. Sparse vectors are returned as dense arrays.
+    The structs have the fields ``size``, ``indices`` and ``values``. Sparse vectors are returned as dense arrays.
     """
 
     def __init__(self, files: Sequence[str], columns: Sequence[Column] | None, filesystem: Any) -> None:
@@ -35,8 +35,8 @@ class TableFiles(ParquetFiles):
 
         Args:
             files: Paths of the files.
-            columns: Columns to read; None for all.
-            filesystem: File system for pyarrow; None for the local one.
+            columns: Columns to read, or None for all.
+            filesystem: File system for pyarrow, or None for the local one.
         """
         names = None if columns is None else [column.name for column in columns]
         lists = [column for column in columns or () if column.kind in ("list", "vector") and column.shape is not None]
@@ -75,7 +75,7 @@ def _dense(column: Any, where: str, known: int | None) -> Any:
 
 @dataclass
 class Table:
-    """Picklable data set, with its columns and its files, whose metadata the driver has read."""
+    """Data set whose metadata the driver has read. It is picklable, and contains columns and files."""
 
     source: TableFiles
     columns: tuple[Column, ...]
@@ -85,9 +85,10 @@ class Table:
         return sum(self.source.lengths)
 
     def mix(self, ranks: int) -> int:
-        """Return the number of blocks (row groups, or parts of large ones) whose rows a rank mixes together.
+        """Return the number of blocks whose rows a rank mixes together. Blocks are row groups, or parts of large ones.
 
-        The blocks have about MIXED_BYTES in total. The result is at least 1, and at most a rank's share of the blocks.
+        These blocks have about MIXED_BYTES in total. The result is at least 1, and at most a rank's share of the
+        blocks.
         """
         row = sum(max(1, column.size) * np.dtype(column.dtype or "S64").itemsize for column in self.columns)
         most = max(self.source.lengths, default=1)
@@ -95,7 +96,7 @@ class Table:
         return max(1, min(fair, MIXED_BYTES // max(1, row * most)))
 
     def steps(self, ranks: int, batch_size: int) -> int:
-        """Return the number of batches per epoch, which is the same on all ranks. The last batch may be smaller."""
+        """Return the number of batches per epoch, which is equal on all ranks. The last batch can be smaller."""
         return math.ceil(math.ceil(self.rows / ranks) / batch_size)
 
 
@@ -103,13 +104,13 @@ def open_table(store: AbstractFilesystemStore, files: Sequence[str], columns: Se
     """Open Parquet files as a data set.
 
     Raises:
-        ValueError: If a file is damaged, or does not have the same columns as the first file. The message names it.
+        ValueError: If a file is damaged, or if its columns differ from the columns of the first file.
     """
     return Table(TableFiles(files, columns, store.arrow_filesystem()), tuple(columns))
 
 
 class Batches:
-    """Stream of a table's batches for one rank."""
+    """Stream of batches of a data set for one rank."""
 
     def __init__(
         self,
@@ -124,13 +125,13 @@ class Batches:
         """Create the stream of batches.
 
         Args:
-            table: The data set.
+            table: Data set to read.
             batch_size: Rows per batch.
             shuffle: True if each epoch has a different order, which is the same on all ranks.
             seed: Seed for the order of rows.
-            rank: The rank that reads.
+            rank: Rank that reads the batches.
             ranks: Number of ranks.
-            cache: True to read the rank's rows once and keep them, so that each epoch has the same rows.
+            cache: True to read the rank's rows once and keep them in memory. Each epoch then has the same rows.
         """
         self.table, self.batch_size, self.cache = table, batch_size, cache
         self._shuffle, self._seed = shuffle, seed
@@ -141,11 +142,11 @@ class Batches:
         self._rank = rank
 
     def __len__(self) -> int:
-        """Return the number of batches of an epoch, which is the same on all ranks."""
+        """Return the number of batches per epoch, which is equal on all ranks."""
         return len(self._stream)
 
     def epoch(self, number: int) -> Iterator[Batch]:
-        """Yield the batches of epoch ``number``, counted from 0."""
+        """Yield the batches of an epoch. The first epoch has ``number`` 0."""
         if self.cache:
             yield from self._from_memory(number)
             return
@@ -153,14 +154,14 @@ class Batches:
         yield from self._stream
 
     def forever(self) -> Iterator[Batch]:
-        """Yield the batches of all epochs without end, so that prefetching continues across epochs."""
+        """Yield the batches of all epochs endlessly, so that prefetching continues across epochs."""
         number = 0
         while True:
             yield from self.epoch(number)
             number += 1
 
     def first(self, steps: int) -> Iterator[Batch]:
-        """Yield the first `steps` batches of epoch 0, repeatedly and without end."""
+        """Yield the first `steps` batches of epoch 0, repeated endlessly."""
         while True:
             taken = 0
             while taken < steps:
@@ -182,7 +183,7 @@ class Batches:
 
 
 class _Number:
-    """Picklable function object that returns a constant number."""
+    """Picklable function that returns a constant number."""
 
     def __init__(self, number: int) -> None:
         self._number = number
@@ -195,10 +196,10 @@ def transformed(batch: Batch, function: Any, edited: Sequence[Any] | None, remov
     """Apply a transformation_fn to a batch.
 
     Args:
-        batch: The batch.
-        function: Function that maps a pandas.DataFrame to another one.
-        edited: Columns that it adds, as (name, dtype, shape, nullable).
-        removed: Columns to leave out of the result.
+        batch: Batch to transform.
+        function: Function that takes a pandas.DataFrame and returns another one.
+        edited: Columns that the function adds, as (name, dtype, shape, nullable).
+        removed: Columns to omit from the result.
 
     Raises:
         ValueError: If ``function`` does not return a pandas.DataFrame, or if a column has rows of different shapes.
@@ -237,17 +238,17 @@ _KINDS = set(NUMBERS.values())
 def open_existing(
     store: AbstractFilesystemStore, folder: str, wanted: Mapping[str, Sequence[str]], transformed: bool
 ) -> Table:
-    """Open the data set in a folder of a store. This reads only footers, and the first rows of one file.
+    """Open the data set in a folder of a store. Only footers and the first rows of one file are read.
 
     Args:
         store: Store that contains the folder.
         folder: Folder with the Parquet files.
-        wanted: Lists of column names, by the argument that they come from; empty for all columns.
+        wanted: Lists of column names by the argument that contains them. Empty for all columns.
         transformed: True if there is a transformation_fn, which can convert other types to numbers.
 
     Raises:
-        ValueError: If the folder has no files, a file is damaged or does not have the same columns as the others, or a
-            column is missing, has nulls or an unsupported type. The message names it.
+        ValueError: If the folder has no files, a file is damaged, the files have different columns, or a column is
+            missing, has nulls or has an unsupported type.
     """
     files = store.parquet_files(folder)
     if not files:
@@ -282,7 +283,7 @@ def open_existing(
 
 
 def _looked_into(files: Sequence[str], filesystem: Any) -> tuple[Any, Any, dict[str, int]]:
-    """Return the schema, the first rows of a file, and each column's number of nulls from file statistics."""
+    """Return the schema, the first rows of a file, and the number of nulls of each column."""
     import pyarrow as pa
 
     schema: Any = None

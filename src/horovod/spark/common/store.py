@@ -1,4 +1,4 @@
-"""Stores for an estimator's data, checkpoints and logs, on any file system that fsspec supports."""
+"""Stores for the data, checkpoints and logs of an estimator, on all file systems that fsspec supports."""
 
 import os
 import re
@@ -24,7 +24,7 @@ class FilesystemStore(AbstractFilesystemStore):
     """Store on any fsspec file system, such as a local or shared folder, ``s3://``, ``gs://`` or ``abfs://``."""
 
     def __init__(self, prefix_path: str, *args: Any, **kwargs: Any) -> None:
-        """Open the store. It takes the same arguments as AbstractFilesystemStore."""
+        """Open the store. The arguments are the same as those of AbstractFilesystemStore."""
         super().__init__(prefix_path, *args, **kwargs)
 
     @classmethod
@@ -38,7 +38,7 @@ class FilesystemStore(AbstractFilesystemStore):
             raise ImportError("stores need fsspec: pip install 'horovod[spark]'") from error
         try:
             return fsspec.core.url_to_fs(self.prefix_path, **self.storage_options)[0]
-        except ImportError as error:  # the error names the package that supports the protocol
+        except ImportError as error:  # The error contains the package that supports the protocol.
             raise ImportError(f"the store {self.prefix_path} needs a package that is not installed: {error}") from error
         except ValueError as error:
             raise ValueError(
@@ -55,7 +55,7 @@ class LocalStore(FilesystemStore):
     """Store in a local folder, or in a shared folder with the same path on all hosts."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """Open the store. It takes the same arguments as AbstractFilesystemStore.
+        """Open the store. The arguments are the same as those of AbstractFilesystemStore.
 
         Raises:
             ValueError: If ``prefix_path`` is the URL of another file system.
@@ -66,10 +66,10 @@ class LocalStore(FilesystemStore):
 
 
 class DBFSLocalStore(LocalStore):
-    """Store on the Databricks file system, which is mounted at ``/dbfs`` on driver and executors."""
+    """Store on the Databricks file system, which is mounted at ``/dbfs`` on the driver and all executors."""
 
     def __init__(self, prefix_path: str, *args: Any, **kwargs: Any) -> None:
-        """Open the store. It takes the same arguments as AbstractFilesystemStore.
+        """Open the store. The arguments are the same as those of AbstractFilesystemStore.
 
         The paths ``dbfs:/x``, ``file:///dbfs/x`` and ``/dbfs/x`` refer to the same folder.
         """
@@ -83,9 +83,9 @@ class DBFSLocalStore(LocalStore):
         return super()._normal(_DATABRICKS.sub("/dbfs/", path))
 
     def check_writable(self, data: bool = True) -> None:
-        """Check that the store is writable; see AbstractFilesystemStore.
+        """Check that the store is writable, as described in AbstractFilesystemStore.
 
-        Raises StoreNotWritableError also if ``/dbfs`` does not exist, instead of creating a local folder.
+        If ``/dbfs`` does not exist, raise StoreNotWritableError instead of creating a local folder.
         """
         if not os.path.isdir(_MOUNT):
             raise StoreNotWritableError(
@@ -97,8 +97,8 @@ class DBFSLocalStore(LocalStore):
     def wait_for(self, paths: Sequence[str]) -> None:
         """Wait until new files are visible, which takes some time on this file system.
 
-        Checks every DATABRICKS_FILE_AVAILABILITY_CHECK_INTERVAL_SECS (default: 0.1), for up to
-        DATABRICKS_FILE_AVAILABILITY_WAIT_TIMEOUT_SECS (default: 30).
+        The interval between checks is DATABRICKS_FILE_AVAILABILITY_CHECK_INTERVAL_SECS (default: 0.1). The time limit
+        is DATABRICKS_FILE_AVAILABILITY_WAIT_TIMEOUT_SECS (default: 30).
         """
         limit = float(os.environ.get("DATABRICKS_FILE_AVAILABILITY_WAIT_TIMEOUT_SECS", "30"))
         interval = float(os.environ.get("DATABRICKS_FILE_AVAILABILITY_CHECK_INTERVAL_SECS", "0.1"))
@@ -127,12 +127,12 @@ class HDFSStore(AbstractFilesystemStore):
 
         Args:
             prefix_path: ``hdfs://host:port/folder``, or a path.
-            host: Host of the name node. Default: from the URL, or else from Hadoop's configuration.
+            host: Host of the name node. The default is the host in the URL, or else in Hadoop's configuration.
             port: Port of the name node, with the same defaults as ``host``.
-            user: User name; see pyarrow.fs.HadoopFileSystem.
-            kerb_ticket: Path of the Kerberos ticket cache; see pyarrow.fs.HadoopFileSystem.
+            user: User name. See pyarrow.fs.HadoopFileSystem.
+            kerb_ticket: Path of the Kerberos ticket cache. See pyarrow.fs.HadoopFileSystem.
             driver: Must be "libhdfs".
-            extra_conf: Further settings of Hadoop; see pyarrow.fs.HadoopFileSystem.
+            extra_conf: Further settings of Hadoop. See pyarrow.fs.HadoopFileSystem.
             *args: Further arguments of AbstractFilesystemStore.
             **kwargs: Further keyword arguments of AbstractFilesystemStore.
 
@@ -171,10 +171,10 @@ class HDFSStore(AbstractFilesystemStore):
             raise ConnectionError(f"no HDFS answers at {self._host}:{self._port}: {error}") from error
 
     def _data(self, kind: str, idx: int | None) -> str:
-        """Return the path of a data set with its protocol.
+        """Return the path of a data set, with its protocol.
 
-        Without a protocol, ``spark.write.parquet`` would use Hadoop's default file system, and other readers the local
-        one.
+        Without a protocol, ``spark.write.parquet`` would use Hadoop's default file system, and other readers would use
+        the local one.
         """
         return self.get_full_path(super()._data(kind, idx))
 
@@ -185,7 +185,7 @@ class HDFSStore(AbstractFilesystemStore):
         return f"hdfs://{where}{path}"
 
     def _upload(self, name: str, path: str) -> None:
-        # Write to a temporary name, because HDFS shows files that are still being written.
+        # Write to a temporary name, because HDFS shows files before they are complete.
         part = f"{path}.{secrets.token_hex(4)}.tmp"
         self.fs.put_file(name, part)
         if self.fs.exists(path):

@@ -1,9 +1,9 @@
-"""PyTorch data loaders on top of readers of columns.
+"""PyTorch data loaders for training loops that read batches of columns.
 
 A *reader* is an iterable of batches, each with any number of rows. A batch is a dict of arrays by column, or a named
-tuple (as from petastorm's ``make_batch_reader``). Each iteration over the reader is one pass over the data. If the
-reader is an iterator, the next pass continues where the last one stopped. The loaders return batches as dicts of
-tensors by column. Columns that are not numeric stay arrays.
+tuple as in petastorm. Each iteration over the reader is one pass over the data. If the reader is an iterator, the next
+pass continues where the last pass stopped. The loaders return batches as dicts of tensors by column. Columns that are
+not numeric remain arrays.
 """
 
 from collections.abc import Iterable, Iterator
@@ -24,11 +24,11 @@ class PetastormBatchedDataLoader(BaseDataLoader):
     def __init__(
         self, name: str = "", limit_step_per_epoch: int = -1, verbose: bool = False, *args: Any, **kwargs: Any
     ) -> None:
-        """Create a loader with the options that all loaders share.
+        """Create a loader with the options that all loaders have.
 
         Args:
             name: Name in messages.
-            limit_step_per_epoch: Number of batches per epoch; -1 means all.
+            limit_step_per_epoch: Number of batches per epoch. -1 means all.
             verbose: True to print the number of batches at the end of each epoch.
             *args: Arguments of further base classes.
             **kwargs: Keyword arguments of further base classes.
@@ -76,9 +76,10 @@ class PytorchDataLoader(PetastormBatchedDataLoader):
         """Create a loader for a reader.
 
         Args:
-            reader: The reader.
-            batch_size: Rows per batch; the last batch of a pass may have fewer.
-            shuffling_queue_capacity: Rows in the buffer from which rows are drawn at random; 0 keeps the rows' order.
+            reader: Reader of the data.
+            batch_size: Rows per batch. The last batch of a pass can be smaller.
+            shuffling_queue_capacity: Size of the buffer from which rows are drawn at random. 0 keeps the order of the
+                rows.
             name: See PetastormBatchedDataLoader.
             limit_step_per_epoch: See PetastormBatchedDataLoader.
             verbose: See PetastormBatchedDataLoader.
@@ -98,14 +99,14 @@ class PytorchAsyncDataLoader(AsyncDataLoaderMixin, PytorchDataLoader):
     """PytorchDataLoader with a thread that prefetches batches."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """Create a loader; takes the arguments of AsyncDataLoaderMixin, then those of PytorchDataLoader."""
+        """Create a loader with the arguments of AsyncDataLoaderMixin, followed by those of PytorchDataLoader."""
         super().__init__(*args, **kwargs)
 
 
 class PytorchInfiniteDataLoader(PytorchDataLoader):
-    """Loader that passes over the reader endlessly.
+    """Loader that iterates over the reader endlessly.
 
-    An epoch has ``limit_step_per_epoch`` batches, and the next epoch continues where the last one ended.
+    An epoch has ``limit_step_per_epoch`` batches. The next epoch continues where the previous epoch ended.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -129,7 +130,7 @@ class PytorchInfiniteAsyncDataLoader(AsyncDataLoaderMixin, PytorchInfiniteDataLo
     """PytorchInfiniteDataLoader with a thread that prefetches batches."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """Create a loader; takes the arguments of AsyncDataLoaderMixin, then those of PytorchInfiniteDataLoader."""
+        """Create a loader with the arguments of AsyncDataLoaderMixin, followed by those of the base loader."""
         super().__init__(*args, **kwargs)
 
 
@@ -149,8 +150,8 @@ class PytorchInmemDataLoader(PetastormBatchedDataLoader):
         """Create a loader and read all rows.
 
         Args:
-            reader: The reader.
-            batch_size: Rows per batch; the last batch of an epoch may have fewer.
+            reader: Reader of the data.
+            batch_size: Rows per batch. The last batch of an epoch can be smaller.
             num_epochs: Number of times that the loader can be iterated. Further iterations raise RuntimeError.
             name: See PetastormBatchedDataLoader.
             shuffle: True if each epoch has a different order of rows.
@@ -183,14 +184,14 @@ class PytorchInmemAsyncDataLoader(AsyncDataLoaderMixin, PytorchInmemDataLoader):
     """PytorchInmemDataLoader with a thread that prepares batches."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """Create a loader; takes the arguments of AsyncDataLoaderMixin, then those of PytorchInmemDataLoader."""
+        """Create a loader with the arguments of AsyncDataLoaderMixin, followed by those of the base loader."""
         super().__init__(*args, **kwargs)
 
 
 def in_batches(reader: Iterable[Any], batch_size: int, capacity: int, seed: int = 0) -> Iterator[_Rows]:
-    """Yield the reader's rows in batches of ``batch_size``; the last batch may have fewer.
+    """Yield the reader's rows in batches of ``batch_size``. The last batch can be smaller.
 
-    Rows are drawn at random from a buffer of ``capacity`` rows. A ``capacity`` of 0 keeps the rows' order.
+    Rows are drawn at random from a buffer of ``capacity`` rows. A ``capacity`` of 0 keeps the order of the rows.
     """
     random = np.random.default_rng(seed)
     held: list[_Rows] = []

@@ -7,7 +7,10 @@ from horovod.spark.common.datamodule import NeedsNVTabular, ParquetDataModule
 
 
 class PetastormDataModule(ParquetDataModule):
-    """Built-in reader of Parquet files. It has the original Horovod's name, but does not need petastorm."""
+    """Built-in reader of Parquet files.
+
+    The name is the same as in the original Horovod, but petastorm is not needed.
+    """
 
     short_name = "petastorm"
 
@@ -27,11 +30,11 @@ class PetastormDataModule(ParquetDataModule):
             reader_pool_type: See ParquetDataModule.
             train_reader_worker_count: See ParquetDataModule.
             val_reader_worker_count: See ParquetDataModule.
-            make_dataset: Function that converts an endless iterator of dicts of NumPy arrays to the result of
-                ``train_data`` and ``val_data``. Default: the iterator itself.
+            make_dataset: Function that converts an endless iterator of dicts of NumPy arrays to a data set. Default:
+                the iterator itself is used.
             random_seed: See ParquetDataModule.
-            tensorflow_dataset_prefetch_buffer_size: Number of batches to prefetch. 0 means to use the two worker counts
-                above.
+            tensorflow_dataset_prefetch_buffer_size: Number of batches to prefetch. With 0, the two worker counts are
+                used.
             **kwargs: Further arguments of ParquetDataModule.
         """
         ahead = tensorflow_dataset_prefetch_buffer_size
@@ -45,11 +48,11 @@ class PetastormDataModule(ParquetDataModule):
         self._make_dataset = make_dataset
 
     def train_data(self) -> Any:
-        """Return an endless iterator of dicts of arrays, or ``make_dataset``'s result."""
+        """Return an endless iterator of dicts of arrays, or the result of ``make_dataset``."""
         return self._made(self.train_batches())
 
     def val_data(self) -> Any:
-        """Return an endless iterator of dicts of arrays, or ``make_dataset``'s result."""
+        """Return an endless iterator of dicts of arrays, or the result of ``make_dataset``."""
         return self._made(self.val_batches())
 
     def _made(self, batches: Iterator[Any]) -> Any:
@@ -57,4 +60,4 @@ class PetastormDataModule(ParquetDataModule):
 
 
 class NVTabularDataModule(NeedsNVTabular, PetastormDataModule):
-    """Unsupported reader: raises ImportError with a message about what NVTabular requires."""
+    """Unsupported reader, whose constructor raises ImportError with the requirements of NVTabular."""

@@ -1,4 +1,4 @@
-"""KerasEstimator and KerasModel, with their additional params."""
+"""Estimator and model for Keras (KerasEstimator and KerasModel), with their additional params."""
 
 from typing import Any
 
@@ -38,7 +38,7 @@ _ORDER = (
 
 
 class _Packed:
-    """Mixin that saves the Keras objects among the params with Keras' methods."""
+    """Mixin that saves the Keras objects among the params with Keras' own methods."""
 
     @classmethod
     def _packed(cls, objects_: dict[str, Any]) -> dict[str, Any]:
@@ -58,12 +58,12 @@ _OF_KERAS = ("model", "optimizer", "metrics")
 class KerasEstimator(_Packed, HorovodEstimator):
     """Estimator that trains a model of Keras 3 (any backend) or Keras 2 (tf_keras) on the ranks of a job.
 
-    ``model``, ``optimizer``, ``loss``, ``metrics`` and ``callbacks`` are as for Keras' ``compile`` and ``fit``. Ranks
-    wrap the optimizer in a DistributedOptimizer. Without ``optimizer`` and ``loss``, the model must be compiled.
-    Features are reshaped to the model's inputs. ``fit`` returns the model at the end of training, or the one that
-    ``checkpoint_callback`` saved.
+    ``model``, ``optimizer``, ``loss``, ``metrics`` and ``callbacks`` have the same types as in Keras' ``compile`` and
+    ``fit``. The ranks wrap the optimizer in a DistributedOptimizer. Without ``optimizer`` and ``loss``, the model must
+    be compiled. Features are reshaped to the model's inputs. ``fit`` returns the model at the end of training, or the
+    model that ``checkpoint_callback`` saved.
 
-    ``fit`` raises ValueError for arguments that do not match, before training if possible.
+    If arguments do not match, ``fit`` raises ValueError, usually before training.
     """
 
     _framework = "keras"
@@ -134,7 +134,7 @@ class KerasEstimator(_Packed, HorovodEstimator):
 @with_signature("history model feature_columns label_columns custom_objects run_id _metadata _floatx")
 @with_params(*KERAS_MODEL)
 class KerasModel(_Packed, HorovodModel):
-    """Trained Keras model whose ``transform`` adds its outputs to a DataFrame."""
+    """Trained Keras model. Its ``transform`` method adds the model's outputs to a DataFrame."""
 
     def _predictor(self) -> tuple[Any, bytes]:
         given = {"model": objects.pack_model(self.getModel()), "custom_objects": self.getCustomObjects()}
@@ -142,7 +142,7 @@ class KerasModel(_Packed, HorovodModel):
 
 
 def load_predictor(payload: bytes) -> Predict:
-    """Return the model as a function of arrays. Called in a Spark task."""
+    """Return the model as a function of arrays. Spark tasks call this function."""
     import os
     import pickle
 

@@ -1,7 +1,7 @@
-"""Conversion of Keras objects to a form that can be pickled, and back.
+"""Conversion of Keras objects to picklable form and back.
 
-Models are packed as their files, optimizers and metrics as class and config. Whether Keras 2 or Keras 3 is used depends
-on the object's class.
+A model is packed as the file that Keras saves, and an optimizer or metric as its class and config. The class of the
+object decides if Keras 2 or Keras 3 is used.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from horovod._keras.versions import backend_of, is_legacy, keras_of
 
 @dataclass(frozen=True)
 class PackedModel:
-    """Keras model in a form that can be pickled.
+    """Keras model in picklable form.
 
     Attributes:
         legacy: True for Keras 2.
@@ -37,9 +37,9 @@ class PackedModel:
 
 @dataclass(frozen=True)
 class PackedObject:
-    """Serialized optimizer or metric, as its class and config.
+    """Optimizer or metric in picklable form, as its class and config.
 
-    `more` holds the attributes that the config lacks, by name. For a variable it holds the value.
+    `more` contains attributes by name that are missing in the config. For a variable, it contains the value.
     """
 
     kind: type
@@ -48,12 +48,12 @@ class PackedObject:
 
 
 def module_of(value: Any) -> Any:
-    """Return the Keras module that an object belongs to, or None."""
+    """Return the Keras module to which the object belongs, or None."""
     return keras_of(value, None)
 
 
 def pack(value: Any) -> Any:
-    """Pack models, optimizers and metrics, including those in lists and dicts; return other objects unchanged."""
+    """Pack models, optimizers and metrics, also in lists and dicts. Other objects remain unchanged."""
     if isinstance(value, (list, tuple)):
         return [pack(one) for one in value]
     if isinstance(value, Mapping):
@@ -71,12 +71,12 @@ def pack(value: Any) -> Any:
 
 
 def _pack_optimizer(keras: Any, optimizer: Any) -> PackedObject:
-    """Pack an optimizer without its trained state; raise ValueError that names attributes it cannot pack."""
+    """Pack an optimizer without its trained state. Raises ValueError if some attributes cannot be packed."""
     config: dict[str, Any] = optimizer.get_config()
     more: dict[str, Any] = {}
     schedule = getattr(optimizer, "_learning_rate", None)
     if callable(schedule) and not hasattr(schedule, "assign") and not is_legacy(keras):
-        # Ranks may not know the schedule's class, so do not pack the schedule as part of the config.
+        # Ranks might not know the class of the schedule, so do not pack it as a part of the config.
         config, more = {**config, "learning_rate": 0.001}, {"learning_rate": schedule}
     packed = PackedObject(type(optimizer), config, more)
     state = _set_by_training(keras, optimizer, packed)
@@ -88,7 +88,7 @@ def _pack_optimizer(keras: Any, optimizer: Any) -> PackedObject:
         if name in vars(optimizer):
             value = vars(optimizer)[name]
             more[name] = value.numpy() if _is_variable(value) else pack(value)
-    # Skip an inner optimizer, which was compared when it was packed.
+    # Skip inner optimizers, because they were already compared when they were packed.
     if still := [name for name in lost() if not isinstance(more.get(name), PackedObject)]:
         raise ValueError(
             f"optimizer: a {type(optimizer).__name__} cannot be sent to the ranks, because its get_config does not "
@@ -98,11 +98,11 @@ def _pack_optimizer(keras: Any, optimizer: Any) -> PackedObject:
 
 
 def _set_by_training(keras: Any, optimizer: Any, packed: PackedObject) -> set[str]:
-    """Return the names of attributes that training has set on the optimizer; empty for an unused optimizer."""
+    """Return the names of the attributes that training has set. Empty if the optimizer was not used."""
     if not any(getattr(optimizer, name, False) for name in ("built", "_built", "_hypers_created")):
         return set()
     fresh, used = unpack(packed), unpack(packed)
-    # An optimizer that needs more than a gradient cannot take this step, so compare all of its attributes.
+    # If the optimizer needs more than a gradient, this step fails, and all attributes are compared.
     with contextlib.suppress(Exception):
         if is_legacy(keras):
             import tensorflow as tf
@@ -116,12 +116,12 @@ def _set_by_training(keras: Any, optimizer: Any, packed: PackedObject) -> set[st
 
 
 def _is_variable(value: Any) -> bool:
-    """Return True for a Keras or TensorFlow variable, but not for an optimizer, which also has ``assign``."""
+    """Return True for a Keras or TensorFlow variable. An optimizer also has ``assign``, but is not a variable."""
     return hasattr(value, "assign") and hasattr(value, "numpy")
 
 
 def unpack(value: Any, custom_objects: Mapping[str, Any] | None = None) -> Any:
-    """Return an object equal to the one given to ``pack``."""
+    """Convert the result of ``pack`` to an object that equals the original."""
     if isinstance(value, list):
         return [unpack(one, custom_objects) for one in value]
     if isinstance(value, dict):
@@ -141,7 +141,7 @@ def unpack(value: Any, custom_objects: Mapping[str, Any] | None = None) -> Any:
 
 
 def pack_model(model: Any) -> PackedModel:
-    """Pack a model; raise ValueError if Keras cannot save it."""
+    """Pack a model. Raises ValueError if Keras cannot save it."""
     keras = module_of(model)
     with tempfile.TemporaryDirectory(prefix="horovod-keras-") as folder:
         path = f"{folder}/model.keras"
@@ -157,9 +157,9 @@ def unpack_model(packed: PackedModel, custom_objects: Mapping[str, Any] | None =
     """Load a model from its packed form.
 
     Args:
-        packed: The packed model.
+        packed: Model in packed form.
         custom_objects: Classes and functions of the model by name.
-        compiled: True to restore the compiled state, if the file contains all of it.
+        compiled: True to restore the compiled state, if the file contains it completely.
 
     Raises:
         ValueError: If the model cannot be loaded, for example because ``custom_objects`` lacks a class.
@@ -173,7 +173,7 @@ def unpack_model(packed: PackedModel, custom_objects: Mapping[str, Any] | None =
             try:
                 return keras.models.load_model(path, custom_objects=dict(custom_objects or {}))
             except (TypeError, ValueError, AttributeError):
-                pass  # For example, the loss is a function that the program defines.
+                pass  # For example, the loss is a function that the user's program defines.
         try:
             return keras.models.load_model(path, custom_objects=dict(custom_objects or {}), compile=False)
         except (TypeError, ValueError) as error:
@@ -181,13 +181,13 @@ def unpack_model(packed: PackedModel, custom_objects: Mapping[str, Any] | None =
 
 
 def environment_for(packed: PackedModel) -> dict[str, str]:
-    """Return the environment variables that must be set before Keras is imported."""
+    """Return environment variables that must be set before Keras is imported."""
     legacy = {"TF_USE_LEGACY_KERAS": "1" if packed.legacy else "0"}
     return legacy if packed.legacy else {**legacy, "KERAS_BACKEND": packed.backend}
 
 
 def import_keras_for(packed: PackedModel) -> Any:
-    """Import and return the model's Keras; raise ImportError if this process uses another Keras or backend."""
+    """Import the model's version of Keras. Raises ImportError if this process uses another Keras or backend."""
     import importlib
     import sys
 
@@ -197,7 +197,7 @@ def import_keras_for(packed: PackedModel) -> Any:
         try:
             keras = importlib.import_module("tf_keras")
         except ImportError:
-            keras = importlib.import_module("keras")  # for TensorFlow 2.15 and older
+            keras = importlib.import_module("keras")  # TensorFlow 2.15 and older contain Keras 2 under this name.
     else:
         keras = importlib.import_module("keras")
     if is_legacy(keras) != packed.legacy or backend_of(keras) != packed.backend:

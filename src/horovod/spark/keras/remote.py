@@ -1,4 +1,4 @@
-"""Training function that each rank of a KerasEstimator runs."""
+"""Training function that each rank of a KerasEstimator calls."""
 
 import os
 import pickle
@@ -22,7 +22,7 @@ def input_shapes(model: Any) -> list[Shape] | None:
 
 
 def check_inputs(names: Sequence[str], shapes: Sequence[Shape] | None) -> None:
-    """Raise ValueError if the number of the model's inputs is known and differs from the number of features."""
+    """Raise ValueError if the model has another number of inputs than there are features."""
     if shapes is not None and len(shapes) != len(names):
         raise ValueError(
             f"feature_cols must have a column for each of the model's {len(shapes)} inputs, got {list(names)}; a "
@@ -31,10 +31,10 @@ def check_inputs(names: Sequence[str], shapes: Sequence[Shape] | None) -> None:
 
 
 def inputs_of(values: Sequence[Any], names: Sequence[str], shapes: Sequence[Shape] | None) -> Any:
-    """Return the features, reshaped to the model's inputs: one array, or a tuple of several.
+    """Return the features, reshaped to the model's inputs. Several features are returned as a tuple.
 
     Raises:
-        ValueError: If a feature does not fit. The message names it.
+        ValueError: If a feature does not fit.
     """
     check_inputs(names, shapes)
     made = []
@@ -54,7 +54,7 @@ def inputs_of(values: Sequence[Any], names: Sequence[str], shapes: Sequence[Shap
 
 
 def for_fit(batch: dict[str, Any], plan: TrainingPlan, shapes: Sequence[Shape] | None) -> tuple[Any, ...]:
-    """Return a tuple of inputs, labels and, if there is a weight column, the rows' weights."""
+    """Return a tuple of inputs, labels and, if there is a weight column, the weights of the rows."""
     inputs = inputs_of(pick(batch, plan.features, "feature_cols"), plan.features, shapes)
     labels = []
     for number, value in enumerate(pick(batch, plan.labels, "label_cols")):
@@ -67,7 +67,7 @@ def for_fit(batch: dict[str, Any], plan: TrainingPlan, shapes: Sequence[Shape] |
 
 
 def train(plan: TrainingPlan) -> TrainingResult | None:
-    """Train on this rank; return the TrainingResult on rank 0, and None on other ranks."""
+    """Train on this rank. Return the TrainingResult on rank 0, and None on all other ranks."""
     if not plan.use_gpu:
         os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
     given = pickle.loads(plan.payload)
@@ -79,7 +79,7 @@ def train(plan: TrainingPlan) -> TrainingResult | None:
         prepare_rank(plan, hvd.rank())
         keras.backend.set_floatx(given["model"].floatx)
         if plan.seed is not None:
-            keras.utils.set_random_seed((plan.seed + hvd.rank()) % (1 << 32))  # NumPy seeds are limited to 32 bits.
+            keras.utils.set_random_seed((plan.seed + hvd.rank()) % (1 << 32))  # NumPy seeds have at most 32 bits.
         if plan.use_gpu:
             _take_gpu(objects.backend_of(keras), hvd.local_rank())
         with plan.open_data(hvd.rank(), hvd.size()) as data:
@@ -106,7 +106,7 @@ def _fit(plan: TrainingPlan, given: dict[str, Any], keras: Any, hvd: Any, data: 
         _tuples(data.train_data(), plan, shapes, first),
         steps_per_epoch=plan.steps,
         epochs=plan.epochs,
-        shuffle=False,  # the reader already shuffles
+        shuffle=False,  # The reader has already shuffled the rows.
         callbacks=callbacks,
         verbose=plan.verbose if hvd.rank() == 0 else 0,
         **val,
@@ -127,7 +127,7 @@ def _model(plan: TrainingPlan, given: dict[str, Any], keras: Any, hvd: Any) -> A
     custom = given["custom_objects"]
     own = given["optimizer"] is None
     model = objects.unpack_model(packed, custom, compiled=own or plan.checkpoint is not None)
-    optimizer = getattr(model, "optimizer", None)  # the model includes the optimizer's state
+    optimizer = getattr(model, "optimizer", None)  # The model contains the state of the optimizer.
     if own and optimizer is None:
         raise ValueError("the model's file does not describe how it was compiled; give optimizer and loss")
     if optimizer is None:
@@ -153,7 +153,7 @@ def _model(plan: TrainingPlan, given: dict[str, Any], keras: Any, hvd: Any) -> A
 
 
 def _own_metrics(model: Any) -> Any:
-    """Return the metrics with which the model was compiled."""
+    """Return the metrics with which the user compiled the model."""
     config = model.get_compile_config() if hasattr(model, "get_compile_config") else None
     return (config or {}).get("metrics")
 
@@ -161,7 +161,7 @@ def _own_metrics(model: Any) -> Any:
 def _tuples(
     batches: Any, plan: TrainingPlan, shapes: list[Shape] | None, first: list[Any]
 ) -> Iterator[tuple[Any, ...]]:
-    """Yield batches as Keras' ``fit`` takes them, and store the inputs of the first one in `first`."""
+    """Yield batches in the form that Keras' ``fit`` expects. Store the inputs of the first batch in `first`."""
     for batch in batches:
         made = for_fit(batch, plan, shapes)
         if not first:
@@ -170,9 +170,9 @@ def _tuples(
 
 
 def _repeated(keras: Any, batches: Iterator[Any], steps: int) -> Any:
-    """Return the batches as a Keras dataset; each pass over it takes exactly `steps` batches.
+    """Return the batches as a Keras dataset. Each pass over the dataset consumes exactly `steps` batches.
 
-    With a generator, Keras would take more batches than a validation needs, and discard the rest.
+    With a generator, Keras would consume more batches than a validation needs, and discard the rest.
     """
     base = getattr(keras.utils, "PyDataset", None) or keras.utils.Sequence
 
@@ -198,7 +198,7 @@ def _repeated(keras: Any, batches: Iterator[Any], steps: int) -> Any:
 
 
 def _take_gpu(backend: str, local_rank: int) -> None:
-    """Select the rank's GPU in TensorFlow or PyTorch; other backends use the GPUs that the launcher makes visible."""
+    """Select the rank's GPU in TensorFlow or PyTorch. Other backends use the GPUs that the launcher makes visible."""
     if backend == "tensorflow":
         import tensorflow as tf
 
@@ -217,8 +217,8 @@ def _take_gpu(backend: str, local_rank: int) -> None:
 def _keeper(plan: TrainingPlan, given: dict[str, Any], keras: Any) -> Any:
     """Return an object that saves the model to the store after each epoch.
 
-    If the user passed a checkpoint_callback, it saves the model that this callback kept, and the result of training is
-    that model.
+    If the user passed a checkpoint_callback, the object saves the model that this callback has kept. The result of the
+    training is then this model.
     """
     users = given["checkpoint_callback"]
     folder = plan.remote.get_local_output_dir()

@@ -2,7 +2,7 @@
 
 from horovod.torch.lightning.package import package_of as _package_of
 
-_package_of("horovod.spark.lightning")  # raises ImportError with instructions if Lightning is missing
+_package_of("horovod.spark.lightning")  # Raise ImportError with instructions if Lightning is not installed.
 
 from horovod.spark.lightning.estimator import MIN_PL_VERSION, TorchEstimator, TorchModel  # noqa: E402
 

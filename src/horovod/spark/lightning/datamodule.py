@@ -9,7 +9,10 @@ PETASTORM_HDFS_DRIVER = "libhdfs"
 
 
 class PetastormDataModule(of_torch.PetastormDataModule):
-    """Built-in reader of Parquet files. It has the original Horovod's name, but does not need petastorm."""
+    """Built-in reader of Parquet files.
+
+    The name is the same as in the original Horovod, but petastorm is not needed.
+    """
 
     def __init__(  # noqa: D417 - the others are those of ParquetDataModule
         self,
@@ -44,11 +47,11 @@ class PetastormDataModule(of_torch.PetastormDataModule):
         val_reader_worker_count: int | None = None,
         **kwargs: Any,
     ) -> None:
-        """Create a reader. Arguments that are not listed here are the same as for ParquetDataModule.
+        """Create a reader of Parquet files. Arguments that are not listed here are the same as for ParquetDataModule.
 
         Args:
-            num_reader_epochs: Accepted for compatibility; has no effect.
-            reader_worker_count: Number of batches to prefetch, unless one of the following arguments sets it.
+            num_reader_epochs: Ignored.
+            reader_worker_count: Number of batches to prefetch, unless one of the following four arguments is given.
             train_async_data_loader_queue_size: Number of training batches to prefetch.
             val_async_data_loader_queue_size: Number of validation batches to prefetch.
             train_reader_worker_count: Number of training batches to prefetch, if no queue size is given.

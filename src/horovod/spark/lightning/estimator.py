@@ -1,4 +1,4 @@
-"""TorchEstimator and TorchModel for Lightning, with their additional params."""
+"""Estimator and model for Lightning (TorchEstimator and TorchModel), with their additional params."""
 
 from typing import Any
 
@@ -63,11 +63,11 @@ _ORDER = (
 class TorchEstimator(HorovodEstimator):
     """Estimator that trains a LightningModule on the ranks of a job.
 
-    Each rank has a Trainer with distributed optimizers. A batch is a dict of tensors by column. ``model`` may also be
-    a torch.nn.Module, with ``optimizer`` and ``loss`` as for ``horovod.spark.torch.TorchEstimator``. The history and
-    ``log(..., sync_dist=True)`` contain means over the ranks. Callbacks are Lightning callbacks.
+    Each rank has a Trainer with distributed optimizers. A batch is a dict of tensors by column. ``model`` can also be a
+    torch.nn.Module, with ``optimizer`` and ``loss`` as in ``horovod.spark.torch.TorchEstimator``. The history and
+    ``log(..., sync_dist=True)`` contain means over all ranks. Callbacks are Lightning callbacks.
 
-    ``fit`` raises ValueError for arguments that do not match, before training if possible.
+    If arguments do not match, ``fit`` raises ValueError, usually before training.
     """
 
     _framework = "lightning"
@@ -132,4 +132,4 @@ class TorchEstimator(HorovodEstimator):
 
 
 class TorchModel(of_torch.TorchModel):
-    """Trained LightningModule or torch.nn.Module whose ``transform`` adds its outputs to a DataFrame."""
+    """Trained LightningModule or torch.nn.Module. Its ``transform`` method adds the model's outputs to a DataFrame."""

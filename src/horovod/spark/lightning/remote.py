@@ -1,4 +1,4 @@
-"""Training function that each rank of Lightning's TorchEstimator runs."""
+"""Training function that each rank of Lightning's TorchEstimator calls."""
 
 import math
 import pickle
@@ -20,7 +20,7 @@ from horovod.torch.lightning.package import is_module, package_of
 
 
 def wrap(pl: Any, given: dict[str, Any], plan: TrainingPlan) -> Any:
-    """Return a LightningModule that trains like ``horovod.spark.torch.TorchEstimator``."""
+    """Return a LightningModule that trains in the same way as ``horovod.spark.torch.TorchEstimator``."""
     functions = losses.made(given["loss"], given["loss_constructors"], plan.weight is not None, len(plan.labels))
 
     class Wrapped(pl.LightningModule):  # type: ignore[misc, name-defined]
@@ -58,7 +58,7 @@ def wrap(pl: Any, given: dict[str, Any], plan: TrainingPlan) -> Any:
 
 
 def train(plan: TrainingPlan) -> TrainingResult | None:
-    """Train on this rank; return the TrainingResult on rank 0, and None on other ranks."""
+    """Train on this rank. Return the TrainingResult on rank 0, and None on all other ranks."""
     hvd.init()
     try:
         prepare_rank(plan, hvd.rank())
@@ -109,9 +109,9 @@ def _fit(plan: TrainingPlan, given: dict[str, Any], data: Any) -> TrainingResult
 
 
 class _Loader:
-    """One epoch of batches from an endless stream, as dicts of tensors in the model's input shapes and dtypes.
+    """Loader for one epoch of batches from an endless stream, as dicts of tensors in the model's shapes and dtypes.
 
-    This class has a length because Lightning would otherwise take one unused batch per epoch.
+    Without a length, Lightning would consume an unused batch per epoch.
     """
 
     def __init__(
@@ -135,7 +135,10 @@ class _Loader:
 
 
 def _watch(pl: Any, plan: TrainingPlan, model: torch.nn.Module, finite: bool) -> Any:
-    """Return a callback that records the history, saves checkpoints and, with `finite`, rejects infinite losses."""
+    """Return a callback that records the history and saves checkpoints.
+
+    If `finite` is True, it rejects infinite losses.
+    """
 
     class Watch(pl.callbacks.Callback):  # type: ignore[misc, name-defined]
         def __init__(self) -> None:
@@ -152,7 +155,7 @@ def _watch(pl: Any, plan: TrainingPlan, model: torch.nn.Module, finite: bool) ->
 
         def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
             figures = {name: float(value) for name, value in sorted(trainer.callback_metrics.items())}
-            if figures:  # Each rank has metrics only for the rows that it read.
+            if figures:  # Each rank only has metrics for the rows that it has read.
                 own = torch.tensor(list(figures.values()), dtype=torch.float64, device="cpu")
                 figures = dict(zip(figures, hvd.allreduce(own, name="spark.figures").tolist(), strict=True))
             for name, value in figures.items():

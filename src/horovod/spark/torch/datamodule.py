@@ -7,7 +7,7 @@ from horovod.spark.common.datamodule import NeedsNVTabular, ParquetDataModule
 
 
 class MapIterable:
-    """Iterable of ``map_fn(item)`` for each item of ``data``, repeated ``epochs`` times; None means endlessly."""
+    """Iterable that applies ``map_fn`` to each item of ``data``, for ``epochs`` passes. None means endlessly."""
 
     def __init__(
         self, data: Iterable[Any], epochs: int | None = None, map_fn: Callable[[Any], Any] = lambda x: x
@@ -23,7 +23,10 @@ class MapIterable:
 
 
 class PetastormDataModule(ParquetDataModule):
-    """Built-in reader of Parquet files. It has the original Horovod's name, but does not need petastorm."""
+    """Built-in reader of Parquet files.
+
+    The name is the same as in the original Horovod, but petastorm is not needed.
+    """
 
     short_name = "petastorm"
 
@@ -48,11 +51,11 @@ class PetastormDataModule(ParquetDataModule):
 
 
 class NVTabularDataModule(NeedsNVTabular, PetastormDataModule):
-    """Unsupported reader: raises ImportError with a message about what NVTabular requires."""
+    """Unsupported reader, whose constructor raises ImportError with the requirements of NVTabular."""
 
 
 def tensors(batch: dict[str, Any]) -> dict[str, Any]:
-    """Convert numeric columns to tensors; leave other columns unchanged."""
+    """Convert the numeric columns of a batch to tensors. Other columns remain unchanged."""
     import torch
 
     return {name: torch.from_numpy(values) if values.dtype.kind in "biuf" else values for name, values in batch.items()}

@@ -1,4 +1,4 @@
-"""TorchEstimator and TorchModel for PyTorch, with their additional params."""
+"""Estimator and model for PyTorch (TorchEstimator and TorchModel), with their additional params."""
 
 import copy
 from typing import Any
@@ -38,14 +38,14 @@ _ORDER = (
 
 
 def named_metrics(metrics: list[Any], labels: list[str]) -> list[tuple[str, Any, int]]:
-    """Return a (name, function, output index) tuple for each metric.
+    """Return a tuple of name, function and output index for each metric.
 
     Args:
         metrics: Functions that are applied to all outputs, or a list of functions for each label.
         labels: Names of the labels.
 
     Raises:
-        ValueError: If ``metrics`` is anything else.
+        ValueError: If ``metrics`` has another form.
     """
     lists = [one for one in metrics if isinstance(one, (list, tuple))]
     if lists and (len(lists) != len(metrics) or len(metrics) != len(labels)):
@@ -66,19 +66,19 @@ def named_metrics(metrics: list[Any], labels: list[str]) -> list[tuple[str, Any,
 class TorchEstimator(HorovodEstimator):
     """Estimator that trains a torch.nn.Module on the ranks of a job.
 
-    ``model`` is called with the features in their order and returns an output, or a tuple with one for each label.
-    ``loss`` and the metrics are called with an output and its label. Floating-point features and labels get the dtype
-    of the model's parameters. Integer labels are int64. A callback is a function of the epoch's number and its metrics
-    (a dict), or an object with a method ``on_epoch_end`` of this kind.
+    The model is called with the features in their order. It returns one output, or a tuple with an output for each
+    label. ``loss`` and the metrics are called with an output and its label. Floating-point features and labels get the
+    dtype of the model's parameters. Integer labels are int64. A callback takes the epoch's number and a dict of its
+    metrics. It can also be an object with such a method ``on_epoch_end``.
 
-    ``train_minibatch_fn(model, optimizer, transform_outputs, loss_fns, inputs, labels, sample_weights)`` does a
-    training step, including ``optimizer.step()``, and returns the outputs and the loss. ``transform_outputs(result,
-    labels)`` converts the model's result to a list of outputs, and reshapes the labels to match; ``loss_fns`` has a
-    function for each label.
+    ``train_minibatch_fn(model, optimizer, transform_outputs, loss_fns, inputs, labels, sample_weights)`` performs a
+    training step with ``optimizer.step()``, and returns the outputs and the loss. ``transform_outputs(result, labels)``
+    converts the model's result to a list of outputs, and reshapes the labels to match the outputs. ``loss_fns``
+    contains a function for each label.
 
-    With ``backward_passes_per_step``, the last step of an epoch may have fewer batches.
+    With ``backward_passes_per_step``, the last step of an epoch can have fewer batches.
 
-    ``fit`` raises ValueError for arguments that do not match, before training if possible.
+    If arguments do not match, ``fit`` raises ValueError, usually before training.
     """
 
     _framework = "torch"
@@ -128,7 +128,7 @@ def model_of(estimator: Any, kind: Any, outcome: TrainingResult, run_id: str, me
 
 
 def check_torch(estimator: Any) -> None:
-    """Raise ValueError unless the estimator's model, optimizer, losses and shapes are valid and fit together."""
+    """Raise ValueError unless the estimator's model, optimizer, losses and shapes are valid and match."""
     model, optimizer = estimator.getModel(), estimator.getOptimizer()
     if not isinstance(model, torch.nn.Module):
         raise refuse("model", model, "a torch.nn.Module")
@@ -144,7 +144,7 @@ def check_torch(estimator: Any) -> None:
 
 
 def check_input_shapes(estimator: Any) -> None:
-    """Raise ValueError if there are input shapes but not exactly one for each feature."""
+    """Raise ValueError if there are input shapes, but not exactly one for each feature."""
     shapes, features = estimator.getInputShapes(), estimator.getFeatureCols()
     if shapes is not None and len(shapes) != len(features):
         raise refuse("input_shapes", shapes, f"one shape for each of {len(features)} feature_cols")
@@ -166,7 +166,7 @@ def _check_losses(estimator: Any) -> None:
 )
 @with_params(*TORCH_MODEL)
 class TorchModel(HorovodModel):
-    """Trained torch.nn.Module whose ``transform`` adds its outputs to a DataFrame."""
+    """Trained torch.nn.Module. Its ``transform`` method adds the model's outputs to a DataFrame."""
 
     def _predictor(self) -> tuple[Any, bytes]:
         model = self.getModel()
@@ -176,7 +176,7 @@ class TorchModel(HorovodModel):
 
 
 def load_predictor(payload: bytes) -> Predict:
-    """Return the model as a function of arrays. Called in a Spark task."""
+    """Return the model as a function of arrays. Spark tasks call this function."""
     import pickle
 
     from horovod.spark.torch.losses import floating_dtype, inputs_of, outputs_of

@@ -1,4 +1,4 @@
-"""Inputs and losses of PyTorch models: conversion of batches to tensors, and weights for outputs and rows."""
+"""Inputs and losses of PyTorch models, with conversion of batches to tensors and weights for outputs and rows."""
 
 import copy
 import inspect
@@ -22,13 +22,13 @@ def floating_dtype(model: torch.nn.Module) -> torch.dtype:
 def inputs_of(
     values: Sequence[Any], names: Sequence[str], shapes: Sequence[Sequence[int]] | None, dtype: torch.dtype, device: Any
 ) -> list[torch.Tensor]:
-    """Return the features as tensors of the model's input shapes.
+    """Return the features as tensors in the shapes of the model's inputs.
 
     Args:
         values: Arrays or tensors of the features.
-        names: Their names, for messages.
-        shapes: Shape of each feature, with -1 for rows; None keeps the shapes.
-        dtype: Dtype for floating-point features; others keep theirs.
+        names: Names of the features, for messages.
+        shapes: Shape of each feature, with -1 for the number of rows. None keeps the shapes.
+        dtype: Dtype of floating-point features. Other features keep their dtypes.
         device: Device of the tensors.
 
     Raises:
@@ -51,7 +51,7 @@ def inputs_of(
 
 
 def labels_of(values: Sequence[Any], plan: TrainingPlan, dtype: torch.dtype, device: Any) -> list[torch.Tensor]:
-    """Return the labels as tensors in the plan's shapes. Floating-point labels get `dtype`, others are int64."""
+    """Return the labels as tensors in the plan's shapes. Floating-point labels get `dtype`, and others are int64."""
     made = []
     for number, (name, value) in enumerate(zip(plan.labels, values, strict=True)):
         tensor = _tensor(value, f"label {name!r}", device)
@@ -65,7 +65,7 @@ def labels_of(values: Sequence[Any], plan: TrainingPlan, dtype: torch.dtype, dev
 def split(
     batch: dict[str, Any], plan: TrainingPlan, shapes: Any, dtype: torch.dtype, device: Any
 ) -> tuple[Any, Any, Any]:
-    """Split a batch into features, labels and the rows' weights (None without a weight column)."""
+    """Split a batch into features, labels and weights of the rows. Without a weight column, the weights are None."""
     features = inputs_of(pick(batch, plan.features, "feature_cols"), plan.features, shapes, dtype, device)
     labels = labels_of(pick(batch, plan.labels, "label_cols"), plan, dtype, device)
     weights = None
@@ -75,12 +75,12 @@ def split(
 
 
 def outputs_of(result: Any) -> list[torch.Tensor]:
-    """Return a model's outputs as a list. The model may return one output, a tuple or a list."""
+    """Return a model's outputs as a list. A model can return one output, a tuple or a list."""
     return list(result) if isinstance(result, (list, tuple)) else [result]
 
 
 def shapes_of(outputs: Sequence[torch.Tensor]) -> list[tuple[tuple[int, ...], str]]:
-    """Return the shape of one row's value, and the dtype's name, for each output."""
+    """Return the shape of the value in one row and the name of the dtype, for each output."""
     return [(tuple(one.shape[1:]), str(one.dtype).removeprefix("torch.")) for one in outputs]
 
 
@@ -98,7 +98,7 @@ Loss = Callable[[Any, Any], Any]
 
 
 def as_list(losses: Any) -> list[Any]:
-    """Return a list of the given loss or losses."""
+    """Return a loss, or a list of losses, as a list."""
     return list(losses) if isinstance(losses, (list, tuple)) else [losses]
 
 
@@ -106,15 +106,15 @@ def made(losses: Any, constructors: Any, by_row: bool, labels: int = 1) -> list[
     """Return a loss function for each label.
 
     Args:
-        losses: A loss, or a list with one for each label.
-        constructors: Functions that return the losses, used instead of ``losses`` unless None.
+        losses: Loss, or list with a loss for each label.
+        constructors: Functions that return the losses. If they are given, ``losses`` is ignored.
         by_row: True if the losses should return one value per row. This works for modules with an attribute
             ``reduction``, and for functions and constructors with such a parameter. Other losses must return one value
             per row by themselves.
         labels: Number of labels.
 
     Raises:
-        ValueError: If there are several losses, but not one for each label.
+        ValueError: If there are several losses, but not exactly one for each label.
     """
     if constructors is not None:
         found = [
@@ -159,10 +159,10 @@ def total(
 
     Args:
         losses: Loss of each output.
-        weights: Weight of each loss; None means 1.
-        outputs: The model's outputs.
-        labels: The labels.
-        sample_weights: Weight of each row's loss before the mean over rows; None means no weights.
+        weights: Weight of each loss, or None for equal weights of 1.
+        outputs: Outputs of the model.
+        labels: Labels of the rows.
+        sample_weights: Weight of each row's loss before the mean over all rows, or None for no weights.
 
     Raises:
         ValueError: If the numbers of outputs and labels differ, or if there are row weights and a loss does not return
@@ -184,7 +184,7 @@ def total(
 
 
 def fitted(result: Any, labels: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-    """Return the outputs as a list, and the labels reshaped like the outputs (see ``shaped_like``).
+    """Return the outputs as a list, and the labels in the shapes of the outputs. See ``shaped_like``.
 
     Raises:
         ValueError: If the numbers of outputs and labels differ.
@@ -198,7 +198,7 @@ def fitted(result: Any, labels: Sequence[Any]) -> tuple[list[Any], list[Any]]:
 def shaped_like(label: Any, output: Any) -> Any:
     """Reshape a floating-point label like its output, if both have the same number of elements.
 
-    Otherwise PyTorch would broadcast shapes such as (n) and (n, 1) to (n, n).
+    Without this, PyTorch would broadcast shapes such as (n) and (n, 1) to (n, n).
     """
     if label.is_floating_point() and label.shape != output.shape and label.numel() == output.numel():
         return label.reshape(output.shape)

@@ -1,4 +1,4 @@
-"""Training function that each rank of a TorchEstimator runs."""
+"""Training function that each rank of a TorchEstimator calls."""
 
 import io
 import pickle
@@ -29,14 +29,14 @@ def dump(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None, epoch:
 
 
 def load(data: bytes, where: str) -> dict[str, Any]:
-    """Load bytes from ``dump``.
+    """Load the state dicts that ``dump`` has serialized.
 
     Args:
-        data: The bytes.
-        where: Where the bytes came from, for messages.
+        data: Result of ``dump``.
+        where: Source of the data, for messages.
 
     Raises:
-        ValueError: If the data are damaged, or contain anything except tensors and plain values.
+        ValueError: If the data are damaged, or contain other objects than tensors and plain values.
     """
     try:
         return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)  # type: ignore[no-any-return]
@@ -47,7 +47,7 @@ def load(data: bytes, where: str) -> dict[str, Any]:
 def put_into(
     state: dict[str, Any], model: torch.nn.Module, optimizer: torch.optim.Optimizer | None, where: str
 ) -> None:
-    """Load a state from ``load`` into the model and optimizer; raise ValueError if it is another model's."""
+    """Load the result of ``load`` into the model and optimizer. Raises ValueError if it belongs to another model."""
     try:
         model.load_state_dict(state["model"])
         if optimizer is not None and state["optimizer"] is not None:
@@ -57,7 +57,7 @@ def put_into(
 
 
 def train(plan: TrainingPlan) -> TrainingResult | None:
-    """Train on this rank; return the TrainingResult on rank 0, and None on other ranks."""
+    """Train on this rank. Return the TrainingResult on rank 0, and None on all other ranks."""
     hvd.init()
     try:
         prepare_rank(plan, hvd.rank())
@@ -74,7 +74,8 @@ class _Training:
             torch.manual_seed(plan.seed)
         self.device = own_device(plan.use_gpu)
         self.model, self.optimizer = self.given["model"], self.given["optimizer"]
-        # Move the model before loading the optimizer's state, which goes to the device of its parameters.
+        # Move the model before loading the optimizer's state, because the state is stored on the device of the
+        # parameters.
         self.model.to(self.device)
         if plan.checkpoint is not None:
             where = plan.remote.checkpoint_path
@@ -120,7 +121,7 @@ class _Training:
             inputs, labels, weights = split(batch, self.plan, self.given["input_shapes"], self.dtype, self.device)
             if number % passes == 0:
                 self.optimizer.zero_grad()
-            # End the epoch with a step even after fewer passes, so that all ranks run the same number of steps.
+            # End the epoch with a step even after fewer passes, because all ranks must run the same number of steps.
             self._last_pass = (number + 1) % passes == 0 or number + 1 == self.plan.steps
             outputs, loss = step(self.model, self.optimizer, losses.fitted, self.losses, inputs, labels, weights)
             self._measure(figures, outputs_of(outputs), labels, loss)
@@ -169,7 +170,7 @@ class _Training:
 
 
 class _Figures:
-    """Accumulator of metrics, which averages over rows and then over ranks."""
+    """Means of metrics, first over the rows of a rank and then over all ranks."""
 
     def __init__(self) -> None:
         self._sums: dict[str, float] = defaultdict(float)
@@ -180,7 +181,7 @@ class _Figures:
         self._rows[name] += rows
 
     def averaged(self, name: str) -> dict[str, float]:
-        """Return the means over the rows of all ranks.
+        """Return the means of the metrics over the rows of all ranks.
 
         All ranks have the same number of rows, so the result is the mean of the ranks' means. `name` is part of the
         allreduce's name.
@@ -192,7 +193,7 @@ class _Figures:
 
 
 def own_device(use_gpu: bool) -> torch.device:
-    """Return the rank's GPU (see ``own_gpu``), or the CPU if there is no GPU or ``use_gpu`` is False."""
+    """Return the rank's GPU, or the CPU if there is no GPU or if ``use_gpu`` is False."""
     if not use_gpu or not torch.cuda.is_available():
         return torch.device("cpu")
     torch.cuda.set_device(own_gpu(torch.cuda.device_count(), hvd.local_rank()))
