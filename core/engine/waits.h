@@ -50,7 +50,8 @@ class Waits {
   }
   // Return the start of the current wait, or 0 if no caller is waiting.
   uint64_t since() const { return since_.load(std::memory_order_relaxed); }
-  // Return when a caller last started to wait for an operation or left one unattended, or 0 if that never happened.
+  // Return the time at which a caller last started to wait for an operation or left one unattended, or 0 if neither has
+  // happened.
   uint64_t arrival() const { return arrival_.load(std::memory_order_relaxed); }
   uint64_t left_unattended() const { return unattended_.load(std::memory_order_relaxed); }
 

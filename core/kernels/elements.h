@@ -1,6 +1,6 @@
-// Element types, with one struct for each, named as in base/dtype_table.h. A struct defines the size, the accumulation
-// type, the operations and the scaling. The rules are those of collectives/kernels_impl.h and of scale() in
-// collectives/reduce.cc, bit for bit.
+// Element types, one struct each, named as in base/dtype_table.h. A struct defines the size, the accumulation type, the
+// operations and the scaling. Results have the same bits as those of collectives/kernels_impl.h and of scale() in
+// collectives/reduce.cc.
 #pragma once
 #include <cstdint>
 
@@ -19,7 +19,7 @@ inline constexpr bool kIsFloat<double> = true;
 
 // ---- Operations on two values, where a is the operand of the lower rank ---------------------------------------------
 
-// Integers are added and multiplied as unsigned numbers, so that they wrap. Compilers know that the upper bits do not
+// Add and multiply integers as unsigned numbers, so that they wrap. Compilers recognize that the upper bits do not
 // matter.
 template <class T>
 struct Number {
@@ -37,12 +37,12 @@ struct Number {
       return static_cast<T>(static_cast<uint64_t>(a) * static_cast<uint64_t>(b));
     }
   }
-  // Return a if it wins or is NaN, otherwise b, which is NaN if either operand is.
+  // Return a if it wins or is NaN, and b if not. The result is then NaN if either operand is.
   HVD_KERNEL_INLINE static T min(T a, T b) { return (a < b) | (a != a) ? a : b; }
   HVD_KERNEL_INLINE static T max(T a, T b) { return (a > b) | (a != a) ? a : b; }
 };
 
-// Convert each of the four bytes in a word to a bool, 0 or 1.
+// Convert each of the four bytes in a word to a bool: 0 or 1.
 HVD_KERNEL_INLINE uint32_t truths(uint32_t x) { return ((((x & 0x7f7f7f7f) + 0x7f7f7f7f) | x) >> 7) & 0x01010101; }
 
 // ---- Scaling of values ----------------------------------------------------------------------------------------------
@@ -58,7 +58,8 @@ HVD_KERNEL_INLINE T scale_integer(T x, const Scaling& s) {
   constexpr bool kSigned = static_cast<T>(-1) < static_cast<T>(0);
   constexpr int kBits = 8 * sizeof(T) - (kSigned ? 1 : 0);
   constexpr T kMost = static_cast<T>(~uint64_t{0} >> (64 - kBits)), kLeast = kSigned ? static_cast<T>(~kMost) : T{0};
-  constexpr double kHigh = static_cast<double>(kMost), kLow = static_cast<double>(kLeast);  // for int64 this is 2^63, just out of range
+  // For int64, this is 2^63, just out of range.
+  constexpr double kHigh = static_cast<double>(kMost), kLow = static_cast<double>(kLeast);
   const double y = static_cast<double>(x) * s.factor / s.divisor;
   if (y >= kHigh) return kMost;
   if (y <= kLow) return kLeast;
@@ -75,8 +76,10 @@ namespace element {
 
 template <class T>
 struct Plain {
-  using Value = T;  // Type in memory.
-  using Acc = T;    // Type in which values are accumulated.
+  // Type in memory.
+  using Value = T;
+  // Type in which values are accumulated.
+  using Acc = T;
   HVD_KERNEL_INLINE static T widen(T x) { return x; }
   HVD_KERNEL_INLINE static T narrow(T x) { return x; }
   HVD_KERNEL_INLINE static T scale(T x, const Scaling& s) {
@@ -123,15 +126,15 @@ inline constexpr bool kIsTruth<element::boolean> = true;
 
 template <class E>
 inline constexpr int kBytes = sizeof(typename E::Value);
-// True if whole vectors are scaled at once. Integers are not, because they are rarely scaled, and a division in double
-// for each lane would make kernels long.
+// True if whole vectors are scaled at a time. Integers are scaled one by one: they are rarely scaled, and a division in
+// double for each lane would make kernels long.
 template <class E>
 inline constexpr bool kScalesFast = kIsFloat<typename E::Acc>;
 
 // ---- The same operations on words -----------------------------------------------------------------------------------
 
-// Number of words that hold kLanes values, in memory and in the accumulation type. Conversions between the two forms
-// follow.
+// Number of words that hold kLanes values, in memory and in the accumulation type. The functions below convert between
+// the two forms.
 template <class E, int kLanes>
 inline constexpr int kMemoryWords = (kLanes * static_cast<int>(sizeof(typename E::Value)) + 3) / 4;
 template <class E, int kLanes>
@@ -182,7 +185,7 @@ HVD_KERNEL_INLINE void each_lane(Words<N> (&a)[K], const Words<N> (&b)[K], Apply
   }
 }
 
-// Same, for operations that handle all lanes of a word at once.
+// Compute the same for operations that handle all lanes of a word together.
 template <int K, int N, class Apply>
 HVD_KERNEL_INLINE void each_word(Words<N> (&a)[K], const Words<N> (&b)[K], Apply apply) {
   HVD_KERNEL_UNROLL
@@ -192,8 +195,8 @@ HVD_KERNEL_INLINE void each_word(Words<N> (&a)[K], const Words<N> (&b)[K], Apply
   }
 }
 
-// Operations that handle all lanes of a word at once, for 8-bit and 16-bit integers. Both types have sums. Only 8 bits
-// have minima and maxima, because lane-by-lane code is shorter if there are just two lanes. kUpper is the upper bit of
+// Operations that handle all lanes of a word together, for 8-bit and 16-bit integers. Both types have sums. Only 8-bit
+// integers have minima and maxima, because lane-by-lane code is shorter for just two lanes. kUpper is the upper bit of
 // each lane.
 template <class T>
 struct Narrow {
@@ -201,8 +204,8 @@ struct Narrow {
   static constexpr uint32_t kUpper = sizeof(T) == 1 ? 0x80808080 : 0x80008000;
   // Add the upper bits without carry, because a carry would spill into the next lane.
   HVD_KERNEL_INLINE static uint32_t sum(uint32_t a, uint32_t b) { return ((a & ~kUpper) + (b & ~kUpper)) ^ ((a ^ b) & kUpper); }
-  // Return all ones in the lanes where a < b, that is, where a - b borrows. Flipping the upper bits maps the signed
-  // order to the unsigned order.
+  // Return all ones in the lanes where a < b, which are the lanes where a - b borrows. Flipping the upper bits maps the
+  // signed order to the unsigned order.
   HVD_KERNEL_INLINE static uint32_t less(uint32_t a, uint32_t b) {
     if constexpr (static_cast<T>(-1) < static_cast<T>(0)) a ^= kUpper, b ^= kUpper;
     const uint32_t difference = ((a | kUpper) - (b & ~kUpper)) ^ ((a ^ ~b) & kUpper);
@@ -228,7 +231,7 @@ HVD_KERNEL_INLINE void add(Words<N> (&a)[K], const Words<N> (&b)[K]) {
   }
 }
 
-// Compute a[k] = a[k] op b[k] for all k. The operation is the same for all threads and is tested once.
+// Compute a[k] = a[k] op b[k] for all k. The operation is the same for all threads and is tested only once.
 template <class E, int K, int N>
 HVD_KERNEL_INLINE void combine(Words<N> (&a)[K], const Words<N> (&b)[K], Op op) {
   using Acc = typename E::Acc;

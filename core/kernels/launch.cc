@@ -9,8 +9,9 @@ namespace hvd::kernels {
 namespace {
 
 constexpr uint64_t kVectorBytes = 16, kBlocksPerMultiprocessor = 4;
-constexpr uint64_t kSliceBytes = 512;  // Chosen so that no two ranks write to the same cache line.
-// Chunk sizes are multiples of this. So a piece that starts at a multiple of 16 bytes is also split at such multiples.
+// Granularity of slices, chosen so that no two ranks write to the same cache line.
+constexpr uint64_t kSliceBytes = 512;
+// Granularity of chunks. A piece that starts at a multiple of 16 bytes is then also split at such multiples.
 constexpr uint64_t kChunkStep = 4096;
 
 #define HVD_OF_A_TYPE(cpp, text, bytes, floating) \
@@ -70,8 +71,8 @@ Scaling scaling_of(double factor, int64_t divisor) {
   return s;
 }
 
-// As long as all blocks run at once, each thread gets one vector, so that small work spreads over the whole device.
-// Larger work uses loops.
+// Give each thread one vector while all blocks can run at the same time, so that small work spreads over the whole
+// device. Larger work uses loops.
 Geometry geometry(uint64_t elements, size_t element_bytes, int multiprocessors) {
   const uint64_t most = kBlocksPerMultiprocessor * static_cast<uint64_t>(std::max(multiprocessors, 1));
   const uint64_t wanted = divided_up(elements * element_bytes, kVectorBytes * kThreads);
@@ -101,7 +102,8 @@ size_t fill(PackParameters* p, std::span<const Move> moves, size_t element_bytes
 }
 
 Geometry geometry(const PackParameters& p) {
-  constexpr uint64_t kMostBlocks = std::numeric_limits<int32_t>::max();  // limit of the first dimension of a grid
+  // Limit of the first dimension of a grid.
+  constexpr uint64_t kMostBlocks = std::numeric_limits<int32_t>::max();
   return {static_cast<uint32_t>(std::clamp<uint64_t>(p.chunks, 1, kMostBlocks)), kThreads};
 }
 

@@ -11,28 +11,31 @@
 
 namespace hvd::kernels {
 
-// The kernels as zero-terminated text for a driver: PTX 8.1 for compute capability 7.0 and above, which drivers from
-// version 530 on accept.
+// Zero-terminated text of the kernels for the driver: PTX 8.1 for compute capability 7.0 and above. Drivers from
+// version 530 on accept it.
 extern const char kPtx[];
-extern const size_t kPtxBytes;  // number of bytes, including the terminating zero
+// Number of bytes, including the terminating zero.
+extern const size_t kPtxBytes;
 
 struct Kernel {
   const char* name;
   size_t parameter_bytes;
 };
 
-// Return all kernels. The loader launches each once, with all-zero parameters that make it do nothing, before anything
-// waits for other ranks. Otherwise a driver may load a function at its first launch and wait for the device.
+// Return all kernels. The loader launches each kernel once before anything waits for other ranks, with all-zero
+// parameters that make it do nothing. Without this, a driver might load a function at its first launch and wait for the
+// device.
 std::span<const Kernel> all();
 
 // Return indices into all().
 size_t reduce_of(DType d);
 size_t scale_of(DType d);
 size_t pack_of(DType d);
-std::optional<size_t> pack_of(DType from, DType to);  // nullopt unless the types are equal or table.h has the cast
+// Return nullopt unless the types are equal or table.h has the cast.
+std::optional<size_t> pack_of(DType from, DType to);
 size_t pack_bytes_of();
 
-// Return the operation of reduce_<dtype>, or nullopt for adasum. Average is a scaled sum.
+// Return the operation of reduce_<dtype>, or nullopt for adasum. An average is a scaled sum.
 std::optional<Op> op_of(ReduceOp op);
 
 // Return the scaling x * factor / divisor in the form that the kernels need; see scale() in collectives/reduce.cc.
@@ -42,12 +45,12 @@ struct Geometry {
   uint32_t blocks, threads;
 };
 
-// Return the geometry for reducing or scaling `elements` elements. `multiprocessors` is the number on the device, at
-// least 1.
+// Return the geometry for reducing or scaling `elements` elements. `multiprocessors` is the number of multiprocessors
+// of the device, at least 1.
 Geometry geometry(uint64_t elements, size_t element_bytes, int multiprocessors);
 
 // Range [begin, end) that one of `parts` ranks reduces. Ranges are split at multiples of 512 bytes, so the last ones
-// may be empty.
+// can be empty.
 struct Slice {
   uint64_t begin, end;
 };
@@ -58,8 +61,8 @@ struct Move {
   uint64_t source, destination, elements;
 };
 
-// Take as many of `moves` as one launch can hold, and return their number. `element_bytes` is the element size of the
-// wider side, or 1 for pack_bytes. The caller sets the scaling.
+// Take as many of `moves` as one launch can hold, and return their number. `element_bytes` is the larger of the two
+// element sizes, or 1 for pack_bytes. The caller sets the scaling.
 size_t fill(PackParameters* parameters, std::span<const Move> moves, size_t element_bytes, int multiprocessors);
 
 // Return the geometry for parameters filled by fill().

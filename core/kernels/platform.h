@@ -8,7 +8,7 @@
 namespace hvd::kernels {
 
 // Position of a thread within a launch. Kernels use only the first dimension, no shared memory and no barrier, so
-// threads may also run one after another.
+// threads can also run one after another.
 struct Place {
   uint32_t block, blocks, thread, threads;
   HVD_KERNEL_INLINE uint64_t first() const { return static_cast<uint64_t>(block) * threads + thread; }
@@ -19,8 +19,8 @@ struct Place {
 
 #if defined(__CUDACC__)
 
-// All memory used here (the device's own, a peer's, or pinned host memory) is in the global window, which a compiler
-// cannot derive from an integer address. A load may be moved across stores, because no thread reads what any thread has
+// All memory used here (the device's own, a peer's, or pinned host memory) is in the global window. A compiler cannot
+// derive this from an integer address. A load can be moved across stores, because no thread reads what any thread has
 // written.
 template <int kBytes>
 HVD_KERNEL_INLINE Words<(kBytes + 3) / 4> load_aligned(uint64_t address) {
@@ -46,9 +46,9 @@ HVD_KERNEL_INLINE void store_aligned(uint64_t address, const Words<(kBytes + 3) 
   }
 }
 
-// A kernel with one parameter. Without __grid_constant__ each thread would copy a 16 KiB table to index it. in_bytes
-// and out_bytes, the element sizes, are used only on the host. At least two blocks fit on a multiprocessor, so a thread
-// has up to 128 registers.
+// Kernel with one parameter. Without __grid_constant__, each thread would copy a 16 KiB table to index it. in_bytes and
+// out_bytes, the element sizes, are used only on the host. At least two blocks fit on a multiprocessor, so a thread has
+// up to 128 registers.
 #define HVD_KERNEL(name, Parameters, in_bytes, out_bytes, ...)                                    \
   extern "C" __global__ void __launch_bounds__(hvd::kernels::kThreads, 2)                         \
       name(const __grid_constant__ hvd::kernels::Parameters parameters) {                         \
@@ -72,7 +72,7 @@ inline void store_aligned(uint64_t address, const Words<(kBytes + 3) / 4>& x) {
   __builtin_memcpy(reinterpret_cast<void*>(address), &x, kBytes);
 }
 
-// HVD_KERNEL is defined by the file that includes kernels.cu.
+// The file that includes kernels.cu defines HVD_KERNEL.
 #endif
 
 // ---- Access to one element at any address, because callers' tensors may start anywhere ------------------------------

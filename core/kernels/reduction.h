@@ -1,10 +1,10 @@
 // Reduction of up to 64 sources into several destinations, in the canonical order of collectives/reduce.h. Let p be the
 // largest power of two <= the number of sources, and r the remainder. Partial i is the combination of sources 2i and
-// 2i+1 for i < r, and source i+r otherwise. Then neighbours combine until one value is left.
+// 2i+1 for i < r, and source i+r for all other i. Then neighbours combine until one value is left.
 //
-// With two sources a thread works on two vectors at a time. With more sources it works on one vector of four partials,
-// which form a subtree. So four to eight loads of 16 bytes are in flight. The roots of subtrees wait on a stack, like
-// the carries of a binary counter.
+// With two sources, a thread works on two vectors at a time. With more sources, it works on one vector of four
+// partials, which form a subtree. Four to eight loads of 16 bytes are then in flight. The roots of subtrees wait on a
+// stack, like the carries of a binary counter.
 #pragma once
 #include <cstdint>
 
@@ -13,8 +13,8 @@
 
 namespace hvd::kernels {
 
-// The vectors that all buffers have at the same place: elements [first, first + 16 / bytes * count), where all
-// addresses are multiples of 16. If the buffers are aligned differently, count is 0.
+// Vectors at the same position in all buffers: elements [first, first + 16 / bytes * count), where all addresses are
+// multiples of 16. If the buffers are aligned differently, count is 0.
 struct Vectors {
   uint64_t first, count;
 };
@@ -34,7 +34,7 @@ HVD_KERNEL_INLINE Vectors vectors_of(const ReduceParameters& p) {
   return {p.begin + head, (elements - head) / kLanes};
 }
 
-// Reads and writes kLanes elements at a time: either whole vectors, or a single element at any address.
+// Reader and writer of kLanes elements at a time: either whole vectors, or a single element at any address.
 template <class E, int kLanes>
 struct Access {
   using Memory = Words<kMemoryWords<E, kLanes>>;
@@ -101,7 +101,8 @@ HVD_KERNEL_INLINE void reduce_two(const ReduceParameters& p, uint64_t offset, ui
 template <class E, int kLanes>
 HVD_KERNEL_INLINE Words<kAccWords<E, kLanes>> tree(const ReduceParameters& p, uint64_t offset) {
   using A = Access<E, kLanes>;
-  constexpr int kLevels = 4;  // levels of subtrees, because 64 sources form 16 subtrees
+  // Number of levels of subtrees: 64 sources form 16 subtrees.
+  constexpr int kLevels = 4;
   static_assert(kMostSources == 4 << kLevels);
   uint32_t partials = 1;
   HVD_KERNEL_ROLL
@@ -134,8 +135,8 @@ HVD_KERNEL_INLINE Words<kAccWords<E, kLanes>> tree(const ReduceParameters& p, ui
     if (partials > 1) combine<E>(left, right, p.op);
     typename A::Acc one[1] = {left[0]}, other[1] = {left[1]};
     if (partials > 2) combine<E>(one, other, p.op);
-    // A carry moves up through the levels where a subtree waits, and stops at the first free level. After the last
-    // subtree it has combined with all of them, because their number is a power of two.
+    // Move a carry up through the levels where a subtree waits, to the first free level. The last subtree combines with
+    // all waiting subtrees, because the number of subtrees is a power of two.
     root = one[0];
     bool rises = true;
     HVD_KERNEL_UNROLL

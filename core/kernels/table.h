@@ -1,6 +1,6 @@
 // List of the kernels, used by their source and by their callers. Each dtype of base/dtype_table.h has reduce_<name>,
-// scale_<name> and pack_<name>, with the C++ name (so "boolean"). Each cast below has pack_<from>_to_<to>. In addition
-// there is pack_bytes.
+// scale_<name> and pack_<name>, with the C++ name (such as "boolean"). Each cast below has pack_<from>_to_<to>.
+// pack_bytes copies bytes without a type.
 #pragma once
 #include "base/dtype_table.h"
 

@@ -11,14 +11,13 @@
 
 namespace hvd::kernels {
 
-// The elements that a thread processes: number first, first + stride, and so on, of the vectors and then of the
-// remainder.
+// Elements that a thread processes: numbers first, first + stride, and so on, of the vectors and then of the remainder.
 struct Share {
   uint64_t first, stride;
 };
 
-// Return the number of leading elements to process one by one until both addresses are multiples of 16. If that never
-// happens, return the number of all elements.
+// Return the number of leading elements to process one by one until both addresses are multiples of 16. If they never
+// are, return the number of all elements.
 template <class In, class Out>
 HVD_KERNEL_INLINE uint64_t head_of(uint64_t source, uint64_t destination, uint64_t elements) {
   const uint64_t to_boundary = (16 - destination % 16) % 16;
@@ -37,7 +36,7 @@ HVD_KERNEL_INLINE Words<kMemoryWords<Out, kLanes>> transformed(const Words<kMemo
   return narrow<Out, kLanes>(scaled<In, kLanes>(widen<In, kLanes>(x), s));
 }
 
-// Load or store a vector of kParts times 16 bytes, as one side of a cast needs.
+// Load or store a vector of kParts times 16 bytes, as needed on one side of a cast.
 template <int kParts>
 HVD_KERNEL_INLINE Words<4 * kParts> load_vector(uint64_t address) {
   Words<4 * kParts> x;
@@ -84,7 +83,8 @@ HVD_KERNEL_INLINE void transform(uint64_t source, uint64_t destination, uint64_t
     }
   }
 
-  const uint64_t single = elements - vectors * kLanes;  // process the elements before and after the vectors one by one
+  // Process the elements before and after the vectors one by one.
+  const uint64_t single = elements - vectors * kLanes;
   HVD_KERNEL_ROLL
   for (uint64_t i = share.first; i < single; i += share.stride) {
     const uint64_t at = i < head ? i : i + vectors * kLanes;

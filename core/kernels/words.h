@@ -1,8 +1,8 @@
 // A thread's share of a vector, in 32-bit words that stay in registers. One register per narrow element would need up
-// to four times as many. Lanes are the elements in the words, from the low bits up, as in memory.
+// to four times as many registers. Lanes are the elements in the words, from the low bits up, as in memory.
 //
-// Used by kernels.cu, both on a device (NVRTC) and on the host (tests). So it uses only std::bit_cast of the standard
-// library.
+// Used by kernels.cu, both on a device (NVRTC) and on the host (tests). The only part of the standard library used is
+// therefore std::bit_cast.
 #pragma once
 #include <bit>
 #include <cstdint>
@@ -10,8 +10,8 @@
 #if defined(__CUDACC__)
 #define HVD_KERNEL_INLINE __device__ __forceinline__
 #define HVD_KERNEL_UNROLL _Pragma("unroll")
-// For loops whose speed does not depend on unrolling. Short code matters, because the driver compiles all of it at the
-// first load.
+// Prevent unrolling of loops whose speed does not depend on it. Short code matters, because the driver compiles all of
+// it at the first load.
 #define HVD_KERNEL_ROLL _Pragma("unroll 1")
 #else
 #define HVD_KERNEL_INLINE inline
@@ -38,7 +38,7 @@ HVD_KERNEL_INLINE T lane(const Words<N>& x, int i) {
   }
 }
 
-// The target lane must still be zero, so each lane can be set only once.
+// Set each lane only once, because the target lane must still be zero.
 template <class T, int N>
 HVD_KERNEL_INLINE void set_lane(Words<N>& x, int i, T value) {
   if constexpr (sizeof(T) == 8) {

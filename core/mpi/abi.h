@@ -1,15 +1,15 @@
-// Differences between MPI libraries. Their functions have the same names, but handles are represented differently and
-// the numeric constants differ. There are three families, with one table for each. These functions keep no state.
+// Differences between MPI libraries. Their functions have the same names, but their handles and numeric constants
+// differ. There are three families of libraries, with one table each. These functions keep no state.
 //
 // The families, with the file names of their libraries:
 //   - Open MPI 4 and 5 and Spectrum MPI (libmpi.so.40): a handle is the address of an exported variable.
 //   - MPICH 3.4 to 5, Intel MPI and Cray MPI (libmpi.so.12): a handle is an int.
-//   - The standard ABI of MPI 5 (libmpi_abi.so.1): a handle is a pointer with a small number in it.
+//   - The standard ABI of MPI 5 (libmpi_abi.so.1): a handle is a pointer that contains a small number.
 //
 // One type serves for all handles: a pointer-sized integer that is set to zero before a library writes to it. Where
-// handles are ints, a library reads and writes the lower half. For arguments the calling conventions of x86-64 and
-// AArch64 guarantee this, and in memory the little-endian order. Arrays of handles would have another stride, so no
-// function that takes one is used.
+// handles are ints, a library reads and writes the lower half. The calling conventions of x86-64 and AArch64 guarantee
+// this for arguments, and the little-endian order guarantees it in memory. Arrays of handles would have a different
+// stride, so no function that takes an array is used.
 //
 // Sources: mpi.h of Open MPI 5.0.11 and MPICH 5.0.2, and mpi_abi.h of MPICH 5.0.2 (the ABI of the MPI standard 5.0,
 // appendix A.1).
@@ -28,11 +28,13 @@ namespace hvd::mpi {
 using Handle = uintptr_t;
 
 enum class Family { open_mpi, mpich, standard };
-std::string_view name_of(Family family);  // for example "Open MPI", "MPICH" or "the standard ABI"
+// Return a name for messages: "Open MPI", "MPICH" or "the standard ABI".
+std::string_view name_of(Family family);
 
-// In the order of the standard, where each level includes the levels before it.
+// Thread levels in the order of the standard. Each level includes the levels before it.
 enum class Threads { single, funneled, serialized, multiple };
-std::string_view name_of(Threads level);  // "MPI_THREAD_MULTIPLE"
+// Return the name of the level, for example "MPI_THREAD_MULTIPLE".
+std::string_view name_of(Threads level);
 
 // Constants and handles of one MPI library.
 struct Abi {
@@ -43,10 +45,11 @@ struct Abi {
   Handle int8 = 0, int16 = 0, int32 = 0, int64 = 0, uint8 = 0, uint16 = 0, float32 = 0, float64 = 0;
   Handle sum = 0, min = 0, max = 0, product = 0;
   void* status_ignore = nullptr;
-  int levels[4] = {0, 1, 2, 3};  // MPI's constant for each Threads level, in order
+  // MPI's constants for the Threads levels, in order.
+  int levels[4] = {0, 1, 2, 3};
 
-  // Return the handle of an element type or reduction. It is 0 for 16-bit floats and booleans, because some library
-  // does not reduce them, or not as the engine does.
+  // Return the handle of an element type or reduction. The handle is 0 for 16-bit floats and booleans, because some
+  // libraries do not reduce them, or do so differently from the engine.
   Handle type_of(DType d) const;
   Handle op_of(ReduceOp op) const;
 };
@@ -54,19 +57,19 @@ struct Abi {
 // Buffer sizes for texts from libraries: the maximum over all three families.
 inline constexpr size_t kVersionBytes = 8192, kErrorBytes = 512;
 
-// Returns the address of a name that the library exports, or null if it is missing.
+// Function that returns the address of a name that the library exports, or null if it is missing.
 using Lookup = std::function<void*(const char* name)>;
 
-// Return the family of a library. `path` is the file of the library. It decides in doubt, because MPICH's own libraries
-// also export all names of the standard ABI.
+// Return the family of a library. `path` is the file of the library. The file name decides if the exported names are
+// ambiguous, because MPICH's own libraries also export all names of the standard ABI.
 Family family_of(const std::string& path, const Lookup& lookup);
-// Check that the version text fits the family, because otherwise all constants would be wrong. The error is
+// Check that the version text fits the family, because all constants would be wrong for another family. The error is
 // invalid_argument and names the file and its version text.
 Status check_version(Family family, const std::string& path, const std::string& version);
-// True if the version text comes from Open MPI or a derivative. False means that it comes from MPICH.
+// True if the version text is from Open MPI or a derivative. False means that it is from MPICH.
 bool of_open_mpi(const std::string& version);
-// True if a library understands this launcher ("Open MPI" or "MPICH"; empty if unknown). A library that does not
-// understand it aborts or treats each process as a separate job.
+// True if a library supports this launcher ("Open MPI" or "MPICH"; empty if unknown). A library that does not support
+// its launcher aborts or treats each process as a separate job.
 bool fits(const std::string& launcher, bool open_mpi);
 // Return a short version text for messages, for example "Open MPI v5.0.11" or "MPICH 5.0.2".
 std::string short_version(const std::string& version);

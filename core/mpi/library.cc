@@ -10,7 +10,7 @@
 namespace hvd::mpi {
 namespace {
 
-// X(member, name) for each function. All of them are required.
+// Each entry is X(member, name). All functions are required.
 #define HVD_MPI_FUNCTIONS(X)                        \
   X(initialized, "MPI_Initialized")                 \
   X(finalized, "MPI_Finalized")                     \
@@ -78,7 +78,8 @@ Status load(const std::string& path, const Library** out) {
   static auto* const mutex = new std::mutex;
   static auto* const loaded = new std::map<void*, std::unique_ptr<Library>>;
   std::lock_guard lock(*mutex);
-  // Plugins of Open MPI 4 expect its symbols to be global. For other libraries that would only cause symbol conflicts.
+  // Keep the symbols local, because global symbols can conflict. Open MPI is opened again with global symbols below,
+  // because plugins of Open MPI 4 expect them.
   void* handle = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (!handle) {
     const char* said = ::dlerror();

@@ -10,7 +10,8 @@ namespace hvd::mpi {
 
 MpiThread::MpiThread() : desk_(std::make_shared<Desk>()) {
   thread_without_signals([desk = desk_] {
-    const DefaultFloatMode floats;  // set it here, because threads inherit the mode of the thread that starts them
+    // Set the mode here, because threads inherit the mode of their creator.
+    const DefaultFloatMode floats;
     std::unique_lock lock(desk->mutex);
     for (;;) {
       desk->changed.wait(lock, [&] { return static_cast<bool>(desk->work); });

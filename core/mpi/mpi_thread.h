@@ -1,5 +1,6 @@
-// MPI thread: executes calls for other threads, one at a time. MPI_Init and MPI_Finalize cannot be interrupted, so they
-// run here while the caller waits with a timeout. A library that allows only one thread is called only from here.
+// MPI thread, which executes calls for other threads, one at a time. MPI_Init and MPI_Finalize cannot be interrupted,
+// so they run on this thread while the caller waits with a timeout. A library that allows only one thread is called
+// only from this one.
 #pragma once
 #include <condition_variable>
 #include <functional>
@@ -10,17 +11,18 @@ namespace hvd::mpi {
 
 class MpiThread {
  public:
-  // The thread is never joined and lives as long as the process, because a call may never return.
+  // The thread is never joined and lives as long as the process, because a call might never return.
   MpiThread();
   MpiThread(const MpiThread&) = delete;
 
-  // Run `work` and wait for it. Return false if it has not ended after `seconds` (a negative value means no limit). It
-  // may then run forever, so it must own what it uses. Only one caller at a time.
+  // Run `work` and wait for it. Return false if it has not ended after `seconds`; a negative value means no limit.
+  // `work` can then run forever, so it must own what it uses. Only one caller at a time.
   bool run(std::function<void()> work, double seconds = -1);
 
-  // Same, in two parts, for callers with other work meanwhile: call begin(), then ended() until it returns true.
+  // Run `work` in two steps, for callers with other work in between: call begin(), then ended() until it returns true.
   void begin(std::function<void()> work);
-  bool ended(double seconds);  // waits at most this number of seconds
+  // Wait at most this number of seconds.
+  bool ended(double seconds);
 
  private:
   struct Desk {

@@ -7,8 +7,10 @@
 namespace hvd::mpi {
 namespace {
 
-constexpr int kTag = 0x4856;  // Message tag used when communicators are created.
-constexpr double kBetweenLooks = 0.5e-3;  // Seconds between two polls of `look`.
+// Message tag used when communicators are created.
+constexpr int kTag = 0x4856;
+// Seconds between two polls of `look`.
+constexpr double kBetweenLooks = 0.5e-3;
 
 std::atomic<Session*> the_session{nullptr};
 
@@ -36,7 +38,7 @@ Status Session::open(const StartOptions& options, Session** out) {
     return refuse(options.launcher + " has started this process, but the library is " + library->version +
                   ": the launcher is of another MPI than the library; start the job with the mpirun of " + library->version +
                   ", or choose the launcher's library");
-  // Never freed, because threads may use it when the process ends, and MPI_Finalize calls it.
+  // Never freed, because threads might use the session when the process ends, and MPI_Finalize calls it.
   auto* session = new Session;
   session->library_ = library;
   session->pid_ = ::getpid();
@@ -103,8 +105,8 @@ Status Session::look_around() {
   return watch_finalize();
 }
 
-// MPI_Finalize first frees MPI_COMM_SELF, and so calls the destructors of its attributes. This one tells the engine
-// that MPI ends.
+// MPI_Finalize first frees MPI_COMM_SELF and calls the destructors of its attributes. The attribute set here notifies
+// the engine that MPI ends.
 Status Session::watch_finalize() {
   int key = 0;
   const CopyAttribute never = [](Handle, int, void*, void*, void*, int* flag) { return *flag = 0; };
@@ -117,7 +119,8 @@ Status Session::watch_finalize() {
 int Session::finalizing(Handle, int, void*, void* extra) {
   auto* session = static_cast<Session*>(extra);
   session->over_.store(true, std::memory_order_seq_cst);
-  std::lock_guard wait(session->using_);  // wait for work in progress, which sees the flag and ends
+  // Wait for work in progress, which checks the flag and ends.
+  std::lock_guard wait(session->using_);
   return 0;
 }
 
@@ -143,8 +146,8 @@ void Session::spoil(const std::string& why) {
   spoilt_.store(true, std::memory_order_release);
 }
 
-// Run `work` on the MPI thread, whatever thread level MPI allows, so that the caller can abandon it. Abandoned work may
-// run forever, so it owns what it uses.
+// Run `work` on the MPI thread at any thread level of MPI, so that the caller can abandon it. Abandoned work can run
+// forever, so it owns what it uses.
 Status Session::attended(const std::function<Status()>& work, const Look& look) {
   auto result = std::make_shared<Status>();
   mpi_thread_.begin([work, result] { *result = work(); });
@@ -183,8 +186,8 @@ Status Session::make(const std::vector<int>& ranks, Handle* out) const {
   };
   (void)(call(l.comm_group(abi().world, &all), "MPI_Comm_group") &&
          call(l.group_incl(all, static_cast<int>(ranks.size()), ranks.data(), &some), "MPI_Group_incl") &&
-         // Do not use MPI_Comm_split: only the members create the communicator, and other ranks of MPI_COMM_WORLD may
-         // not be in the job.
+         // Do not use MPI_Comm_split: only the given ranks create the communicator, and other ranks of MPI_COMM_WORLD
+         // might not be in the job.
          call(l.comm_create_group(abi().world, some, kTag, out), "MPI_Comm_create_group") &&
          call(l.comm_set_errhandler(*out, abi().errors_return), "MPI_Comm_set_errhandler"));
   if (some) (void)l.group_free(&some);

@@ -1,5 +1,5 @@
-// MPI in this process. Either the engine or the program initializes it, and the same one finalizes it. A process has
-// one session, which any number of engines use in turn, because MPI cannot be initialized twice.
+// MPI session of this process. Either the engine or the program initializes MPI, and the same one finalizes it. A
+// process has one session, which any number of engines use in turn, because MPI cannot be initialized twice.
 #pragma once
 #include <sys/types.h>
 
@@ -17,49 +17,55 @@
 namespace hvd::mpi {
 
 struct StartOptions {
-  std::string library;      // Path of the library.
-  std::string launcher;     // Launcher that started the processes, see fits().
-  bool one_thread = false;  // True to request MPI_THREAD_FUNNELED.
-  double patience = 30;     // Seconds that MPI_Init may take; it waits for the other processes.
+  // Path of the library.
+  std::string library;
+  // Launcher that started the processes; see fits().
+  std::string launcher;
+  // True to request MPI_THREAD_FUNNELED.
+  bool one_thread = false;
+  // Seconds that MPI_Init can take. It waits for the other processes.
+  double patience = 30;
 };
 
 class Session {
  public:
   // Initialize MPI, or join it if the program has initialized it. Later calls return the existing session. The error is
-  // invalid_argument if the library cannot be used, if the program has finalized MPI or initialized it with a lower
-  // thread level than needed, if MPI_Comm_spawn started the process, or if an earlier engine left MPI unusable. It is
-  // timeout if MPI_Init has not returned.
+  // invalid_argument if MPI cannot be used: the library is unsuitable, the program has finalized MPI or initialized it
+  // with a thread level that is too low, MPI_Comm_spawn started the process, or an earlier engine left MPI unusable.
+  // The error is timeout if MPI_Init has not returned.
   static Status open(const StartOptions& options, Session** out);
   // Return the session of this process, or null if there is none. The session of a parent process does not count.
   static Session* current();
 
   const Library& library() const { return *library_; }
   const Abi& abi() const { return library_->abi; }
-  int rank() const { return rank_; }  // rank of this process in MPI_COMM_WORLD
+  // Return the rank of this process in MPI_COMM_WORLD.
+  int rank() const { return rank_; }
   int size() const { return size_; }
   Threads level() const { return level_; }
-  bool ours() const { return ours_; }  // true if the engine initialized MPI, false if the program did
+  // True if the engine initialized MPI, false if the program did.
+  bool ours() const { return ours_; }
 
-  // Run `work`, which calls MPI, on a thread where the library allows it: this thread or the MPI thread. Only one at a
-  // time. Return an error if MPI is finalized.
+  // Run `work`, which calls MPI, on a thread where the library allows this: the calling thread or the MPI thread. Only
+  // one caller at a time. Return an error if MPI is finalized.
   Status use(const std::function<Status()>& work);
   // Return an error as soon as MPI becomes unusable. Call this in every loop within `work`.
   Status usable() const;
   // Mark MPI as unusable, because a collective was abandoned and the data of the next one would be undefined.
   void spoil(const std::string& why);
 
-  // Polled while an MPI call runs that cannot be interrupted. An error ends the wait for it.
+  // Function that is polled during an MPI call that cannot be interrupted. An error ends the wait for the call.
   using Look = std::function<Status()>;
 
   // Return the communicator of these ranks of MPI_COMM_WORLD. The first call creates it, and all of these ranks must
   // make that call. Do not call this within `work`. If `look` ends the wait, its error is returned and MPI becomes
   // unusable.
   Status communicator(const std::vector<int>& ranks, const Look& look, Handle* out);
-  // Release the communicator. All members call this at the same point of the order of operations.
+  // Release the communicator. All of its ranks call this at the same point in the order of operations.
   void forget(const std::vector<int>& ranks, const Look& look);
 
-  // Finalize MPI if the engine initialized it and it is still usable. MPI must not be used any more. MPI_Finalize waits
-  // for the other processes: return false if it has not ended after `seconds`, and a later call continues the wait.
+  // Finalize MPI if the engine initialized it and it is still usable. MPI must not be used afterwards. MPI_Finalize
+  // waits for the other processes. Return false if it has not ended after `seconds`; a later call continues the wait.
   bool finish(double seconds);
 
  private:
@@ -79,9 +85,11 @@ class Session {
   pid_t pid_ = 0;
   MpiThread mpi_thread_;
   std::mutex using_;
-  std::atomic<bool> over_{false};  // true once MPI_Finalize has started
+  // True once MPI_Finalize has started.
+  std::atomic<bool> over_{false};
   std::atomic<bool> spoilt_{false};
-  std::string why_spoilt_;  // reason, always written before spoilt_ is set
+  // Reason why MPI is unusable, always written before spoilt_ is set.
+  std::string why_spoilt_;
   std::map<std::vector<int>, Handle> communicators_;
   bool finishing_ = false;
 };

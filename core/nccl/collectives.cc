@@ -5,11 +5,11 @@
 namespace hvd::nccl {
 namespace {
 
-// Up to this many ranks, unequal parts are gathered with one broadcast for each part. Larger sets use sends and
-// receives. Their number per rank is the same, but all of them run at once.
+// Maximum number of ranks for which unequal parts are gathered with one broadcast for each part. Larger sets use sends
+// and receives. Both need the same number of calls per rank, but sends and receives all run at the same time.
 constexpr int kFewRanks = 8;
 
-// Calls in one NCCL group. After a failed call nothing more is enqueued. The group is always left, because it is a
+// Calls in one NCCL group. After a failed call, nothing more is enqueued. The group is always closed, because it is a
 // state of the thread.
 class Group {
  public:
@@ -30,8 +30,7 @@ class Group {
   Status first_;
 };
 
-// Holds NCCL's number of the operation. A premultiplied sum is created for the calls of one group and released right
-// afterwards.
+// NCCL's number of the operation. A premultiplied sum is created for the calls of one group and released after them.
 class Operation {
  public:
   Operation(Communicator& c, const Reduction& r) : c_(c), made_(r.premultiplied), op_(static_cast<int>(r.op)) {

@@ -1,9 +1,9 @@
 // Collectives on a communicator and a stream. Each function only enqueues work, which the stream completes. The
-// device's context must be current on the calling thread. Only one thread may launch, in the same order on all ranks
+// device's context must be current on the calling thread. Only one thread can launch, in the same order on all ranks
 // and for all communicators.
 //
-// All memory is device memory. Lengths are not checked here, because the ranks have agreed on them before. After an
-// error the thread is outside of any group, and the communicator can only be aborted.
+// All memory is device memory. Lengths are not checked here, because the ranks have already agreed on them. After an
+// error, the thread is outside of any group, and the communicator can only be aborted.
 #pragma once
 #include <cstddef>
 #include <span>
@@ -16,27 +16,30 @@ namespace hvd::nccl {
 
 struct Piece {
   const void* in;
-  void* out;  // Memory for the result; may be equal to `in`.
-  size_t count;  // Number of elements.
+  // Memory for the result, which can be equal to `in`.
+  void* out;
+  // Number of elements.
+  size_t count;
 };
 
-// Reduce each piece over the members, with several pieces in one group. The caller applies the scaling in
+// Reduce each piece over all ranks, with several pieces in one group. The caller applies the scaling in
 // reduction.before and reduction.after.
 Status allreduce(Communicator& c, Stream stream, const Reduction& reduction, std::span<const Piece> pieces);
 
 // Broadcast in place. `root` is a rank of the communicator.
 Status broadcast(Communicator& c, Stream stream, void* data, size_t bytes, int root);
 
-// Gather: part r of `out` has bytes[r] bytes and comes from rank r, and the parts are consecutive. `in` may be this
-// rank's part of `out`.
+// Gather the contributions of all ranks. Part r of `out` has bytes[r] bytes and comes from rank r; the parts are
+// consecutive. `in` can be this rank's part of `out`.
 Status allgather(Communicator& c, Stream stream, const void* in, void* out, std::span<const size_t> bytes);
 
-// Exchange parts, which are consecutive in rank order. The sizes are given by rank. A rank's part for itself is copied.
+// Exchange parts, which are consecutive in rank order. `send_bytes` and `recv_bytes` hold the size for each rank. A
+// rank's part for itself is copied.
 Status alltoall(Communicator& c, Stream stream, const void* in, std::span<const size_t> send_bytes, void* out,
                 std::span<const size_t> recv_bytes);
 
-// Reduce `in` and scatter it: part r has counts[r] elements and goes to `out` of rank r. `out` may be the rank's own
-// part of `in`.
+// Reduce `in` and scatter the result. Part r has counts[r] elements and goes to `out` of rank r. `out` can be the
+// rank's own part of `in`.
 Status reducescatter(Communicator& c, Stream stream, const Reduction& reduction, const void* in, void* out, std::span<const size_t> counts);
 
 }  // namespace hvd::nccl

@@ -25,7 +25,8 @@ class Inside {
 
 constexpr auto kPause = std::chrono::microseconds(50);
 constexpr double kGrace = 0.05;
-constexpr size_t kTiny = 4;  // float32 elements per rank, which take 16 bytes, NCCL's alignment
+// Number of float32 elements per rank. They take 16 bytes, which is NCCL's alignment.
+constexpr size_t kTiny = 4;
 
 }  // namespace
 
@@ -45,7 +46,8 @@ Status Communicator::error() const {
 
 void Communicator::fail(Status why) {
   std::lock_guard lock(mutex_);
-  if (state_.load() != State::making) return;  // the call failed because the communicator was abandoned meanwhile
+  // The call failed because the communicator was abandoned in the meantime.
+  if (state_.load() != State::making) return;
   error_ = std::move(why);
   state_.store(State::failed, std::memory_order_release);
 }
@@ -72,7 +74,7 @@ bool Communicator::enter_ending() {
 }
 
 // Once the communicator is abandoned, the helper starts no further call. Its current call ends soon unless it waits for
-// other ranks. In that case only an abort ends it, and for that NCCL must already have written the handle.
+// other ranks. Only an abort ends such a call, and requires that NCCL has already written the handle.
 bool Communicator::wait_for_helper() const {
   const Deadline grace = Deadline::after(kGrace);
   while (inside_.load(std::memory_order_acquire) && !(handle() && grace.passed())) std::this_thread::sleep_for(kPause);
@@ -219,7 +221,8 @@ Status Ending::abort_all(Communicators communicators) {
     for (Communicator* c : there) said.push_back(status_of(l, l.comm_abort(c->handle()), "ncclCommAbort", nullptr));
     if (there.size() > 1) said.push_back(status_of(l, l.group_end(), "ncclGroupEnd", nullptr));
   } else {
-    // One communicator may wait for the kernels of another, which end only when that one is aborted too.
+    // One communicator can wait for the kernels of another, which end only when the other one is aborted too. Abort
+    // each on a separate thread.
     std::vector<std::thread> threads;
     for (size_t i = 0; i < there.size(); ++i) {
       threads.push_back(thread_without_signals([&, i] {
@@ -254,7 +257,8 @@ Status Ending::destroy_all(Communicators communicators) {
     auto finalizing = Communicator::End::finalizing;
     if (!c->end_.compare_exchange_strong(finalizing, Communicator::End::freeing)) {
       if (first.ok()) first = Status(Code::internal, "an NCCL communicator was aborted while it was destroyed");
-      continue;  // the thread that has taken over the communicator frees it
+      // The thread that has taken over the communicator frees it.
+      continue;
     }
     Status s = status_of(l, r, "ncclCommFinalize", c->handle());
     // Release the memory even after an error.

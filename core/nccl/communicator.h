@@ -1,5 +1,5 @@
-// NCCL communicators. Helper threads create, warm up, abort and destroy them, because each of these steps may wait for
-// other ranks forever. The owner polls with its own timeouts, and nothing here blocks it.
+// NCCL communicators. Helper threads create, warm up, abort and destroy them, because each of these steps can wait for
+// other ranks forever. The owner polls with its own timeouts, and no function here blocks it.
 //
 // Communicators are blocking (blocking=1): a call only launches work, and an event recorded after the call covers that
 // work. NCCL_COMM_BLOCKING=0 overrides this inside NCCL. Calls then return "in progress", and settle() waits until the
@@ -18,22 +18,22 @@
 namespace hvd::nccl {
 
 // Hooks that a thread calls before and after it uses NCCL, to push the device's context and to set the capture mode.
-// They may be null. `self` must live as long as the process, because a hung thread keeps using it.
+// They can be null. `self` must live as long as the process, because a hung thread keeps using it.
 struct Surroundings {
   void (*enter)(void* self) = nullptr;
   void (*leave)(void* self) = nullptr;
   void* self = nullptr;
 };
 
-// Memory for the warm-up. NCCL creates connections when an algorithm is first used. Each collective is therefore called
-// once on this memory, so that later calls only launch.
+// Memory for the warm-up. NCCL creates connections when an algorithm is first used. The warm-up therefore calls each
+// collective once on this memory, so that later calls only launch.
 struct WarmUp {
   Stream stream = nullptr;
-  // Device memory, or null for no warm-up. The stream uses it even after the creation, so record an event before
-  // freeing it.
+  // Device memory, or null for no warm-up. The stream uses the memory even after the creation, so record an event
+  // before freeing it.
   void* memory = nullptr;
-  // Bytes of `memory`, at least warm_up_bytes(size). With more, each collective is called again with as much data as
-  // fits.
+  // Bytes of `memory`, at least warm_up_bytes(size). With more memory, each collective is called again with as much
+  // data as fits.
   size_t bytes = 0;
 };
 size_t warm_up_bytes(int size);
@@ -42,17 +42,18 @@ class Communicator {
  public:
   enum class State : int { making, ready, failed, given_up };
 
-  // Start to create a communicator and return at once. ready() becomes true when it is done. All members call this with
-  // the same id.
+  // Start to create a communicator and return immediately. ready() becomes true when the communicator exists. All of
+  // its ranks call this with the same id.
   static std::shared_ptr<Communicator> make(const Library& library, const Surroundings& surroundings, const UniqueId& id, int size,
                                             int rank, const WarmUp& warm_up = {});
-  // Call destroy() or abort() before. Otherwise NCCL leaks the communicator, and its helper thread continues.
+  // Call destroy() or abort() before this. Without them, NCCL leaks the communicator, and its helper thread continues.
   ~Communicator() = default;
   Communicator(const Communicator&) = delete;
 
   State state() const { return state_.load(std::memory_order_acquire); }
   bool ready() const { return state() == State::ready; }
-  Status error() const;  // Return why the communicator failed or was abandoned. Callable from any thread.
+  // Return the reason why the communicator failed or was abandoned. Callable from any thread.
+  Status error() const;
 
   const Library& library() const { return library_; }
   const Surroundings& surroundings() const { return surroundings_; }
@@ -61,12 +62,13 @@ class Communicator {
   int rank() const { return rank_; }
 
   // Handle the result of a call of `what` that was made on the owner's thread, whose context is current. Polls while
-  // NCCL returns "in progress", which a blocking communicator never does.
+  // NCCL returns "in progress", which happens only with NCCL_COMM_BLOCKING=0.
   Status settle(Result result, const char* what);
-  void set_patience(double seconds) { patience_ = seconds; }  // timeout of settle() in seconds
+  // Set the timeout of settle() in seconds.
+  void set_patience(double seconds) { patience_ = seconds; }
 
   // Return NCCL's asynchronous error. It reports network errors, but never the death of a process on the same host. The
-  // call is cheap and may be made from any thread.
+  // call is cheap and can be made from any thread.
   Status async_error();
 
  private:
@@ -76,16 +78,19 @@ class Communicator {
   void create(const UniqueId& id, const WarmUp& warm_up);
   Status call_each(const WarmUp& warm_up, size_t count);
   // enter_call() and leave_call() enclose an NCCL call on the helper thread. enter_call() returns false if the
-  // communicator was abandoned, and no more calls are allowed then. enter_ending() does the same for the thread that
-  // destroys the communicator; it returns false if another thread has taken it over.
+  // communicator was abandoned; no more calls are allowed then. enter_ending() does the same for the thread that
+  // destroys the communicator. It returns false if another thread has taken over the communicator.
   bool enter_call();
   bool enter_ending();
   void leave_call() { inside_.store(false, std::memory_order_release); }
   template <class Call>
   Status connect(const char* what, Call call);
-  State give_up(Status why);  // Give the communicator up and return its previous state.
-  bool seize();  // Take the communicator over from the thread that destroys it. Returns false if that is too late.
-  bool wait_for_helper() const;  // Wait for the helper's current call. Returns false if NCCL has nothing to end.
+  // Give the communicator up and return its previous state.
+  State give_up(Status why);
+  // Take over the communicator from the thread that destroys it. Return false if it is too late.
+  bool seize();
+  // Wait for the helper's current call. Return false if NCCL has nothing to end.
+  bool wait_for_helper() const;
   void fail(Status why);
 
   const Library& library_;
@@ -95,20 +100,25 @@ class Communicator {
   // NCCL writes the handle before it starts the creation, so that another thread can abort the creation.
   Handle handle_ = nullptr;
   std::atomic<State> state_{State::making};
-  std::atomic<bool> inside_{false};  // true while the helper or the destroying thread is inside an NCCL call
+  // True while the helper or the destroying thread is inside an NCCL call.
+  std::atomic<bool> inside_{false};
   enum class End : int { none, finalizing, freeing, seized };
   std::atomic<End> end_{End::none};
   mutable std::mutex mutex_;
-  Status error_;  // guarded by mutex_
+  // Guarded by mutex_.
+  Status error_;
 };
 
-// The end of several communicators of one process, on a helper thread. The caller polls. After the deadline the thread
-// and what it holds are abandoned, and outcome() says so. The communicators are unusable from the start.
+// End of several communicators of one process, on a helper thread that the caller polls. After the deadline, the thread
+// and its resources are abandoned, and outcome() reports this. The communicators are unusable from the start.
 class Ending {
  public:
-  bool over() const;  // True if done or past the deadline.
-  bool leaked() const;  // True if past the deadline and not done.
-  Status outcome() const;  // Valid once over() is true.
+  // True if done or past the deadline.
+  bool over() const;
+  // True if past the deadline and not done.
+  bool leaked() const;
+  // Return the result. Valid once over() is true.
+  Status outcome() const;
   // Sleep until over(), for tests and for the end of a process.
   void wait() const;
 
@@ -127,19 +137,20 @@ class Ending {
   const std::string what_;
   std::atomic<bool> done_{false};
   mutable std::mutex mutex_;
-  Status outcome_;  // guarded by mutex_
+  // Guarded by mutex_.
+  Status outcome_;
 };
 
 // Abort communicators after the loss of a rank. Before that, the owner must mark their operations as failed, because
 // their events will fire although the data are invalid. Communicators that are still being created, or destroyed while
-// waiting for the lost rank, are aborted too. That works while NCCL waits for their kernels; once it frees them, they
-// are abandoned. From NCCL 2.22 on all communicators are aborted in one group, because they can only end together;
-// before that, each on a separate thread. Every rank of the host must do this. `why` becomes the error of later calls
-// on them.
+// waiting for the lost rank, are aborted too. This works while NCCL waits for their kernels; once it frees them, they
+// are abandoned. From NCCL 2.22 on, all communicators are aborted in one group, because they can only end together.
+// Before 2.22, each is aborted on a separate thread. Every rank of the host must call this. `why` becomes the error of
+// later calls on them.
 std::shared_ptr<Ending> abort(std::span<const std::shared_ptr<Communicator>> communicators, Status why, double seconds);
 
-// Destroy communicators when all ranks are well and nothing is in flight. This waits for enqueued work, for the other
-// ranks of the host, which must do the same in the same order, and for CUDA graphs that have captured operations.
+// Destroy communicators when all ranks are well and nothing is in flight. This waits for enqueued work, for CUDA graphs
+// that have captured operations, and for the other ranks of the host, which must do the same in the same order.
 // Communicators that are not ready are aborted.
 std::shared_ptr<Ending> destroy(std::span<const std::shared_ptr<Communicator>> communicators, double seconds);
 

@@ -11,7 +11,7 @@ namespace {
 
 constexpr int kFloat8Version = 22400, kFloat8Capability = 90;
 
-// A floating-point format with few bits: the number of fraction bits, and the minimum and maximum exponent of normal
+// Floating-point format with few bits: the number of fraction bits, and the minimum and maximum exponent of normal
 // numbers.
 struct Format {
   int fraction, least, greatest;
@@ -88,17 +88,18 @@ Reduction logical(const Question& q) {
   return r;
 }
 
-// For sums and averages of floats, factors can be applied before or after the sum, up to rounding.
+// Choose between scaling before and after the sum. For sums and averages of floats, both are equal up to rounding.
 void float_sum(const Question& q, Reduction* r) {
   const int64_t divisor = q.op == ReduceOp::average ? q.size : 1;
   const double all = q.prescale * q.postscale / static_cast<double>(divisor);
   const Scaling after{q.postscale, divisor};
   const Format* format = format_of(q.element);
-  // Scale before the sum, because sums overflow easily.
+  // Scale narrow types before the sum, because their sums overflow easily.
   const bool narrow_range = q.element == Element::float16 || is_float8(q.element);
   r->op = Op::sum;
   if (q.prescale == 1.0 && after.identity()) return;
-  if (q.size == 1) {  // with one rank NCCL only copies, but for fp8 it returns an error unless the operation is a sum
+  // With one rank, NCCL only copies. For fp8, it returns an error unless the operation is a sum.
+  if (q.size == 1) {
     r->before = {q.prescale, 1};
     r->after = after;
     return;
@@ -109,16 +110,19 @@ void float_sum(const Question& q, Reduction* r) {
   }
   const bool exact = !format || (power_of_two(all) && representable(*format, all));
   if (exact && divisor != 1 && q.prescale * q.postscale == 1.0) {
-    r->op = Op::average;  // gives the same result as the next case, but needs no created operation
+    // Gives the same result as the next case, but needs no created operation.
+    r->op = Op::average;
   } else if (exact) {
     r->premultiplied = true;
     r->scalar = all;
   } else if (narrow_range && std::fabs(all) < 1) {
-    r->before = {q.prescale * q.postscale, divisor};  // each value is rounded once, and not always in the same direction
+    // Each value is rounded once, and not always in the same direction.
+    r->before = {q.prescale * q.postscale, divisor};
   } else {
     r->after = after;
     if (q.prescale != 1.0 && representable(*format, q.prescale)) {
-      r->premultiplied = true;  // each product is rounded once, as on the host
+      // Each product is rounded once, as on the host.
+      r->premultiplied = true;
       r->scalar = q.prescale;
     } else {
       r->before = {q.prescale, 1};
@@ -165,7 +169,7 @@ Reduction decide(const Question& q) {
   if (sums && (q.op == ReduceOp::average || q.prescale != 1.0 || q.postscale != 1.0)) {
     return refused("sums of integers that are averaged or scaled wrap around in NCCL; the host carries them in more bits");
   }
-  // Min, Max and Product must not be exchanged with scaling, which truncates integers.
+  // Do not exchange min, max or product with scaling, which truncates integers.
   r.before = {q.prescale, 1};
   r.after = {q.postscale, 1};
   r.op = q.op == ReduceOp::min ? Op::min : q.op == ReduceOp::max ? Op::max : q.op == ReduceOp::product ? Op::product : Op::sum;
@@ -184,8 +188,8 @@ void put(void* to, T value) {
   std::memcpy(to, &value, sizeof value);
 }
 
-// Combine sign, exponent and fraction. The fraction is rounded to nearest, ties to even, and the result saturates at
-// the largest number.
+// Combine sign, exponent and fraction. The fraction is rounded to nearest, ties to even. The result saturates at the
+// largest number.
 uint8_t float8(const Format& f, double value) {
   const int width = f.fraction;
   const int bias = 1 - f.least;
@@ -193,8 +197,8 @@ uint8_t float8(const Format& f, double value) {
   const uint8_t sign = std::signbit(value) ? 0x80 : 0;
   if (magnitude == 0) return sign;
   const int exponent = std::max(std::ilogb(magnitude), f.least);
-  // The fraction in units of the last place, which is below 2^width for subnormal numbers. A carry into the exponent
-  // gives the right result.
+  // Fraction in units of the last place, which is below 2^width for subnormal numbers. A carry into the exponent gives
+  // the right result.
   const auto places = static_cast<int>(std::nearbyint(std::ldexp(magnitude, width - exponent)));
   return static_cast<uint8_t>(sign | (((exponent + bias - 1) << width) + places));
 }

@@ -1,10 +1,10 @@
-// Mapping of a reduction to NCCL: which NCCL reduction is used, and what scaling the caller must do. The functions only
+// Mapping of a reduction to NCCL: the NCCL operation to use, and the scaling left to the caller. The functions only
 // compute.
 //
 // NCCL's arithmetic differs from the engine's. It multiplies by a scalar *of the data's type*. A premultiplied sum by
-// 1/3 in bfloat16 is therefore off by 0.2%, always in the same direction, and an average is such a sum. So with 16 bits
-// or fewer, a premultiplied sum is used only if the factor is a power of two. Two differences cannot be avoided: sums
-// of 16-bit values are rounded at every hop, and min and max drop NaN where the host keeps it.
+// 1/3 in bfloat16 is therefore off by 0.2%, always in the same direction, and NCCL computes averages this way. With 16
+// bits or fewer, a premultiplied sum is therefore used only if the factor is a power of two. Two differences cannot be
+// avoided: sums of 16-bit values are rounded at every hop, and min and max drop NaN where the host keeps it.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -14,7 +14,7 @@
 
 namespace hvd::nccl {
 
-// Element types known to the decision. There are more than NCCL or the engine has.
+// Element types known to the decision. They include types that NCCL or the engine does not have.
 enum class Element : uint8_t {
   int8,
   uint8,
@@ -41,27 +41,34 @@ struct Scaling {
   bool identity() const { return factor == 1.0 && divisor == 1; }
 };
 
-// All fields must be equal on all ranks of the communicator, including a rank that has joined and has no tensor.
+// All fields must be equal on all ranks of the communicator, including a joined rank that has no tensor.
 struct Question {
   Element element = Element::float32;
   ReduceOp op = ReduceOp::sum;
   double prescale = 1.0;
   double postscale = 1.0;
-  int size = 1;                 // Number of ranks.
-  int version = kOldestVersion;  // NCCL version.
-  int capability = 90;          // Minimum compute capability of the ranks' devices; 90 stands for 9.0.
-  // True if the caller runs a kernel after the reduction in any case; this kernel can scale at no extra cost.
+  // Number of ranks.
+  int size = 1;
+  // NCCL version.
+  int version = kOldestVersion;
+  // Minimum compute capability of the ranks' devices; 90 stands for 9.0.
+  int capability = 90;
+  // True if the caller runs a kernel after the reduction in any case. The kernel can then scale at no extra cost.
   bool scaled_afterwards = false;
 };
 
-// The decision: an NCCL operation, and the scaling left to the caller.
+// Decision: an NCCL operation, and the scaling left to the caller.
 struct Reduction {
-  std::string why_not;  // if not empty, the reason why NCCL cannot do it, starting with a lower-case letter
+  // Reason why NCCL cannot execute the reduction, starting with a lower-case letter. Empty if it can.
+  std::string why_not;
   Type type = Type::float32;
   Op op = Op::sum;
-  bool premultiplied = false;  // If true, each value is multiplied by `scalar` and then summed; `op` is not used.
-  double scalar = 1.0;         // Factor that is exact in `type`, or the nearest float32 or float64.
-  Scaling before, after;       // Scaling that the caller applies to the inputs, and to the result.
+  // If true, each value is multiplied by `scalar` and then summed; `op` is not used.
+  bool premultiplied = false;
+  // Factor that is exact in `type`, or the nearest float32 or float64.
+  double scalar = 1.0;
+  // Scaling that the caller applies to the inputs (before) and to the result (after).
+  Scaling before, after;
 
   bool possible() const { return why_not.empty(); }
 };

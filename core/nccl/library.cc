@@ -9,7 +9,7 @@
 namespace hvd::nccl {
 namespace {
 
-// X(member, name, required) for each function, used for loading and for symbols().
+// Each entry is X(member, name, required). Used for loading and for symbols().
 #define HVD_NCCL_FUNCTIONS(X)                                   \
   X(get_version, "ncclGetVersion", true)                        \
   X(get_unique_id, "ncclGetUniqueId", true)                     \
@@ -47,8 +47,8 @@ std::string path_of(void* function, const std::string& asked) {
   return ::dladdr(function, &info) != 0 && info.dli_fname ? info.dli_fname : asked;
 }
 
-// Fill the table. Return the reason why the library cannot be used, or "". The version is checked first, because an old
-// library may lack many names, and its age is the better explanation.
+// Fill the table. Return the reason why the library cannot be used, or "". Check the version first, because an old
+// library can lack many names, and its age is the better explanation.
 std::string fill(void* handle, const std::string& asked, Library* l) {
   void* ask = ::dlsym(handle, "ncclGetVersion");
   if (!ask) return asked + " has no ncclGetVersion, so it is not NCCL";
@@ -69,7 +69,7 @@ std::string fill(void* handle, const std::string& asked, Library* l) {
   return {};
 }
 
-// Keep the library as long as the process lives, also for threads that run at its end.
+// Keep the library until the process ends, including for threads that still run then.
 const Library* keep(std::unique_ptr<Library> library) {
   static auto* const mutex = new std::mutex;
   static auto* const all = new std::vector<std::unique_ptr<Library>>;
@@ -77,7 +77,7 @@ const Library* keep(std::unique_ptr<Library> library) {
   return all->emplace_back(std::move(library)).get();
 }
 
-// Handles are never closed, because NCCL has threads.
+// Never close handles, because NCCL has threads.
 const Library* try_one(const std::string& name, int flags, std::string* reasons) {
   void* handle = ::dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL | flags);
   std::string reason;
@@ -99,7 +99,7 @@ const Library* try_one(const std::string& name, int flags, std::string* reasons)
 std::span<const Symbol> symbols() { return kSymbols; }
 
 std::string version_text(int version) {
-  // Up to version 2.8 a major version was a multiple of 1000.
+  // Up to NCCL 2.8, version numbers used multiples of 1000 for the major version.
   const int major = version >= 10000 ? version / 10000 : version / 1000;
   const int rest = version >= 10000 ? version % 10000 : version % 1000;
   return std::to_string(major) + "." + std::to_string(rest / 100) + "." + std::to_string(rest % 100);

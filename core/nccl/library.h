@@ -1,5 +1,5 @@
-// libnccl as a table of functions that is filled at run time. Nothing here is linked with NCCL or includes its header,
-// so one build serves machines with and without it. Types, numbers and layouts are those of nccl.h 2.18, which later
+// libnccl as a table of functions that is filled at run time. No code here links with NCCL or includes its header, so
+// one build serves machines with and without NCCL. Types, numbers and layouts are those of nccl.h 2.18, which later
 // versions keep.
 #pragma once
 #include <climits>
@@ -17,31 +17,36 @@ using Result = int;
 inline constexpr Result kSuccess = 0, kUnhandledCuda = 1, kSystem = 2, kInternal = 3, kInvalidArgument = 4, kInvalidUsage = 5, kRemote = 6,
                         kInProgress = 7, kTimeout = 8;
 
-using Handle = void*;  // Stands for ncclComm_t.
-using Stream = void*;  // Stands for cudaStream_t, which is a CUstream.
+// Stands for ncclComm_t.
+using Handle = void*;
+// Stands for cudaStream_t, which is a CUstream.
+using Stream = void*;
 enum class Type : int { int8 = 0, uint8, int32, uint32, int64, uint64, float16, float32, float64, bfloat16, float8_e4m3, float8_e5m2 };
-// Values of 5 and above were created by red_op_create_premul_sum.
+// Reduction operations. Values of 5 and above were created by red_op_create_premul_sum.
 enum class Op : int { sum = 0, product = 1, max = 2, min = 3, average = 4 };
 inline constexpr int kScalarOnHost = 1;
 
-// Id for creating one communicator, passed by value. The process that made it has a thread that listens for it.
+// Id for creating one communicator, passed by value. The process that created the id has a thread that listens for
+// connections.
 struct UniqueId {
   char bytes[128];
 };
 
-// The library copies min(size, its own size) bytes and uses defaults for fields newer than `version`, so this struct
-// works with all versions.
+// NCCL copies min(size, its own size) bytes and uses defaults for fields newer than `version`, so this struct works
+// with all versions.
 struct Config {
   size_t size = 48;
   uint32_t magic = 0xcafebeef;
   uint32_t version = 21800;
   int blocking = 1;
-  int cga_cluster_size = INT_MIN;  // INT_MIN and null mean that a field is not set
+  // INT_MIN and null mean that a field is not set.
+  int cga_cluster_size = INT_MIN;
   int min_ctas = INT_MIN;
   int max_ctas = INT_MIN;
   const char* net_name = nullptr;
   int split_share = INT_MIN;
-  int traffic_class = INT_MIN;  // only padding in versions before 2.26
+  // Only padding in versions before 2.26.
+  int traffic_class = INT_MIN;
 };
 static_assert(sizeof(UniqueId) == 128 && sizeof(Config) == 48 && offsetof(Config, net_name) == 32 && offsetof(Config, traffic_class) == 44);
 
@@ -66,35 +71,42 @@ struct Library {
   Result (*recv)(void* out, size_t count, Type, int peer, Handle, Stream) = nullptr;
   Result (*red_op_create_premul_sum)(int* op, void* scalar, Type, int residence, Handle) = nullptr;
   Result (*red_op_destroy)(int op, Handle) = nullptr;
-  // Null if the library lacks the function. They were added in 2.18.1, 2.19, 2.27 and 2.28.7.
+  // Functions added in 2.18.1, 2.19, 2.27 and 2.28.7. Null if the library lacks the function.
   Result (*comm_split)(Handle, int color, int key, Handle*, Config*) = nullptr;
   Result (*comm_register)(Handle, void* buffer, size_t bytes, void** handle) = nullptr;
   Result (*comm_deregister)(Handle, void* handle) = nullptr;
   Result (*comm_shrink)(Handle, int* without, int count, Handle*, Config*, int flags) = nullptr;
   Result (*comm_revoke)(Handle, int flags) = nullptr;
 
-  int version = 0;           // Version number, for example 22809 for 2.28.9; must be equal on all ranks of a communicator.
-  std::string path;          // File that the functions came from.
-  bool loaded_before = false;  // True if the library was loaded before, most likely by a framework that uses it.
+  // Version number, for example 22809 for 2.28.9. All ranks of a communicator must have the same version.
+  int version = 0;
+  // File from which the functions were loaded.
+  std::string path;
+  // True if the library was loaded before, most likely by a framework that uses it.
+  bool loaded_before = false;
 
   bool aborts_in_groups() const { return version >= 22200; }
 };
 
 inline constexpr int kOldestVersion = 21800;
-std::string version_text(int version);  // converts a version number to text, for example 22809 to "2.28.9"
+// Convert a version number to text, for example 22809 to "2.28.9".
+std::string version_text(int version);
 
 struct Search {
-  std::string chosen;                   // HOROVOD_NCCL_LIBRARY; if it is not empty, no other library is tried.
-  // Otherwise these paths, or names for the loader, are tried after the libraries that are already loaded.
+  // Value of HOROVOD_NCCL_LIBRARY. If it is not empty, no other library is tried.
+  std::string chosen;
+  // Paths, or names for the loader, that are tried after the libraries that are already loaded.
   std::vector<std::string> candidates;
 };
 struct Found {
-  const Library* library = nullptr;  // Never freed, because threads may use it when the process ends.
-  std::string why_not;               // The reason why there is no library, in one sentence.
+  // Library found, or null. Never freed, because threads might use it when the process ends.
+  const Library* library = nullptr;
+  // Reason why there is no library, in one sentence.
+  std::string why_not;
 };
-// Find and load a library; this starts nothing. Call it at the first device operation, never at import: a framework
-// imported later would get the library loaded first, even if that is older. Each call searches again, so keep the
-// result.
+// Find and load a library, without starting anything. Call this for the first device operation, never at import: a
+// framework imported later would get the library loaded first, even if that one is older. Each call searches again, so
+// keep the result.
 Found find(const Search& search);
 
 // Return the names in the table, required or not, for tests against a real library.
@@ -104,13 +116,13 @@ struct Symbol {
 };
 std::span<const Symbol> symbols();
 
-// Convert a call's result to a Status. It reads the library's last error, of which there is one per process, so call it
-// on the failing thread before any other call. `what` is the function that failed, and `handle` may be null. Success
+// Convert a call's result to a Status. This reads the library's last error, of which a process has only one, so call it
+// on the failing thread before any other call. `what` is the function that failed, and `handle` can be null. Success
 // and "in progress" give ok.
 Status status_of(const Library& library, Result result, const char* what, Handle handle);
 
-// Create an id for creating one communicator on all its ranks. One of the ranks calls this. The device's context must
-// be current on the thread.
+// Create an id for one communicator. One of its ranks calls this and sends the id to the others. The device's context
+// must be current on the thread.
 Status make_id(const Library& library, UniqueId* id);
 
 }  // namespace hvd::nccl

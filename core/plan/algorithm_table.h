@@ -1,11 +1,11 @@
-// The algorithms of the collectives: where each can run, what it costs, and when it is chosen. To add an algorithm, add
-// it here and in collectives/collectives.h, beside its own file. An algorithm without a row in HVD_CHOICES exists only
+// Algorithms of the collectives: where each can run, what it costs, and when it is chosen. To add an algorithm, add it
+// here and in collectives/collectives.h, and write its own file. An algorithm without a row in HVD_CHOICES exists only
 // for comparison.
 #pragma once
 
 // clang-format off
 
-// X(algorithm, where it can run) for each algorithm.
+// Each row is X(algorithm, where it can run).
 #define HVD_ALGORITHMS(X)     \
   X(shm, local)               \
   X(recursive_doubling, links) \
@@ -20,8 +20,8 @@
   X(driver, links)            \
   X(halving, anywhere)
 
-// X(collective, algorithm, formula, seconds). The formula uses the symbols of plan/cost.h. The seconds are an
-// expression of the shape `w`, the bytes `n` and the model `m`, with the functions of plan/cost.cc.
+// Each row is X(collective, algorithm, formula, seconds). The formula uses the symbols of plan/cost.h. The seconds are
+// an expression of the shape `w`, the bytes `n` and the model `m`, with the functions of plan/cost.cc.
 #define HVD_COSTS(X)                                                                                                       \
   X(allreduce, shm, "2 a' + 2 N b' + N g", 2 * m.local_alpha + n * (2 * m.local_beta + m.gamma))                           \
   X(allreduce, recursive_doubling, "floor(log2 P) (a + N (b + g)) [+ 2 (a + N b) + N g unless P = 2^k]",                   \
@@ -50,11 +50,11 @@
   X(adasum, halving, "(2 Q + Q (Q+1) / 2) a + (P-1)/P N (2 b + 2 g), Q = log2 P [on one host a' and 2 b' for a and b]",    \
     adasum(w, n, m))
 
-// X(collective, where, values, sizes, maximum ranks, maximum bytes, algorithm). The first row that matches decides. The
-// rows of a collective are adjacent, and the last row for each place matches everything.
+// Each row is X(collective, where, values, sizes, maximum ranks, maximum bytes, algorithm). The first row that matches
+// decides. The rows of a collective are adjacent, and the last row for each place matches everything.
 //
 // With two ranks, recursive doubling and pairwise both send all data, but recursive doubling needs one step instead of
-// two. For sizes that are no power of two, folding costs Rabenseifner's algorithm two extra transfers of all data;
+// two. For sizes that are not a power of two, folding costs Rabenseifner's algorithm two extra transfers of all data;
 // pairwise needs a connection to every rank. Adasum on one host uses shared memory.
 #define HVD_CHOICES(X)                                                                                         \
   X(allreduce,     local,    any,      any,           kAnyRanks, kAnyBytes,                shm)                \

@@ -25,7 +25,7 @@ constexpr std::string_view kAlgorithmNames[] = {HVD_ALGORITHMS(HVD_NAME)};
 constexpr Where kPlaces[] = {HVD_ALGORITHMS(HVD_PLACE)};
 #undef HVD_PLACE
 
-// The algorithms of all collectives. Those of one collective are adjacent.
+// Algorithms of all collectives. The algorithms of one collective are adjacent.
 #define HVD_COLLECTIVE(collective, algorithm, formula, seconds) Collective::collective,
 constexpr Collective kCollectives[] = {HVD_COSTS(HVD_COLLECTIVE)};
 #undef HVD_COLLECTIVE
@@ -38,7 +38,7 @@ struct Range {
 };
 using Ranges = std::array<Range, kCollectiveCount>;
 
-// Return for each collective the range of its rows, which are adjacent, among `n` rows.
+// Return the range of rows for each collective, among `n` rows. The rows of a collective are adjacent.
 template <class CollectiveOf>
 constexpr Ranges ranges_of(size_t n, CollectiveOf collective_of) {
   Ranges ranges{};
@@ -134,7 +134,8 @@ Algorithm select(Collective c, DType d, size_t bytes, const WorldShape& world, c
       return choice.algorithm;
     }
   }
-  return Algorithm::shm;  // not reached, because the last row of each collective and place matches everything (checked by a test)
+  // Not reached, because the last row of each collective and place matches everything (checked by a test).
+  return Algorithm::shm;
 }
 
 }  // namespace hvd

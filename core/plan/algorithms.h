@@ -1,8 +1,8 @@
-// Choice of the algorithm for each collective: a table of rows, in which the first match decides, and a text by which
-// the user may override it ("allreduce=ring,broadcast=tree"). These functions only compute.
+// Choice of the algorithm for each collective. It uses a table of rows, of which the first match decides, and a text
+// with the user's overrides ("allreduce=ring,broadcast=tree"). These functions only compute.
 //
-// Invariant of the table, checked by a test: in one world, all rows that a float reduction can reach add in the same
-// order. So bits depend neither on the size of a tensor nor on fusion.
+// Invariant of the table, checked by a test: all rows that a float reduction can reach in one world add in the same
+// order. The bits of a result then depend neither on the size of a tensor nor on fusion.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -39,16 +39,20 @@ std::span<const Algorithm> algorithms_of(Collective);
 struct WorldShape {
   int size = 1;
   int hosts = 1;
-  bool all_local = false;    // True if all members share this host's memory.
-  bool links = true;         // True if members have links to each other.
-  bool nested = false;       // True if there are several hosts, some with several members, which share memory (Topology::nested).
-  bool power_of_two = true;  // True if `size` is a power of two.
+  // True if all ranks share this host's memory.
+  bool all_local = false;
+  // True if the ranks have links to each other.
+  bool links = true;
+  // True if there are several hosts, some with several ranks that share memory (Topology::nested).
+  bool nested = false;
+  // True if `size` is a power of two.
+  bool power_of_two = true;
 
-  // `shared_memory` is true if members on one host may use shared memory.
+  // `shared_memory` is true if ranks on one host can use shared memory.
   static WorldShape of(const Topology& topology, bool shared_memory = true);
 };
 
-// Algorithms that the user requested instead of those in the table.
+// Algorithms that the user has chosen instead of those in the table.
 struct Overrides {
   std::array<std::optional<Algorithm>, kCollectiveCount> wanted;
   // Parse "collective=algorithm" items separated by commas; an empty text means no overrides. Errors name the invalid
@@ -56,7 +60,7 @@ struct Overrides {
   static Status parse(std::string_view text, Overrides* out);
 };
 
-// Order in which a float reduction adds, as far as it affects the result (collectives/reduce.h).
+// Order in which a float reduction adds, if it affects the result (collectives/reduce.h).
 enum class Order : uint8_t { none, the_order, by_host, by_slice };
 Order order_of(Collective, Algorithm);
 
@@ -67,11 +71,11 @@ bool runs_in(Algorithm, const WorldShape&);
 // run in this world is ignored, because one setting serves worlds and process sets of different shapes.
 Algorithm select(Collective, DType d, size_t bytes, const WorldShape&, const Overrides& = {}, const Tuning& = {});
 
-// Places in the table of choices, which documentation and tests use too. local: members share one host's memory.
-// nested: several hosts, some with several members, which share memory. flat: all members use only links. links: nested
-// or flat.
+// Kinds of worlds in the table of choices, also used by documentation and tests. local: all ranks share one host's
+// memory. nested: several hosts, some with several ranks that share memory. flat: all ranks use only links. links:
+// nested or flat.
 enum class Where : uint8_t { local, nested, flat, links, anywhere };
-// True if the shape belongs to this place.
+// True if a world of this shape belongs to this kind.
 bool matches(Where, const WorldShape&);
 enum class Values : uint8_t { any, integers };
 enum class Sizes : uint8_t { any, powers_of_two };
@@ -80,8 +84,10 @@ struct Choice {
   Where where;
   Values values;
   Sizes sizes;
-  int ranks;               // Maximum number of ranks.
-  size_t Tuning::* bytes;  // Maximum bytes; null for no limit.
+  // Maximum number of ranks.
+  int ranks;
+  // Maximum bytes, as a field of Tuning; null for no limit.
+  size_t Tuning::* bytes;
   Algorithm algorithm;
 };
 std::span<const Choice> choices();

@@ -1,6 +1,6 @@
 // Predicted duration of a collective, by Hockney's model with a term for arithmetic: alpha seconds per message, beta
-// seconds per byte sent, gamma seconds per byte combined. Used to choose thresholds and to judge measurements, not at
-// run time.
+// seconds per byte sent, gamma seconds per byte combined. The predictions serve to choose thresholds and to judge
+// measurements, not at run time.
 #pragma once
 #include <string_view>
 
@@ -10,13 +10,18 @@ namespace hvd {
 
 // Parameters of the cost model, in seconds.
 struct CostModel {
-  // Between hosts, or over links in general. The defaults are rounded values for 10 Gbit/s Ethernet.
-  double alpha = 30e-6;   // Seconds per message.
-  double beta = 0.8e-9;   // Seconds per byte in one direction.
-  double gamma = 0.1e-9;  // Seconds per byte of one operand.
-  // Inside a host, through shared memory.
-  double local_alpha = 0.3e-6;  // Seconds until another core sees a store.
-  double local_beta = 0.1e-9;   // Seconds per byte copied.
+  // Parameters between hosts, or over links in general. The defaults are rounded values for 10 Gbit/s Ethernet.
+  // Seconds per message.
+  double alpha = 30e-6;
+  // Seconds per byte in one direction.
+  double beta = 0.8e-9;
+  // Seconds per byte of one operand.
+  double gamma = 0.1e-9;
+  // Parameters inside a host, through shared memory.
+  // Seconds until another core sees a store.
+  double local_alpha = 0.3e-6;
+  // Seconds per byte copied.
+  double local_beta = 0.1e-9;
 };
 
 // Predicted cost of one algorithm.
@@ -33,7 +38,7 @@ struct Cost {
 // Return the cost, or null if the collective has no such algorithm.
 const Cost* cost_of(Collective, Algorithm);
 
-// Predict the duration in seconds, which is 0 for a single rank.
+// Predict the duration in seconds. It is 0 for a single rank.
 double predict(Collective, Algorithm, const WorldShape&, size_t bytes, const CostModel& = {});
 
 }  // namespace hvd

@@ -1,5 +1,5 @@
-// Topology: ranks grouped by host. It is plain data and does not change during an epoch. A process set has its own
-// topology.
+// Topology: ranks grouped by host. A Topology is plain data and does not change during an epoch. A process set has a
+// separate topology.
 #pragma once
 #include <span>
 #include <vector>
@@ -10,26 +10,34 @@ namespace hvd {
 
 // Hosts and ranks as seen by one rank.
 struct Topology {
-  int rank = 0;  // global number of this rank
+  // Global number of this rank.
+  int rank = 0;
   int size = 1;
-  std::vector<int> host;                  // Host of each rank, as an index; hosts are numbered in the order of their first rank.
-  std::vector<std::vector<int>> members;  // Ranks of each host, ascending.
-  int local_rank = 0;                     // Index of this rank among the members of its host.
+  // Host of each rank, as an index. Hosts are numbered in the order of their first rank.
+  std::vector<int> host;
+  // Ranks of each host, ascending.
+  std::vector<std::vector<int>> members;
+  // Index of this rank among the ranks of its host.
+  int local_rank = 0;
   int local_size = 1;
-  int cross_rank = 0;       // Index of this host among the hosts that have a member with this local rank.
-  int cross_size = 1;       // Number of such hosts.
-  int slices = 1;           // Smallest number of members on any host.
-  bool homogeneous = true;  // True if all hosts have the same number of members.
+  // Index of this host among the hosts that have a rank with this local rank.
+  int cross_rank = 0;
+  // Number of hosts that have a rank with this local rank.
+  int cross_size = 1;
+  // Smallest number of ranks on any host.
+  int slices = 1;
+  // True if all hosts have the same number of ranks.
+  bool homogeneous = true;
 
-  // `host_of` has for each rank a number that is equal for the ranks of one host.
+  // Build the topology of `rank`. `host_of` has a number for each rank, equal for the ranks of one host.
   static Status make(int rank, std::span<const int> host_of, Topology* out);
-  // Return the topology of a process set for the same rank. `ranks` lists its members in set order, without duplicates
-  // and including this rank.
+  // Return the topology of a process set for the same rank. `ranks` lists the set's ranks in set order, without
+  // duplicates and including this rank.
   Status subset(std::span<const int> ranks, Topology* out) const;
 
   int hosts() const { return static_cast<int>(members.size()); }
   bool is_homogeneous() const { return homogeneous; }
-  // True if there are several hosts and at least one has several members.
+  // True if there are several hosts and at least one has several ranks.
   bool nested() const { return hosts() > 1 && hosts() < size; }
 
   // Return the ranks on this host, in order.

@@ -18,20 +18,26 @@ namespace hvd {
 struct Tuning {
   // Thresholds in shared memory.
   size_t direct_bytes = 16 << 10;
-  size_t chunk_bytes = 128 << 10;   // Bytes that a member stages per round; at most half of a usual L2 cache.
-  size_t stream_bytes = 8 << 20;    // Outputs from this size on bypass the cache.
+  // Bytes that a rank stages per round; at most half of a typical L2 cache.
+  size_t chunk_bytes = 128 << 10;
+  // Minimum bytes of outputs that bypass the cache.
+  size_t stream_bytes = 8 << 20;
   // Thresholds over links.
-  size_t doubling_bytes = 16 << 10;  // Allreduce by recursive doubling up to this size.
-  size_t pair_bytes = 512 << 10;     // The same limit for two ranks, if it is larger.
-  // If some hosts have several ranks, broadcast by the tree up to this size and by the pipeline above it.
+  // Maximum bytes of an allreduce by recursive doubling.
+  size_t doubling_bytes = 16 << 10;
+  // The same limit for two ranks, if it is larger.
+  size_t pair_bytes = 512 << 10;
+  // Maximum bytes of a broadcast by the tree, if some hosts have several ranks. Larger broadcasts use the pipeline.
   size_t tree_bytes = 256 << 10;
-  size_t flat_tree_bytes = 1 << 20;  // The same limit if every host has one rank.
+  // The same limit if every host has one rank.
+  size_t flat_tree_bytes = 1 << 20;
 
   // Parse "name=bytes" items separated by commas. Values that are not named keep their defaults. Errors name the
   // invalid part and the accepted values.
   static Status parse(std::string_view text, Tuning* out);
-  std::string text() const;  // all values, in the form that parse() reads
-  // Return all values in the order of tuning_fields(), and read them back. Errors name the value that is out of range.
+  // Return all values in the form that parse() reads.
+  std::string text() const;
+  // Return all values in the order of tuning_fields(), or read them back. Errors name the value that is out of range.
   std::vector<int64_t> values() const;
   static Status read(std::span<const int64_t> values, Tuning* out);
 
@@ -41,7 +47,8 @@ struct Tuning {
 struct TuningField {
   std::string_view name;
   size_t Tuning::* value;
-  size_t low, high;  // accepted range in bytes
+  // Accepted range in bytes.
+  size_t low, high;
 };
 std::span<const TuningField> tuning_fields();
 

@@ -59,7 +59,8 @@ Answerer::Answerer(Means means) : means_(std::move(means)), process_(::getpid())
 Answerer::~Answerer() { close(); }
 
 void Answerer::close() {
-  if (::getpid() != process_) return;  // the thread, and a possible holder of the lock, exist only in the parent process
+  // Return in a forked child: the thread, and a possible holder of the lock, exist only in the parent process.
+  if (::getpid() != process_) return;
   {
     std::lock_guard lock(mutex_);
     closed_ = true;
@@ -83,7 +84,8 @@ void Answerer::begun(uint64_t number) {
 void Answerer::give(uint64_t number, std::string stacks, std::string json) {
   {
     std::lock_guard lock(mutex_);
-    if (given_.size() >= kQuestionsAtOnce) given_.clear();  // drop answers that arrived too late to be collected
+    // Drop answers that arrived too late to be collected.
+    if (given_.size() >= kQuestionsAtOnce) given_.clear();
     given_[number] = {std::move(stacks), std::move(json), false};
   }
   changed_.notify_all();
@@ -108,10 +110,11 @@ void Answerer::heard(int, uint32_t topic, std::string_view body) {
 }
 
 void Answerer::waiting(std::span<const Negotiator::Waiting> all, double, bool asked) {
-  if (asked || all.empty() || !means_.alone) return;  // a request, such as the live page makes every second, is not a stall
+  // A request is not a stall. For example, the live page requests answers every second.
+  if (asked || all.empty() || !means_.alone) return;
   {
     std::lock_guard lock(mutex_);
-    // Python may already have received it from an observer that was called earlier.
+    // Python might already have received the report from an observer that was called earlier.
     const auto now = Clock::now();
     if (!unread_ && now - noticed_ > std::chrono::milliseconds(100)) unread_ = now;
   }
@@ -156,7 +159,8 @@ Answerer::Given Answerer::ask(uint64_t number) {
     const auto over = [&] { return closed_ || given_.count(number); };
     changed_.wait_for(lock, std::chrono::duration<double>(kPatience), [&] { return over() || begun_.count(number); });
     if (begun_.count(number)) changed_.wait_for(lock, std::chrono::duration<double>(kWork), over);
-    const bool runs = closed_ || begun_.erase(number);  // if this object is closed, Python has closed it, so Python runs
+    // If this object is closed, Python is running, because Python has closed it.
+    const bool runs = closed_ || begun_.erase(number);
     if (const auto found = given_.extract(number)) given = std::move(found.mapped());
     if (runs) given.forced = false;
   }
@@ -165,7 +169,8 @@ Answerer::Given Answerer::ask(uint64_t number) {
 }
 
 std::string Answerer::stacks() {
-  constexpr uint64_t kOwn = uint64_t{1} << 62;  // must differ from the numbers that rank 0 uses
+  // Must differ from the numbers that rank 0 uses.
+  constexpr uint64_t kOwn = uint64_t{1} << 62;
   uint64_t number = 0;
   {
     std::lock_guard lock(mutex_);

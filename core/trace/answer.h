@@ -1,6 +1,6 @@
-// Answers rank 0's questions about hangs: what this process is doing and what it has done last. It is an Observer with
-// its own thread, which works even if Python does not run. It asks Python for its stacks and, if that takes too long,
-// reads them directly (PythonStacks).
+// Answerer of rank 0's questions about hangs: what this process is doing, and what it has done last. It is an Observer
+// with a thread that works even if Python does not run. It asks Python for its stacks, and reads them directly if
+// Python takes too long (PythonStacks).
 #pragma once
 #include <condition_variable>
 #include <functional>
@@ -21,8 +21,8 @@
 
 namespace hvd {
 
-// Content of Topic::explain, as text "number;ranks;ranks". The ranks of the first list answer in full, those of the
-// second without stacks, and all others do not answer.
+// Content of Topic::explain, as text "number;ranks;ranks". The ranks of the first list answer in full, and those of the
+// second without stacks. All other ranks do not answer.
 struct Question {
   uint64_t number = 0;
   std::vector<int> full, brief;
@@ -37,22 +37,29 @@ class Answerer final : public Observer, public std::enable_shared_from_this<Answ
   static constexpr double kPatience = 1.0, kWork = 1.2, kNotice = 5.0;
   struct Means {
     int rank = 0;
-    std::shared_ptr<FlightRecorder> recorder;    // Flight recorder; null if it is disabled.
-    std::shared_ptr<StepMeter> steps;            // Step meter; null if steps are not counted.
-    std::shared_ptr<PythonStacks> stacks;        // Reader of Python's stacks; null if it is not available.
-    std::function<void(std::string)> reply;      // Sends an answer to rank 0; called on the thread.
-    std::function<void(uint64_t)> ask_python;    // Asks Python to call give(); called on the thread.
-    // Only on rank 0: receives the stacks if Python does not run and so cannot report a stall.
+    // Flight recorder, or null if it is disabled.
+    std::shared_ptr<FlightRecorder> recorder;
+    // Step meter, or null if steps are not counted.
+    std::shared_ptr<StepMeter> steps;
+    // Reader of Python's stacks, or null if it is not available.
+    std::shared_ptr<PythonStacks> stacks;
+    // Function that sends an answer to rank 0. Called on the answerer's thread.
+    std::function<void(std::string)> reply;
+    // Function that asks Python to call give(). Called on the answerer's thread.
+    std::function<void(uint64_t)> ask_python;
+    // Only on rank 0: function that receives the stacks if Python does not run and cannot report a stall.
     std::function<void(std::string)> alone;
-    double notice = kNotice;                     // seconds after which `alone` is called
+    // Seconds after which `alone` is called.
+    double notice = kNotice;
   };
   explicit Answerer(Means means);
-  ~Answerer() override;  // calls close()
+  // Calls close().
+  ~Answerer() override;
 
-  // Record that Python has received ask_python, so it runs. Its stacks must then not be read from outside, because they
-  // change meanwhile.
+  // Record that Python has received ask_python and is running. Its stacks must then not be read from outside, because
+  // they are changing.
   void begun(uint64_t number);
-  // Store Python's answer to ask_python: its stacks in faulthandler's format, and JSON with everything else it knows.
+  // Store Python's answer to ask_python: its stacks in faulthandler's format, and JSON with all other information.
   void give(uint64_t number, std::string stacks, std::string json);
   // Return the current stacks, written by Python itself if it answers in time. Callable from any thread that does not
   // hold the GIL.
@@ -73,20 +80,23 @@ class Answerer final : public Observer, public std::enable_shared_from_this<Answ
   void run();
   struct Given {
     std::string stacks, json;
-    bool forced = true;  // true if Python did not answer
+    // True if Python did not answer.
+    bool forced = true;
   };
   std::string answer(const Question& question, bool full);
   Given ask(uint64_t number);
 
   const Means means_;
-  const int process_;  // pid of the owner; in a forked child there is no thread to end
+  // PID of the owner. A forked child has no thread to end.
+  const int process_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<Question> questions_;
   std::map<uint64_t, Given> given_;
   std::set<uint64_t> begun_;
   uint64_t own_questions_ = 0;
-  std::optional<Clock::time_point> unread_;  // time since which a report of waiting operations is unread, if there is one
+  // Time since which a report of waiting operations has been unread, if there is one.
+  std::optional<Clock::time_point> unread_;
   Clock::time_point noticed_{};
   bool closed_ = false;
   std::thread* thread_;

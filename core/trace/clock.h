@@ -1,5 +1,5 @@
-// Offset between rank 0's clock and this rank's clock, measured by asking rank 0 for the time (Topic::clock_ask,
-// clock_told).
+// Offset between rank 0's clock and this rank's clock. The rank measures it by asking rank 0 for the time
+// (Topic::clock_ask, clock_told).
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -11,16 +11,18 @@
 
 namespace hvd {
 
-// The clocks of two hosts drift apart by at most about 50 us per second, so the measurement is repeated at intervals.
-// Each time rank 0 is asked several times in a row, and the answer with the shortest round trip counts, because it is
+// The clocks of two hosts drift apart by up to 50 us per second, so the measurement is repeated at intervals. In each
+// measurement, rank 0 is asked several times in a row. The answer with the shortest round trip counts, because it is
 // the most accurate.
 class ClockOffset {
  public:
   struct Known {
-    int64_t offset, error;  // in ns: rank 0's clock shows this rank's clock plus `offset`, with an error of at most `error`
+    // Nanoseconds. Rank 0's clock shows this rank's clock plus `offset`, with an error of at most `error`.
+    int64_t offset, error;
   };
   static constexpr int kInARow = 8;
-  static constexpr int64_t kBetween = 10'000'000, kRest = 10'000'000'000;  // ns
+  // Nanoseconds between two questions of a measurement, and between two measurements.
+  static constexpr int64_t kBetween = 10'000'000, kRest = 10'000'000'000;
 
   // Return the question to send if a measurement is due.
   std::optional<std::string> question(int64_t now) {
@@ -35,14 +37,14 @@ class ClockOffset {
     both.append(reinterpret_cast<const char*>(&now), sizeof now);
     return both;
   }
-  // Process an answer. Return the offset if this is the first answer of all, or the best offset if it is the last
-  // answer of a series.
+  // Process an answer. Return the offset after the very first answer, and the best offset after the last answer of each
+  // series.
   std::optional<Known> hear(std::string_view answer, int64_t now) {
     uint64_t times[2];
     if (answer.size() != sizeof times) return {};
     std::memcpy(times, answer.data(), sizeof times);
     const uint64_t asked = times[0], told = times[1], took = static_cast<uint64_t>(now) - asked;
-    // Maximum round trip in ns. Slower answers are ignored, and so are messages that answer no question of this rank.
+    // Maximum round trip in nanoseconds. Slower answers are ignored, and so are answers to other ranks' questions.
     constexpr uint64_t kMax = 60'000'000'000;
     if (took > kMax) return {};
     const Known known{static_cast<int64_t>(told - asked - took / 2), static_cast<int64_t>(took / 2 + 1)};

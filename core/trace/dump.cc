@@ -70,14 +70,14 @@ constexpr mode_t by_others = S_IWGRP | S_IWOTH;
 
 bool is_private(const struct stat& about) { return about.st_uid == ::geteuid() && !(about.st_mode & by_others); }
 
-// Some file systems show all files, even new ones, as owned by one user or open to all. Then `found` does not show who
-// created a folder.
+// True if a file's status does not show who created it. Some file systems show all files, even new ones, as owned by
+// one user or open to all.
 bool tells_nothing(const struct stat& found, const struct stat& fresh) {
   return !is_private(fresh) && found.st_uid == fresh.st_uid && !(found.st_mode & ~fresh.st_mode & by_others);
 }
 
-// Open the folder `*name` in the open folder `parent`, accessible only to this user. If another user owns a folder of
-// that name, use a folder beside it with an unpredictable name.
+// Open the folder `*name` in the open folder `parent`, accessible only to this user. If another user owns a folder with
+// this name, use a folder beside it with an unpredictable name.
 int open_private(int parent, std::string* name) {
   struct stat found{}, made{};
   const int fd = open_folder(parent, *name, &found);
@@ -145,7 +145,8 @@ void append_entry(std::string* out, const FlightRecorder::Entry& e, const TickSc
   append_member(out, "dimensions", e.dimensions);
   append_member(out, "count", e.count);
   append_member(out, "bytes", e.bytes);
-  append_member(out, "schedule", std::to_string(e.schedule));  // as text, because many JSON readers do not support 64-bit numbers
+  // Write the number as text, because many JSON readers do not support 64-bit numbers.
+  append_member(out, "schedule", std::to_string(e.schedule));
   append_member(out, "position", e.position);
   append_member(out, "guarded", e.guarded);
   *out += '}';
@@ -155,8 +156,8 @@ Status write_into(const std::string& folder, FolderKind kind, const std::string&
   std::string where = folder;
   int dir = -1;
   HVD_RETURN_IF_ERROR(kind == FolderKind::own ? open_own(&where, &dir) : open_given(where, &dir));
-  // Several threads may write at the same time: the driver at the end of the job, a signal's thread, and the program's
-  // threads.
+  // Number the files, because several threads can write at the same time: the driver at the end of the job, a signal's
+  // thread, and the program's threads.
   static std::atomic<uint64_t> files{0};
   const std::string full = where + '/' + name;
   const std::string fresh = name + ".part" + std::to_string(::getpid()) + '-' + std::to_string(files.fetch_add(1));
@@ -254,7 +255,7 @@ void SignalWatch::run() {
 
 void SignalWatch::give_back() {
   struct sigaction now{};
-  // Do not remove a handler that the program has installed since.
+  // Do not remove a handler that the program has installed later.
   if (::sigaction(signal_, nullptr, &now) == 0 && now.sa_handler == &on_signal) ::signal(signal_, SIG_DFL);
 }
 

@@ -1,5 +1,5 @@
 // Dump of the flight recorder to a file, one JSON object per line, when the job ends with an error, on a signal, or on
-// request. It works without a running Python.
+// request. It works even if Python is not running.
 #pragma once
 #include <functional>
 #include <memory>
@@ -13,26 +13,29 @@
 namespace hvd {
 
 // Append an entry as JSON: {"number", "what", "begin", "end", "name", "kind", "dtype", "op", "set", "face", "shape",
-// "dimensions", "count", "bytes", "schedule", "position", "guarded"}. Times are in ns of the host's monotonic clock.
+// "dimensions", "count", "bytes", "schedule", "position", "guarded"}. Times are in nanoseconds of the host's monotonic
+// clock.
 void append_entry(std::string* out, const FlightRecorder::Entry& entry, const TickScale::Line& line);
 
 enum class FolderKind {
-  given,  // The user chose the folder. It may be shared, and symbolic links are followed.
-  own,  // The folder was created for this job's reports. If another user can write to it, a new folder beside it is used.
+  // The user chose the folder. It can be shared, and symbolic links are followed.
+  given,
+  // The folder was created for this job's reports. If another user can write to it, a new folder beside it is used.
+  own,
 };
 
 // Create `folder` and its missing parents, accessible only to this user, and replace the file `name` in it. If `path`
-// is not null, it receives the path of the file, even on failure. An error names the path and what is wrong.
+// is not null, it receives the path of the file, even on failure. An error names the path and the cause.
 Status write_into(const std::string& folder, FolderKind kind, const std::string& name, std::string_view text, std::string* path = nullptr);
 
 class Dumper final : public Observer {
  public:
-  // `folder` is the default target, and `label` names this rank in messages.
+  // `folder` is the default folder for dumps, and `label` names this rank in messages.
   Dumper(std::shared_ptr<FlightRecorder> recorder, int rank, int size, std::string label, std::string folder);
 
-  // Write recorder.rankN.jsonl to `folder` (the default folder if empty); `path` receives its path. The first line
-  // gives the same moment on two clocks:
-  // {"horovod": "recorder", "version": 1, "rank", "size", "label", "pid", "why", "monotonic_ns", "unix_ns"}
+  // Write recorder.rankN.jsonl to `folder` (the default folder if empty). `path` receives the path of the file. The
+  // first line gives the same moment on two clocks: {"horovod": "recorder", "version": 1, "rank", "size", "label",
+  // "pid", "why", "monotonic_ns", "unix_ns"}
   Status dump(const std::string& folder, std::string_view why, std::string* path);
   const std::string& folder() const { return folder_; }
   int rank() const { return rank_; }
@@ -46,8 +49,8 @@ class Dumper final : public Observer {
   const std::string label_, folder_;
 };
 
-// Calls a function on a separate thread whenever a signal arrives; the signal handler only wakes that thread. A process
-// can have one.
+// Watch that calls a function on a separate thread whenever a signal arrives. The signal handler only wakes that
+// thread. A process can have one watch.
 class SignalWatch {
  public:
   // Return null if the program handles or ignores the signal, or if another watch exists.

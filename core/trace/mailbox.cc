@@ -17,7 +17,8 @@ bool Mailbox::take(Letter* letter, Deadline deadline) {
 }
 
 void Mailbox::heard(int from, uint32_t topic, std::string_view body) {
-  if (topic == static_cast<uint32_t>(Topic::clock_told)) return;  // the asker handles it, which is another observer
+  // Another observer, which asked the question, handles the answer.
+  if (topic == static_cast<uint32_t>(Topic::clock_told)) return;
   if (topic == static_cast<uint32_t>(Topic::clock_ask)) {
     auto answer = ClockOffset::answer(body, monotonic_ns());
     if (say_ && answer) say_({from, static_cast<uint32_t>(Topic::clock_told), std::move(*answer)});

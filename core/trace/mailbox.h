@@ -1,5 +1,4 @@
-// An Observer that passes an engine's observer messages, and its reports of waiting operations, to a slow consumer
-// thread.
+// Observer that passes an engine's observer messages, and its reports of waiting operations, to a slow consumer thread.
 #pragma once
 #include <condition_variable>
 #include <deque>
@@ -22,13 +21,15 @@ class Mailbox final : public Observer, public std::enable_shared_from_this<Mailb
     uint32_t topic;
     std::string body;
   };
-  // Maximum number of unread messages; further messages are dropped.
+  // Maximum number of unread messages. Further messages are dropped.
   static constexpr size_t kMax = 4096;
 
-  // `say` sends a message, from within heard(). If it is given, questions for the time are answered (trace/clock.h).
+  // `say` sends a message, and is called within heard(). If it is set, the mailbox answers questions about the time
+  // (trace/clock.h).
   explicit Mailbox(int rank, std::function<void(ObserverMessage)> say = {}) : rank_(rank), say_(std::move(say)) {}
 
-  // Take the next message, waiting until `deadline`. Return false if none came, or if the mailbox is closed and empty.
+  // Take the next message, waiting until `deadline`. Return false if no message arrived, or if the mailbox is closed
+  // and empty.
   bool take(Letter* letter, Deadline deadline);
   // Add a message from this rank to its own reader.
   void put(Topic topic, std::string body) { put(Letter{rank_, static_cast<uint32_t>(topic), std::move(body)}); }

@@ -8,7 +8,7 @@
 namespace hvd {
 namespace {
 
-// Same layout as nvtxEventAttributes_t, version 3.
+// Struct with the same layout as nvtxEventAttributes_t, version 3.
 struct Attributes {
   uint16_t version = 3, size = 48;
   uint32_t category = 0;
@@ -16,7 +16,8 @@ struct Attributes {
   uint32_t color = 0;
   int32_t payload_type = 0, reserved = 0;
   uint64_t payload = 0;
-  int32_t message_type = 1;  // ASCII
+  // The message is ASCII text.
+  int32_t message_type = 1;
   const char* message = nullptr;
 };
 static_assert(sizeof(Attributes) == 48 && offsetof(Attributes, message_type) == 32 && offsetof(Attributes, message) == 40);
@@ -24,7 +25,8 @@ static_assert(sizeof(Attributes) == 48 && offsetof(Attributes, message_type) == 
 }  // namespace
 
 Status NvtxRanges::open(const std::string& library, std::shared_ptr<NvtxRanges>* out) {
-  void* handle = ::dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);  // never unloaded, because the profiler is inside
+  // Never unload the library, because the profiler is inside.
+  void* handle = ::dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (!handle) return Status(Code::invalid_argument, ::dlerror());
   Functions f;
   f.domain_create = reinterpret_cast<void* (*)(const char*)>(::dlsym(handle, "nvtxDomainCreateA"));

@@ -1,5 +1,5 @@
 // Ranges for NVIDIA's profilers: an Observer that marks the operations of this rank's engine by name, in the domain
-// "horovod". NCCL marks its own work. The NVTX library is loaded at run time; without a profiler its functions do
+// "horovod". NCCL marks its own work. The NVTX library is loaded at run time; without a profiler, its functions do
 // nothing.
 #pragma once
 #include <memory>
@@ -11,10 +11,10 @@ namespace hvd {
 
 class NvtxRanges final : public Observer {
  public:
-  // `library` is libnvtx3interop.so.1 or libnvToolsExt.so.1. An error says why it cannot be used.
+  // `library` is libnvtx3interop.so.1 or libnvToolsExt.so.1. An error explains why it cannot be used.
   static Status open(const std::string& library, std::shared_ptr<NvtxRanges>* out);
 
-  // A range belongs to the thread that executes the operation, and the same thread ends it.
+  // Begin a range. It belongs to the thread that executes the operation, and the same thread ends it.
   void started(const Execution&) override;
   void finished(const Execution&, const Status&) override;
 

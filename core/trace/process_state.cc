@@ -28,7 +28,7 @@ std::string contents(const std::string& path) {
   return out;
 }
 
-// Fields of the line in /proc/PID/stat (proc(5)) after the name, which may contain any characters. Field [0] is the
+// Fields of the line in /proc/PID/stat (proc(5)) after the name, which can contain any characters. Field [0] is the
 // state.
 struct Stat {
   std::string name;
@@ -86,7 +86,8 @@ void append_thread(std::string* out, const std::string& process, int id) {
   append_member(out, "cpu", stat->cpu());
   const std::string wait = contents(folder + "/wchan");
   append_member(out, "wait", wait == "0" ? "" : wait);
-  const std::string call = contents(folder + "/syscall");  // either "running", or the number, the arguments and two addresses
+  // Either "running", or the number, the arguments and two addresses.
+  const std::string call = contents(folder + "/syscall");
   char* rest = nullptr;
   const long number = std::strtol(call.c_str(), &rest, 10);
   const bool known = rest != call.c_str();

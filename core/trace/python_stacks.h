@@ -1,8 +1,8 @@
-// Reads Python's stacks without Python. The signal handler of the faulthandler module writes them when it is called
-// from any thread. It needs no GIL, which a hung thread may hold forever.
+// Reader of Python's stacks that does not need Python to run. It calls the signal handler of the faulthandler module,
+// which writes the stacks from any thread. The handler needs no GIL, which a hung thread can hold forever.
 //
-// While Python runs, its frames change under the handler, which may then read freed memory and crash the process. So
-// use this only if Python does not run (Answerer asks Python first).
+// While Python runs, its frames change while the handler reads them. The handler can then read freed memory and crash
+// the process. Use this class only if Python does not run (Answerer asks Python first).
 #pragma once
 #include <mutex>
 #include <string>
@@ -11,9 +11,9 @@ namespace hvd {
 
 class PythonStacks {
  public:
-  // `signal` is a signal for which faulthandler.register(signal, file, all_threads=True) was called, where the file is
-  // the memfd `fd`, which is duplicated here. The handler that sigaction(2) returns now is used, and the signal is
-  // never sent.
+  // `signal` is a signal for which faulthandler.register(signal, file, all_threads=True) was called. `fd` is the memfd
+  // of that file, which the constructor duplicates. The reader calls the handler that sigaction(2) returns now, and
+  // never sends the signal.
   PythonStacks(int signal, int fd);
   ~PythonStacks();
   PythonStacks(const PythonStacks&) = delete;

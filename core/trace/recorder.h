@@ -1,7 +1,7 @@
-// Flight recorder: an Observer that keeps the last operations of a rank's engine in a ring buffer, which is always on.
-// It is read after a failure (fatal error, signal, or on request: trace/dump.h), and for statistics about steps.
+// Flight recorder: an Observer that keeps the last operations of a rank's engine in a ring buffer. It is always on. It
+// is read after a failure (fatal error, signal, or on request: trace/dump.h), and for statistics about steps.
 //
-// The thread that drives the engine writes it, in about 50 ns per entry, and any thread may read it at the same time.
+// The thread that drives the engine writes entries, in about 50 ns each, and any thread can read them at the same time.
 // Each entry has a version that shows whether it was overwritten while being read.
 #pragma once
 #include <array>
@@ -19,25 +19,34 @@ namespace hvd {
 class FlightRecorder final : public Observer {
  public:
   enum class What : uint8_t {
-    requested,       // This rank is ready for it; not recorded for operations of a schedule.
-    carried_out,     // It was executed, together with count - 1 others.
-    broke_off,       // Its execution failed and the job is over.
-    failed,          // It failed on all ranks, see Response::error.
-    schedule_begun,  // A schedule with `count` buckets has begun.
+    // This rank is ready for the operation. Not recorded for operations of a schedule.
+    requested,
+    // The operation was executed, together with count - 1 others.
+    carried_out,
+    // The execution failed, and the job is over.
+    broke_off,
+    // The operation failed on all ranks; see Response::error.
+    failed,
+    // A schedule with `count` buckets has begun.
+    schedule_begun,
     schedule_ended,
-    ended,           // the job ended; `name` is the beginning of the reason
+    // The job ended. `name` is the beginning of the reason.
+    ended,
   };
-  // Fields that do not apply to `what` are 0.
+  // Entry of the recorder. Fields that do not apply to `what` are 0.
   struct Entry {
     static constexpr size_t kName = 87, kShape = 4;
-    uint64_t number;      // Index of the entry on this rank, from 0.
-    uint64_t begin, end;  // Times in ticks; equal except for carried_out and broke_off.
+    // Index of the entry on this rank, from 0.
+    uint64_t number;
+    // Start and end in ticks; equal except for carried_out and broke_off.
+    uint64_t begin, end;
     uint64_t bytes;
-    uint64_t schedule;    // Id of the schedule; 0 for negotiated operations.
-    // For carried_out and broke_off, the number of earlier operations of the process set, equal on all ranks of the
-    // set.
+    // Id of the schedule, or 0 for negotiated operations.
+    uint64_t schedule;
+    // Number of earlier operations of the process set, for carried_out and broke_off. Equal on all ranks of the set.
     uint64_t position;
-    std::array<int64_t, kShape> shape;  // first dimensions of the tensor
+    // First dimensions of the tensor.
+    std::array<int64_t, kShape> shape;
     uint32_t set, count;
     What what;
     Kind kind;
@@ -45,13 +54,14 @@ class FlightRecorder final : public Observer {
     ReduceOp op;
     uint8_t frontend, dimensions;
     bool guarded;
-    uint8_t name_length;  // equal to kName if the name may have been cut
+    // Length of `name`. If it equals kName, the name might have been cut.
+    uint8_t name_length;
     std::array<char, kName + 1> name;
 
     std::string text() const { return {name.data(), name_length}; }
   };
 
-  // Keep the last `entries` entries, which must be at least 2.
+  // Keep the last `entries` entries. `entries` must be at least 2.
   explicit FlightRecorder(size_t entries);
 
   // Return at most `most` entries, oldest first. Entries that are being written are left out. Callable from any thread
@@ -71,7 +81,8 @@ class FlightRecorder final : public Observer {
   static_assert(sizeof(Entry) % sizeof(uint64_t) == 0);
   using Words = std::array<uint64_t, sizeof(Entry) / sizeof(uint64_t)>;
   struct Slot {
-    std::atomic<uint64_t> version{0};  // 2 * (number + 1) of the entry in this slot; odd while it is being written
+    // 2 * (number + 1) of the entry in this slot. Odd while the entry is being written.
+    std::atomic<uint64_t> version{0};
     std::array<std::atomic<uint64_t>, std::tuple_size_v<Words>> words{};
   };
   void write(Entry& entry);
@@ -81,7 +92,8 @@ class FlightRecorder final : public Observer {
   std::vector<Slot> slots_;
   std::atomic<uint64_t> next_{0};
   uint64_t started_ = 0, schedule_ = 0;
-  std::map<uint32_t, uint64_t> executed_;  // number of executed operations in each process set
+  // Number of executed operations in each process set.
+  std::map<uint32_t, uint64_t> executed_;
 };
 
 const char* name_of(FlightRecorder::What what);

@@ -54,8 +54,8 @@ void StepMeter::count(uint64_t steps) {
   made_.store(ended_, std::memory_order_relaxed);
 }
 
-// A step ends with one particular operation. A program may have other loops, such as validation, so the operation that
-// occurred most often is used.
+// Find the operation with which each step ends. A program can have other loops, such as validation, so use the
+// operation that occurred most often.
 void StepMeter::schedule_begun(const Schedule& schedule) {
   scheduled_ = true;
   last_ = nullptr;
@@ -70,7 +70,8 @@ void StepMeter::schedule_begun(const Schedule& schedule) {
     rival_ = last_->parts.back().names.back();
   }
   std::lock_guard lock(mutex_);
-  if (!told_) begun_ = false;  // do not count the time between two schedules as a step
+  // Do not count the time between two schedules as a step.
+  if (!told_) begun_ = false;
 }
 
 void StepMeter::bucket_done(const Schedule::Bucket& bucket) {
@@ -109,7 +110,8 @@ void StepMeter::mark(uint64_t data_ns, bool found) {
     std::lock_guard lock(mutex_);
     if (found && told_) return;
     const Reading now = read();
-    if (!found && !told_) {  // drop the steps that were detected before
+    // Drop the steps that were detected before.
+    if (!found && !told_) {
       told_ = true;
       begun_ = false;
       ended_ = 0;
@@ -117,7 +119,7 @@ void StepMeter::mark(uint64_t data_ns, bool found) {
       first_ = 0;
     }
     if (begun_) {
-      // A wait in progress is counted up to now and may later turn out shorter. All other sums only grow.
+      // A wait in progress is counted up to now and can later turn out shorter. All other sums only grow.
       const uint64_t blocked = now.blocked > before_.blocked ? now.blocked - before_.blocked : 0;
       const Step step{ended_,
                       now.at,

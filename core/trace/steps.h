@@ -1,8 +1,9 @@
-// An Observer that measures training steps on this rank: how long callers were blocked, how long collectives took, and
-// how many bytes they had. A step ends when step() is called. For programs that only run compiled graphs, it ends when
-// a schedule completes a round.
+// Step meter: an Observer that measures training steps on this rank: how long callers were blocked, how long
+// collectives took, and how many bytes they had. A step ends when step() is called. For programs that only run compiled
+// graphs, it ends when a schedule completes a round.
 //
-// It costs two clock readings per collective and a short lock per step, and nothing while the engine is idle.
+// The meter costs two clock readings per collective and a short lock per step. It costs nothing while the engine is
+// idle.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -23,22 +24,33 @@ namespace hvd {
 
 class StepMeter final : public Observer {
  public:
-  // One step, from the end of the previous step to its own end. Times are in ticks unless stated otherwise.
+  // One step, from the end of the previous step to its own end. Times are in ticks unless a comment gives another unit.
   struct Step {
-    uint64_t number;      // Number of steps before it; 0 is the first step, whose start was not observed.
-    uint64_t end;         // Time at which the step ended.
-    uint64_t time;        // Duration of the step.
-    uint64_t data;        // Time in ns that the program waited for data, as reported by the program.
-    uint64_t blocked;     // Time that callers waited for operations (Waits).
-    uint64_t collectives;  // Time spent in collectives.
-    uint64_t hidden;      // Time spent in collectives while no caller waited.
-    uint64_t bytes;       // Bytes of tensors, see Execution::bytes.
-    uint64_t moved;       // Bytes that had to cross this rank's links with any algorithm.
+    // Number of earlier steps. 0 is the first step, whose start was not observed.
+    uint64_t number;
+    // Time at which the step ended.
+    uint64_t end;
+    // Duration of the step.
+    uint64_t time;
+    // Nanoseconds that the program waited for data, as reported by the program.
+    uint64_t data;
+    // Time that callers waited for operations (Waits).
+    uint64_t blocked;
+    // Time spent in collectives.
+    uint64_t collectives;
+    // Time spent in collectives while no caller waited.
+    uint64_t hidden;
+    // Bytes of tensors; see Execution::bytes.
+    uint64_t bytes;
+    // Bytes that had to cross this rank's links with any algorithm.
+    uint64_t moved;
     uint64_t operations, tensors;
-    uint64_t arrival;     // Time at which a caller last started to wait or left an operation unattended.
-    uint64_t unattended;  // Number of operations whose waiting time is unknown.
+    // Time at which a caller last started to wait or left an operation unattended.
+    uint64_t arrival;
+    // Number of operations whose waiting time is unknown.
+    uint64_t unattended;
   };
-  // Maximum number of steps that take() has not taken; beyond that the oldest are dropped.
+  // Maximum number of steps that wait for take(). If there are more, the oldest are dropped.
   static constexpr size_t kMax = 4096;
   // Maximum number of operation names that are counted as candidates for the last operation of a step.
   static constexpr size_t kMaxNames = 1 << 12;
@@ -47,15 +59,15 @@ class StepMeter final : public Observer {
 
   // End a step. The first call starts the first step. Callable from any thread.
   void step(uint64_t data_ns) { mark(data_ns, false); }
-  // Detect steps until step() is called: each ends with the last operation of the schedule. Such steps are counted from
-  // the first one on, even while operations are negotiated, and measured while the schedule runs.
+  // Detect steps until step() is called. Each step ends with the last operation of the schedule. Detected steps are
+  // counted from the first one on, even while operations are negotiated, and measured while the schedule runs.
   void find() { finding_.store(true); }
   // Take the finished steps, oldest first. If there are none, the end of the next step puts `go_on` into the mailbox
   // that was passed to wake().
   std::vector<Step> take();
   void wake(std::shared_ptr<Mailbox> mailbox, std::string go_on);
-  // Call `begun` with the number of each step that starts, on the thread that marks it. There is one listener; an empty
-  // function removes it.
+  // Call `begun` with the number of each step that starts, on the thread that marks the step. There is one listener; an
+  // empty function removes it.
   void listen(std::function<void(uint64_t)> begun);
   // Return the number of steps so far, measured or not. Callable from any thread.
   uint64_t made() const { return made_.load(std::memory_order_relaxed); }
@@ -84,23 +96,30 @@ class StepMeter final : public Observer {
 
   const std::shared_ptr<const Waits> waits_;
   TickScale scale_;
-  // Time at which the current execution started. This and the following members are used only by the driver.
+  // Time at which the current execution started. Only the driver uses this member and those below.
   uint64_t started_ = 0;
-  bool scheduled_ = false;                  // True while a schedule is running.
-  const Schedule::Bucket* last_ = nullptr;  // Bucket of the schedule with which a step ends.
-  std::string last_name_;                   // Name of the operation with which a step ends; empty before the first schedule.
-  std::string rival_;                        // Name of the last operation of a schedule that does not contain last_name_.
-  // Counts of other operations, because any of them may prove to be the last one of a step.
+  // True while a schedule is running.
+  bool scheduled_ = false;
+  // Bucket of the schedule with which a step ends.
+  const Schedule::Bucket* last_ = nullptr;
+  // Name of the operation with which a step ends. Empty before the first schedule.
+  std::string last_name_;
+  // Name of the last operation of a schedule that does not contain last_name_.
+  std::string rival_;
+  // Counts of other operations. Any of them can turn out to be the last operation of a step.
   std::unordered_map<std::string, uint64_t> executed_;
   Counter collectives_, hidden_, bytes_, moved_, operations_, tensors_;
   std::atomic<bool> finding_{false};
   std::atomic<uint64_t> made_{0};
 
   std::mutex mutex_;
-  bool told_ = false, begun_ = false, asleep_ = true;  // guarded by mutex_, like all members below
+  // Guarded by mutex_, like all members below.
+  bool told_ = false, begun_ = false, asleep_ = true;
   Reading before_{};
-  uint64_t ended_ = 0;  // Number of steps that have ended.
-  size_t first_ = 0;         // Index of the oldest step in steps_, once that is full.
+  // Number of steps that have ended.
+  uint64_t ended_ = 0;
+  // Index of the oldest step in steps_, once steps_ is full.
+  size_t first_ = 0;
   std::vector<Step> steps_;
   std::shared_ptr<Mailbox> mailbox_;
   std::string go_on_;

@@ -16,7 +16,8 @@
 namespace hvd {
 namespace {
 
-constexpr size_t kPiece = 64u << 10;  // approximate number of bytes of text per write
+// Approximate number of bytes of text per write.
+constexpr size_t kPiece = 64u << 10;
 constexpr size_t kMaxSeen = 4096;
 
 TimelineText::About about(const TimelineOptions& o) {
@@ -56,7 +57,8 @@ Timeline::Timeline(TimelineOptions options, std::unique_ptr<TimelineFile> file)
     status_ = std::move(s);
     return;
   }
-  // This includes SIGXFSZ (file size limit exceeded), which the program then need not handle.
+  // Block all signals on the thread, including SIGXFSZ (file size limit exceeded), so that the program does not need to
+  // handle it.
   thread_ = std::make_unique<std::thread>(thread_without_signals([this] { run(); }));
 }
 
@@ -65,7 +67,8 @@ Timeline::~Timeline() { close(); }
 void Timeline::close() {
   std::lock_guard once(close_mutex_);
   if (!thread_) return;
-  if (process_ != ::getpid()) {  // this is a forked child, in which the thread does not run
+  // This is a forked child, in which the thread does not run.
+  if (process_ != ::getpid()) {
     (void)thread_.release();
     return;
   }
@@ -135,7 +138,8 @@ void Timeline::requested(std::span<const Request> requests) {
 }
 
 void Timeline::noticed(int from, std::span<const Request> requests) {
-  if (from == options_.rank || !taking()) return;  // the rank's own requests are recorded by requested()
+  // requested() records the rank's own requests.
+  if (from == options_.rank || !taking()) return;
   Event e(What::ready);
   e.number = from;
   e.tensors = TimelineTensors::of(requests);
@@ -267,7 +271,8 @@ void Timeline::ended(const Status& why) {
 
 void Timeline::look_at_clock() {
   if (options_.clock_of_rank0 || !options_.say) return;
-  constexpr uint64_t kMoment = 1 << 16;  // in ticks, because reading the system's clock each time would be noticeable
+  // In ticks, because reading the system's clock for each event would take noticeable time.
+  constexpr uint64_t kMoment = 1 << 16;
   const uint64_t now = ticks();
   if (now - looked_ < kMoment) return;
   looked_ = now;

@@ -23,22 +23,27 @@
 
 namespace hvd {
 
-// Options of a timeline.
+// Options of a timeline file.
 struct TimelineOptions {
   std::string path;
   int rank = 0, size = 1;
   std::string host;
   bool mark_cycles = false;
-  // Seconds to keep; 0 keeps everything. Otherwise the file has the events of the last `keep` to 2 * `keep` seconds,
-  // with the older half in a separate file beside it (timeline_before()).
+  // Seconds of events to keep, or 0 to keep everything. The file then has the events of the last `keep` to 2 * `keep`
+  // seconds, with the older half in a separate file beside it (timeline_before()).
   double keep = 0;
   // Record only from the start of step first_step until the start of step end_step. -1 means no limit.
   int64_t first_step = -1, end_step = -1;
-  bool clock_of_rank0 = true;         // True if this host is also rank 0's host, so that both use the same clock.
-  std::function<void(ObserverMessage)> say;      // Sends a message; called from within events. Needed if the clocks differ.
-  LogSink log;                        // Receives a warning when writing fails; called on the timeline's thread.
-  size_t most_bytes = 16u << 20;      // Maximum size of unwritten events, in bytes.
-  double between_writes = 0.1;        // Seconds between two writes to the file.
+  // True if this host is also rank 0's host, so that both ranks use the same clock.
+  bool clock_of_rank0 = true;
+  // Function that sends a message, called within events. Needed if the clocks differ.
+  std::function<void(ObserverMessage)> say;
+  // Function that receives a warning when writing fails. Called on the timeline's thread.
+  LogSink log;
+  // Maximum bytes of unwritten events.
+  size_t most_bytes = 16u << 20;
+  // Seconds between two writes to the file.
+  double between_writes = 0.1;
 };
 
 // Return the path of the file with the older half, for example "a/b.before.json" for "a/b.json".
@@ -58,7 +63,7 @@ class Timeline final : public Observer {
   void step(int64_t number);
   // Return the number of dropped events. Callable from any thread.
   uint64_t lost() const;
-  // Return why writing has failed, or ok.
+  // Return ok, or the reason why writing has failed.
   Status status() const;
 
   bool wants_submission_times() const override { return true; }
@@ -74,7 +79,7 @@ class Timeline final : public Observer {
   void schedule_ended(const Schedule&, uint64_t) override;
   void heard(int from, uint32_t topic, std::string_view body) override;
   void awake() override;
-  // Also called on other threads that notice the end; only the first call counts.
+  // Also called by other threads that detect the end of the job. Only the first call counts.
   void ended(const Status&) override;
 
  private:
@@ -98,7 +103,8 @@ class Timeline final : public Observer {
   struct Begun {
     uint64_t number, bytes, schedule;
     std::string algorithm;
-    std::vector<uint64_t> submitted;  // submission time of each tensor, in ticks
+    // Submission time of each tensor, in ticks.
+    std::vector<uint64_t> submitted;
   };
   struct Event {
     explicit Event(What w) : what(w) {}
@@ -131,8 +137,8 @@ class Timeline final : public Observer {
 
   // ---- Members used by the driver -----------------------------------------------------------------------------------
 
-  // Responses that were executed. Those of a schedule keep their addresses until it ends, but the addresses of others
-  // may be reused.
+  // Responses that were executed. Responses of a schedule keep their addresses until it ends, but the addresses of
+  // others can be reused.
   struct Seen {
     TimelineTensorsPtr tensors;
     bool stays = false;
@@ -140,7 +146,8 @@ class Timeline final : public Observer {
   std::unordered_map<const Response*, Seen> seen_;
   TimelineTensorsPtr current_;
   uint64_t schedule_ = 0, rounds_ = 0, all_rounds_ = 0;
-  const Response* first_ = nullptr;  // first response of the schedule
+  // First response of the schedule.
+  const Response* first_ = nullptr;
   ClockOffset offset_;
   uint64_t looked_ = 0;
 

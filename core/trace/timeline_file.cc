@@ -47,8 +47,8 @@ Status TimelineFile::failed(const char* what, int error) const { return Status(C
 
 Status TimelineFile::open(const std::string& path, std::unique_ptr<TimelineFile>* out, int* error) {
   *error = 0;
-  // O_NONBLOCK avoids waiting for a reader if the path is a pipe. O_NOFOLLOW is needed because another user may have
-  // placed a link here.
+  // O_NONBLOCK avoids waiting for a reader if the path is a pipe. O_NOFOLLOW is needed because another user could have
+  // placed a link there.
   const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK, 0666);
   if (fd < 0) {
     *error = errno;
@@ -65,7 +65,7 @@ Status TimelineFile::open(const std::string& path, std::unique_ptr<TimelineFile>
     *error = EMLINK;
     return file->failed("is also the name of another file", 0);
   }
-  // The lock is kept until close(). Some network file systems do not support locks.
+  // Keep the lock until close(). Some network file systems do not support locks.
   if (::flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
     *error = EBUSY;
     ::close(std::exchange(file->fd_, -1));
@@ -129,7 +129,7 @@ void TimelineFile::close() {
   if (fd_ < 0) return;
   const uint64_t whole = end_ + kEnd.size();
   if (size_ > whole && ::ftruncate(fd_, static_cast<off_t>(whole)) == 0) size_ = whole;
-  // Unlock explicitly. Forked children share the lock through the descriptor, and may outlive this process.
+  // Unlock explicitly. Forked children share the lock through the descriptor and can outlive this process.
   ::flock(fd_, LOCK_UN);
   ::close(std::exchange(fd_, -1));
 }

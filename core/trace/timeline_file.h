@@ -1,10 +1,10 @@
-// A file with a JSON array that grows while others read it and is complete at every moment. The closing bracket is
-// followed by reserved space, which is blanks that JSON ignores. A single write places new elements over the bracket
-// and into the reserved space, so a failure such as a full disk cannot leave half of them behind. Only extending the
-// reserved space can fail, and blanks do no harm.
+// File with a JSON array that grows while others read it and is complete at every moment. The closing bracket is
+// followed by reserved space: blanks, which JSON ignores. A single write places new elements over the bracket and into
+// the reserved space, so a failure such as a full disk cannot leave partial elements. Only extending the reserved space
+// can fail, and blanks do no harm.
 //
-// One risk remains: if the process is killed within the microseconds of that write, or a reader reads then, the write
-// is seen in part.
+// One risk remains: if the process is killed during that write, or a reader reads within these microseconds, the write
+// is partly visible.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -20,17 +20,19 @@ class TimelineFile {
   // Create or truncate the file. If it is not writable, not a regular file, or open in another process on this host,
   // set `error` to errno and return an error whose message is a full sentence.
   static Status open(const std::string& path, std::unique_ptr<TimelineFile>* out, int* error);
-  ~TimelineFile();  // calls close()
+  // Calls close().
+  ~TimelineFile();
   TimelineFile(const TimelineFile&) = delete;
 
-  // Append elements, which are JSON values, each followed by ",\n". After an error the array is unchanged, and nothing
-  // more may be added.
+  // Append elements, which are JSON values, each followed by ",\n". After an error, the array is unchanged, and nothing
+  // more must be added.
   Status append(std::string_view elements);
   // Truncate the reserved space and close the file.
   void close();
 
   const std::string& path() const { return path_; }
-  uint64_t bytes() const { return end_; }  // size of the file without the end of the array and the reserved space
+  // Return the size of the file without the end of the array and the reserved space.
+  uint64_t bytes() const { return end_; }
 
  private:
   TimelineFile(std::string path, int fd) : path_(std::move(path)), fd_(fd) {}
@@ -39,8 +41,10 @@ class TimelineFile {
 
   const std::string path_;
   int fd_;
-  uint64_t end_ = 0;   // Offset of the end of the array.
-  uint64_t size_ = 0;  // Size of the file, including the reserved space.
+  // Offset of the end of the array.
+  uint64_t end_ = 0;
+  // Size of the file, including the reserved space.
+  uint64_t size_ = 0;
   bool any_ = false;
 };
 

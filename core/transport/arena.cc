@@ -38,11 +38,12 @@ std::shared_ptr<Arena::Block> Arena::allocate(size_t bytes) {
 }
 
 void Arena::release(size_t offset, size_t bytes) {
-  // A forked child has copies of the blocks but shares the memory with its parent, so it must not free it.
+  // A forked child has copies of the blocks but shares the memory with its parent, so the child must not free the
+  // memory.
   if (::getpid() != owner_) return;
   size_t length = pages(bytes);
-  // Return the memory to the system; it is zero for the next owner. Memory without a file behind it (threads in tests)
-  // cannot have holes.
+  // Return the memory to the system, so that it is zero for its next owner. Memory without a file behind it (threads in
+  // tests) cannot have holes and is cleared instead.
   if (::madvise(base_ + offset, length, MADV_REMOVE) != 0) std::memset(base_ + offset, 0, length);
   std::lock_guard lock(mutex_);
   used_ -= length;

@@ -2,7 +2,7 @@
 // and write without a copy. Allocation is first-fit over a map of free ranges, which suffices because blocks are few
 // and large (gradient buckets).
 //
-// A block may outlive its engine, because it keeps the mapping of the segment alive. Freed memory is returned to the
+// A block can outlive its engine, because it keeps the mapping of the segment alive. Freed memory is returned to the
 // system by punching a hole into the file, and is zero when it is allocated again.
 #pragma once
 #include <sys/types.h>
@@ -35,7 +35,8 @@ class Arena : public std::enable_shared_from_this<Arena> {
 
   // Allocate zeroed, page-aligned memory, or return null if no free range is long enough. `bytes` must be positive.
   std::shared_ptr<Block> allocate(size_t bytes);
-  size_t used() const;  // bytes of all blocks, rounded up to pages
+  // Return the bytes of all blocks, rounded up to pages.
+  size_t used() const;
 
  private:
   void release(size_t offset, size_t bytes);
@@ -44,7 +45,8 @@ class Arena : public std::enable_shared_from_this<Arena> {
   std::byte* base_;
   pid_t owner_;
   mutable std::mutex mutex_;
-  std::map<size_t, size_t> free_;  // maps the offset of each free range to its bytes; adjacent ranges are merged
+  // Bytes of each free range, keyed by offset. Adjacent ranges are merged.
+  std::map<size_t, size_t> free_;
   size_t used_ = 0;
 };
 

@@ -58,7 +58,8 @@ bool keeps(const CryptoLibrary& library, Cipher cipher) {
   const auto sealer = library.make(cipher, key, true), opener = library.make(cipher, key, false);
   if (!sealer || !opener) return false;
   std::vector<std::byte> out(text.size()), back(text.size()), mark(kCipherTag);
-  for (int round = 0; round < 2; ++round) {  // two rounds, because a key is set once and then used often
+  // Run the test twice, because a key is set once and then used often.
+  for (int round = 0; round < 2; ++round) {
     if (!sealer->seal(nonce, extra, text, out.data(), mark.data()) || out != sealed || mark != tag) return false;
     if (!opener->open(nonce, extra, out, mark.data(), back.data()) || back != text) return false;
     mark[0] ^= std::byte{1};
@@ -75,7 +76,8 @@ bool processor_has_aes() {
 #if defined(__x86_64__)
   return __builtin_cpu_supports("aes") && __builtin_cpu_supports("pclmul");
 #elif defined(__aarch64__)
-  constexpr unsigned long kAes = 1 << 3, kPmull = 1 << 4;  // HWCAP_AES, HWCAP_PMULL
+  // Values of HWCAP_AES and HWCAP_PMULL.
+  constexpr unsigned long kAes = 1 << 3, kPmull = 1 << 4;
   return (getauxval(AT_HWCAP) & (kAes | kPmull)) == (kAes | kPmull);
 #else
   return false;
@@ -85,7 +87,7 @@ bool processor_has_aes() {
 void wipe(void* data, size_t bytes) { explicit_bzero(data, bytes); }
 
 Status CryptoLibrary::load(const std::string& path, std::shared_ptr<const CryptoLibrary>* out) {
-  // Never unloaded, because OpenSSL has exit handlers.
+  // Never unload the library, because OpenSSL has exit handlers.
   void* handle = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
   if (!handle) {
     const char* why = ::dlerror();
@@ -110,7 +112,8 @@ std::vector<Cipher> CryptoLibrary::ciphers() const {
   return out;
 }
 
-bool CryptoLibrary::exchanges_keys() const {  // test vectors from RFC 7748, section 6.1
+// Test vectors from RFC 7748, section 6.1.
+bool CryptoLibrary::exchanges_keys() const {
   const auto alice = array_from_hex<32>("77076d0a7318a57d3c16c17251b26645df4c2f87ebc0992ab177fba51db92c2a");
   const auto bob_public = array_from_hex<32>("de9edb7d7b7dc1b4d35b61c2ece435373f8343c85b78674dadfc7e146f882b4f");
   CipherKey made{}, shared{};

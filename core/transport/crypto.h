@@ -1,6 +1,6 @@
 // Encryption by a library that the system or a Python package keeps up to date: OpenSSL's libcrypto (1.1.1 or later) or
-// libsodium. It is loaded at run time from the path that Python found. Nothing is linked, and no cipher is implemented
-// here. Each library is checked against published test vectors before use.
+// libsodium. The library is loaded at run time from the path that Python found. Nothing is linked, and no cipher is
+// implemented here. Each library is checked against published test vectors before use.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -14,17 +14,20 @@
 namespace hvd {
 
 enum class Cipher : unsigned char {
-  aes_256_gcm,        // AES-256-GCM, defined in NIST SP 800-38D.
-  chacha20_poly1305,  // ChaCha20-Poly1305, defined in RFC 8439.
+  // AES-256-GCM, defined in NIST SP 800-38D.
+  aes_256_gcm,
+  // ChaCha20-Poly1305, defined in RFC 8439.
+  chacha20_poly1305,
 };
 const char* name_of(Cipher cipher);
 // True if the processor has AES instructions. AES-256-GCM is then several times as fast as ChaCha20-Poly1305; without
-// them it is several times slower.
+// them, it is several times slower.
 bool processor_has_aes();
 
 using CipherKey = std::array<unsigned char, 32>;
 using CipherNonce = std::array<unsigned char, 12>;
-inline constexpr size_t kCipherTag = 16;  // bytes of an authentication tag
+// Bytes of an authentication tag.
+inline constexpr size_t kCipherTag = 16;
 
 // Overwrite a key that is no longer needed.
 void wipe(void* data, size_t bytes);
@@ -34,10 +37,10 @@ void wipe(void* data, size_t bytes);
 class Aead {
  public:
   virtual ~Aead() = default;
-  // Encrypt `text` and write text.size() bytes to `out`, which may be text.data(). Write the tag of `extra` and the
+  // Encrypt `text` and write text.size() bytes to `out`, which can be text.data(). Write the tag of `extra` and the
   // text to `tag`.
   virtual bool seal(const CipherNonce& nonce, ConstBytes extra, ConstBytes text, std::byte* out, std::byte* tag) = 0;
-  // Decrypt. Return false if the data were altered; `out` then contains no meaningful data.
+  // Decrypt `sealed`. Return false if the data were altered; `out` then contains no meaningful data.
   virtual bool open(const CipherNonce& nonce, ConstBytes extra, ConstBytes sealed, const std::byte* tag, std::byte* out) = 0;
 };
 
@@ -49,20 +52,21 @@ class CryptoLibrary {
 
   // Return the ciphers that passed the check, starting with the fastest on this processor.
   std::vector<Cipher> ciphers() const;
-  // Create a cipher for encrypting (sealing) or for decrypting. Return null if the library lacks it.
+  // Create a cipher for encrypting (sealing) or for decrypting. Return null if the library lacks the cipher.
   virtual std::unique_ptr<Aead> make(Cipher cipher, const CipherKey& key, bool sealing) const = 0;
   // Diffie-Hellman on Curve25519 (RFC 7748). public_key() computes the public key of `secret`; shared_key() computes
-  // the shared key from this side's secret and the peer's public key. Both return false if the library cannot do it, or
-  // if `theirs` is not a point that an honest peer sends.
+  // the shared key from this side's secret and the peer's public key. Both return false if the library cannot compute
+  // the key, or if `theirs` is not a point that an honest peer sends.
   virtual bool public_key(const CipherKey& secret, CipherKey* out) const = 0;
   virtual bool shared_key(const CipherKey& secret, const CipherKey& theirs, CipherKey* out) const = 0;
-  bool exchanges_keys() const;  // true if the key exchange passed the check
+  // True if the key exchange passed the check.
+  bool exchanges_keys() const;
 
  protected:
   CryptoLibrary() = default;
 };
 
-// Return null if `handle`, from dlopen(3), is another library or too old.
+// Return the wrapper of an open library. Return null if `handle`, from dlopen(3), is another library or too old.
 std::unique_ptr<CryptoLibrary> openssl_library(void* handle);
 std::unique_ptr<CryptoLibrary> sodium_library(void* handle);
 

@@ -6,8 +6,10 @@
 namespace hvd {
 namespace {
 
-constexpr int kGetTag = 0x10, kSetTag = 0x11;  // Values of EVP_CTRL_AEAD_GET_TAG and EVP_CTRL_AEAD_SET_TAG.
-constexpr int kX25519 = 1034;                  // Value of EVP_PKEY_X25519.
+// Values of EVP_CTRL_AEAD_GET_TAG and EVP_CTRL_AEAD_SET_TAG.
+constexpr int kGetTag = 0x10, kSetTag = 0x11;
+// Value of EVP_PKEY_X25519.
+constexpr int kX25519 = 1034;
 
 struct OpensslFunctions {
   using Opaque = void;
@@ -28,7 +30,8 @@ struct OpensslFunctions {
   int (*derive_init)(Opaque* ctx) = nullptr;
   int (*derive_set_peer)(Opaque* ctx, Opaque* pkey) = nullptr;
   int (*derive)(Opaque* ctx, unsigned char* out, size_t* bytes) = nullptr;
-  const Opaque* (*cipher[2])() = {nullptr, nullptr};  // constructor functions, indexed by Cipher; some may be null
+  // Constructor functions, indexed by Cipher. Some can be null.
+  const Opaque* (*cipher[2])() = {nullptr, nullptr};
 
   bool load(void* handle);
 };
@@ -70,8 +73,8 @@ class OpensslAead final : public Aead {
     if (f_.cipher_update(ctx_, raw(out), &done, raw(in.data()), static_cast<int>(in.size())) != 1) return false;
     return f_.cipher_final(ctx_, raw(out) + done, &rest) == 1;
   }
-  // Clear the errors. OpenSSL's error queue belongs to the thread, so other users of OpenSSL on this thread would
-  // mistake them for their own.
+  // Clear OpenSSL's errors after a failure. The error queue belongs to the thread, so other users of OpenSSL on this
+  // thread would mistake these errors for their own.
   bool said(bool good) {
     if (!good) f_.clear_error();
     return good;
@@ -99,7 +102,8 @@ class Openssl final : public CryptoLibrary {
     void* mine = f_.new_private(kX25519, nullptr, secret.data(), secret.size());
     size_t bytes = out->size();
     const bool good = mine && f_.get_public(mine, out->data(), &bytes) == 1 && bytes == out->size();
-    f_.pkey_free(mine);  // accepts null
+    // Accepts null.
+    f_.pkey_free(mine);
     if (!good) f_.clear_error();
     return good;
   }

@@ -11,7 +11,7 @@ namespace {
 
 using U8 = unsigned char;
 using Length = unsigned long long;
-// `k` is the key. For AES it is the state that beforenm() derived from the key.
+// `k` is the key. For AES, it is the state that beforenm() derived from the key.
 using Seal = int (*)(U8* c, U8* mac, Length* mac_bytes, const U8* m, Length m_bytes, const U8* ad, Length ad_bytes, const U8* nsec,
                      const U8* nonce, const U8* k);
 using Open = int (*)(U8* m, U8* nsec, const U8* c, Length c_bytes, const U8* mac, const U8* ad, Length ad_bytes, const U8* nonce,
@@ -76,7 +76,8 @@ class Sodium final : public CryptoLibrary {
 
   std::unique_ptr<Aead> make(Cipher cipher, const CipherKey& key, bool) const override {
     const bool aes = cipher == Cipher::aes_256_gcm;
-    if (aes && f_.aes_is_there() == 0) return nullptr;  // libsodium has AES only if the processor has AES instructions
+    // libsodium has AES only if the processor has AES instructions.
+    if (aes && f_.aes_is_there() == 0) return nullptr;
     const size_t bytes = aes ? f_.aes_state_bytes() : key.size();
     auto* state = static_cast<U8*>(::operator new(bytes, SodiumAead::kAlign));
     if (!aes) std::copy(key.begin(), key.end(), state);

@@ -1,4 +1,4 @@
-// Link decorator for tests that injects faults according to a script. The code under test does not know about it.
+// Link decorator for tests that injects faults according to a script. The code under test cannot tell the difference.
 #pragma once
 #include <cstdint>
 #include <limits>
@@ -12,20 +12,25 @@ namespace hvd {
 // Faults to inject, triggered by byte counts or call counts.
 struct FaultScript {
   static constexpr uint64_t kNever = std::numeric_limits<uint64_t>::max();
-  uint64_t cut_after_sent = kNever;                   // Bytes sent after which the connection closes, as if the process had died.
-  uint64_t cut_after_received = kNever;               // Bytes received after which the connection closes.
+  // Bytes sent after which the connection closes, as if the process had died.
+  uint64_t cut_after_sent = kNever;
+  // Bytes received after which the connection closes.
+  uint64_t cut_after_received = kNever;
   // Bytes received after which the caller sleeps once for nap_ms, as if the system had suspended the process.
   uint64_t nap_after_received = kNever;
   int nap_ms = 0;
-  size_t piece = std::numeric_limits<size_t>::max();  // Maximum number of bytes that one call moves.
-  int stall_calls = 0;                                // Number of consecutive calls that move nothing, in each stall.
-  int stall_every = 1;                                // A stall comes before every n-th call that may move bytes.
+  // Maximum number of bytes that one call moves.
+  size_t piece = std::numeric_limits<size_t>::max();
+  // Number of consecutive calls that move nothing, in each stall.
+  int stall_calls = 0;
+  // Interval of stalls: one precedes every n-th call that can move bytes.
+  int stall_every = 1;
 };
 
 class FaultyLink final : public Link {
  public:
   // `own_wakeup` is the wakeup event of the link's user. A call that stalls triggers it, because no peer would wake the
-  // user then.
+  // user.
   FaultyLink(std::unique_ptr<Link> inner, FaultScript script, WakeupEvent own_wakeup);
 
   int64_t try_send(ConstBytes data) override;
@@ -49,7 +54,8 @@ class FaultyLink final : public Link {
   int64_t cut(const char* after);
   size_t limit(size_t bytes, uint64_t moved, uint64_t cut_after) const;
 
-  std::unique_ptr<Link> inner_;  // null once the connection is cut, which also closes the peer's side
+  // Wrapped link. Null once the connection is cut, which also closes the peer's side.
+  std::unique_ptr<Link> inner_;
   FaultScript script_;
   WakeupEvent own_wakeup_;
   uint64_t sent_ = 0, received_ = 0;

@@ -43,7 +43,8 @@ class ByteQueue {
 struct InprocLink::Pipe {
   explicit Pipe(size_t capacity) : from{ByteQueue(capacity), ByteQueue(capacity)} {}
   std::mutex mutex;
-  ByteQueue from[2];  // one queue per sending side
+  // One queue per sending side.
+  ByteQueue from[2];
   bool closed[2] = {false, false};
 };
 

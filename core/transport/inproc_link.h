@@ -1,5 +1,5 @@
-// Link between two threads of one process, for tests that run ranks as threads and for jobs in a single process. There
-// is one bounded byte queue per direction, and one mutex for both. The mutex also orders changes of a queue and of the
+// Link between two threads of one process, for tests that run ranks as threads and for jobs in a single process. Each
+// direction has a bounded byte queue, and one mutex protects both. The mutex also orders changes of a queue and of the
 // wakeup event's sleep state, so no wakeup is lost.
 #pragma once
 #include <memory>
@@ -13,8 +13,8 @@ namespace hvd {
 class InprocLink final : public Link {
  public:
   using Pair = std::pair<std::unique_ptr<InprocLink>, std::unique_ptr<InprocLink>>;
-  // Create both ends. `first` and `second` are the wakeup events of their users. `capacity` is the maximum number of
-  // bytes queued per direction, at least 1.
+  // Create both ends of a link. `first` and `second` are the wakeup events of their users. `capacity` is the maximum
+  // number of bytes queued per direction, at least 1.
   static Pair make_pair(WakeupEvent first, WakeupEvent second, size_t capacity = 64 << 10);
   ~InprocLink() override { close(); }
 

@@ -17,37 +17,39 @@ class Link {
  public:
   virtual ~Link() = default;
 
-  // Return the number of bytes moved; 0 means that the call would block. Return -1 if the link is permanently broken;
-  // error() then says why. If the peer has closed the link in an orderly way, it counts as broken once everything that
-  // the peer sent has been received.
+  // Return the number of bytes moved, or 0 if the call would block. Return -1 if the link is permanently broken;
+  // error() then gives the reason. A link that the peer has closed in an orderly way counts as broken once everything
+  // that the peer sent has been received.
   virtual int64_t try_send(ConstBytes data) = 0;
   virtual int64_t try_recv(Bytes data) = 0;
-  // Return why the link is broken, or ok while it works.
+  // Return the reason why the link is broken, or ok while it works.
   virtual const Status& error() const = 0;
 
-  // Return what a sleeper must watch: a descriptor and the poll(2) events that the last calls were blocked on. A
-  // try_recv that returns 0 adds POLLIN, such a try_send adds POLLOUT, and a call that moves bytes clears its event.
-  // Links that trigger the owner's wakeup event instead have fd -1.
+  // Return what a sleeper must watch: a descriptor, and the poll(2) events that the last calls were blocked on. A
+  // try_recv that returns 0 adds POLLIN, and a try_send that returns 0 adds POLLOUT. A call that moves bytes clears its
+  // event. Links that trigger the owner's wakeup event instead have fd -1.
   virtual int fd() const { return -1; }
   virtual short wanted() const { return 0; }
-  // True if bytes arrive in memory and trigger the owner's wakeup event. If there is an fd(), it then only shows the
-  // peer's death, which probe() checks.
+  // True if bytes arrive in memory and trigger the owner's wakeup event. fd(), if any, then only shows the peer's
+  // death, which probe() checks.
   virtual bool in_memory() const { return false; }
   virtual void probe() {}
-  virtual bool readable() const { return false; }  // True if bytes are available in memory.
-  virtual bool writable() const { return false; }  // True if the memory has room for more bytes.
-  // Called before the owner sleeps for wanted(). The link may tell the kernel not to wake it for fewer bytes than the
-  // last try_recv requested. So a try_recv must not request more bytes than the peer sends without waiting for an
-  // answer.
+  // True if bytes are available in memory.
+  virtual bool readable() const { return false; }
+  // True if the memory has room for more bytes.
+  virtual bool writable() const { return false; }
+  // Called before the owner sleeps for wanted(). The link can tell the kernel not to wake the owner for fewer bytes
+  // than the last try_recv requested. Therefore, a try_recv must not request more bytes than the peer sends without
+  // waiting for an answer.
   virtual void before_sleep() {}
-  // Return for how many seconds the peer's host has owed an acknowledgement, or 0 if it owes none or that is unknown.
-  // The kernel of a live peer acknowledges even if the process is busy. Call this at intervals, because the time is
-  // measured between calls.
+  // Return the number of seconds for which the peer's host has not acknowledged data, or 0 if nothing is unacknowledged
+  // or the time is unknown. The kernel of a live peer acknowledges data even if the process is busy. Call this at
+  // intervals, because the time is measured between calls.
   virtual double unanswered() { return 0; }
-  // End the connection for both sides. The peer notices it, and a local thread that sleeps on fd() wakes up. The link
+  // End the connection for both sides. The peer detects this, and a local thread that sleeps on fd() wakes up. The link
   // cannot be used afterwards.
   virtual void hang_up() {}
-  // Clear wanted(). Called by the Waiter when a wait begins.
+  // Clear wanted(). The Waiter calls this when a wait begins.
   virtual void clear_wanted() {}
 };
 

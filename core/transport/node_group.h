@@ -1,16 +1,16 @@
-// NodeGroup: the members of one process set on one host, synchronized through shared memory.
+// NodeGroup: the ranks of one process set on one host, synchronized through shared memory.
 //
-// Each member counts its finished stages in a counter on its own cache line, and the others wait for that counter. All
-// members run the same collectives in the same order, and the number of stages of a collective depends only on its
-// arguments. So `base + k` means the same stage on every member.
+// Each rank counts its finished stages in a counter on its own cache line, and the others wait for that counter. All
+// ranks run the same collectives in the same order, and the number of stages of a collective depends only on its
+// arguments. Therefore, `base + k` means the same stage on every rank.
 //
-// A collective calls begin(), which returns half of the staging area, then publish() after each stage and await(member,
-// stage) before it reads another member's data, and at the end finish().
+// A collective first calls begin(), which returns half of the staging area. It calls publish() after each stage,
+// await(member, stage) before it reads another rank's data, and finish() at the end.
 //
-// Staging: every rank has an area that the others read. It is split into two halves, which successive operations of a
-// group use in turn. begin() waits until all members have finished the operation that used the half before. That was
-// two operations ago or in another process set, so normally begin() does not wait. finish() publishes that this rank no
-// longer accesses other ranks' memory for this operation. No collective waits for that as for a stage.
+// Staging: every rank has an area that the others read. The area is split into two halves, which successive operations
+// of a group use in turn. begin() waits until all ranks have finished the previous operation in the same half. That was
+// two operations ago or in another process set, so begin() rarely waits. finish() publishes that this rank no longer
+// accesses other ranks' memory for this operation. Collectives do not wait for this.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -23,16 +23,18 @@
 
 namespace hvd {
 
-// The members' counters, in set order. They are in the segment, so they outlive the group.
+// Counters of the group's ranks, in set order. They are in the segment, so they outlive the group.
 using SetLines = std::vector<SetLine*>;
 
 // State shared by all groups of one rank and engine: the last use of each half of this rank's staging area, and the
 // number of bytes reduced without staging.
 struct StagingLedger {
-  std::atomic<uint64_t> unstaged{0};  // number of bytes that were reduced in place in the arenas
+  // Number of bytes that were reduced in place in the arenas.
+  std::atomic<uint64_t> unstaged{0};
   struct Use {
-    std::shared_ptr<const SetLines> lines;  // Lines of the group that used the half; null if it is unused.
-    // Value of SetLine::finished once a member has finished that use. 0 if all members are known to have finished.
+    // Counters of the group that last used the half, or null if the half is unused.
+    std::shared_ptr<const SetLines> lines;
+    // Value of SetLine::finished once a rank has finished that use. 0 if all ranks are known to have finished.
     uint64_t done = 0;
   };
   Use half[2];
@@ -40,35 +42,37 @@ struct StagingLedger {
 
 class NodeGroup {
  public:
-  // `locals` lists the local ranks of the members in set order, `me` is this rank's index in it, and `wakeups` holds
-  // their wakeup events in the same order. `generation` is equal on all members and larger than that of any earlier
-  // group in this slot. Counters start from it, so values left by an earlier group count as "not reached".
+  // `locals` lists the local ranks of the group in set order, `me` is this rank's index in it, and `wakeups` holds
+  // their wakeup events in the same order. `generation` is equal on all ranks and larger than that of any earlier group
+  // in this slot. Counters start from it, so values left by an earlier group count as "not reached".
   NodeGroup(std::shared_ptr<Segment> segment, int set_slot, uint32_t generation, std::vector<int> locals, int me,
             std::vector<WakeupEvent> wakeups, StagingLedger* ledger, Waiter* waiter, double timeout_seconds);
   int size() const { return static_cast<int>(locals_.size()); }
   int me() const { return me_; }
 
   struct Stage {
-    std::byte* const* staging;  // Staging half of each member for this operation.
-    size_t bytes;               // Bytes of a half.
+    // Staging half of each rank for this operation.
+    std::byte* const* staging;
+    // Bytes of a half.
+    size_t bytes;
   };
   // Start a collective and get the staging halves for it.
   Status begin(Stage* stage);
-  // Publish a finished stage. All earlier stores of this rank become visible to members that see the counter. Members
-  // that sleep while they wait for it are woken.
+  // Publish a finished stage. All earlier stores of this rank become visible to ranks that see the counter. Ranks that
+  // sleep while they wait for the stage are woken.
   void publish();
-  // Wait until `member` (or each member) has published `stage` stages of this collective, counted from 1.
+  // Wait until `member` (or each rank of the group) has published `stage` stages of this collective, counted from 1.
   Status await(int member, uint64_t stage);
   Status await_all(uint64_t stage);
-  // True if the member has published that stage. Does not wait.
+  // True if the rank has published that stage. Does not wait.
   bool reached(int member, uint64_t stage) const { return (*lines_)[member]->progress.load(std::memory_order_seq_cst) >= base_ + stage; }
   // End the collective, which counts as one more stage.
   void finish();
-  // End the collective as if this rank had published `stages` stages, which must be at least as many as it has. For
-  // collectives that members abandon after different numbers of stages.
+  // End the collective as if this rank had published `stages` stages, which must be at least as many as it has. Used
+  // for collectives that ranks abandon after different numbers of stages.
   void finish_at(uint64_t stages);
 
-  // Return a member's arena (see Segment::arena), or null if there is none.
+  // Return a rank's arena (see Segment::arena), or null if there is none.
   std::byte* arena(int member) const { return segment_->arena(locals_[member]); }
   size_t arena_bytes() const { return segment_->spec().arena_bytes; }
   void count_unstaged(size_t bytes) { ledger_->unstaged.fetch_add(bytes, std::memory_order_relaxed); }
@@ -86,8 +90,10 @@ class NodeGroup {
   StagingLedger* ledger_;
   Waiter* waiter_;
   double timeout_;
-  uint64_t base_ = 0;   // Value of this member's counter at the start of the collective.
-  uint64_t mine_ = 0;   // Number of stages of this member, including the ends of collectives.
+  // Value of this rank's counter at the start of the collective.
+  uint64_t base_ = 0;
+  // Number of stages of this rank, including the ends of collectives.
+  uint64_t mine_ = 0;
   uint64_t operations_ = 0;
   int half_ = 0;
   std::vector<std::byte*> staging_;
