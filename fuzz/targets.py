@@ -45,7 +45,7 @@ _REQUESTS = msgspec.msgpack.Decoder(Request)
 
 
 def store(data: bytes) -> None:
-    """Run requests of members to the store, each with a length of 2 bytes before it and a second after the last."""
+    """Send requests to the store, one second apart. A length of 2 bytes precedes each request."""
     table = Table()
     for number, body in enumerate(_frames(data)):
         client = bytes([number % 3])
@@ -64,12 +64,12 @@ def store(data: bytes) -> None:
 
 
 def requests(data: bytes) -> None:
-    """Run an agent's input from its launcher."""
+    """Decode messages from a launcher to its agent."""
     _conversation(data, messages.Request)
 
 
 def reports(data: bytes) -> None:
-    """Run a launcher's input from an agent."""
+    """Decode messages from an agent to its launcher."""
     _conversation(data, messages.Report)
 
 
@@ -94,7 +94,7 @@ def _feed_in_pieces(reader: FrameReader[object], data: bytes) -> list[object]:
 
 
 def endings(data: bytes) -> None:
-    """Run workers' reports, which are lines in their agent's pipe, and the failure attribution for ranks that end."""
+    """Parse workers' reports, which are lines in their agent's pipe, and attribute the failures of ranks that end."""
     job = Endings(dict.fromkeys(range(4), "h"))
     for line in data.split(b"\n"):
         job.hear(line)
@@ -108,7 +108,7 @@ def endings(data: bytes) -> None:
 
 
 def live_page(data: bytes) -> None:
-    """Run rank 0's data for the live page, and the messages to a page that follow from them."""
+    """Process rank 0's data for the live page, and build the messages to the page."""
     state = State("command", [Slot(rank, 4, rank, 4, 0, 1, "h") for rank in range(4)])
     for number, line in enumerate(data.split(b"\n")):
         state.add_report(line, float(number))
@@ -121,12 +121,12 @@ def live_page(data: bytes) -> None:
 
 
 def acceptor(data: bytes) -> None:
-    """Run the accepting side of a handshake with a peer without the key; the first byte divides the input."""
+    """Feed the accepting side of a handshake from a peer without the key. The first byte sets the size of the pieces."""
     _never_done(Acceptor(KEY, 7, 1), data)
 
 
 def connector(data: bytes) -> None:
-    """Run the connecting side of a handshake with a peer without the key."""
+    """Feed the connecting side of a handshake from a peer without the key. The first byte sets the size of the pieces."""
     _never_done(Connector(KEY, Place(2, 7, 3, 1)), data)
 
 
@@ -145,7 +145,7 @@ def _never_done(side: Acceptor | Connector, data: bytes) -> None:
 
 
 def records(data: bytes) -> None:
-    """Run the records about ranks that these exchange through the store."""
+    """Decode the records that ranks exchange through the store."""
     try:
         found = peers.decode_peers([data])
     except (ValueError, RecursionError):
@@ -163,7 +163,7 @@ def _frames(data: bytes) -> Iterator[bytes]:
 
 
 def archive(data: bytes) -> None:
-    """Run a tar file of data records, which may be another user's."""
+    """Read a tar file of data records, which can belong to another user."""
     with _file(data) as path, contextlib.suppress(ValueError):
         source = TarFiles(path, block_bytes=1024)
         for block in range(len(source.lengths)):
@@ -171,7 +171,7 @@ def archive(data: bytes) -> None:
 
 
 def timeline(data: bytes) -> None:
-    """Run a rank's timeline file, which may be another user's."""
+    """Read a rank's timeline file, which can belong to another user."""
     with _file(data) as path, contextlib.suppress(ValueError):
         traces = [trace.read(path)]
         render(summarize(traces))
@@ -179,7 +179,7 @@ def timeline(data: bytes) -> None:
 
 
 def recorder(data: bytes) -> None:
-    """Run a flight recorder's file, which may be another user's."""
+    """Read a flight recorder's file, which can belong to another user."""
     with _file(data) as path, contextlib.suppress(ValueError):
         one = diff.read(Path(path))
         diff.compare([one, dataclasses.replace(one, rank=one.rank + 1, entries=one.entries[:-1])])

@@ -1,7 +1,7 @@
-// C function table through which native libraries of other frontends (TensorFlow, XLA) use the engine, so that they are
-// neither linked nor compiled with the Python module. horovod._core.frontend_api() returns its address. Calls use the
-// engine that currently runs in this process, between horovod.init() and horovod.shutdown(). A request is refused
-// unless its frontend has called init() too.
+// C function table through which native libraries of other frontends (TensorFlow, XLA) use the engine, without being
+// linked or compiled with the Python module. horovod._core.frontend_api() returns its address. Calls use the engine
+// that currently runs in this process, between horovod.init() and horovod.shutdown(). A request is refused unless its
+// frontend has also called init().
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
@@ -15,25 +15,36 @@ extern "C" {
 // The codes are those of src/horovod/_core.pyi: KIND_* for kinds, src/horovod/common/dtypes.py for dtypes, hvd.Average
 // to hvd.Product for op, and WIRE_* for wire.
 typedef struct HvdRequest {
-  uint32_t bytes;           // Set to sizeof(HvdRequest).
-  int32_t kind;             // KIND_* for one operation, or HVD_KIND_JOIN.
-  int32_t frontend;             // Code of the frontend; each has separate operation names (src/horovod/common/frontends.py).
-  const char* name;         // Name of the operation; if it is "" or null, the operation is matched by order.
-  const void* in;           // Owned by the caller; must live until the operation is done.
-  void* out;                // Ignored for allgather and alltoall; see HvdResult.output.
-  const int64_t* shape;     // Shape of the input.
+  // Set to sizeof(HvdRequest).
+  uint32_t bytes;
+  // KIND_* for one operation, or HVD_KIND_JOIN.
+  int32_t kind;
+  // Code of the frontend. Each frontend has separate operation names (src/horovod/common/frontends.py).
+  int32_t frontend;
+  // Name of the operation. If it is "" or null, ranks match the operation by order.
+  const char* name;
+  // Input memory, owned by the caller. It must live until the operation is done.
+  const void* in;
+  // Output memory. Ignored for allgather and alltoall; see HvdResult.output.
+  void* out;
+  // Shape of the input.
+  const int64_t* shape;
   int32_t dimensions;
   int32_t dtype;
   int32_t op;
-  int32_t root;             // global rank of the source; only for broadcasts
+  // Global rank of the source; only for broadcasts.
+  int32_t root;
   double prescale, postscale;
   int32_t process_set;
   int32_t wire;
-  const int64_t* splits;    // rows for each set rank, only for alltoall; splits_count 0 means equal parts
+  // Number of rows for each set rank; only for alltoall. If splits_count is 0, all ranks get equal parts.
+  const int64_t* splits;
   int32_t splits_count;
-  int32_t group_size;       // number of group members; 0 means no group
+  // Number of operations in the group; 0 means no group.
+  int32_t group_size;
   const char* group;
-  int32_t device_kind;      // kind of memory that holds `in` and `out` (DEVICE_*); 0 is host memory
+  // Kind of memory that holds `in` and `out` (DEVICE_*); 0 is host memory.
+  int32_t device_kind;
 } HvdRequest;
 #define HVD_KIND_ALLREDUCE 0
 #define HVD_KIND_ALLGATHER 1
@@ -44,26 +55,34 @@ typedef struct HvdRequest {
 
 enum HvdCode {
   HVD_OK = 0,
-  HVD_INVALID_ARGUMENT = 1,  // Refused at call time.
-  HVD_MISMATCH = 2,          // The ranks disagree about the operation.
+  // Refused when called.
+  HVD_INVALID_ARGUMENT = 1,
+  // The ranks disagree about the operation.
+  HVD_MISMATCH = 2,
   HVD_SHUTDOWN = 3,
   HVD_PEER_LOST = 4,
   HVD_TIMEOUT = 5,
   HVD_INTERNAL = 6,
-  HVD_NOT_INITIALIZED = 7,   // the frontend has never called horovod.init(); if it has left the job, the code is HVD_SHUTDOWN
+  // The frontend has never called horovod.init(). If it has left the job, the code is HVD_SHUTDOWN.
+  HVD_NOT_INITIALIZED = 7,
 };
 
 typedef struct HvdResult {
-  int32_t code;             // A value of HvdCode.
-  const char* message;      // Error text; "" if the code is HVD_OK.
-  const int64_t* sizes;     // For allgather the first dimensions by set rank, for alltoall the received splits, for join the last rank.
+  // A value of HvdCode.
+  int32_t code;
+  // Error text; "" if the code is HVD_OK.
+  const char* message;
+  // For an allgather, the first dimension on each set rank. For an alltoall, the received splits. For a join, the last
+  // rank.
+  const int64_t* sizes;
   size_t sizes_count;
-  const void* output;       // result of an allgather or alltoall, valid during the callback or until release()
+  // Result of an allgather or alltoall, valid during the callback or until release().
+  const void* output;
   size_t output_bytes;
 } HvdResult;
 
-// Called once when the operation is done, on any thread, possibly before submit() has returned. It must not wait for
-// another operation.
+// Callback for the end of an operation. Called once, on any thread, possibly before submit() has returned. It must not
+// wait for another operation.
 typedef void (*HvdDone)(void* context, const HvdResult* result);
 
 typedef struct HvdWork HvdWork;
@@ -76,7 +95,8 @@ enum HvdQuestion {
   HVD_SET_SIZE = 4,
   HVD_SET_INCLUDED = 5,
   HVD_SET_RANK = 6,
-  HVD_JOB = 7,  // a number that identifies the job, and each epoch of it, within this process; any frontend may ask
+  // Number that identifies the job, and each epoch of it, within this process. Any frontend can ask for it.
+  HVD_JOB = 7,
 };
 #define HVD_UNKNOWN_PROCESS_SET (-3)
 
@@ -84,8 +104,8 @@ typedef struct HvdFrontendApi {
   uint32_t version;
   uint32_t bytes;
 
-  // For callers that do not wait: submit an operation and return. If the result is HVD_OK, `done` will be called.
-  // Otherwise it will not, and `message` receives the reason, cut to `message_bytes`.
+  // For callers that do not wait: submit an operation and return. If the result is HVD_OK, `done` will be called. If
+  // not, `done` is not called, and `message` receives the reason, cut to `message_bytes`.
   int32_t (*submit)(const HvdRequest* request, HvdDone done, void* context, char* message, size_t message_bytes);
 
   // For callers that wait: start() submits an operation, and wait() drives the engine until the operation is done
@@ -93,15 +113,17 @@ typedef struct HvdFrontendApi {
   // release().
   int32_t (*start)(const HvdRequest* request, HvdWork** work, char* message, size_t message_bytes);
   int32_t (*wait)(HvdWork* work, double seconds);
-  void (*result)(HvdWork* work, HvdResult* result);  // call it only once the operation is done; the result is valid until release()
+  // Get the result. Call this only once the operation is done. The result is valid until release().
+  void (*result)(HvdWork* work, HvdResult* result);
   void (*release)(HvdWork* work);
 
-  // Answer an HvdQuestion. Only HVD_SET_* questions use `process_set`. Returns -1 if the frontend has not called init,
-  // HVD_UNKNOWN_PROCESS_SET for an unknown set, and -2 for HVD_SET_RANK if this rank is not a member.
+  // Answer an HvdQuestion. Only HVD_SET_* questions use `process_set`. Return -1 if the frontend has not called init,
+  // HVD_UNKNOWN_PROCESS_SET for an unknown set, and -2 for HVD_SET_RANK if this rank is not in the set.
   int32_t (*ask)(int32_t frontend, int32_t question, int32_t process_set);
 
-  // Write a name for an unnamed group to `name`, for the requests of its members. Groups of one kind are matched by the
-  // order in which the ranks of a set call this. The name is empty if the frontend is not in the job.
+  // Write a name for an unnamed group to `name`, to be used in the requests of its operations. Groups of one kind are
+  // matched by the order in which the ranks of a set call this function. The name is empty if the frontend is not in
+  // the job.
   void (*name_group)(int32_t frontend, int32_t kind, int32_t process_set, char* name, size_t name_bytes);
 } HvdFrontendApi;
 

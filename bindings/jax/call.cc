@@ -14,7 +14,7 @@ namespace {
 
 Failure invalid(std::string message) { return {xla::kInvalidArgument, std::move(message)}; }
 
-// Reads attributes by name and type. If one is missing or has another type, the whole call is invalid.
+// Reader of attributes by name and type. If an attribute is missing or has another type, the whole call is invalid.
 class Reader {
  public:
   explicit Reader(const xla::Attributes& attributes) : attributes_(attributes) {}
@@ -102,7 +102,8 @@ struct Count {
   int32_t steps = 0;
 };
 std::mutex counts_mutex;
-std::map<std::string, Count, std::less<>> counts;  // guarded by counts_mutex
+// Guarded by counts_mutex.
+std::map<std::string, Count, std::less<>> counts;
 
 int32_t next_count(std::string_view name, int32_t job) {
   const std::lock_guard lock(counts_mutex);
@@ -144,7 +145,8 @@ Failure Call::read(const xla::CallFrame& frame) {
   if (static_cast<size_t>(frame.arguments.size) > count) std::memcpy(&token, frame.arguments.buffers[count]->data, sizeof token);
   std::memcpy(frame.results.buffers[count]->data, &token, sizeof token);
   count_ = {token, -int64_t{token}};
-  std::map<std::pair<int32_t, std::string_view>, int32_t> members;  // a merged call may contain groups of several frontends
+  // A merged call can contain groups of several frontends.
+  std::map<std::pair<int32_t, std::string_view>, int32_t> members;
   for (size_t i = 0; i < count; ++i) ++members[{numbers[i * kNumbers + 1], groups_[i]}];
   requests_.reserve(count);
   for (size_t i = 0; i < count; ++i) {

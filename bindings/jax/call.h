@@ -1,4 +1,5 @@
-// One call of the foreign function. It reads and checks XLA's call frame and converts it to requests for the engine.
+// One call of the foreign function. This class reads and checks XLA's call frame and converts it to requests for the
+// engine.
 #pragma once
 #include <array>
 #include <string>
@@ -16,13 +17,15 @@ struct Failure {
   explicit operator bool() const { return code != 0; }
 };
 
-constexpr size_t kNumbers = 6;    // Numbers per tensor: kind, frontend, op, root, process set and wire.
-constexpr int32_t kPassOn = -1;   // Additional kind for which nothing is sent; the result is the argument.
-// Additional kind for which nothing is sent; the result is how often this rank has run the call in this job.
+// Numbers per tensor: kind, frontend, op, root, process set and wire.
+constexpr size_t kNumbers = 6;
+// Additional kind for which nothing is sent. The result is the argument.
+constexpr int32_t kPassOn = -1;
+// Additional kind for which nothing is sent. The result is how often this rank has run the call in this job.
 constexpr int32_t kCount = -2;
 
 // Requests of all tensors of a call, which are submitted together. They point into this object and XLA's frame, so
-// neither may move or end before the operations are done.
+// neither must move or end before the operations are done.
 class Call {
  public:
   explicit Call(const HvdFrontendApi& api) : api_(api) {}
@@ -30,9 +33,10 @@ class Call {
   const std::vector<HvdRequest>& requests() const { return requests_; }
   // Copy the result of the i-th request, which must have succeeded, from the engine's memory to XLA's buffer.
   Failure take(size_t i, const HvdResult& result) const;
-  // Fail if the ranks have run this call's branch different numbers of times. Call this after take().
+  // Return a failure if the ranks have run this call's branch different numbers of times. Call this after take().
   Failure check_steps() const;
-  int32_t devices() const { return devices_; }  // number of this process's devices at compilation
+  // Return the number of this process's devices at compilation.
+  int32_t devices() const { return devices_; }
 
  private:
   Failure add(HvdRequest request, const xla::Buffer& in, const xla::Buffer& out);
@@ -40,12 +44,16 @@ class Call {
 
   const HvdFrontendApi& api_;
   std::vector<std::string> names_, groups_;
-  std::string steps_;  // Name of the operation that compares counts; empty if they are not compared.
-  std::array<int64_t, 2> count_{}, most_{};  // This rank's count and its negative, and the maxima of both over all ranks.
-  int64_t pair_ = 2;                         // Shape of both arrays.
+  // Name of the operation that compares counts. Empty if counts are not compared.
+  std::string steps_;
+  // This rank's count and its negative, and the maxima of both over all ranks.
+  std::array<int64_t, 2> count_{}, most_{};
+  // Shape of both arrays.
+  int64_t pair_ = 2;
   int32_t devices_ = 0;
   std::vector<HvdRequest> requests_;
-  std::vector<const xla::Buffer*> places_;  // the buffer that receives the result of each request
+  // Buffer that receives the result of each request.
+  std::vector<const xla::Buffer*> places_;
 };
 
 }  // namespace hvd::jax

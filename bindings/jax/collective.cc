@@ -1,7 +1,7 @@
 // src/horovod/_jax/_jax.so: collectives as a foreign function of XLA on the CPU (docs/adr/0012-jax.md). A call takes
-// any number of tensors, submits all of them, and then waits, driving the engine on XLA's thread. This library declares
-// XLA's interface itself (xla_ffi.h) and reaches the engine through a function table (frontend/api.h), so it is built
-// without jaxlib and Python.
+// any number of tensors and submits all of them. It then waits, driving the engine on XLA's thread. This library
+// declares XLA's interface itself (xla_ffi.h) and reaches the engine through a function table (frontend/api.h), so it
+// is built without jaxlib and Python.
 #include <array>
 #include <atomic>
 #include <string>
@@ -14,10 +14,11 @@
 namespace hvd::jax {
 namespace {
 
-// Set once, before the first call. The table is never removed.
+// Function table of the engine. Set once, before the first call, and never removed.
 std::atomic<const HvdFrontendApi*> engine{nullptr};
 
-constexpr double kSlice = 1.0;  // seconds of one wait; the engine limits the total time
+// Seconds of one wait. The engine limits the total time.
+constexpr double kSlice = 1.0;
 
 int32_t error_code(int32_t code) {
   switch (code) {
@@ -25,7 +26,8 @@ int32_t error_code(int32_t code) {
     case HVD_MISMATCH:
     case HVD_NOT_INITIALIZED: return xla::kFailedPrecondition;
     case HVD_INTERNAL: return xla::kInternal;
-    default: return xla::kUnknown;  // used for HVD_SHUTDOWN, HVD_PEER_LOST and HVD_TIMEOUT
+    // Used for HVD_SHUTDOWN, HVD_PEER_LOST and HVD_TIMEOUT.
+    default: return xla::kUnknown;
   }
 }
 
@@ -85,7 +87,7 @@ class Operations {
   Failure failure_;
 };
 
-// If a process has several devices, XLA runs a program once per device, but the process is only one rank.
+// Refuse a process with several devices. XLA would run the program once per device, but the process is only one rank.
 Failure check_device(const xla::CallFrame& frame, int32_t devices) {
   if (devices == 1) return {};
   std::string which = "unknown to this jaxlib, one of " + std::to_string(devices);
@@ -93,7 +95,7 @@ Failure check_device(const xla::CallFrame& frame, int32_t devices) {
     xla::DeviceOrdinalArgs args{};
     args.struct_size = xla::size_up_to(args, args.device_ordinal);
     args.context = frame.context;
-    // The caller would own an error, but none occurs, because the context belongs to this call.
+    // Ignore the result: no error occurs, because the context belongs to this call.
     frame.api->device_ordinal_get(&args);
     if (args.device_ordinal == 0) return {};
     which = std::to_string(args.device_ordinal);
@@ -113,8 +115,8 @@ Failure run(const xla::CallFrame& frame) {
   return operations.wait();
 }
 
-// XLA asks for the interface version of a function when it is registered. Version 0.1 is the first one, and nothing
-// newer is needed.
+// Answer XLA's question for the interface version, which it asks when a function is registered. Version 0.1 is the
+// first one, and nothing newer is needed.
 bool answered_metadata(xla::CallFrame* frame) {
   xla::Extension* extension = frame->extensions;
   if (!extension || extension->type != xla::kMetadataExtension) return false;

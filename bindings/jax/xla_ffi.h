@@ -1,7 +1,7 @@
-// The part of XLA's C interface for foreign functions (FFI) that is used here. It is declared by hand, so that one
-// library works with every jaxlib and is built without any. The layouts have not changed from jaxlib 0.4.38 (interface
-// 0.1) to 0.10 (0.3). XLA guarantees that fields are only added at the end of a struct; `struct_size` shows which ones
-// exist.
+// Declarations of XLA's C interface for foreign functions (FFI), as far as it is used here. They are written by hand,
+// so that one library works with every jaxlib and is built without any. The layouts have not changed from jaxlib 0.4.38
+// (interface 0.1) to 0.10 (0.3). XLA guarantees that fields are only added at the end of a struct; `struct_size` shows
+// which ones exist.
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
@@ -50,7 +50,7 @@ enum DType : int32_t {
   kC128 = 18,
 };
 
-// Valid only during the call.
+// Buffer of XLA, valid only during the call.
 struct Buffer {
   size_t struct_size;
   Extension* extensions;
@@ -60,7 +60,7 @@ struct Buffer {
   int64_t* dims;
 };
 
-// Used for arguments and for results; holds `size` pointers to Buffer.
+// List of arguments or results; holds `size` pointers to Buffer.
 struct Buffers {
   size_t struct_size;
   Extension* extensions;
@@ -93,10 +93,12 @@ struct Attributes {
   int64_t size;
   int32_t* types;
   Span** names;
-  void** values;  // pointer to an Array, a Scalar or a Span, by type
+  // Pointers to an Array, a Scalar or a Span, depending on the type.
+  void** values;
 };
 
-struct Error;  // XLA destroys an error that a handler returns
+// Error of XLA. XLA destroys an error that a handler returns.
+struct Error;
 struct Context;
 
 // The codes are those of absl::StatusCode.
@@ -123,7 +125,8 @@ struct Api {
   const void* internal;
   Error* (*error_create)(ErrorArgs*);
   void* not_used[16];
-  Error* (*device_ordinal_get)(DeviceOrdinalArgs*);  // exists since interface 0.3; check has_device_ordinal() first
+  // Exists since interface 0.3; check has_device_ordinal() first.
+  Error* (*device_ordinal_get)(DeviceOrdinalArgs*);
 };
 
 inline bool has_device_ordinal(const Api* api) {
@@ -135,7 +138,8 @@ enum Stage : int32_t { kExecute = 3 };
 struct CallFrame {
   size_t struct_size;
   Extension* extensions;
-  const Api* api;  // may be null when XLA asks for metadata
+  // Can be null when XLA asks for metadata.
+  const Api* api;
   Context* context;
   int32_t stage;
   Buffers arguments;

@@ -1,5 +1,6 @@
-// The part of MXNet 1.9's C API that is used here. It is declared by hand and looked up in the MXNet that this process
-// has loaded, together with three functions of its C++ library for arrays that oneDNN keeps in a special layout.
+// Declarations of MXNet 1.9's C API, as far as it is used here. They are written by hand, and the functions are looked
+// up in the MXNet that this process has loaded. So are three functions of its C++ library for arrays that oneDNN keeps
+// in a special layout.
 #pragma once
 #include <cstdint>
 #include <stdexcept>
@@ -7,9 +8,10 @@
 
 namespace hvd::mxnet {
 
-using Handle = void*;  // an array (NDArrayHandle)
+// Array of MXNet (NDArrayHandle).
+using Handle = void*;
 
-// Callback with which an operation tells MXNet's engine that it has finished. The engine's object is on the caller's
+// Callback with which an operation notifies MXNet's engine that it has finished. The engine's object is on the caller's
 // stack, so copy it and call the copy later. `error` is a dmlc::Error*, used as a plain std::runtime_error. The engine
 // throws a copy of it in the next call that waits for an array that the operation should have written.
 struct OnComplete {
@@ -19,7 +21,8 @@ struct OnComplete {
   void operator()(const std::runtime_error* error) const { function(engine, parameter, error); }
 };
 
-struct Device {  // MXNet's Context
+// Context of MXNet.
+struct Device {
   int32_t kind = 1;
   int32_t number = 0;
 };
@@ -30,7 +33,7 @@ constexpr int kPrioritized = 3;
 using Run = void (*)(void* run_context, void* on_complete, void* parameter);
 using Delete = void (*)(void* parameter);
 
-// X(name without MX, arguments). All functions return 0, or -1 with a reason in last_error().
+// Each entry is X(name without MX, arguments). All functions return 0, or -1 with a reason in last_error().
 #define HVD_MXNET_FUNCTIONS(X)                                                                                                      \
   X(EnginePushAsyncND, (Run, void* parameter, Delete, Device*, Handle* read, int reads, Handle* written, int writes, int* property, \
                         int priority, const char* name, bool wait))                                                                 \
@@ -44,15 +47,15 @@ struct CApi {
   HVD_MXNET_FUNCTIONS(HVD_MXNET_DECLARE)
 #undef HVD_MXNET_DECLARE
   const char* (*GetLastError)() = nullptr;
-  // Null in builds without oneDNN, which have no such arrays. reorder_later() asks the engine to convert an array to
-  // the default layout later. is_reordered() and reorder() check and convert the memory of an array (its chunk) at
-  // once.
+  // Functions for oneDNN's layouts. Null in builds without oneDNN, which have no such arrays. reorder_later() asks the
+  // engine to convert an array to the default layout later. is_reordered() and reorder() check and convert the memory
+  // of an array (its chunk) immediately.
   void (*reorder_later)(Handle) = nullptr;
   bool (*is_reordered)(const void* chunk) = nullptr;
   void (*reorder)(void* chunk) = nullptr;
 };
 
-// Return the functions of the loaded MXNet, which are null until find_c_api() has succeeded.
+// Return the functions of the loaded MXNet. They are null until find_c_api() has succeeded.
 const CApi& mx();
 // Look up the functions in `library`, a handle from dlopen. Return "" or the name of the first function that is
 // missing.
@@ -61,10 +64,10 @@ std::string find_c_api(void* library);
 inline std::string last_error() { return mx().GetLastError(); }
 
 // Return the chunk of an array: its memory together with the variable that orders its users. The first member of an
-// NDArray is a shared pointer to it, and views of one array share it.
+// NDArray is a shared pointer to the chunk, and views of one array share it.
 inline void* chunk_of(Handle array) { return *static_cast<void**>(array); }
 
-// An additional reference to an array, needed because Python may release its own reference before the operation runs.
+// Additional reference to an MXNet array, because Python can release its own reference before the operation runs.
 class Array {
  public:
   Array() = default;

@@ -93,8 +93,8 @@ void Call::push(std::unique_ptr<Call> call, int32_t priority) {
   for (const Member& m : call->members) {
     const auto same = [&m](Handle other) { return chunk_of(other) == chunk_of(m.in.handle()); };
     if (std::any_of(written.begin(), written.end(), same)) continue;
-    // An array that is written can be converted to the default layout when it is ready. An array that others read as
-    // well needs a separate operation for that.
+    // Convert an array that is written to the default layout when it is ready. An array that others also read needs a
+    // separate operation for this.
     if (mx().reorder_later) mx().reorder_later(m.in.handle());
     add(&read, m.in.handle());
   }
@@ -103,13 +103,13 @@ void Call::push(std::unique_ptr<Call> call, int32_t priority) {
   turns().enter(call->turn, call.get());
   Call* given = call.release();
   const std::string title = std::string("horovod_") + kNames[given->common.kind];
-  // On failure the engine has already called delete_call(), so the call must not be deleted again.
+  // On failure, the engine has already called delete_call(), so the call must not be deleted again.
   check(mx().EnginePushAsyncND(run_call, given, delete_call, &cpu, read.data(), static_cast<int>(read.size()), written.data(),
                                static_cast<int>(written.size()), &property, priority, title.c_str(), false));
 }
 
 Call::~Call() {
-  // If an array carries an error, MXNet skips the operations that use it.
+  // Start the next operation. If an array carries an error, MXNet deletes this call without running it.
   if (Call* next = turns().leave(turn, this)) next->start();
 }
 
@@ -135,7 +135,8 @@ bool Call::fill(Member* m, HvdRequest* q) {
     q->group_size = static_cast<int32_t>(members.size());
   }
   void* const chunk = chunk_of(m->in.handle());
-  // If asked for data in another layout, MXNet would wait for an operation that comes after this one.
+  // Convert the memory directly. If MXNet were asked for data in another layout, it would wait for an operation that
+  // comes after this one.
   if (mx().is_reordered && mx().is_reordered(chunk)) {
     if (!m->out && !result) {
       mx().reorder(chunk);
@@ -156,7 +157,7 @@ bool Call::fill(Member* m, HvdRequest* q) {
 
 void Call::start() {
   const HvdFrontendApi* api = engine();
-  // Count one more than the members, because the last member may be done before all are submitted.
+  // Count one more than the tensors, because the last tensor can be done before all are submitted.
   left_ = static_cast<int>(members.size()) + 1;
   for (size_t i = 0; i < members.size(); ++i) {
     char message[2048] = "";
@@ -188,7 +189,7 @@ void Call::fail(int32_t code, const std::string& why) {
   failure_ = std::string(error_class(code)) + ": Horovod " + (named ? "" : std::string(kNames[common.kind]) + " '" + name + "': ") + why;
 }
 
-// MXNet owns the call and deletes it as soon as it is notified, so do not use it afterwards.
+// MXNet owns the call and deletes it once notified, so do not use it afterwards.
 void Call::finish() {
   const OnComplete done = done_;
   const std::string failure = failure_;

@@ -12,31 +12,36 @@
 
 namespace hvd::mxnet {
 
-constexpr int32_t kFrontend = 4;  // src/horovod/common/frontends.py
+// Code of MXNet in src/horovod/common/frontends.py.
+constexpr int32_t kFrontend = 4;
 
 // Request from horovod.mxnet. The codes are those of HvdRequest.
 struct Order {
   int32_t kind, op, root, process_set, wire, priority;
   double prescale, postscale;
-  const char* name;          // Name of the whole operation, for its turn and for messages.
-  int32_t grouped, count;    // Not 0 for a group of operations; number of members.
-  const char* const* names;  // Names of the members.
+  // Name of the whole operation, for its order and for messages.
+  const char* name;
+  // `grouped` is not 0 for a group of operations; `count` is the number of tensors.
+  int32_t grouped, count;
+  // Name of each tensor's operation.
+  const char* const* names;
   const int32_t* dtypes;
   const Handle* in;
-  // Equal to `in` for an operation in place. For allgather and alltoall it is one array for all members, which stands
-  // for the result.
+  // Output arrays, equal to `in` for an operation in place. For allgather and alltoall, one array stands for the
+  // results of all tensors.
   const Handle* out;
   const int64_t* splits;
   int32_t splits_count;
 };
 
-// Received data whose size was not known before.
+// Received data whose size was unknown before the operation.
 struct Gathered {
   struct Piece {
     std::vector<std::byte> bytes;
     std::vector<int64_t> sizes;
   };
-  std::vector<Piece> pieces;  // one piece for each member
+  // One piece for each tensor.
+  std::vector<Piece> pieces;
 };
 
 const HvdFrontendApi* engine();
@@ -47,12 +52,13 @@ struct Call;
 struct Member {
   Call* call = nullptr;
   std::string name;
-  Array in, out;  // `out` is empty if the operation is in place
+  // Input and output arrays. `out` is empty if the operation is in place.
+  Array in, out;
   std::vector<int64_t> shape;
   int32_t dtype = 0;
 };
 
-// One operation and its members. MXNet's engine owns it once it is pushed.
+// One operation and its tensors. MXNet's engine owns it once it is pushed.
 struct Call {
   // Throws std::runtime_error if MXNet does not accept an array.
   explicit Call(const Order& order);
@@ -63,15 +69,19 @@ struct Call {
 
   HvdRequest common{};
   std::string name;
-  std::string turn;  // name that orders its turn, different for each process set
+  // Name that determines the order of operations (turns.h). It is different for each process set.
+  std::string turn;
   bool grouped = false;
   std::vector<Member> members;
-  Array result;  // MXNet array that stands for the gathered data
+  // MXNet array that stands for the gathered data.
+  Array result;
   std::vector<int64_t> splits;
   std::shared_ptr<Gathered> gathered;
 
-  void run(const OnComplete& done);  // Called when the arrays are ready.
-  void start();                      // Called when it is also this operation's turn.
+  // Called when the arrays are ready.
+  void run(const OnComplete& done);
+  // Called when all earlier operations with the same name have also finished.
+  void start();
   void keep(Member* member, const HvdResult& result);
   void one_less();
 
@@ -86,7 +96,8 @@ struct Call {
   std::vector<HvdRequest> requests_;
   std::atomic<int> left_{0};
   std::mutex mutex_;
-  std::string failure_;  // the first failure, in the form that MXNet's users see
+  // First failure, in the form that MXNet's users see.
+  std::string failure_;
 };
 
 }  // namespace hvd::mxnet

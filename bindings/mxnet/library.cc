@@ -27,7 +27,7 @@ int say(const std::string& text, char* to, size_t bytes) {
 using hvd::mxnet::Gathered;
 
 // `address` is the HvdFrontendApi from horovod._core.frontend_api(), and `library` is MXNet's handle from dlopen.
-// Return 0 if ready; otherwise `message` receives the reason.
+// Return 0 if ready. If not, `message` receives the reason.
 HVD_EXPORT int hvd_mxnet_attach(uintptr_t address, void* library, char* message, size_t bytes) {
   const auto* api = reinterpret_cast<const HvdFrontendApi*>(address);
   if (!api || api->version != HVD_FRONTEND_API_VERSION || api->bytes < sizeof(HvdFrontendApi)) {
@@ -43,8 +43,8 @@ HVD_EXPORT int hvd_mxnet_attach(uintptr_t address, void* library, char* message,
 }
 
 // Pass an operation to MXNet's engine and return. For allgather and alltoall, `gathered` receives an object for the
-// data. They have arrived once the array that stands for them is ready; release the object with hvd_mxnet_release().
-// Return 0 on success; otherwise `message` receives the reason.
+// data. The data have arrived once the array that stands for them is ready; release the object with
+// hvd_mxnet_release(). Return 0 on success. On failure, `message` receives the reason.
 HVD_EXPORT int hvd_mxnet_push(const hvd::mxnet::Order* order, void** gathered, char* message, size_t bytes) {
   try {
     auto call = std::make_unique<hvd::mxnet::Call>(*order);
@@ -65,7 +65,7 @@ HVD_EXPORT int hvd_mxnet_sizes(void* gathered, int member, int64_t* sizes, int r
   return count;
 }
 
-// Move a member's received data to the memory of a new array of the same size, which must not be in use yet.
+// Move a tensor's received data to the memory of a new array of the same size. The array must not be in use yet.
 HVD_EXPORT int hvd_mxnet_take(void* gathered, int member, void* array, char* message, size_t bytes) {
   auto& piece = (*static_cast<std::shared_ptr<Gathered>*>(gathered))->pieces[static_cast<size_t>(member)];
   if (piece.bytes.empty()) return 0;

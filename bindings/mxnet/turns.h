@@ -1,6 +1,6 @@
-// Order of operations with the same name. MXNet's engine runs operations when they are ready, in an order that may
-// differ between ranks. But operations with one name are matched between ranks by the order in which the program
-// requested them. So they run one after another, in that order.
+// Order of operations with the same name. MXNet's engine runs operations when they are ready, in an order that can
+// differ between ranks. However, ranks match operations with one name by the order in which the program requested them.
+// These operations therefore run one after another, in that order.
 #pragma once
 #include <cstddef>
 #include <deque>
@@ -16,11 +16,11 @@ class Turns {
  public:
   // Record that the program requests an operation.
   void enter(const std::string& name, Call* call);
-  // Record that the operation's arrays are ready. Return true if it is its turn. Otherwise the leave() of an earlier
-  // operation returns it later.
+  // Record that the operation's arrays are ready. Return true if no earlier operation is unfinished. If false, the
+  // leave() of an earlier operation returns this one later.
   bool ready(const std::string& name, Call* call);
-  // Record that the operation has finished, or will never be ready. Return the next operation if that is ready,
-  // otherwise null. Does nothing if the operation has already left.
+  // Record that the operation has finished, or will never be ready. Return the next operation if it is ready, or null
+  // if not. Does nothing if the operation has already left.
   Call* leave(const std::string& name, Call* call);
 
  private:
@@ -32,7 +32,7 @@ class Turns {
   std::unordered_map<std::string, std::deque<Place>> waiting_;
 };
 
-// Return the instance of the process. It is never destroyed, because MXNet threads may use it at exit.
+// Return the instance of the process. It is never destroyed, because MXNet threads can use it at exit.
 Turns& turns();
 
 }  // namespace hvd::mxnet

@@ -32,7 +32,8 @@ void log_to_python(LogLevel level, const std::string& message) {
     sink(static_cast<int>(level), message);
   } catch (nb::python_error& e) {
     e.discard_as_unraisable("horovod log sink");
-  } catch (...) {  // a message that cannot be logged must not end the engine's thread
+    // A message that cannot be logged must not end the engine's thread.
+  } catch (...) {
   }
 }
 
@@ -42,7 +43,7 @@ std::unique_ptr<Link> link_over(int fd) {
   return link;
 }
 
-// Encrypt the links that have keys.
+// Encryption of the links that have keys.
 class Encryption {
  public:
   explicit Encryption(const Config& c) : keys_(c.link_keys) {
@@ -140,7 +141,8 @@ EngineOptions make_options(const Config& c) {
   if (const std::string wrong = hvd::check(o); !wrong.empty())
     throw nb::value_error(("inconsistent engine configuration: " + wrong).c_str());
   unclaimed.claim_all();
-  if (c.segment_fd >= 0) ::close(c.segment_fd);  // the mapping stays valid without the descriptor
+  // The mapping stays valid without the descriptor.
+  if (c.segment_fd >= 0) ::close(c.segment_fd);
   return o;
 }
 

@@ -1,4 +1,5 @@
-// EngineConfig: the configuration of an engine as set from Python, and the functions that create its options from it.
+// EngineConfig: the configuration of an engine as set from Python, and the functions that create the engine's options
+// from it.
 #pragma once
 #include <map>
 #include <string>
@@ -26,20 +27,29 @@ struct Config {
   bool groups_apart = false;
   double timeout = 30, heartbeat = 0, stall_warning = 60, stall_shutdown = 0;
   std::string algorithm, tuning;
-  bool cuda_ipc = true;  // True if ranks of one host may access each other's GPU memory.
-  std::string cuda_library;  // Path of the CUDA driver library; empty for the loader's default.
-  std::vector<int> nccl_kinds;  // Operations that NCCL may execute.
+  // True if ranks of one host can access each other's GPU memory.
+  bool cuda_ipc = true;
+  // Path of the CUDA driver library. Empty for the loader's default.
+  std::string cuda_library;
+  // Operations that NCCL can execute.
+  std::vector<int> nccl_kinds;
   bool nccl_by_hosts = false;
-  bool shared_gpu = false;  // true to log no warning when ranks share GPUs
+  // True to log no warning when ranks share GPUs.
+  bool shared_gpu = false;
   std::string nccl_library;
   std::vector<std::string> nccl_candidates;
-  std::vector<int> mpi_ranks;  // Rank in MPI_COMM_WORLD of each rank; empty if MPI is not used.
-  bool mpi_reduces = false;     // True to let MPI reduce where it can, in an order of its choice.
+  // Rank in MPI_COMM_WORLD of each rank. Empty if MPI is not used.
+  std::vector<int> mpi_ranks;
+  // True to let MPI reduce where it can, in an order that MPI chooses.
+  bool mpi_reduces = false;
   int spins = 2000, cpu = -1, log_level = 3;
-  size_t recorder_entries = 1000;  // Number of entries in the flight recorder; 0 disables it.
-  std::string report_dir;          // Folder of the job's reports and dumps; if empty, none are written automatically.
+  // Number of entries in the flight recorder; 0 disables it.
+  size_t recorder_entries = 1000;
+  // Folder of the job's reports and dumps. If empty, none are written automatically.
+  std::string report_dir;
   std::string cipher_library, cipher;
-  std::map<int, SecureLink::Keys> link_keys;  // key: descriptor
+  // Keys of the encrypted links, keyed by descriptor.
+  std::map<int, SecureLink::Keys> link_keys;
 
   ~Config() {
     for (auto& [fd, keys] : link_keys) wipe(&keys, sizeof keys);
@@ -47,12 +57,12 @@ struct Config {
   void encrypt(int fd, const nb::bytes& send_key, const nb::bytes& receive_key);
 };
 
-// Create the options. This takes the descriptors: they are moved to the options or closed. Raises ValueError for an
+// Create the options. The function moves the descriptors to the options or closes them. Raises ValueError for an
 // inconsistent configuration.
 EngineOptions make_options(const Config& config);
 
 // Return a sink that passes messages of this severity (LogLevel) or above to Python's sink. Callable from any thread
-// that may take the GIL.
+// that can take the GIL.
 LogSink log_from(int least);
 
 }  // namespace hvd::python

@@ -1,4 +1,4 @@
-// Encryption libraries for Python: what they support, and key agreement during connection setup.
+// Encryption libraries for Python: supported ciphers, and key agreement during connection setup.
 #include "transport/crypto.h"
 
 #include <nanobind/stl/string.h>

@@ -13,24 +13,28 @@
 namespace hvd::python {
 namespace {
 
-constexpr double kSignalSlice = 0.2;  // seconds between two checks for Ctrl-C
+// Seconds between two checks for Ctrl-C.
+constexpr double kSignalSlice = 0.2;
 
 struct Work {
   std::shared_ptr<Engine> engine;
   OperationPtr op;
-  std::string name;  // name as submitted; the name in the engine's copy may change during negotiation
+  // Name as submitted. The name in the engine's copy can change during negotiation.
+  std::string name;
 
   Work(std::shared_ptr<Engine> e, OperationPtr o, std::string n) : engine(std::move(e)), op(std::move(o)), name(std::move(n)) {}
   Work(Work&&) = default;
   ~Work() {
-    // Destroying the last reference ends the engine, whose thread may need the GIL for a message. So release the GIL.
+    // Release the GIL, because destroying the last reference ends the engine, and its thread might need the GIL for a
+    // message.
     if (engine.use_count() != 1) return;
     nb::gil_scoped_release nogil;
     engine.reset();
   }
 
   bool wait(double timeout) {
-    const OperationPtr mine = op;  // while this thread does not hold the GIL, another thread may submit the work again
+    // While this thread does not hold the GIL, another thread can submit the work again.
+    const OperationPtr mine = op;
     if (!mine->done() && !wait_for(mine, timeout)) return false;
     check(mine->status());
     return true;
@@ -50,7 +54,7 @@ struct Work {
     }
   }
 
-  // Return true if the device has also finished the operation's work.
+  // True if the device has also finished the operation's work.
   bool reached() const {
     if (!op->on_device || !op->on_device->completion) return true;
     bool there = false;
@@ -170,7 +174,7 @@ nb::dict stats(PyEngine& self) {
   Engine& engine = self.live();
   Engine::Stats s;
   {
-    // shutdown() on another thread may hold the engine's lock until a log message is written. So release the GIL.
+    // Release the GIL, because shutdown() on another thread can hold the engine's lock until a log message is written.
     nb::gil_scoped_release nogil;
     s = engine.stats();
   }
@@ -200,14 +204,16 @@ PyEngine::PyEngine(const Config& config)
   recorder = std::make_shared<FlightRecorder>(config.recorder_entries);
   engine->observers().add(recorder);
   dumper = std::make_shared<Dumper>(recorder, config.rank, config.size, config.labels.at(static_cast<size_t>(config.rank)), report_dir);
-  engine->observers().add(dumper);  // add it after the recorder, so that the recorder already has the end of the job
+  // Add the dumper after the recorder, so that the recorder already has the end of the job.
+  engine->observers().add(dumper);
 }
 
 PyEngine::~PyEngine() {
   if (!engine) return;
   nb::gil_scoped_release nogil;
   signal_watch.reset();
-  timeline.reset();  // closing waits for the timeline's thread, which may need to log
+  // Closing waits for the timeline's thread, which might need to log.
+  timeline.reset();
   engine.reset();
 }
 

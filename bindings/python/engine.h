@@ -15,33 +15,40 @@ namespace hvd::python {
 
 struct PyEngine {
   std::shared_ptr<Engine> engine;
-  std::shared_ptr<FlightRecorder> recorder;  // Null if the flight recorder is disabled.
-  std::shared_ptr<Dumper> dumper;            // Null if the flight recorder is disabled.
-  std::unique_ptr<SignalWatch> signal_watch;  // Null if no signal is watched.
+  // Flight recorder, or null if it is disabled.
+  std::shared_ptr<FlightRecorder> recorder;
+  // Writer of the recorder's dumps, or null if the recorder is disabled.
+  std::shared_ptr<Dumper> dumper;
+  // Watch for a signal, or null if no signal is watched.
+  std::unique_ptr<SignalWatch> signal_watch;
   std::string report_dir;
-  std::string tuning;  // size thresholds at the start, as text
+  // Size thresholds at the start, as text.
+  std::string tuning;
   std::shared_ptr<StepMeter> steps;
-  std::shared_ptr<Timeline> timeline;  // Null if no timeline is running.
-  std::weak_ptr<Mailbox> mailbox;      // The mailbox created last. It is weak, like the answerer below.
+  // Timeline, or null if none is running.
+  std::shared_ptr<Timeline> timeline;
+  // Mailbox created last. The pointer is weak, like that of the answerer below.
+  std::weak_ptr<Mailbox> mailbox;
   std::weak_ptr<Answerer> answerer;
   int rank, size, log_level;
-  bool beside_rank0;  // true if this host is also rank 0's host, so that both use the same clock
+  // True if this host is also rank 0's host, so that both ranks use the same clock.
+  bool beside_rank0;
 
   explicit PyEngine(const Config& config);
   ~PyEngine();
   // Leak everything in a forked child. The threads do not exist there, so destructors must not run.
   void abandon();
-  // Return the engine. Raises in a forked child.
+  // Return the engine. Raises an error in a forked child.
   Engine& live();
 };
 
-// Convert a Python timeout in seconds. A negative one means no timeout.
+// Convert a Python timeout in seconds. A negative timeout means no limit.
 inline double seconds_or_forever(double timeout) {
   constexpr double kForever = 1e8;
   return timeout >= 0 && timeout < kForever ? timeout : kForever;
 }
 
-// Define the methods that concern the engine's observers.
+// Define the Python methods for the engine's observers.
 void define_trace(nb::module_& m, nb::class_<PyEngine>& engine);
 
 }  // namespace hvd::python

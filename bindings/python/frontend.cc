@@ -1,4 +1,4 @@
-// Implements the C function table for native libraries of other frontends (bindings/frontend/api.h) over the current
+// C function table for native libraries of other frontends (bindings/frontend/api.h), implemented with the current
 // engine.
 #include "frontend.h"
 
@@ -22,12 +22,14 @@ static_assert(HVD_KIND_JOIN == static_cast<int>(Kind::join) && HVD_KIND_BARRIER 
 static_assert(HVD_KIND_ALLGATHER == static_cast<int>(Kind::allgather) && HVD_KIND_ALLTOALL == static_cast<int>(Kind::alltoall));
 static_assert(HVD_INTERNAL == static_cast<int>(Code::internal) && HVD_SHUTDOWN == static_cast<int>(Code::shutdown));
 
-// Never destroyed, because threads of other libraries may use it at exit.
+// State of the function table. It is never destroyed, because threads of other libraries can use it at exit.
 struct Current {
   std::mutex mutex;
   std::shared_ptr<Engine> engine;
-  std::array<int, 4> places{};  // Answers, indexed by HvdQuestion.
-  int32_t jobs = 0;             // Number of engines created in this process.
+  // Answers, indexed by HvdQuestion.
+  std::array<int, 4> places{};
+  // Number of engines created in this process.
+  int32_t jobs = 0;
   enum class Membership : uint8_t { never, in, left };
   std::array<Membership, 256> frontends{};
   bool forked = false;
@@ -197,12 +199,12 @@ void set_current(std::shared_ptr<Engine> engine, int rank, int size, int local_r
     current().places = {rank, size, local_rank, local_size};
     ++current().jobs;
   }
-  // `engine` now holds the previous engine. If this was its last owner, it is destroyed here, outside the lock.
+  // `engine` now holds the previous engine. If this was its last owner, the engine is destroyed here, outside the lock.
 }
 
 void abandon_current() {
-  // In a forked child, another thread of the parent may have held the lock, and no part of the engine may be destroyed.
-  // So leak both.
+  // Leak the lock and the engine. In a forked child, another thread of the parent might have held the lock, and no part
+  // of the engine must be destroyed.
   Current& c = current();
   new (&c.mutex) std::mutex;
   new std::shared_ptr<Engine>(std::move(c.engine));

@@ -34,7 +34,7 @@ nb::object taken(Mailbox& self, double timeout) {
   throw nb::python_error();
 }
 
-// Write to stderr directly, because Python may not be running.
+// Write to stderr directly, because Python might not be running.
 void tell(int rank, const std::string& text) {
   const std::string line = "[horovod, rank " + std::to_string(rank) + "] WARNING: " + text + "\n";
   [[maybe_unused]] const ssize_t n = ::write(2, line.data(), line.size());
@@ -140,7 +140,8 @@ void listen(PyEngine& self, const std::string& part, bool on) {
   }
   for (const auto& observer : observers) {
     if (!observer) continue;
-    self.live().observers().remove(observer.get());  // so that each observer is registered at most once
+    // Remove the observer first, so that each observer is registered at most once.
+    self.live().observers().remove(observer.get());
     if (on) self.live().observers().add(observer);
   }
 }
@@ -187,7 +188,8 @@ std::shared_ptr<Timeline> start_timeline(PyEngine& self, const std::string& path
 void stop_timeline(PyEngine& self, const std::shared_ptr<Timeline>& timeline) {
   if (self.engine) {
     self.engine->observers().remove(timeline.get());
-    // Callers learn of the end before observers do, so the timeline may have missed it. Tell it here.
+    // Callers can see the end of the job before observers do, so the timeline might have missed it. Notify the timeline
+    // here.
     if (const Status end = self.engine->ended(); !end.ok()) timeline->ended(end);
   }
   if (self.timeline == timeline) {
@@ -255,7 +257,8 @@ void define_trace(nb::module_& m, nb::class_<PyEngine>& engine) {
     auto signal = std::make_shared<EndSignal>(self.live().failures());
     if (signal->fd() < 0) raise_os_error(Status(Code::internal, "an eventfd for the end of the job cannot be created"));
     self.live().observers().add(signal);
-    if (!self.live().ended().ok()) signal->give();  // call it here as well, because the job may have ended before the signal was added
+    // Call this here as well, because the job might have ended before the signal was added.
+    if (!self.live().ended().ok()) signal->give();
     return signal;
   })
       .def("answerer", &make_answerer, "rank"_a, "mailbox"_a, "signal"_a, "stacks_fd"_a)

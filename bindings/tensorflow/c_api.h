@@ -1,6 +1,6 @@
-// The part of TensorFlow's C API that is used here. It is declared by hand and looked up at run time in the TensorFlow
-// that this process has loaded. So one library serves every TensorFlow from 2.13 on, and nothing is compiled against
-// any version.
+// Declarations of TensorFlow's C API, as far as it is used here. They are written by hand, and the functions are looked
+// up at run time in the TensorFlow that this process has loaded. One library then serves every TensorFlow from 2.13 on,
+// and nothing is compiled against any version.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -43,7 +43,7 @@ enum : TF_DataType {
 };
 enum : TF_Code { kOk = 0, kUnknown = 2, kInvalidArgument = 3, kFailedPrecondition = 9, kAborted = 10, kInternal = 13 };
 
-// X(result, name without TF_, arguments) for each function.
+// Each entry is X(result, name without TF_, arguments).
 #define HVD_TF_FUNCTIONS(X)                                                                                                            \
   X(TF_Status*, NewStatus, ())                                                                                                         \
   X(void, DeleteStatus, (TF_Status*))                                                                                                  \
@@ -93,7 +93,7 @@ enum : TF_Code { kOk = 0, kUnknown = 2, kInvalidArgument = 3, kFailedPreconditio
   X(void*, TensorData, (const TF_Tensor*))                                                                                             \
   X(void, DeleteTensor, (TF_Tensor*))
 
-// Optional functions, which serve asynchronous kernels and distinguish the iterations of a loop.
+// Optional functions, for asynchronous kernels and for distinguishing the iterations of a loop.
 #define HVD_TF_OPTIONAL_FUNCTIONS(X)                                                                   \
   X(TF_KernelBuilder*, NewAsyncKernelBuilder,                                                          \
     (const char*, const char*, void* (*)(TF_OpKernelConstruction*), TF_ComputeAsync, void (*)(void*))) \
@@ -108,12 +108,12 @@ struct CApi {
 #undef HVD_TF_DECLARE
 };
 
-// Return the functions of the loaded TensorFlow, which are null until find_c_api() has succeeded.
+// Return the functions of the loaded TensorFlow. They are null until find_c_api() has succeeded.
 const CApi& tf();
 // Look up the functions. Return "" or the name of the first function that is missing.
 const char* find_c_api();
 
-// A TF_Status that lives for one call.
+// TF_Status that lives for one call.
 class TfStatus {
  public:
   TfStatus() : it_(tf().NewStatus()) {}

@@ -9,7 +9,8 @@
 
 namespace hvd::tensorflow {
 
-constexpr int32_t kFrontend = 1;  // src/horovod/common/frontends.py
+// Code of TensorFlow in src/horovod/common/frontends.py.
+constexpr int32_t kFrontend = 1;
 
 // Return the engine's functions, or null before hvd_tf_attach().
 const HvdFrontendApi* engine();
@@ -22,13 +23,15 @@ struct Member {
   Call* call = nullptr;
   int index = 0;
   TF_Tensor* in = nullptr;
-  TF_Tensor* out = nullptr;  // null if the size of the output is not known before
+  // Output tensor, or null if its size is unknown before the operation.
+  TF_Tensor* out = nullptr;
   std::vector<int64_t> shape;
   int dtype = 0;
-  HvdWork* work = nullptr;  // set only by blocking kernels
+  // Operation to wait for; set only by blocking kernels.
+  HvdWork* work = nullptr;
 };
 
-// State of one execution of a node, shared by its members.
+// State of one execution of a node, shared by its tensors.
 struct Call {
   const Kernel* kernel = nullptr;
   TF_OpKernelContext* ctx = nullptr;
@@ -45,7 +48,7 @@ struct Call {
   void fail(const TfStatus& status);
 };
 
-// Steps of a call before its submission. Each returns false if the call has failed.
+// Steps of a call before its submission. Each step returns false if the call has failed.
 bool take_input(Call* call, Member* m);
 bool forward(Call* call, Member* m, const void** in);
 bool allocate_scattered(Call* call, Member* m);
@@ -53,7 +56,7 @@ bool read_splits(Call* call);
 
 // Store a scalar output.
 void keep_scalar(Call* call, int32_t value);
-// Store a member's result from the engine in the call.
+// Store the engine's result for a tensor in the call.
 void keep(Member* m, const HvdResult& result);
 
 }  // namespace hvd::tensorflow

@@ -1,6 +1,6 @@
-// The kernels that TensorFlow calls for collectives. A kernel submits its tensors to the engine and returns. The
-// engine's callback sets the outputs and tells TensorFlow to continue. So any number of collectives can be in flight at
-// once, and each rank may start them in a different order.
+// Kernels that TensorFlow calls for collectives. A kernel submits its tensors to the engine and returns. The engine's
+// callback sets the outputs and lets TensorFlow continue. Any number of collectives can be in flight at the same time,
+// and each rank can start them in a different order.
 #include "kernels.h"
 
 #include <atomic>
@@ -18,7 +18,7 @@ std::atomic<int> blocking_mode{static_cast<int>(Blocking::unknown)};
 
 // ---- Submission of operations ---------------------------------------------------------------------------------------
 
-// Count down the open members. `call` may be deleted afterwards.
+// Count down the unfinished tensors. `call` might be deleted afterwards.
 void one_less(Call* call) {
   if (call->left.fetch_sub(1, std::memory_order_acq_rel) > 1) return;
   Done done = std::move(call->done);
@@ -60,8 +60,8 @@ bool prepare(Call* call, Member* m, HvdRequest* q) {
   return true;
 }
 
-// Do all checks that do not need the engine, for all members, before the first member is submitted. Otherwise half a
-// group would wait for the other half forever.
+// Do all checks that do not need the engine, for all tensors, before the first tensor is submitted. If a later check
+// failed, half a group would wait for the other half forever.
 bool prepare_all(Call* call, std::vector<HvdRequest>* requests) {
   const Kernel& k = *call->kernel;
   const int n = k.kind == kJoin ? 1 : k.grouped ? tf().NumInputs(call->ctx) : 1;
@@ -89,8 +89,8 @@ std::string member_name(const Call& call, size_t i) {
   return call.name + "_" + std::to_string(i + 1) + "of" + std::to_string(call.members.size());
 }
 
-// Group members are matched by name, or by order if they have none. The group itself needs a name that is equal on all
-// ranks.
+// Operations of a group are matched by name, or by order if they have no name. The group itself needs a name that is
+// equal on all ranks.
 std::string group_name(const Call& call) {
   if (!call.kernel->grouped) return "";
   if (!call.name.empty()) return call.name;
@@ -99,7 +99,7 @@ std::string group_name(const Call& call) {
   return name;
 }
 
-// Submit the members. `submit` is one of the engine's two functions for this. A refused member fails the call.
+// Submit all tensors. `submit` is one of the engine's two functions for submission. A refused tensor fails the call.
 template <class Submit>
 void submit_all(Call* call, std::vector<HvdRequest>& requests, Submit submit) {
   const std::string group = group_name(*call);
@@ -141,10 +141,11 @@ void warn_once(const char* why) {
                why);
 }
 
-// `done` is null for a synchronous kernel.
+// Execute a node. `done` is null for a synchronous kernel.
 void compute(const Kernel& k, TF_OpKernelContext* ctx, TF_AsyncOpKernelDoneCallback* done) {
   const bool must_block = blocking() == Blocking::yes || !done || !Done::readable(done);
-  const bool block = must_block || k.awaited;  // a caller that waits drives the engine itself, which saves two wakeups
+  // A caller that waits drives the engine itself, which saves two wakeups.
+  const bool block = must_block || k.awaited;
   if (must_block) {
     set_blocking(Blocking::yes);
     warn_once(done ? "this TensorFlow signals the end of asynchronous kernels in an unknown way"
@@ -158,11 +159,12 @@ void compute(const Kernel& k, TF_OpKernelContext* ctx, TF_AsyncOpKernelDoneCallb
   call->name = name_in_loop(k, ctx);
   std::vector<HvdRequest> requests;
   if (!prepare_all(call.get(), &requests)) {
-    call.reset();  // release the tensors while the context exists
+    // Release the tensors while the context exists.
+    call.reset();
     if (done) tf().RunAsyncOpKernelDoneCallback(done);
     return;
   }
-  // Count one more than the members, because the last member may be done before all are submitted.
+  // Count one more than the tensors, because the last tensor can be done before all are submitted.
   call->left = static_cast<int>(requests.size()) + 1;
   if (block) {
     run_blocking(call.get(), requests);
@@ -192,7 +194,8 @@ void answer(void* kernel, TF_OpKernelContext* ctx) {
   const HvdFrontendApi* api = engine();
   const int32_t set = call.kernel->process_set;
   const int32_t value = api ? api->ask(kFrontend, kAsked, set) : -1;
-  if (value == -1 && kAsked != HVD_SET_INCLUDED) {  // -1 is a valid answer to HVD_SET_INCLUDED
+  // -1 is a valid answer to HVD_SET_INCLUDED.
+  if (value == -1 && kAsked != HVD_SET_INCLUDED) {
     call.fail(kFailedPrecondition, "Horovod has not been initialized in this process; call hvd.init() first");
   } else if (kAsked == HVD_SET_SIZE && value < 0) {
     call.fail(kInvalidArgument, "process set " + std::to_string(set) + " is unknown or was removed");
@@ -222,7 +225,7 @@ void* create(TF_OpKernelConstruction* c) {
 
 void destroy(void* kernel) { delete static_cast<Kernel*>(kernel); }
 
-// The kernels for GPUs also take tensors in host memory; TensorFlow does the copies.
+// GPU kernels also take tensors in host memory; TensorFlow does the copies.
 std::string add(const char* op, const char* device, TF_KernelBuilder* builder, const std::vector<const char*>& arguments) {
   if (std::strcmp(device, "GPU") == 0) {
     for (const char* argument : arguments) tf().KernelBuilder_HostMemory(builder, argument);

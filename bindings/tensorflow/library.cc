@@ -9,7 +9,7 @@
 namespace hvd::tensorflow {
 namespace {
 
-// leaked on purpose, because another thread may read it at exit
+// Leak the text on purpose, because another thread can read it at exit.
 std::string& trouble() {
   static std::string* const it = new std::string;
   return *it;
@@ -44,13 +44,13 @@ __attribute__((visibility("default"))) int hvd_tf_attach(uintptr_t address) {
   return 0;
 }
 
-// Return why hvd_tf_attach() failed, or "" if it did not.
+// Return the reason why hvd_tf_attach() failed, or "" if it did not.
 __attribute__((visibility("default"))) const char* hvd_tf_trouble() { return hvd::tensorflow::trouble().c_str(); }
 
 // Return -1 if no collective has run yet, 0 if collectives run asynchronously, and 1 if they block TensorFlow's
 // threads.
 __attribute__((visibility("default"))) int hvd_tf_blocking() { return static_cast<int>(hvd::tensorflow::blocking()); }
-// Override what the first kernel decided about blocking.
+// Override the decision of the first kernel about blocking.
 __attribute__((visibility("default"))) void hvd_tf_set_blocking(int blocking) {
   hvd::tensorflow::set_blocking(blocking ? hvd::tensorflow::Blocking::yes : hvd::tensorflow::Blocking::no);
 }

@@ -13,7 +13,7 @@ class Attributes {
   void integer(const char* name, int32_t* out) {
     get(name, [&] { tf().OpKernelConstruction_GetAttrInt32(c_, name, out, status_); });
   }
-  // Read a float attribute, or read a double from the bits in another attribute, because TensorFlow has no double
+  // Read a float attribute, or a double from the bits in another attribute, because TensorFlow has no double
   // attributes.
   void number(const char* name, const char* bits_name, double* out) {
     float rounded = 1;
@@ -53,8 +53,8 @@ class Attributes {
 };
 
 // Return a node's name without the numbers that TensorFlow adds when it inlines functions, as in
-// "cond/then/_12/cond/y". They count other nodes of the graph, so they may differ between ranks. Names are unique
-// without them.
+// "cond/then/_12/cond/y". The numbers count other nodes of the graph, so they can differ between ranks. Names are
+// unique without them.
 std::string without_counts(const std::string& node) {
   std::string name;
   for (size_t begin = 0; begin <= node.size();) {
@@ -67,7 +67,7 @@ std::string without_counts(const std::string& node) {
   return name;
 }
 
-// True if the node may be in a nested loop. Loops of tf.function have names like "while/body/...". Loops of sessions
+// True if the node might be in a nested loop. Loops of tf.function have names like "while/body/...". Loops of sessions
 // are not visible, but the program names their frames.
 bool may_be_nested(const std::string& node) {
   const size_t first = node.find("/body/");
@@ -91,7 +91,8 @@ std::unique_ptr<Kernel> make_kernel(Kind kind, bool grouped, TF_OpKernelConstruc
   a.number("postscale_factor", "postscale_bits", &k->postscale);
   k->name = a.text("tensor_name");
   const bool unnamed = a.flag("unnamed");
-  k->awaited = unnamed || !k->name.empty();  // operations in graphs get the names of their nodes
+  // Operations in graphs get the names of their nodes.
+  k->awaited = unnamed || !k->name.empty();
   if (k->name.empty() && !unnamed) {
     const bool scoped = !a.flag("ignore_name_scope");
     k->nested = scoped && may_be_nested(k->node);
@@ -102,17 +103,18 @@ std::unique_ptr<Kernel> make_kernel(Kind kind, bool grouped, TF_OpKernelConstruc
   return k;
 }
 
-// In a loop, several iterations of a node may be in flight at once (10 by default in TensorFlow). The names distinguish
-// a limited number of iterations and then repeat, so that steps look alike.
+// In a loop, several iterations of a node can be in flight at the same time (10 by default in TensorFlow). The names
+// distinguish a limited number of iterations and then repeat, so that steps look alike.
 std::string name_in_loop(const Kernel& k, TF_OpKernelContext* ctx) {
   constexpr int64_t kWindow = 32;
   if (k.name.empty() || !tf().GetIterId || !tf().GetFrameId) return k.name;
   const int64_t iteration = tf().GetIterId(ctx);
   const uint64_t frame = tf().GetFrameId(ctx);
-  if (iteration < 0 || frame == 0 || frame == UINT64_MAX) return k.name;  // not in a loop, so the name needs no suffix
+  // The node is not in a loop, so the name needs no suffix.
+  if (iteration < 0 || frame == 0 || frame == UINT64_MAX) return k.name;
   char suffix[48];
-  // The frame is a hash of the outer iterations and of the loops' names, which include inlining numbers. Only a nested
-  // loop needs it.
+  // Only a nested loop needs the frame: a hash of the outer iterations and of the loops' names, which include inlining
+  // numbers.
   const auto shown = static_cast<unsigned long long>(k.nested ? frame : 0);
   std::snprintf(suffix, sizeof suffix, "@%llx.%d", shown, static_cast<int>(iteration % kWindow));
   return k.name + suffix;

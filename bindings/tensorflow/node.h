@@ -1,4 +1,4 @@
-// One node of a graph, with what its kernel needs of it.
+// One node of a graph, with the attributes that its kernel needs.
 #pragma once
 #include <memory>
 #include <string>
@@ -13,11 +13,15 @@ enum Kind : int32_t { kAllreduce = 0, kAllgather = 1, kBroadcast = 2, kAlltoall 
 // Attributes of one node, read when its kernel is created.
 struct Kernel {
   Kind kind = kAllreduce;
-  std::string node;  // Name of the node.
-  std::string name;  // Name of the operation; if empty, the operation is matched by order.
+  // Name of the node.
+  std::string node;
+  // Name of the operation. If empty, ranks match the operation by order.
+  std::string name;
   bool grouped = false;
-  bool nested = false;  // True if the node may be in a nested loop.
-  bool awaited = false;  // True if it runs eagerly, so that the caller's thread waits for it.
+  // True if the node might be in a nested loop.
+  bool nested = false;
+  // True if the node runs eagerly, so that the caller's thread waits for it.
+  bool awaited = false;
   int32_t process_set = 0, op = 1, root = 0, wire = 0;
   double prescale = 1, postscale = 1;
 };

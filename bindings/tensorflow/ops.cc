@@ -1,5 +1,5 @@
-// Op definitions for TensorFlow, with attributes, inputs, outputs and shape inference. All ops are stateful; otherwise
-// TensorFlow would fold, merge or drop them.
+// Op definitions for TensorFlow, with attributes, inputs, outputs and shape inference. All ops are stateful, because
+// TensorFlow would fold, merge or drop stateless ops.
 #include "ops.h"
 
 #include <vector>
@@ -31,14 +31,16 @@ void same_shapes(TF_ShapeInferenceContext* c, TF_Status* status) {
   }
 }
 
-// The first dimension depends on the other ranks. The other dimensions are those of the input.
+// Leave the first dimension of output i unknown, because it depends on the other ranks. The other dimensions are those
+// of the input.
 void other_rows_of(TF_ShapeInferenceContext* c, int i, TF_Status* status) {
   Shape in, rest, out;
   tf().ShapeInferenceContextGetInput(c, i, in, status);
   if (tf().GetCode(status) != kOk) return;
   // Leave the shape unknown.
   if (!tf().ShapeInferenceContextRankKnown(c, in) || tf().ShapeInferenceContextRank(c, in) < 1) return;
-  Shape rows(tf().ShapeInferenceContextVectorFromSize(c, SIZE_MAX));  // a dimension of size -1 is unknown
+  // A dimension of size -1 is unknown.
+  Shape rows(tf().ShapeInferenceContextVectorFromSize(c, SIZE_MAX));
   tf().ShapeInferenceContextSubshape(c, in, 1, INT64_MAX, rest, status);
   if (tf().GetCode(status) == kOk) tf().ShapeInferenceContextConcatenateShapes(c, rows, rest, out, status);
   if (tf().GetCode(status) == kOk) tf().ShapeInferenceContextSetOutput(c, i, out, status);
@@ -92,7 +94,7 @@ std::string define(const Definition& d, bool named) {
 std::string define_ops() {
   constexpr const char *pre = "prescale_factor: float = 1.0", *post = "postscale_factor: float = 1.0",
                        *op = "reduce_op: int",
-                       // The same factors as the bits of a double; 0 means that the float is exact.
+                       // The same factors as the bits of a double. 0 means that the float is exact.
                            *pre_bits = "prescale_bits: int = 0", *post_bits = "postscale_bits: int = 0", *many = "num_tensors: int >= 1",
                        *wire = "wire: int = 0", *root = "root_rank: int", *set = "process_set_id: int = 0";
   const std::vector<const char*> one_in{"tensor: T"}, one_out{"output: T"}, many_in{"tensors: num_tensors * T"},

@@ -11,13 +11,16 @@ namespace {
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
-constexpr int kClockEvery = 64;  // Number of polls between two clock readings.
-// If there is a core for each rank, poll without a pause for this long. Do not yield: if other threads need the core
-// after all, yielding gives them whole time slices, while a thread that rests wakes up earlier.
+// Number of polls between two clock readings.
+constexpr int kClockEvery = 64;
+// Time to poll without a pause if every rank has a core. Do not yield: if other threads need the core after all,
+// yielding gives them whole time slices, while a resting thread wakes up earlier.
 constexpr auto kNoRest = milliseconds(1);
-// If there are more ranks than cores, the rank waited for may need this core.
+// Time to poll without a pause if there are more ranks than cores. The rank that this one waits for might need this
+// core.
 constexpr auto kNoRestShared = microseconds(200);
-constexpr int kPart = 20;  // each rest takes 1/kPart of the wait so far, within these bounds
+// Each rest takes 1/kPart of the wait so far, within these bounds.
+constexpr int kPart = 20;
 constexpr auto kLeastRest = microseconds(20), kMaxRest = microseconds(500);
 
 }  // namespace

@@ -1,7 +1,8 @@
-// Variant of Wait (waiter.h) for a condition without a wakeup that may need polling to make progress, such as the
+// Variant of Wait (waiter.h) for a condition that has no wakeup and needs polling to make progress, such as the
 // completion of an MPI operation. It polls often at first. Later it rests for a fraction of the time waited so far,
 // which adds little latency and keeps the operation progressing.
 //
+// Example:
 //   PolledWait wait(waiter, 30, "MPI_Iallreduce with ranks 0, 1");
 //   while (!done()) HVD_RETURN_IF_ERROR(wait.pause());
 #pragma once
@@ -15,13 +16,14 @@ namespace hvd {
 
 class PolledWait {
  public:
-  // `what` completes the sentence "no progress for 30 s while waiting for ...". It and the waiter must outlive this
+  // `what` completes the sentence "no progress for 30 s while waiting for ...". `what` and `waiter` must outlive this
   // object.
   PolledWait(Waiter& waiter, double timeout_seconds, const std::function<std::string()>& what)
       : waiter_(waiter), timeout_(timeout_seconds), what_(what) {}
   PolledWait(const PolledWait&) = delete;
 
-  // Return when the condition should be checked again. An error means that the job was aborted or the time is up.
+  // Return when the condition should be checked again. An error means that the job was aborted or the timeout has
+  // passed.
   Status pause();
 
  private:

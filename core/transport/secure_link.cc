@@ -34,7 +34,7 @@ Status SecureLink::make(std::unique_ptr<Link> inner, std::shared_ptr<const Crypt
   return {};
 }
 
-// The next key is the encryption of zeros with the current key, under a nonce that no record uses.
+// Derive the next key: the encryption of zeros with the current key, under a nonce that no record uses.
 bool SecureLink::begin_key(Direction* direction, const CipherKey& key, bool sealing) const {
   direction->aead = library_->make(cipher_, key, sealing);
   const auto sealer = library_->make(cipher_, key, true);
@@ -120,7 +120,7 @@ bool SecureLink::whole_record(size_t* text) {
   return held >= *text + kAround;
 }
 
-// Decrypt to `data` if the whole record fits. Otherwise decrypt in place and return the text in parts.
+// Decrypt to `data` if the whole record fits. If it does not fit, decrypt in place and return the text in parts.
 bool SecureLink::open_record(size_t text, Bytes data) {
   CipherNonce nonce;
   std::byte* record = in_.get() + in_begin_;
@@ -140,7 +140,7 @@ bool SecureLink::open_record(size_t text, Bytes data) {
   return true;
 }
 
-// Request only bytes that are certain to arrive, because a sleeper may be woken only once all of them are there
+// Request only bytes that are certain to arrive, because a sleeper might be woken only once all of them have arrived
 // (Link::before_sleep). These are the rest of the current record, and `wanted` bytes in at least one record, which the
 // peer sends without waiting for an answer.
 int64_t SecureLink::receive_more(size_t wanted) {
@@ -169,8 +169,8 @@ int64_t SecureLink::try_recv(Bytes data) {
       if (!open_record(text, rest)) break;
       if (text_.empty()) given += text;
     } else {
-      // Bytes that are still missing are requested by the next call. No complete record stays in the buffer, so a
-      // sleeper misses nothing.
+      // The next call requests the bytes that are still missing. No complete record stays in the buffer, so a sleeper
+      // misses nothing.
       if (!error_.ok() || given > 0) break;
       const int64_t n = receive_more(rest.size());
       if (n <= 0) return n;

@@ -1,13 +1,14 @@
-// Link decorator that encrypts. Bytes are sent in records of this form:
+// Link decorator that encrypts all data. Bytes are sent in records of this form:
 //
 // length of the text (uint32, little-endian), encrypted text, tag of both (16 bytes)
 //
-// The n-th record of a direction has the nonce n, and each direction of each connection has its own key. So altered,
-// repeated, dropped, foreign or reflected records are detected. After kRecordsPerKey records a direction continues with
-// a key derived from its last one (REKEY of the Noise protocol, section 4.2). So no key encrypts too much, and a leaked
-// key does not decrypt earlier records. An eavesdropper still sees the lengths and times of records.
+// The n-th record of a direction has the nonce n, and each direction of each connection has a separate key. Altered,
+// repeated, dropped, foreign or reflected records are therefore detected. After kRecordsPerKey records, a direction
+// continues with a key derived from the previous one (REKEY of the Noise protocol, section 4.2). This limits the data
+// encrypted with one key, and a leaked key does not decrypt earlier records. An eavesdropper still sees the lengths and
+// times of records.
 //
-// No byte of a record is returned before its tag is verified. On failure the link is permanently broken and the
+// No byte of a record is returned before its tag is verified. On failure, the link is permanently broken and the
 // connection closes, so that the peer does not wait for answers.
 #pragma once
 #include <memory>
@@ -19,18 +20,19 @@ namespace hvd {
 
 class SecureLink final : public Link {
  public:
-  static constexpr size_t kMaxText = 64 << 10;  // maximum bytes of text in a record
+  // Maximum bytes of text in a record.
+  static constexpr size_t kMaxText = 64 << 10;
   static constexpr uint64_t kRecordsPerKey = uint64_t{1} << 20;
 
   struct Keys {
     CipherKey send, receive;
   };
-  // Only tests pass another value of `records_per_key` than the default.
+  // Create the link. Only tests change `records_per_key`.
   static Status make(std::unique_ptr<Link> inner, std::shared_ptr<const CryptoLibrary> library, Cipher cipher, const Keys& keys,
                      std::unique_ptr<Link>* out, uint64_t records_per_key = kRecordsPerKey);
 
-  // Reports the bytes of a record as taken only once the whole record is sent. Until then the caller must offer the
-  // same bytes again, possibly with more behind them, as all users of links do.
+  // Send text as records. The bytes of a record count as taken only once the whole record has been sent. Until then,
+  // the caller must offer the same bytes again, possibly followed by more, as all users of links do.
   int64_t try_send(ConstBytes data) override;
   int64_t try_recv(Bytes data) override;
   const Status& error() const override { return error_.ok() ? inner_->error() : error_; }
@@ -44,7 +46,8 @@ class SecureLink final : public Link {
  private:
   using Length = uint32_t;
   static constexpr size_t kAround = sizeof(Length) + kCipherTag;
-  static constexpr size_t kRoom = 2 * (kMaxText + kAround);  // capacity for bytes received but not decrypted
+  // Capacity for bytes that were received but not decrypted.
+  static constexpr size_t kRoom = 2 * (kMaxText + kAround);
 
   // One direction of the link, with its current key and the next one.
   struct Direction {
@@ -70,13 +73,18 @@ class SecureLink final : public Link {
   Direction sending_, receiving_;
   Status error_;
 
-  std::unique_ptr<std::byte[]> out_;  // The record being sent.
-  ConstBytes unsent_;                 // The part of it that is not sent yet.
-  size_t under_way_ = 0;              // Number of text bytes in it.
+  // Record being sent.
+  std::unique_ptr<std::byte[]> out_;
+  // Unsent rest of the record.
+  ConstBytes unsent_;
+  // Number of text bytes in the record.
+  size_t under_way_ = 0;
 
   std::unique_ptr<std::byte[]> in_;
-  size_t in_begin_ = 0, in_end_ = 0;  // Range of the bytes that are received but not decrypted.
-  Bytes text_;                        // Text that was decrypted in place but is not returned yet; it is before in_begin_.
+  // Range of the bytes that were received but not decrypted.
+  size_t in_begin_ = 0, in_end_ = 0;
+  // Text that was decrypted in place but not returned yet. It is before in_begin_.
+  Bytes text_;
 };
 
 }  // namespace hvd

@@ -11,7 +11,8 @@ namespace hvd {
 namespace {
 
 constexpr size_t kPage = 4096;
-constexpr uint64_t kMagic = 0x3167657364766800;  // "\0hvdseg1"
+// The bytes "\0hvdseg1".
+constexpr uint64_t kMagic = 0x3167657364766800;
 
 constexpr size_t page_up(size_t n) { return (n + kPage - 1) / kPage * kPage; }
 

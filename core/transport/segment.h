@@ -1,14 +1,14 @@
 // Shared memory of the ranks of one host. It is one anonymous file (memfd) that the host's first rank creates in Python
 // and passes to the others as a descriptor. It has no name and disappears with its last user, even after kill -9.
 //
-// The parts of the segment, in order:
+// The segment consists of these parts, in order:
 //   - header: the abort flag
 //   - wakeups: one WakeupWord per local rank
 //   - words: one page per local rank, with words that GPUs write and wait for (engine/device/ipc_memory.h)
-//   - set blocks: per process set and local rank, a cache line with the words that peers wait for, and one
-//     with the progress at the end of the last collective
+//   - set blocks: per process set and local rank, a cache line with the words that peers wait for, and one with the
+//     progress at the end of the last collective
 //   - rings: per ordered pair of local ranks, a byte ring for data and one for control messages (shm links)
-//   - staging: per local rank, the fusion buffer that the others read
+//   - staging: per local rank, the staging area that the others read
 //   - arenas: per local rank, memory for its tensors that the others can read and write (arena.h)
 //
 // Untouched pages cost nothing, so the layout is generous. It depends only on the number of local ranks and the sizes.
@@ -27,25 +27,31 @@ namespace hvd {
 // Sizes that determine the layout of a segment.
 struct SegmentSpec {
   int local_size = 1;
-  size_t ring_bytes = 64 << 10;     // Bytes of one ring, a power of two.
-  size_t staging_bytes = 8 << 20;   // Bytes of a rank's staging area, a multiple of 4096.
-  size_t arena_bytes = 0;           // Bytes of a rank's arena, a multiple of 4096; 0 for no arenas.
+  // Bytes of one ring, a power of two.
+  size_t ring_bytes = 64 << 10;
+  // Bytes of a rank's staging area, a multiple of 4096.
+  size_t staging_bytes = 8 << 20;
+  // Bytes of a rank's arena, a multiple of 4096; 0 for no arenas.
+  size_t arena_bytes = 0;
 };
 
 struct SegmentHeader {
   uint64_t magic;
   uint32_t local_size;
-  alignas(64) std::atomic<uint32_t> abort;  // If not 0, the job is over, and every wait in shared memory ends.
+  // Abort flag. If not 0, the job is over, and every wait in shared memory ends.
+  alignas(64) std::atomic<uint32_t> abort;
   // One bit for each of the first 64 local ranks, set once the rank no longer uses other ranks' device memory.
   std::atomic<uint64_t> let_go;
 };
 
-struct SetLine {  // There is one per process set and local rank.
-  // Number of collective stages that this rank has finished (NodeGroup). Peers wait for it in every operation.
+// Words of one local rank in one process set.
+struct SetLine {
+  // Number of collective stages that this rank has finished (NodeGroup). Peers wait for this counter in every
+  // operation.
   alignas(64) std::atomic<uint64_t> progress{0};
   // Position in the running schedule for which this rank is ready (used by the engine).
   std::atomic<uint64_t> schedule{0};
-  // Value of `progress` at the end of the last collective. Peers rarely read it, so it has its own cache line.
+  // Value of `progress` at the end of the last collective. Peers rarely read it, so it has a separate cache line.
   alignas(64) std::atomic<uint64_t> finished{0};
 };
 
@@ -53,8 +59,10 @@ enum class RingChannel : uint8_t { data = 0, control = 1 };
 inline constexpr int kRingChannels = 2;
 
 struct RingHeader {
-  alignas(64) std::atomic<uint64_t> head{0};    // Total number of bytes written.
-  alignas(64) std::atomic<uint64_t> tail{0};    // Total number of bytes read.
+  // Total number of bytes written.
+  alignas(64) std::atomic<uint64_t> head{0};
+  // Total number of bytes read.
+  alignas(64) std::atomic<uint64_t> tail{0};
 };
 
 class Segment {
@@ -63,7 +71,8 @@ class Segment {
   static size_t bytes_needed(const SegmentSpec& spec);
   // Map `fd`, which stays owned by the caller. The file has at least bytes_needed() bytes and is zero-filled when new.
   // Space beyond the fixed parts forms the arenas, so the creator of the file decides their size and spec.arena_bytes
-  // is ignored. If the process cannot map that much (address-space limit), the arenas are left out and arena() is null.
+  // is ignored. If the process cannot map that much (address-space limit), the arenas are left out and arena() returns
+  // null.
   static Status map(int fd, const SegmentSpec& spec, std::shared_ptr<Segment>* out);
   // Create private memory, for ranks that are threads of one process (tests).
   static std::shared_ptr<Segment> in_process(const SegmentSpec& spec);
@@ -72,12 +81,14 @@ class Segment {
   const SegmentSpec& spec() const { return spec_; }
   SegmentHeader& header() const { return *reinterpret_cast<SegmentHeader*>(base_); }
   WakeupWord& wakeup(int local_rank) const;
-  std::byte* words(int local_rank) const;  // kWordsBytes bytes per rank; the pages of all ranks are contiguous
+  // Return kWordsBytes bytes of words. The pages of all ranks are contiguous.
+  std::byte* words(int local_rank) const;
   SetLine& set_line(int set_slot, int local_rank) const;
   RingHeader& ring(int from, int to, RingChannel channel) const;
   std::byte* ring_data(int from, int to, RingChannel channel) const;
   std::byte* staging(int local_rank) const;
-  std::byte* arena(int local_rank) const;  // null if there are no arenas
+  // Return the rank's arena, or null if there are no arenas.
+  std::byte* arena(int local_rank) const;
 
  private:
   Segment(std::byte* base, size_t bytes, const SegmentSpec& spec) : base_(base), bytes_(bytes), spec_(spec) {}

@@ -6,8 +6,8 @@
 namespace hvd {
 namespace {
 
-// Return the maximum number of bytes that one call moves. It is limited so that the peer starts on the first part while
-// this side copies the next.
+// Return the maximum number of bytes that one call moves. The limit lets the peer start on the first part while this
+// side copies the next.
 size_t step(size_t capacity) { return std::max<size_t>(capacity / 4, 1); }
 
 }  // namespace

@@ -1,8 +1,8 @@
 // Link to a rank of the same host through two rings of the Segment, one per direction. A ring has one writer and one
-// reader with separate counters, so there are no locks. A side that moves bytes wakes the other side if that sleeps,
-// because the reader waits for data and the writer for space.
+// reader with separate counters, so it needs no locks. The reader waits for data and the writer for space, so a side
+// that moves bytes wakes the other side if it sleeps.
 //
-// Shared memory does not show that a peer has died. The engine detects it by a closed control connection or the abort
+// Shared memory does not show that a peer has died. The engine detects this by a closed control connection or the abort
 // flag, and ends the wait through the Waiter's hook. abort() then makes the link refuse further use.
 #pragma once
 #include <memory>
@@ -15,7 +15,7 @@ namespace hvd {
 class ShmLink final : public Link {
  public:
   // `me` and `peer` are local ranks, and `peer_wakeup` is the wakeup event of the peer's engine. The control channel
-  // wakes the peer from any sleep. The data channel wakes it only if it waits for progress.
+  // wakes the peer from any sleep. The data channel wakes the peer only if it waits for progress.
   ShmLink(std::shared_ptr<Segment> segment, int me, int peer, WakeupEvent peer_wakeup, RingChannel channel = RingChannel::data);
 
   int64_t try_send(ConstBytes data) override;
@@ -35,8 +35,8 @@ class ShmLink final : public Link {
   RingHeader& in_;
   std::byte* out_data_;
   std::byte* in_data_;
-  // This side's counters, and the last values seen of the peer's counters. The peer's cache line is read only when
-  // those values do not suffice.
+  // This side's counters, and the last known values of the peer's counters. The peer's cache line is read only when the
+  // known values do not suffice.
   uint64_t written_, read_, peer_read_, peer_written_;
   Status error_;
 };

@@ -17,7 +17,8 @@ namespace hvd {
 namespace {
 
 constexpr const char* kClosed = "the peer closed its connection";
-constexpr size_t kLeastMark = 8 << 10, kMaxMark = 64 << 10;  // minimum and maximum bytes of the receive low-water mark
+// Minimum and maximum bytes of the receive low-water mark.
+constexpr size_t kLeastMark = 8 << 10, kMaxMark = 64 << 10;
 
 Status refuse(int fd, const char* what) {
   return Status(Code::invalid_argument, "descriptor " + std::to_string(fd) + " cannot be used as a link (" + what +
@@ -67,7 +68,8 @@ void TcpLink::before_sleep() {
   if (mark != low_water_) wake_at(mark);
 }
 
-// TCP_USER_TIMEOUT would not do: it would also end a connection to a live peer that does not read for some time.
+// TCP_USER_TIMEOUT does not help here, because it would also end a connection to a live peer that does not read for
+// some time.
 double TcpLink::unanswered() {
   tcp_info info{};
   socklen_t length = sizeof info;

@@ -10,8 +10,8 @@ namespace hvd {
 
 class TcpLink final : public Link {
  public:
-  // Take ownership of `fd`: make it non-blocking, disable Nagle's algorithm, and close it in the destructor. On an
-  // error the caller keeps the descriptor.
+  // Take ownership of `fd`: make it non-blocking, disable Nagle's algorithm, and close it in the destructor. On error,
+  // the caller keeps the descriptor.
   static Status adopt(int fd, std::unique_ptr<TcpLink>* out);
   ~TcpLink() override;
   TcpLink(const TcpLink&) = delete;
@@ -34,11 +34,14 @@ class TcpLink final : public Link {
   int fd_;
   bool inet_;
   short wanted_ = 0;
-  size_t asked_ = 0;    // Bytes requested by the last try_recv that found nothing.
-  int low_water_ = 1;   // Current value of SO_RCVLOWAT.
-  // True if no more data will come. A failed send does not imply this, because what the peer sent last stays readable.
+  // Bytes requested by the last try_recv that found nothing.
+  size_t asked_ = 0;
+  // Current value of SO_RCVLOWAT.
+  int low_water_ = 1;
+  // True if no more data will arrive. A failed send does not set this, because the peer's last data can still be read.
   bool received_all_ = false;
-  std::optional<Clock::time_point> owed_since_;  // time since which the peer owes an acknowledgement, as of the last check
+  // Time since which the peer has not acknowledged data, as of the last check.
+  std::optional<Clock::time_point> owed_since_;
   Status error_;
 };
 

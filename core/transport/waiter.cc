@@ -21,7 +21,8 @@ inline void cpu_relax() {
 #endif
 }
 
-constexpr int kHookEvery = 256;  // number of spins between two checks of the abort flag
+// Number of spins between two checks of the abort flag.
+constexpr int kHookEvery = 256;
 
 }  // namespace
 
@@ -56,7 +57,8 @@ Status Waiter::sleep(SleepState sleep_state, Deadline deadline, const std::funct
     }
     int longest = deadline.remaining_ms();
     if (longest_sleep_ > 0) longest = std::min(longest, static_cast<int>(longest_sleep_ * 1000));
-    ::poll(polls_.data(), polls_.size(), longest);  // an interrupted poll (EINTR) counts as a wakeup
+    // An interrupted poll (EINTR) counts as a wakeup.
+    ::poll(polls_.data(), polls_.size(), longest);
   }
   word.store(static_cast<uint32_t>(SleepState::awake), std::memory_order_seq_cst);
   uint64_t drained;
@@ -95,8 +97,8 @@ Status Waiter::rest(Clock::duration longest) {
 Status Waiter::glance() { return abort_flag_ && abort_flag_->load(std::memory_order_relaxed) != 0 ? run_hook() : Status::Ok(); }
 
 Wait::~Wait() {
-  // The sleep was announced but did not happen, because the condition became true in time. Peers need not wake this
-  // thread any more.
+  // The sleep was announced but did not happen, because the condition became true in time. Peers no longer need to wake
+  // this thread.
   if (armed_) waiter_.wakeup_.word()->sleep_state.store(static_cast<uint32_t>(SleepState::awake), std::memory_order_seq_cst);
 }
 
@@ -128,7 +130,7 @@ Status Wait::pause() {
     return {};
   }
   // Only the caller can check the condition, so a sleep takes two rounds. This round announces the sleep and lets the
-  // caller check again. The next one sleeps if the condition still does not hold.
+  // caller check again. The next round sleeps if the condition still does not hold.
   auto& word = waiter_.wakeup_.word()->sleep_state;
   if (!armed_) {
     armed_ = true;
@@ -145,7 +147,8 @@ Status Wait::pause() {
     return Status(Code::timeout, "no progress for " + std::string(seconds) + " s while waiting for " + what);
   }
   slept_ = true;
-  rounds_ = policy.spins;  // after a sleep, do not spin again; yield a few times, then sleep
+  // After a sleep, do not spin again; yield a few times, then sleep.
+  rounds_ = policy.spins;
   return {};
 }
 

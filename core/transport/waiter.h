@@ -1,13 +1,14 @@
-// Waiter: the only way in which the thread that drives an engine waits, whether for a byte from a link, a peer's
-// counter in shared memory, or a submission. It spins briefly (cheap when the peer runs on another core), then yields,
-// then sleeps in poll(2) on the engine's wakeup event, the relevant sockets and the control plane. So a dead peer, a
-// shutdown or a deadline ends every wait.
+// Waiter: the only way in which the thread that drives an engine waits, for a byte from a link, a peer's counter in
+// shared memory, or a submission. It spins briefly (cheap when the peer runs on another core), then yields, then sleeps
+// in poll(2) on the engine's wakeup event, the relevant sockets and the control plane. A dead peer, a shutdown or a
+// deadline therefore ends every wait.
 //
+// Example:
 //   Wait wait(waiter, 30, "data from rank 3");
 //   while (!arrived()) HVD_RETURN_IF_ERROR(wait.pause());
 //
-// Wait::pause() returns ok when the caller should check again. It returns an error when the job was aborted or the time
-// is up.
+// Wait::pause() returns ok when the caller should check again. It returns an error when the job was aborted or the
+// timeout has passed.
 #pragma once
 #include <poll.h>
 
@@ -22,15 +23,17 @@
 
 namespace hvd {
 
-// How long to spin and to yield before sleeping.
+// Durations of spinning and yielding before a sleep.
 struct SpinPolicy {
-  int spins = 2000;   // Number of cpu_relax() rounds before the first yield; 0 if there are more ranks than cores.
-  int yields = 20;    // Number of sched_yield() rounds before the first sleep.
+  // Number of cpu_relax() rounds before the first yield; 0 if there are more ranks than cores.
+  int spins = 2000;
+  // Number of sched_yield() rounds before the first sleep.
+  int yields = 20;
 };
 
 class Waiter {
  public:
-  // `wakeup` is the wakeup event of this engine. It and the links must outlive the waiter.
+  // `wakeup` is the wakeup event of this engine. `wakeup` and the links must outlive the waiter.
   Waiter(WakeupEvent wakeup, SpinPolicy policy);
 
   // Watch a link's wanted() events in every sleep.
@@ -47,19 +50,19 @@ class Waiter {
   // Run the hook if the abort flag is set.
   Status glance();
 
-  // The hook is called between spins (rarely) and after every sleep, and advances the control plane. Its error ends the
-  // current wait and every later one. `fds` adds descriptors, with their poll(2) events, to those watched in each
-  // sleep.
+  // Function that advances the control plane. The waiter calls it after every sleep and occasionally between spins. Its
+  // error ends the current wait and every later one. `fds` adds descriptors, with their poll(2) events, to those
+  // watched in each sleep.
   using Hook = std::function<Status()>;
   // `pending` returns true if the hook already has work that no descriptor and no later wakeup would signal.
   using HookFds = std::function<void(std::vector<std::pair<int, short>>&)>;
   using HookPending = std::function<bool()>;
   void set_hook(Hook hook, HookFds fds, HookPending pending = nullptr);
 
-  // Set a flag in memory that is checked cheaply while spinning; null for none.
+  // Set a flag in memory that is checked cheaply while spinning. Null means no flag.
   void set_abort_flag(const std::atomic<uint32_t>* flag) { abort_flag_ = flag; }
 
-  // Limit each sleep to this many seconds. After that the hook runs even if nothing has happened.
+  // Limit each sleep to this many seconds. The hook then runs even if nothing has happened.
   void set_longest_sleep(double seconds) { longest_sleep_ = seconds; }
 
   void set_wakeup(WakeupEvent wakeup) { wakeup_ = wakeup; }
@@ -67,9 +70,9 @@ class Waiter {
   const SpinPolicy& policy() const { return policy_; }
   void set_policy(SpinPolicy p) { policy_ = p; }
 
-  // Sleep once: set the sleep state, check `still` once more (true means to keep sleeping), poll until the wakeup
-  // event, a descriptor or `deadline`, clear the sleep state, drain the event, and run the hook. Used by Wait and by
-  // the engine's idle loop.
+  // Sleep once: set the sleep state, call `still` once more (true means to keep sleeping), poll until the wakeup event,
+  // a descriptor or `deadline`, clear the sleep state, drain the event, and run the hook. Used by Wait and by the
+  // engine's idle loop.
   Status sleep(SleepState sleep_state, Deadline deadline, const std::function<bool()>& still);
 
  private:
@@ -83,7 +86,8 @@ class Waiter {
   HookFds hook_fds_;
   HookPending hook_pending_;
   const std::atomic<uint32_t>* abort_flag_ = nullptr;
-  double longest_sleep_ = 0;  // seconds; 0 means no limit
+  // Seconds of the longest sleep; 0 means no limit.
+  double longest_sleep_ = 0;
   std::vector<::pollfd> polls_;
   std::vector<std::pair<int, short>> extra_;
 };
@@ -101,8 +105,8 @@ class Wait {
   Status pause();
   // Declare that checking the condition takes system calls, each about as long as kExpensivePoll rounds of cpu_relax().
   // The wait then spins for fewer rounds and sleeps without yielding: a yield would give whole time slices to other
-  // threads, while a sleeper is woken as soon as bytes arrive. After its first sleep it sleeps again almost at once,
-  // because the link has proved slower than this side.
+  // threads, while a sleeper is woken as soon as bytes arrive. After its first sleep, it soon sleeps again, because the
+  // link has proved slower than this side.
   void polling_is_expensive() { expensive_ = true; }
   // Report progress, which restarts the spinning and the deadline.
   void progress() {

@@ -1,6 +1,6 @@
-// Wakeup event of an engine. It is an eventfd that the engine sleeps on (together with its sockets, see Waiter), and a
-// word that shows whether the engine sleeps. The word may be in memory shared with other processes. So a peer that has
-// stored data in shared memory makes a system call only if the engine really sleeps.
+// Wakeup event of an engine. It consists of an eventfd that the engine sleeps on (together with its sockets, see
+// Waiter), and a word that shows whether the engine sleeps. The word can be in memory shared with other processes. A
+// peer that has stored data in shared memory then makes a system call only if the engine sleeps.
 //
 // No wakeup is lost, for this reason: the sleeper stores its sleep state and then checks its condition once more, while
 // the waker stores the condition and then checks the sleep state. All four accesses are sequentially consistent, so at
@@ -11,14 +11,16 @@
 
 namespace hvd {
 
-// Whether an engine sleeps, and for what. A higher value means that more events wake it.
+// Sleep state of an engine. A higher value means that more events wake the engine.
 enum class SleepState : uint32_t {
   awake = 0,
-  idle = 1,     // Nothing is in flight, so submissions wake the engine but a peer's progress does not.
-  waiting = 2,  // The engine waits for a peer's progress in shared memory.
+  // Nothing is in flight, so submissions wake the engine but a peer's progress does not.
+  idle = 1,
+  // The engine waits for a peer's progress in shared memory.
+  waiting = 2,
 };
 
-// The word that shows whether the engine sleeps, on its own cache line.
+// Word that shows whether the engine sleeps, on its own cache line.
 struct WakeupWord {
   alignas(64) std::atomic<uint32_t> sleep_state{0};
 };
@@ -33,7 +35,8 @@ class WakeupEvent {
   void wake(SleepState at_least) const {
     if (word_ && word_->sleep_state.load(std::memory_order_seq_cst) >= static_cast<uint32_t>(at_least)) notify();
   }
-  void notify() const;  // wakes the owner in any state, with one write(2)
+  // Wake the owner in any state, with one write(2).
+  void notify() const;
   int fd() const { return fd_; }
   WakeupWord* word() const { return word_; }
 

@@ -1,6 +1,7 @@
-// Fuzzes the engine's driver with control messages from peers. The first byte selects the role: rank 0 with two children,
-// or rank 1 with parent 0. The bytes of the links follow. Operations have memory of exactly the required size, and the
-// backend accesses all memory of an operation, so that the address sanitizer reports sizes that were not checked.
+// Fuzz target for the engine's driver, with control messages from peers. The first byte selects the role: rank 0 with
+// two children, or rank 1 with parent 0. The bytes of the links follow. Operations have memory of exactly the required
+// size, and the backend accesses all memory of an operation, so that the address sanitizer reports sizes that were not
+// checked.
 #include "engine/driver.h"
 
 #include <sys/eventfd.h>
@@ -155,7 +156,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     for (int turn = 0; turn < 8 && driver.step(true); ++turn) {
     }
   }
-  // Operations hold references to themselves until they are complete.
+  // End the job, because operations hold references to themselves until they are complete.
   const Status over(Code::shutdown, "the input has ended");
   for (const OperationPtr& op : submissions.end(over)) op->complete(over);
   for (Task& task : mine) {

@@ -1,5 +1,5 @@
-// Common code of the fuzz targets. Each defines LLVMFuzzerTestOneInput. Linked with libFuzzer, it searches for inputs;
-// linked with replay.cc, it runs those of the corpus.
+// Common code of the fuzz targets. Each target defines LLVMFuzzerTestOneInput. Linked with libFuzzer, it searches for
+// inputs; linked with replay.cc, it runs the inputs of the corpus.
 #pragma once
 #include <algorithm>
 #include <cstddef>
@@ -13,7 +13,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
 
 namespace hvd::fuzz {
 
-// Link that receives the given bytes and then nothing more, and discards what is sent.
+// Link that receives the given bytes and then nothing more. It discards everything that is sent.
 class FeedLink final : public Link {
  public:
   explicit FeedLink(ConstBytes data) : data_(data) {}

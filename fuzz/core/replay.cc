@@ -1,4 +1,4 @@
-// Runs the target on each given file, for compilers without libFuzzer: replay FILE-OR-DIRECTORY...
+// Runner of a fuzz target on given files, for compilers without libFuzzer. Usage: replay FILE-OR-DIRECTORY...
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -16,7 +16,8 @@ int main(int count, char** arguments) {
     const std::string bytes{std::istreambuf_iterator<char>(file), {}};
     if (!file.good() && !file.eof()) return false;
     std::printf("%s\n", path.c_str());
-    std::fflush(stdout);  // the last one printed is the one that failed
+    // Flush now: the last file printed is the one that failed.
+    std::fflush(stdout);
     // Copy to memory of exactly this size, so that the address sanitizer reports reads beyond the end.
     const auto exact = std::make_unique<uint8_t[]>(bytes.size());
     std::copy(bytes.begin(), bytes.end(), exact.get());
@@ -34,5 +35,6 @@ int main(int count, char** arguments) {
     }
   }
   std::printf("%d inputs\n", runs);
-  return runs > 0 ? 0 : 1;  // an empty corpus tests nothing
+  // An empty corpus tests nothing.
+  return runs > 0 ? 0 : 1;
 }

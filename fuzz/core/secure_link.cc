@@ -1,5 +1,5 @@
-// Fuzzes an encrypted link with arbitrary received bytes. Instead of a cipher it uses a checksum that a fuzzer can solve,
-// so that the code behind the authentication is tested, too.
+// Fuzz target for an encrypted link with arbitrary received bytes. Instead of a cipher, it uses a checksum that a
+// fuzzer can solve, so that the code behind the authentication is also tested.
 #include "transport/secure_link.h"
 
 #include <array>

@@ -1,4 +1,4 @@
-// Writes the initial corpus, valid messages of ranks: fuzz_seeds CORPUS_DIRECTORY
+// Writer of the initial corpus, which consists of valid messages of ranks. Usage: fuzz_seeds CORPUS_DIRECTORY
 #include <filesystem>
 #include <fstream>
 
@@ -44,7 +44,7 @@ Request request(Kind kind, const char* name, std::vector<int64_t> shape) {
   return q;
 }
 
-// The same requests as in driver.cc.
+// Return the same requests as in driver.cc.
 std::vector<Request> requests(int rank) {
   std::vector<Request> all = {request(Kind::allreduce, "a", {2, 3}),
                               request(Kind::allreduce, "b", {5}),
