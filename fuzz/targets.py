@@ -121,12 +121,12 @@ def live_page(data: bytes) -> None:
 
 
 def acceptor(data: bytes) -> None:
-    """Feed the accepting side of a handshake from a peer without the key. The first byte sets the size of the pieces."""
+    """Feed the accepting side of a handshake from a peer without the key. The first byte sets the piece size."""
     _never_done(Acceptor(KEY, 7, 1), data)
 
 
 def connector(data: bytes) -> None:
-    """Feed the connecting side of a handshake from a peer without the key. The first byte sets the size of the pieces."""
+    """Feed the connecting side of a handshake from a peer without the key. The first byte sets the piece size."""
     _never_done(Connector(KEY, Place(2, 7, 3, 1)), data)
 
 
