@@ -9,7 +9,7 @@ pytest.importorskip("ray")
 
 from horovod.ray import ElasticRayExecutor, RayExecutor
 from horovod.ray.elastic import TestDiscovery
-from horovod.runner.function.worker_error import WorkerError
+from horovod.runner.function.outcome import WorkerError
 from tests.ray import functions
 
 

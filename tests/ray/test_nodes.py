@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("ray")
 
 from horovod.ray import ElasticRayExecutor, RayExecutor
-from horovod.runner.function.worker_error import WorkerError
+from horovod.runner.function.outcome import WorkerError
 from tests.ray import functions
 
 pytestmark = pytest.mark.long

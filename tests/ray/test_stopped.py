@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("ray")
 
 from horovod.ray import RayExecutor
-from horovod.runner.function.worker_error import WorkerError
+from horovod.runner.function.outcome import WorkerError
 from tests.ray import functions
 from tests.runner.cluster.tasks import gone
 

@@ -9,7 +9,7 @@ import pytest
 
 import horovod.numpy as hvd
 import horovod.spark
-from horovod.runner.function.worker_error import WorkerError
+from horovod.runner.function.outcome import WorkerError
 from horovod.spark.horovod_runner import DRIVER_LOG, DriverLog, HorovodRunner, log_to_driver
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import horovod.numpy as hvd
 import horovod.spark
-from horovod.runner.function.worker_error import WorkerError
+from horovod.runner.function.outcome import WorkerError
 from horovod.spark.application import Application, Jobs
 from horovod.spark.task import SECRETS
 from tests.runner.cluster.tasks import gone

@@ -19,7 +19,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from horovod.common.exceptions import HorovodInternalError, NoPlaceError
 from horovod.runner.external_workers.mailbox import Mailbox
-from horovod.runner.function.worker_error import WorkerError, worker_error
+from horovod.runner.function.outcome import WorkerError, worker_error
 
 Callback = Callable[[dict[str, Any]], Any]
 _OURS = os.path.join("horovod", "ray", "")

@@ -29,7 +29,7 @@ from horovod.ray.worker import ElasticWorker
 from horovod.runner.external_workers import workers as external_workers
 from horovod.runner.external_workers.elastic_job import ExternalElasticJob
 from horovod.runner.external_workers.mailbox import Mailbox
-from horovod.runner.function.worker_error import worker_error
+from horovod.runner.function.outcome import worker_error
 
 _EVERY = 1.0  # Interval between checks of the cluster (s).
 _END = 10.0  # Killed workers get _END seconds to end.

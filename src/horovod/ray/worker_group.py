@@ -22,7 +22,7 @@ from horovod.runner.external_workers import assignment as placing
 from horovod.runner.external_workers.assignment import ExternalWorker
 from horovod.runner.external_workers.mailbox import Mailbox
 from horovod.runner.external_workers.workers import ExternalWorkers
-from horovod.runner.function.worker_error import worker_error
+from horovod.runner.function.outcome import worker_error
 from horovod.runner.plan.hosts import place
 
 _GRACE = 5.0  # The other ranks get _GRACE seconds to notice that a rank has failed.

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from horovod.runner.api import run as run
-    from horovod.runner.function.worker_error import WorkerError as WorkerError
+    from horovod.runner.function.outcome import WorkerError as WorkerError
 
 __all__ = ["WorkerError", "run"]
 
@@ -18,7 +18,7 @@ def __getattr__(name: str) -> Any:
 
         return run
     if name == "WorkerError":
-        from horovod.runner.function.worker_error import WorkerError
+        from horovod.runner.function.outcome import WorkerError
 
         return WorkerError
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

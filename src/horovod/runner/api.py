@@ -10,9 +10,9 @@ from horovod.common.contract import boot
 from horovod.runner.base import signals
 from horovod.runner.base.arguments import HOROVOD_RUN, integer, renamed
 from horovod.runner.command import cli, elastic_flags
-from horovod.runner.external_launchers import mpi_function
+from horovod.runner.external_launchers import mpi
+from horovod.runner.function import outcome
 from horovod.runner.function import package as function_package
-from horovod.runner.function import worker_error
 from horovod.runner.job import terminal
 from horovod.runner.job.job import make_job
 from horovod.runner.output.output import standard_output
@@ -144,7 +144,7 @@ def run(
     environ = _environment(os.environ)
     with signals.interrupts() as queue:
         if use_mpi:
-            result = mpi_function.run(settings, environ, payload, standard_output(), queue)
+            result = mpi.run_function(settings, environ, payload, standard_output(), queue)
         else:
             with terminal.terminal_restored(settings.debug_rank):
                 job = make_job(
@@ -152,8 +152,8 @@ def run(
                 )
                 result = job.run()
     if elastic is None:
-        return worker_error.by_rank(result, {slot.rank: slot.hostname for slot in assigned})
-    return worker_error.of_elastic(result, elastic.least)
+        return outcome.by_rank(result, {slot.rank: slot.hostname for slot in assigned})
+    return outcome.of_elastic(result, elastic.least)
 
 
 # Workers must not inherit these variables of a notebook kernel. They must not use its plot backend either, because they

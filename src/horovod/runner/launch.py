@@ -16,7 +16,7 @@ from horovod.common.contract.reasons import PIPE as REPORT_PIPE
 from horovod.runner.base.errors import AgentError, LaunchError
 from horovod.runner.base.job_result import JobResult
 from horovod.runner.base.signals import SignalQueue, given_back
-from horovod.runner.command import cli, command_line, help
+from horovod.runner.command import cli, command_line, flags
 from horovod.runner.job import terminal
 from horovod.runner.job.job import make_job
 from horovod.runner.job.policy import LAST_WORDS
@@ -83,7 +83,7 @@ def _tell(namespace: argparse.Namespace, take_signals: Callable[[], SignalQueue 
 
         print(completion.script(namespace.completion, offered()), end="")
     elif namespace.help_all:
-        print(help.text(everything=True), end="")
+        print(flags.help_text(everything=True), end="")
     elif namespace.check_build:
         from horovod.runner.command import check_build
 

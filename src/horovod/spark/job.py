@@ -21,7 +21,7 @@ from horovod.common.contract.settings import BY_NAME
 from horovod.runner import cluster
 from horovod.runner.base.arguments import ARGUMENTS, integer, interfaces, renamed, seconds
 from horovod.runner.cluster import Call, Gathering, Wishes, run_fixed
-from horovod.runner.function.worker_error import WorkerError, worker_error
+from horovod.runner.function.outcome import WorkerError, worker_error
 from horovod.runner.plan.settings import ElasticSettings
 from horovod.spark.application import Application, Jobs, error_text, failure_message, known_failure
 from horovod.spark.task import attend, attend_barrier

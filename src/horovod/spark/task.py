@@ -7,8 +7,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from horovod.runner.cluster.task import become_agent
-from horovod.runner.cluster.ticket import ArrivalError, Ticket
+from horovod.runner.cluster.task import ArrivalError, Ticket, become_agent
 
 ATTEMPTS = 64  # maximum number of attempts per task, also used to number agents; Spark's own limit is usually lower
 DEVICES = "HOROVOD_SPARK_DEVICES"

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from horovod.runner.cluster import Call, Wishes, run_elastic
-from horovod.runner.function.worker_error import WorkerError
+from horovod.runner.function.outcome import WorkerError
 from horovod.runner.plan.settings import ElasticSettings
 
 

@@ -12,7 +12,7 @@ import time
 import pytest
 
 from horovod.runner.cluster import ArrivalError, Call, Wishes, run_fixed
-from horovod.runner.function.worker_error import WorkerError
+from horovod.runner.function.outcome import WorkerError
 from tests.runner.cluster.tasks import gone
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from horovod.runner.command import cli, help
+from horovod.runner.command import cli, flags
 from horovod.runner.command.flags import FLAGS, GROUPS
 
 # Frozen: (names, metavar, number of values, variable without HOROVOD_, at most one of). Users have these
@@ -161,20 +161,20 @@ def test_a_wrong_variable_is_named_before_anything_starts(environ, named):
 
 @pytest.mark.parametrize("width", [60, 80, 110, 300])
 def test_help_fits_and_says_all(width):
-    text = help.text(width, everything=True)
+    text = flags.help_text(width, everything=True)
     longest = max(text.splitlines(), key=len)
-    assert len(longest) <= min(width, 110) or longest.strip() in dict(help.EXAMPLES), longest
+    assert len(longest) <= min(width, 110) or longest.strip() in dict(flags.EXAMPLES), longest
     words = " ".join(text.split())
     for flag in FLAGS:
-        assert help.flag_names(flag) in words
-        assert " ".join(help.described(flag).split()) in words
+        assert flags.flag_names(flag) in words
+        assert " ".join(flags.flag_description(flag).split()) in words
     assert [line[:-1] for line in text.splitlines() if line.endswith(":") and not line.startswith(" ")] == [
         *GROUPS,
         "examples",
     ]
 
 
-@pytest.mark.parametrize("command", [command for command, _ in help.EXAMPLES if command.startswith("horovodrun")])
+@pytest.mark.parametrize("command", [command for command, _ in flags.EXAMPLES if command.startswith("horovodrun")])
 def test_the_examples_of_help_are_understood(command):
     namespace, rest = cli.parse(command.split()[1:])
     assert namespace.num_proc

@@ -134,8 +134,8 @@ def mounted(options, then):
 
 LOOK = """
 import msgspec
-from horovod.runner.doctor import container, host
-print(msgspec.json.encode([container.examine(), host._free("/dev/shm")]).decode())
+from horovod.runner.doctor import container, probe
+print(msgspec.json.encode([container.examine(), probe._free("/dev/shm")]).decode())
 """
 
 

@@ -13,7 +13,7 @@ from horovod._version import __version__
 from horovod.common.devices.nvml import Survey
 from horovod.common.network.connecting import Listeners
 from horovod.common.network.interfaces import Address, Endpoint, Interface
-from horovod.runner.doctor import findings, host, probe, table
+from horovod.runner.doctor import findings, probe, table
 from horovod.runner.doctor.report import (
     FAIL,
     OK,
@@ -271,7 +271,7 @@ def test_rounds_are_pairs_that_do_not_disturb_each_other(count):
 
 
 def test_this_host_is_examined():
-    report = host.examine()
+    report = probe.examine()
     assert (report.version, report.executable) == (__version__, sys.executable)
     assert report.cores == len(os.sched_getaffinity(0))
     assert report.engine_error == ""

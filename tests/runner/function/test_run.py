@@ -15,7 +15,7 @@ import horovod
 from horovod.runner import WorkerError
 from horovod.runner.base.errors import OutcomeError
 from horovod.runner.base.job_result import JobResult
-from horovod.runner.function import outcome, worker_error
+from horovod.runner.function import outcome
 from tests.runner.launching import marked_environment
 
 
@@ -91,7 +91,7 @@ def test_exceptions_that_cannot_be_unpickled_are_told_in_words():
     error = Unhappy(3, colour="red")
     data = left_by(outcome.write_exception, error, outcome.format_traceback(error))
     with pytest.raises(WorkerError, match=r"(?s)failed first.*Unhappy: code 3") as caught:
-        worker_error.by_rank(JobResult(1, "rank 0 failed first", 0, {0: data}), {0: "a"})
+        outcome.by_rank(JobResult(1, "rank 0 failed first", 0, {0: data}), {0: "a"})
     assert re.search(r"not of its class: .*Unhappy cannot be pickled and unpickled: TypeError: .*", str(caught.value))
     assert type(caught.value) is WorkerError
     assert caught.value.cause is None
@@ -107,10 +107,10 @@ def test_results_that_cannot_travel_or_are_missing_are_named():
         left_by(outcome.write_value, threading.Lock(), 0)
     lost = left_by(outcome.write_value, OnlyThere(), 0)
     with pytest.raises(WorkerError, match=r"the result of rank 0, of type .*OnlyThere, cannot be unpickled.*not here"):
-        worker_error.by_rank(JobResult(0, results={0: lost}), {0: "a"})
+        outcome.by_rank(JobResult(0, results={0: lost}), {0: "a"})
     one = left_by(outcome.write_value, 7, 0)
     with pytest.raises(WorkerError, match="rank 1 on host b ended with exit code 0 without a result"):
-        worker_error.by_rank(JobResult(0, results={0: one}), {0: "a", 1: "b"})
+        outcome.by_rank(JobResult(0, results={0: one}), {0: "a", 1: "b"})
 
 
 def test_functions_and_arguments_that_cannot_travel_are_named():

@@ -7,8 +7,8 @@ import time
 from horovod.common.store.client import StoreClient
 from horovod.runner.elastic.finder import Finder
 from horovod.runner.job.elastic_attempt import ElasticAttempt
+from horovod.runner.job.membership_server import Roster
 from horovod.runner.job.policy import Policy
-from horovod.runner.job.roster import Roster
 from horovod.runner.job.watch import Watch, wait_for
 from horovod.runner.output.display import Screen
 from horovod.runner.plan.settings import ElasticSettings, LaunchSettings

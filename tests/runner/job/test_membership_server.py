@@ -1,4 +1,4 @@
-"""Messages between the membership of an elastic job and its workers."""
+"""Messages between the membership of an elastic job and its workers; their ranks; stopped workers."""
 
 import horovod
 from horovod.common.contract.membership import Facts, encode
@@ -9,7 +9,8 @@ from horovod.runner.elastic.actions import Say
 from horovod.runner.elastic.admission import Newcomers
 from horovod.runner.elastic.limits import Blacklist, Limits
 from horovod.runner.elastic.membership import Membership
-from horovod.runner.job.membership_server import MembershipServer
+from horovod.runner.elastic.workers import Candidate, places
+from horovod.runner.job.membership_server import MembershipServer, Roster, StoppedWorkers
 
 
 def test_a_worker_that_comes_when_it_was_given_up_is_told_so():
@@ -45,3 +46,40 @@ def test_a_newcomer_with_another_text_of_the_program_is_told_of_and_let_in():
     assert [text.endswith(", which HOROVOD_ELASTIC_CODE=any allows") for text in said] == [True]
     assert membership.epoch == 1
     front.close()
+
+
+def formed(*numbers):
+    """Return an epoch of these workers, by rank."""
+    return places([Candidate(number, "ab"[number % 2]) for number in numbers])
+
+
+def test_ranks_of_workers():
+    roster = Roster()
+    for number in range(3):
+        roster.join(number, "ab"[number % 2])
+    assert [roster.rank_of(number) for number in range(3)] == [0, 1, 2], "what they will be, if nothing is in the way"
+    assert roster.last_hosts == {0: "a", 1: "b", 2: "a"}, "no epoch has been formed"
+    assert roster.by_rank({1: bytearray(b"1")}) == {1: b"1"}
+    roster.end(0, False)
+    roster.end(1, True)
+    assert roster.last_hosts == {1: "b", 2: "a"}, "those that have not failed"
+    roster.form(formed(0, 1, 2))
+    roster.join(3, "b")
+    assert [roster.rank_of(number) for number in range(4)] == [0, 1, 2, None]
+    roster.form(formed(2, 3))
+    assert [roster.rank_of(number) for number in range(4)] == [0, 1, 0, 1], "who has gone keeps the last one"
+    assert (roster.members, roster.last_hosts) == ([2, 3], {0: "a", 1: "b"})
+    assert roster.by_rank({0: bytearray(b"0"), 3: bytearray(b"3")}) == {1: b"3"}
+
+
+def test_who_is_stopped_for_too_long_is_told_once_in_every_timeout():
+    stopped = StoppedWorkers(10.0)
+    assert stopped.next_time() is None
+    stopped.stops(3, 1.0)
+    stopped.stops(5, 4.0)
+    assert stopped.next_time() == 11.0
+    assert stopped.take_late(10.9) == []
+    assert stopped.take_late(11.0) == [3]
+    assert stopped.take_late(11.1) == []
+    assert stopped.next_time() == 14.0
+    assert stopped.take_late(21.0) == [3, 5]

@@ -2,7 +2,7 @@ import pytest
 
 from horovod.common.contract.worker_env import WorkerEnv
 from horovod.runner.plan import environment
-from horovod.runner.plan.hosts import Slot
+from horovod.runner.plan.hosts import Host, Slot, assign
 
 
 def test_what_is_not_passed_on():
@@ -94,3 +94,22 @@ def test_workers_get_the_contract():
     assert made["HOROVOD_CONTROLLER"] == made["HOROVOD_CPU_OPERATIONS"] == "gloo"
     expected = WorkerEnv(3, 4, 1, 2, 1, 2, "b", "127.0.0.1", 4711, key_fd=5)
     assert WorkerEnv.from_environ({**made, "HOROVOD_KEY_FD": "5"}) == expected
+
+
+def test_each_worker_gets_its_torch_rank():
+    slots = assign([Host("a", 2), Host("b", 1)], 3)
+    hosts = [slot.hostname for slot in slots]
+    master = environment.torch_master("10.0.0.1", 29500, {})
+    told = [environment.torch_variables(slot, hosts, master) for slot in slots]
+    assert [(one["RANK"], one["LOCAL_RANK"], one["LOCAL_WORLD_SIZE"], one["GROUP_RANK"]) for one in told] == [
+        ("0", "0", "2", "0"),
+        ("1", "1", "2", "0"),
+        ("2", "0", "1", "1"),
+    ]
+    assert {(one["WORLD_SIZE"], one["MASTER_ADDR"], one["MASTER_PORT"]) for one in told} == {("3", "10.0.0.1", "29500")}
+
+
+def test_the_users_torch_address_and_port_take_precedence():
+    given = {"MASTER_PORT": "1234"}
+    assert environment.torch_master("h", 1, given) == {"MASTER_ADDR": "h", "MASTER_PORT": "1234"}
+    assert environment.torch_master("h", 1, {**given, "MASTER_ADDR": "me"}) == {**given, "MASTER_ADDR": "me"}

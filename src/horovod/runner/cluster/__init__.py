@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from horovod.runner.cluster.gathering import Gathering
     from horovod.runner.cluster.jobs import Call, Wishes, run_command, run_elastic, run_fixed
-    from horovod.runner.cluster.task import become_agent
-    from horovod.runner.cluster.ticket import ArrivalError, Ticket
+    from horovod.runner.cluster.task import ArrivalError, Ticket, become_agent
 
 __all__ = [
     "ArrivalError",
@@ -34,8 +33,7 @@ __all__ = [
 _HOMES = {
     "gathering": ("Gathering",),
     "jobs": ("Call", "Wishes", "run_command", "run_elastic", "run_fixed"),
-    "task": ("become_agent",),
-    "ticket": ("ArrivalError", "Ticket"),
+    "task": ("ArrivalError", "Ticket", "become_agent"),
 }
 
 

@@ -17,8 +17,8 @@ from horovod.common.network.connecting import Listeners
 from horovod.common.network.interfaces import network_identity, parse_ports, scan, to_listen
 from horovod.common.security.auth import Acceptor, AuthError
 from horovod.common.security.channel import Channel, Talk
-from horovod.runner.cluster import ticket as tickets
-from horovod.runner.cluster.ticket import Answer, Arrival, Ticket
+from horovod.runner.cluster import task as tickets
+from horovod.runner.cluster.task import Answer, Arrival, Ticket
 from horovod.runner.plan.hosts import Machines
 from horovod.runner.remote.arrived import ArrivedConnection
 
@@ -241,7 +241,7 @@ class Gathering:
 
     def _admit(self, sock: socket.socket) -> bool:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        talk = Talk(sock, accepts=True, seconds=tickets.SECONDS)
+        talk = Talk(sock, accepts=True, seconds=tickets.HANDSHAKE_SECONDS)
         sides: list[Acceptor] = []
 
         def acceptor(key: bytes) -> Acceptor:

@@ -17,7 +17,7 @@ from horovod.runner.base.signals import SignalQueue, interrupts
 from horovod.runner.cluster.gathering import Arrived, Gathering
 from horovod.runner.command import cli
 from horovod.runner.elastic.finder import Found, NotFound
-from horovod.runner.function import package, worker_error
+from horovod.runner.function import outcome, package
 from horovod.runner.job.job import ElasticJob, FixedJob, Job
 from horovod.runner.output.output import OutputSink, StreamOutput, standard_output
 from horovod.runner.plan import hosts
@@ -169,7 +169,7 @@ def run_fixed(gathering: Gathering, call: Call, num_proc: int, wishes: Wishes) -
         agents = [_agent(by_number[number], slot, way) for number, slot in placed]
         fleet = _fleet(agents, settings, way)
         result = _run(call, wishes, FixedJob(settings, environ, fleet=fleet))
-        return worker_error.by_rank(result, {slot.rank: slot.hostname for _, slot in placed})
+        return outcome.by_rank(result, {slot.rank: slot.hostname for _, slot in placed})
     finally:
         for each in here:
             each.connection.kill()
@@ -194,7 +194,7 @@ def run_elastic(gathering: Gathering, call: Call, elastic: ElasticSettings, wish
         result = _run(call, wishes, ElasticJob(settings, environ, fleet=fleet, source=source))
     finally:
         source.close()
-    return worker_error.of_elastic(result, elastic.least)
+    return outcome.of_elastic(result, elastic.least)
 
 
 def run_command(

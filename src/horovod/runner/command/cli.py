@@ -17,7 +17,7 @@ from horovod.common.contract.notices import misspelt_sentences, notices, sentenc
 from horovod.common.contract.setting import is_off
 from horovod.common.contract.settings import BY_NAME, Settings
 from horovod.runner.base.errors import LaunchError
-from horovod.runner.command import command_line, config_file, elastic_flags, help
+from horovod.runner.command import command_line, config_file, elastic_flags, flags
 from horovod.runner.command.config_file import Config
 from horovod.runner.command.flags import FLAGS, GROUPS, Flag
 from horovod.runner.job import terminal
@@ -29,7 +29,7 @@ from horovod.runner.plan.worker_options import WorkerOptions, patterns
 
 class _Parser(argparse.ArgumentParser):
     def format_help(self) -> str:
-        return help.text()
+        return flags.help_text()
 
     def error(self, message: str) -> NoReturn:
         raise LaunchError(message)
@@ -55,7 +55,7 @@ class _Check:
 
 def make_parser() -> argparse.ArgumentParser:
     """Create the parser for the flags before the command."""
-    parser = _Parser(prog="horovodrun", usage=help.USAGE, allow_abbrev=False)
+    parser = _Parser(prog="horovodrun", usage=flags.USAGE, allow_abbrev=False)
     exclusive: dict[str, argparse._MutuallyExclusiveGroup] = {}
     for title in GROUPS:
         group = parser.add_argument_group(title)

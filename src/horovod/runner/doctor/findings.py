@@ -9,7 +9,7 @@ import resource
 from collections.abc import Callable, Iterator, Sequence
 
 from horovod.common.network.interfaces import parse_names
-from horovod.runner.base.frameworks import usable
+from horovod.runner.command.check_build import usable
 from horovod.runner.doctor import container, devices, mpi
 from horovod.runner.doctor.report import FAIL, OK, WARN, Finding, HostAnswer, HostReport, Measured
 

@@ -9,7 +9,7 @@ from horovod._version import __version__
 from horovod.common.devices.nvml import Gpu, Survey
 from horovod.common.devices.versions import text_of
 from horovod.common.devices.visible import shown_cpus
-from horovod.runner.base import frameworks
+from horovod.runner.command import check_build
 from horovod.runner.doctor import container, mpi
 from horovod.runner.doctor.report import FAIL, OK, WARN, DeviceReport, Diagnosis, Finding, HostAnswer, HostReport, Place
 
@@ -210,7 +210,7 @@ def _engine(answer: HostAnswer, report: HostReport) -> str:
 
 
 def _frameworks(answer: HostAnswer, report: HostReport) -> str:
-    return ", ".join(frameworks.described(report.frameworks)) or "none"
+    return ", ".join(check_build.described(report.frameworks)) or "none"
 
 
 def _cores(answer: HostAnswer, report: HostReport) -> str:

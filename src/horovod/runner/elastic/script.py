@@ -1,4 +1,7 @@
-"""Run of a host discovery script with a time limit, and parser for its output. Only `finish` blocks."""
+"""Run of a host discovery script with a time limit, and the discovery script for Slurm allocations.
+
+Only `ScriptRun.finish` and the script for Slurm block.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,15 @@ import re
 import select
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Sequence
 
+from horovod.common.contract import boot
 from horovod.runner.base.arguments import FLAGS, Names
 from horovod.runner.base.errors import LaunchError
 from horovod.runner.base.job_result import describe_status
+from horovod.runner.plan import allocations
 
 MOST = 65536  # maximum slots per host, which equals the maximum number of ranks per job
 FORM = "'name' or 'name:slots' with slots at least 1; an IPv6 address as [address] or [address]:slots; one host a line"
@@ -246,3 +252,55 @@ class ScriptRun:
     def _last_words(self) -> str:
         lines = self._errors.decode(errors="replace").strip().splitlines()[-_SHOWN_LINES:]
         return "".join(f"\n    {line}" for line in lines)
+
+
+SLURM_EVERY = 5.0  # The script runs every EVERY seconds. Each run puts load on a controller that all users share.
+SLURM_SECONDS = 4.0  # Time limit of each of the two queries (s), so that both fit into the time limit of the script.
+
+
+def slurm_command(each: int | None) -> list[str]:
+    """Return the command of the discovery script for Slurm allocations, which is `main` of this module.
+
+    It is a separate program, because Slurm's controller can take seconds to answer.
+
+    Args:
+        each: Number of slots per node. The default is the node's number of tasks.
+    """
+    return [
+        sys.executable,
+        *boot.arguments("horovod.runner.elastic.script"),
+        *([] if each is None else [str(each)]),
+    ]
+
+
+def main() -> int:
+    """Print the nodes of the Slurm allocation that are neither drained nor down, and return the exit code."""
+    given = allocations.allocation(os.environ)
+    try:
+        if given is None:
+            raise LaunchError("SLURM_JOB_ID must be set: this is not a Slurm allocation")
+        nodes = allocations.nodes_of(ask_slurm("squeue", "-h", "-j", given.job, "-o", "%T|%N"), given.job)
+        found = allocations.usable(ask_slurm("sinfo", "-h", "-N", "-n", ",".join(nodes), "-o", "%N|%T"), nodes)
+    except LaunchError as error:
+        print(error, file=sys.stderr)
+        return 1
+    print(end=allocations.lines(found, given.slots, int(sys.argv[1]) if len(sys.argv) > 1 else None))
+    return 0
+
+
+def ask_slurm(program: str, *arguments: str, seconds: float = SLURM_SECONDS) -> str:
+    """Run a Slurm command and return its output. Raises LaunchError if it fails or is too slow."""
+    # Ignore the user's settings for Slurm commands, because they would change the output.
+    kept = {name: text for name, text in os.environ.items() if not name.startswith(("SQUEUE_", "SINFO_"))}
+    try:
+        done = subprocess.run(
+            [program, *arguments], env=kept, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=seconds,
+            check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        raise LaunchError(f"{program} did not answer within {seconds:g} s; is Slurm's controller up?") from None
+    except OSError as error:
+        raise LaunchError(f"{program} cannot be run: {error.strerror}; Slurm's programs have to be on PATH") from None
+    if done.returncode != 0:
+        raise LaunchError(f"{program} failed: {done.stderr.strip() or f'exit code {done.returncode}'}")
+    return done.stdout

@@ -16,8 +16,7 @@ from horovod.runner.elastic.admission import Newcomers
 from horovod.runner.elastic.limits import Blacklist, Limits
 from horovod.runner.elastic.membership import Membership
 from horovod.runner.elastic.workers import MachineOf
-from horovod.runner.job.membership_server import MembershipServer
-from horovod.runner.job.roster import Roster
+from horovod.runner.job.membership_server import MembershipServer, Roster
 
 
 class ProcessControl(Protocol):

@@ -19,7 +19,7 @@ from horovod.common.store.sockets import descriptors_for, listen
 from horovod.runner.external_workers.assignment import Assignment, ExternalWorker
 from horovod.runner.external_workers.liveness import LivenessServer
 from horovod.runner.job.orders import without_place
-from horovod.runner.plan import environment, torch_environment
+from horovod.runner.plan import environment
 from horovod.runner.plan.hosts import Slot
 
 OWN = "HOROVOD_"
@@ -148,8 +148,8 @@ def of_torch(slot: Slot, slots: Sequence[Slot], first: ExternalWorker, shared: M
         return {}
     address = slots[0].hostname.partition("-")[0]
     port = settings.integer("HOROVOD_TORCH_DISTRIBUTED_PORT") or first.free_port
-    master = torch_environment.master(address, port, shared)
-    return torch_environment.variables(slot, [each.hostname for each in slots], master)
+    master = environment.torch_master(address, port, shared)
+    return environment.torch_variables(slot, [each.hostname for each in slots], master)
 
 
 def of_member(number: int, host: str, timeout: float) -> dict[str, str]:

@@ -29,11 +29,10 @@ from horovod.runner.elastic.membership import Membership
 from horovod.runner.elastic.workers import candidates, foreseen
 from horovod.runner.job.chaos_log import ChaosLog
 from horovod.runner.job.host_agents import STRANGERS, HostAgents, HostLost
-from horovod.runner.job.membership_server import MembershipServer
+from horovod.runner.job.membership_server import MembershipServer, Roster, StoppedWorkers
 from horovod.runner.job.orders import ElasticOrders
 from horovod.runner.job.policy import AGENT_GRACE, TERM_GRACE
 from horovod.runner.job.progress import UninitializedJobCheck, users_command
-from horovod.runner.job.roster import Roster, StoppedWorkers
 from horovod.runner.job.store_relay import StoreRelay, open_store
 from horovod.runner.job.watch import Watch
 from horovod.runner.output.rank_files import RankFileError

@@ -141,7 +141,7 @@ class ElasticJob(Job):
     def _run(self) -> JobResult:
         # Import here, because only elastic jobs need it.
         from horovod.runner.job.elastic_attempt import ElasticAttempt
-        from horovod.runner.job.roster import Roster
+        from horovod.runner.job.membership_server import Roster
 
         elastic = self.settings.elastic
         assert elastic is not None
@@ -171,12 +171,14 @@ class ElasticJob(Job):
         return Fleet([], remote, fanout=self.settings.ssh_fanout, silence=self.settings.heartbeat_timeout)
 
     def _finder(self, elastic: ElasticSettings) -> Finder:
-        from horovod.runner.elastic import slurm_nodes
+        from horovod.runner.elastic import script
         from horovod.runner.elastic.finder import Finder
 
         if elastic.slurm_job:
-            command = slurm_nodes.command(elastic.slots)
-            return Finder(f"the list of nodes of Slurm's job {elastic.slurm_job}", None, {}, command, slurm_nodes.EVERY)
+            command = script.slurm_command(elastic.slots)
+            return Finder(
+                f"the list of nodes of Slurm's job {elastic.slurm_job}", None, {}, command, script.SLURM_EVERY
+            )
         fixed = {host.name: host.slots for host in elastic.hosts}
         return Finder(elastic.script, elastic.slots, fixed, names=self.settings.names)
 

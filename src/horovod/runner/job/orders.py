@@ -17,7 +17,7 @@ from horovod.common.contract.worker_env import TORCH_PLACE, WorkerEnv
 from horovod.runner.base import linux
 from horovod.runner.base.errors import LaunchError
 from horovod.runner.job import terminal
-from horovod.runner.plan import environment, hosts, torch_environment
+from horovod.runner.plan import environment, hosts
 from horovod.runner.plan.hosts import Slot, common_addresses, common_interfaces
 from horovod.runner.plan.settings import ElasticSettings, LaunchSettings
 from horovod.runner.protocol.messages import CHUNK, Payload, Request, StartJob, StartWorker, Worker
@@ -150,16 +150,16 @@ class Orders:
     def _own_environment(self, slot: Slot) -> dict[str, str]:
         others = self._debugged is not None and slot.rank != self._debugged.rank
         own = environment.worker_environment(slot, *self._store) | (terminal.OTHERS if others else {})
-        return own | torch_environment.variables(slot, *self._torch) if self._torch else own
+        return own | environment.torch_variables(slot, *self._torch) if self._torch else own
 
     def _torch_arguments(self, addresses: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
         first = next(agent for agent in self._agents if agent.slots[0].rank == 0)
         assert first.facts is not None
-        address = torch_environment.LOOPBACK
+        address = environment.TORCH_LOOPBACK
         if not self._on_one_machine:
             address = addresses.get(first.host) or (first.host if first.remote else first.facts.hostname)
         port = self._settings.torch_port or first.facts.free_port
-        master = torch_environment.master(address, port, self.shared_environment(remote=False))
+        master = environment.torch_master(address, port, self.shared_environment(remote=False))
         return [slot.hostname for slot in self._settings.slots], master
 
     def shared_environment(self, remote: bool) -> dict[str, str]:

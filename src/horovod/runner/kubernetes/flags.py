@@ -10,8 +10,7 @@ from typing import Any
 from horovod.runner.base.errors import LaunchError
 from horovod.runner.command import command_line
 from horovod.runner.command.flags import FLAGS as JOB_FLAGS
-from horovod.runner.command.flags import Flag, Value
-from horovod.runner.command.help import flag_names
+from horovod.runner.command.flags import Flag, Value, flag_names
 from horovod.runner.kubernetes import values as names
 from horovod.runner.kubernetes import values as volumes
 

@@ -5,7 +5,7 @@ import traceback
 
 import pytest
 
-from horovod.runner.function.worker_error import WorkerError, worker_error
+from horovod.runner.function.outcome import WorkerError, worker_error
 
 
 class Coded(Exception):
