@@ -5,13 +5,12 @@ Each framework has its own module, for example ``import horovod.torch as hvd``.
 
 from typing import Any
 
-from horovod import _native
+from horovod import _absent, _native
 from horovod._version import __version__
-from horovod.common import absent
 
 __all__ = ["__version__", "run"]
 
-absent.install()
+_absent.install()
 _native.install()
 
 
@@ -23,4 +22,4 @@ def __getattr__(name: str) -> Any:
 
         globals()["run"] = run
         return run
-    raise absent.no_attribute(__name__, name)
+    raise _absent.no_attribute(__name__, name)

@@ -9,7 +9,9 @@ from typing import Any
 from horovod.common.compression import check_compression
 from horovod.common.elastic import own
 from horovod.common.frontends import state
-from horovod.common.gradients import (
+from horovod.common.ops import Average, Max, Sum, op_name
+from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.common.training.gradients import (
     anybody_else,
     check_groups,
     check_passes,
@@ -18,10 +20,8 @@ from horovod.common.gradients import (
     parts,
     scales,
 )
-from horovod.common.ops import Average, Max, Sum, op_name
-from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.common.steps import marks
-from horovod.common.weights import check_weight, check_weighted_op, weighted_means
+from horovod.common.training.steps import marks
+from horovod.common.training.weights import check_weight, check_weighted_op, weighted_means
 
 
 @dataclass

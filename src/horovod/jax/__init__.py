@@ -25,15 +25,15 @@ try:
 except ImportError as _error:
     raise ImportError(f"horovod.jax cannot load the native engine horovod._core: {_error}") from _error
 
+from horovod import _absent
 from horovod._jax.compression import Compression
-from horovod.common import absent as _absent
 from horovod.common import frontends as _frontends
 from horovod.common import ops as _ops
-from horovod.common.evaluation import Metric, gather_for_metrics
 from horovod.common.exceptions import HorovodInternalError
 from horovod.common.objects import rank0_first
 from horovod.common.ops import *  # noqa: F403
 from horovod.common.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
+from horovod.common.training.evaluation import Metric, gather_for_metrics
 from horovod.jax import collectives as _collectives
 from horovod.jax import elastic
 from horovod.jax import process as _process

@@ -10,12 +10,12 @@ from jax import numpy as jnp
 from horovod._jax.compression import Compression
 from horovod.common.compression import check_compression
 from horovod.common.frontends import JAX as face
-from horovod.common.gradients import anybody_else, check_predivide, scales
 from horovod.common.job import refusing
 from horovod.common.ops import Average, check_op
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.common.steps import marks
-from horovod.common.weights import check_weighted_op
+from horovod.common.training.gradients import anybody_else, check_predivide, scales
+from horovod.common.training.steps import marks
+from horovod.common.training.weights import check_weighted_op
 from horovod.jax.arrays import flat, full_names
 from horovod.jax.reductions import count_of, reduce_leaves, reduce_weighted, wide_of
 

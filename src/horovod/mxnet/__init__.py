@@ -25,8 +25,8 @@ if not hasattr(_mx, "gluon") or not _mx.__version__.startswith("1."):
         f"horovod.mxnet needs MXNet 1.9.1, got {getattr(_mx, '__version__', 'a module without a version')}; "
         "install it with: pip install mxnet==1.9.1 numpy==1.23.5"
     )
+from horovod import _absent
 from horovod import _core as _native  # noqa: F401  (fail here if the native engine cannot be imported)
-from horovod.common import absent as _absent
 from horovod.mxnet import mpi_ops as _mpi_ops
 from horovod.mxnet.compression import Compression
 from horovod.mxnet.functions import allgather_object, broadcast_object, broadcast_parameters

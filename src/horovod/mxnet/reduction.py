@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from numbers import Integral
 from typing import Any
 
-from horovod.common import gradients as rules
 from horovod.common.compression import check_compression, check_wire, leaves_alone
 from horovod.common.frontends import MXNET as face
 from horovod.common.ops import Average
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.common.steps import marks
+from horovod.common.training import gradients as rules
+from horovod.common.training.steps import marks
 from horovod.mxnet.compression import Compression
 from horovod.mxnet.operations import reduce
 

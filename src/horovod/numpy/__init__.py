@@ -20,16 +20,16 @@ except ImportError as _error:
         f"horovod.numpy needs NumPy, which cannot be imported ({_error}); install it with: pip install numpy"
     ) from _error
 # Import the native engine here, so that an error appears early.
+from horovod import _absent
 from horovod import _core as _native
 from horovod._arrays.handles import Handle
-from horovod.common import absent as _absent
 from horovod.common import frontends as _frontends
 from horovod.common import ops as _ops
-from horovod.common.evaluation import Metric, gather_for_metrics
 from horovod.common.exceptions import HorovodInternalError
 from horovod.common.objects import rank0_first
 from horovod.common.ops import *  # noqa: F403
 from horovod.common.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
+from horovod.common.training.evaluation import Metric, gather_for_metrics
 from horovod.numpy import elastic
 from horovod.numpy.compression import Compression
 from horovod.numpy.functions import (

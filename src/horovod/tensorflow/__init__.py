@@ -21,10 +21,10 @@ except ImportError as _error:
         f"horovod.tensorflow needs TensorFlow, which cannot be imported ({_error}); install it with: pip install "
         "tensorflow"
     ) from _error
+from horovod import _absent
 from horovod import _core as _native  # noqa: F401  (fail here if the native engine cannot be imported)
-from horovod.common import absent as _absent
-from horovod.common.evaluation import Metric, gather_for_metrics
 from horovod.common.objects import rank0_first
+from horovod.common.training.evaluation import Metric, gather_for_metrics
 from horovod.tensorflow import functions as _functions
 from horovod.tensorflow import gradients as _gradients  # noqa: F401
 from horovod.tensorflow import mpi_ops as _mpi_ops

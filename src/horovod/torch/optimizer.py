@@ -8,10 +8,12 @@ from typing import Any
 
 import torch
 
-from horovod.common import uneven
 from horovod.common.contract.log import warn_user
 from horovod.common.frontends import TORCH as face
-from horovod.common.gradients import (
+from horovod.common.ops import Adasum, Average, Sum, check_op
+from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.common.training import uneven
+from horovod.common.training.gradients import (
     BucketSizes,
     anybody_else,
     check_groups,
@@ -20,10 +22,8 @@ from horovod.common.gradients import (
     groups_of,
     scales,
 )
-from horovod.common.ops import Adasum, Average, Sum, check_op
-from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.common.steps import marks
-from horovod.common.weights import check_weight, check_weighted_op, current
+from horovod.common.training.steps import marks
+from horovod.common.training.weights import check_weight, check_weighted_op, current
 from horovod.torch import monitoring
 from horovod.torch.compression import Compression
 from horovod.torch.monitoring import check_after_step

@@ -13,10 +13,10 @@ from horovod.common.autotune.tuner import FUSION, Tuner
 from horovod.common.contract import private_files
 from horovod.common.contract.log import make_sink
 from horovod.common.contract.settings import LOG_LEVELS, TABLE, Settings
-from horovod.common.gradients import bucket_tuning
 from horovod.common.job import Job
-from horovod.common.steps import marks
 from horovod.common.telemetry.message_bus import MessageBus
+from horovod.common.training.gradients import bucket_tuning
+from horovod.common.training.steps import marks
 
 if TYPE_CHECKING:
     from horovod._core import Engine

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Protocol
 
 from horovod.common.autotune.search import LEAST_GAIN, Measuring, Parameter, Progress, Sample, Values, search
 from horovod.common.contract.settings import Settings
-from horovod.common.gradients import BucketSizes, bucket_tuning
 from horovod.common.job import Job
 from horovod.common.telemetry.steps import median
+from horovod.common.training.gradients import BucketSizes, bucket_tuning
 
 if TYPE_CHECKING:
     from horovod._core import Engine

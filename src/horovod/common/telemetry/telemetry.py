@@ -14,13 +14,13 @@ from horovod.common.contract.log import warner
 from horovod.common.contract.reasons import PIPE, ReportPipe
 from horovod.common.contract.settings import Settings
 from horovod.common.job import Job
-from horovod.common.steps import marks
 from horovod.common.telemetry import timeline
 from horovod.common.telemetry.hang import ExplainListener, Hangs
 from horovod.common.telemetry.message_bus import Handler, MessageBus
 from horovod.common.telemetry.stacks import StackReporter
 from horovod.common.telemetry.timeline import Timelines
 from horovod.common.telemetry.training import Checks
+from horovod.common.training.steps import marks
 
 if TYPE_CHECKING:
     from horovod._core import Engine

@@ -11,17 +11,18 @@ Example::
 
 from typing import Any
 
+from horovod import _absent
+
 # Import the native engine here, so that an error appears early.
 from horovod import _core as _native
 from horovod._keras.api import open_frontend as _open_frontend
-from horovod.common import absent as _absent
 from horovod.common import frontends as _frontends
-from horovod.common.evaluation import Metric, gather_for_metrics
 from horovod.common.exceptions import HorovodInternalError
-from horovod.common.gradients import groups_of as _groups_of
 from horovod.common.objects import rank0_first
 from horovod.common.ops import Average, Sum
 from horovod.common.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
+from horovod.common.training.evaluation import Metric, gather_for_metrics
+from horovod.common.training.gradients import groups_of as _groups_of
 from horovod.tensorflow.keras import callbacks, elastic
 
 _frontend = _open_frontend(only="tensorflow")

@@ -11,8 +11,8 @@ import torch
 from horovod.common import objects
 from horovod.common.compression import check_wire
 from horovod.common.frontends import TORCH as face
-from horovod.common.gradients import parts
 from horovod.common.process_sets import ProcessSet
+from horovod.common.training.gradients import parts
 from horovod.torch.ops.tensors import CODES
 
 _REDUCED = ", ".join(str(dtype).removeprefix("torch.") for dtype in CODES if dtype.is_floating_point)

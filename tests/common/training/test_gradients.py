@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from horovod.common import gradients
 from horovod.common.ops import Average, Sum
+from horovod.common.training import gradients
 
 
 @pytest.mark.parametrize("factor", [0, -1.0, math.nan, math.inf, True, "2", None])

@@ -7,7 +7,6 @@ import warnings
 
 import pytest
 
-from horovod.common import training
 from horovod.common.frontends import State
 from tests.runner.launching import run_job
 
@@ -25,11 +24,11 @@ class Distributed:
 @pytest.fixture
 def launched(monkeypatch):
     """launched(modules, **environment): check a process with these modules and variables."""
-    monkeypatch.setattr(training, "state", State())
-    monkeypatch.setattr(training, "find_rank_above", lambda env: None)
+    monkeypatch.setattr(observations, "state", State())
+    monkeypatch.setattr(observations, "find_rank_above", lambda env: None)
 
     def check(modules, **environment):
-        monkeypatch.setattr(training, "_launch_checked", False)
+        monkeypatch.setattr(observations, "_launch_checked", False)
         for name in {**MPI, **TORCHRUN, "HOROVOD_TRAINING_CHECKS": "", "HOROVOD_RUN_FUNCTION_FD": ""}:
             monkeypatch.delenv(name, raising=False)
         for name, value in environment.items():
@@ -38,7 +37,7 @@ def launched(monkeypatch):
             monkeypatch.delitem(sys.modules, name, raising=False)
         for name, module in modules.items():
             monkeypatch.setitem(sys.modules, name, module)
-        training.check_launch("Do this")
+        observations.check_launch("Do this")
 
     return check
 

@@ -6,7 +6,7 @@ from importlib.util import find_spec
 import pytest
 
 import horovod
-from horovod.common import absent
+from horovod import _absent as absent
 
 
 @pytest.mark.parametrize("name", absent.ABSENT)

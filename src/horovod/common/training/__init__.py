@@ -1,0 +1,1 @@
+"""Rules of training loops that all frontends share: steps, gradients and their weights, uneven data, evaluation."""
