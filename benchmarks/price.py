@@ -29,7 +29,7 @@ from peers.ours import Peer
 
 import horovod.torch as hvd
 from horovod.common.frontends import state
-from horovod.common.training.steps import marks
+from horovod.common.training_loop.steps import marks
 
 Step = Callable[[], None]
 CASES = {

@@ -94,7 +94,7 @@ def forget_names() -> None:
 
 def forget_loaders() -> None:
     """Forget data loaders of earlier tests, whose wait times are recorded."""
-    from horovod.common.training.steps import marks
+    from horovod.common.training_loop.steps import marks
 
     marks.data_seen = False
 

@@ -19,7 +19,7 @@ PARTS = (
     "tests/common/telemetry/test_sentence.py",
     "tests/common/telemetry/test_stacks.py",
     "tests/common/telemetry/test_steps.py",
-    "tests/common/training/test_gradients.py",
+    "tests/common/training_loop/test_gradients.py",
     "tests/recorder",
     "tests/runner/command",
     "tests/runner/elastic/test_admission.py",

@@ -10,7 +10,7 @@ from horovod.chaos.events import Member, Ranks
 from horovod.common import faults as module
 from horovod.common.faults import Faults, act
 from horovod.common.job import Job
-from horovod.common.training.steps import Marks
+from horovod.common.training_loop.steps import Marks
 
 
 def ranks(own: int, size: int) -> Ranks:

@@ -6,7 +6,7 @@ import traceback
 
 import pytest
 
-from horovod.common.training.steps import marks
+from horovod.common.training_loop.steps import marks
 from horovod.data import ReadAhead, loader
 
 

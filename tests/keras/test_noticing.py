@@ -6,7 +6,7 @@ import pytest
 
 from horovod._keras import checks
 from horovod._keras.callbacks import BroadcastGlobalVariables
-from horovod.common.training.observations import training
+from horovod.common.training_loop.observations import training
 
 
 @pytest.fixture

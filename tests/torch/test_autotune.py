@@ -3,7 +3,7 @@
 import torch
 
 import horovod.torch as hvd
-from horovod.common.training.gradients import BucketSizes
+from horovod.common.training_loop.gradients import BucketSizes
 from tests.ranks import on_ranks
 from tests.torch.bucketed import buckets, in_buckets, network, step, wrap
 
@@ -19,7 +19,7 @@ SWITCHES = [
 def process():
     """Return the job of this process, and its request of bucket sizes; pickled globals would be copies."""
     from horovod.common import frontends
-    from horovod.common.training import gradients
+    from horovod.common.training_loop import gradients
 
     return frontends.state, gradients.bucket_tuning
 

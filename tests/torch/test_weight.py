@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import horovod.torch as hvd
-from horovod.common.training import weights
+from horovod.common.training_loop import weights
 from tests import weighted
 from tests.ranks import on_ranks
 from tests.torch.programs import assert_all_equal, assert_close, batch, network, wrap

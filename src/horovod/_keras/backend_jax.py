@@ -22,7 +22,7 @@ from horovod.common.compression import check_wire
 from horovod.common.frontends import KERAS
 from horovod.common.ops import Average, Sum, wire_name
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.common.training.weights import check_weight, check_weighted_op, weighted_allreduce
+from horovod.common.training_loop.weights import check_weight, check_weighted_op, weighted_allreduce
 
 __all__ = ["Compression", "basics", "errors_as_ours", "face", "shutdown"]
 

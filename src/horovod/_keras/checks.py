@@ -20,7 +20,7 @@ from horovod.common.exceptions import HorovodInternalError
 from horovod.common.frontends import state
 from horovod.common.objects import allgather_object
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.common.training.observations import check_launch, training
+from horovod.common.training_loop.observations import check_launch, training
 
 # -- equal values, based on ``horovod.common.in_sync`` ---------------------------------------------------------------
 

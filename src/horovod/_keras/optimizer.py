@@ -24,7 +24,7 @@ from horovod._keras import checks
 from horovod._keras.alike import differing
 from horovod._keras.reduction import GradientReduction, LocalAggregation, keras3_tools
 from horovod.common.in_sync import mark_own
-from horovod.common.training.steps import marks
+from horovod.common.training_loop.steps import marks
 
 
 class DistributedMixin:

@@ -11,7 +11,7 @@ from horovod.common.elastic import own
 from horovod.common.frontends import state
 from horovod.common.ops import Average, Max, Sum, op_name
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.common.training.gradients import (
+from horovod.common.training_loop.gradients import (
     anybody_else,
     check_groups,
     check_passes,
@@ -20,8 +20,8 @@ from horovod.common.training.gradients import (
     parts,
     scales,
 )
-from horovod.common.training.steps import marks
-from horovod.common.training.weights import check_weight, check_weighted_op, weighted_means
+from horovod.common.training_loop.steps import marks
+from horovod.common.training_loop.weights import check_weight, check_weighted_op, weighted_means
 
 
 @dataclass

@@ -24,7 +24,7 @@ from horovod.common.process_sets import (
     forget_all,
     global_process_set,
 )
-from horovod.common.training.observations import training
+from horovod.common.training_loop.observations import training
 
 __all__ = ["HorovodBasics"]
 

@@ -28,7 +28,7 @@ from horovod.common.job import Job
 from horovod.common.network import interfaces
 from horovod.common.network.interfaces import network_identity
 from horovod.common.objects import allgather_object
-from horovod.common.training.steps import marks
+from horovod.common.training_loop.steps import marks
 
 LIMIT = 5.0
 """Seconds allowed for one call of a tool."""

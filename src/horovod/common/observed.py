@@ -9,8 +9,8 @@ from horovod.common.contract.log import warner
 from horovod.common.contract.settings import Settings
 from horovod.common.frontends import Frontend, Job, state
 from horovod.common.telemetry.telemetry import Telemetry
-from horovod.common.training.observations import training
-from horovod.common.training.steps import marks
+from horovod.common.training_loop.observations import training
+from horovod.common.training_loop.steps import marks
 
 if TYPE_CHECKING:
     from horovod._core import Engine

@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
-from horovod.common.training.steps import marks
+from horovod.common.training_loop.steps import marks
 from horovod.data.source import check_count
 
 T = TypeVar("T")

@@ -7,7 +7,7 @@ from typing import Any
 
 from horovod.common.elastic.order import Resumes
 from horovod.common.frontends import state
-from horovod.common.training.steps import marks
+from horovod.common.training_loop.steps import marks
 from horovod.data import order as parts
 from horovod.data.loader import counted
 from horovod.data.order import Order

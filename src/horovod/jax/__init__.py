@@ -33,7 +33,7 @@ from horovod.common.exceptions import HorovodInternalError
 from horovod.common.objects import rank0_first
 from horovod.common.ops import *  # noqa: F403
 from horovod.common.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
-from horovod.common.training.evaluation import Metric, gather_for_metrics
+from horovod.common.training_loop.evaluation import Metric, gather_for_metrics
 from horovod.jax import collectives as _collectives
 from horovod.jax import elastic
 from horovod.jax import process as _process

@@ -32,7 +32,7 @@ from horovod.common.frontends import JAX as face
 from horovod.common.job import refusing
 from horovod.common.ops import Average, Sum, check_parts, check_scale, check_scatter, resolve_op, scattered_rows
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.common.training.weights import check_weighted_op
+from horovod.common.training_loop.weights import check_weighted_op
 from horovod.jax.arrays import flat, full_names, to_copy, to_reduce
 from horovod.jax.reductions import call_of, count_of, groups_of, reduce_leaves, reduce_weighted
 

@@ -11,7 +11,7 @@ from horovod.common import in_sync, objects
 from horovod.common.frontends import JAX as face
 from horovod.common.job import refusing
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.common.training.uneven import make_sync
+from horovod.common.training_loop.uneven import make_sync
 from horovod.jax.arrays import flat, full_names
 from horovod.jax.collectives import broadcast_leaves
 

@@ -13,9 +13,9 @@ from horovod.common.frontends import JAX as face
 from horovod.common.job import refusing
 from horovod.common.ops import Average, check_op
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.common.training.gradients import anybody_else, check_predivide, scales
-from horovod.common.training.steps import marks
-from horovod.common.training.weights import check_weighted_op
+from horovod.common.training_loop.gradients import anybody_else, check_predivide, scales
+from horovod.common.training_loop.steps import marks
+from horovod.common.training_loop.weights import check_weighted_op
 from horovod.jax.arrays import flat, full_names
 from horovod.jax.reductions import count_of, reduce_leaves, reduce_weighted, wide_of
 

@@ -17,7 +17,7 @@ from horovod.common.frontends import JAX as face
 from horovod.common.job import refusing
 from horovod.common.ops import Adasum, Average, Sum, op_name
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.common.training.gradients import check_passes
+from horovod.common.training_loop.gradients import check_passes
 from horovod.jax.gradients import GradientReduction, weighted
 from horovod.jax.reductions import count_of
 

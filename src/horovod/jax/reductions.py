@@ -14,7 +14,7 @@ from horovod.common.compression import check_wire
 from horovod.common.frontends import JAX as face
 from horovod.common.ops import Sum, check_scale
 from horovod.common.process_sets import ProcessSet
-from horovod.common.training.weights import check_weight, weighted_means
+from horovod.common.training_loop.weights import check_weight, weighted_means
 from horovod.jax.arrays import to_reduce
 
 

@@ -9,8 +9,8 @@ from horovod.common.compression import check_compression, check_wire, leaves_alo
 from horovod.common.frontends import MXNET as face
 from horovod.common.ops import Average
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.common.training import gradients as rules
-from horovod.common.training.steps import marks
+from horovod.common.training_loop import gradients as rules
+from horovod.common.training_loop.steps import marks
 from horovod.mxnet.compression import Compression
 from horovod.mxnet.operations import reduce
 

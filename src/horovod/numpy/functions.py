@@ -11,7 +11,7 @@ from horovod.common.basics import HorovodBasics
 from horovod.common.dtypes import class_name
 from horovod.common.frontends import NUMPY as face
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.common.training.uneven import make_sync
+from horovod.common.training_loop.uneven import make_sync
 from horovod.numpy import repeats
 from horovod.numpy.arguments import take
 

@@ -14,7 +14,7 @@ from horovod.common.frontends import NUMPY as face
 from horovod.common.ops import Average, Sum, resolve_op, wire_name
 from horovod.common.ops import grouped_names as group_names
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.common.training.weights import check_weight, check_weighted_op, weighted_allreduce
+from horovod.common.training_loop.weights import check_weight, check_weighted_op, weighted_allreduce
 from horovod.numpy.arguments import Array, Given, take, take_all
 from horovod.numpy.compression import Compression
 from horovod.numpy.repeats import remember, run_again

@@ -7,7 +7,7 @@ import torch
 
 import horovod.torch as hvd
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.common.training.steps import marks
+from horovod.common.training_loop.steps import marks
 from horovod.strategies.gossip import GossipRounds
 from horovod.strategies.rounds import Rounds
 from horovod.strategies.rules import AVERAGING, Graph, OuterSGD, Schedule

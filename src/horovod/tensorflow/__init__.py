@@ -24,7 +24,7 @@ except ImportError as _error:
 from horovod import _absent
 from horovod import _core as _native  # noqa: F401  (fail here if the native engine cannot be imported)
 from horovod.common.objects import rank0_first
-from horovod.common.training.evaluation import Metric, gather_for_metrics
+from horovod.common.training_loop.evaluation import Metric, gather_for_metrics
 from horovod.tensorflow import functions as _functions
 from horovod.tensorflow import gradients as _gradients  # noqa: F401
 from horovod.tensorflow import mpi_ops as _mpi_ops

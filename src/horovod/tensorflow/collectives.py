@@ -11,7 +11,7 @@ from horovod.common.frontends import TENSORFLOW as face
 from horovod.common.job import operation_on_rank
 from horovod.common.ops import OP_NAMES, Average, Sum, resolve_op
 from horovod.common.process_sets import ProcessSet, by_id, global_process_set
-from horovod.common.training.weights import check_weight, check_weighted_op, weighted_allreduce
+from horovod.common.training_loop.weights import check_weight, check_weighted_op, weighted_allreduce
 from horovod.tensorflow._library import ArgumentError, refuse
 from horovod.tensorflow.arguments import as_tensor, as_tensors, set_id
 from horovod.tensorflow.calls import (

@@ -9,7 +9,7 @@ from horovod.common import in_sync, objects
 from horovod.common.frontends import TENSORFLOW as face
 from horovod.common.in_sync import is_own
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.common.training.uneven import make_sync
+from horovod.common.training_loop.uneven import make_sync
 from horovod.tensorflow._library import refuse
 from horovod.tensorflow.arguments import DTYPES
 from horovod.tensorflow.calls import broadcast

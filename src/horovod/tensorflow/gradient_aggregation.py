@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from horovod.common.elastic import own
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.common.training.gradients import check_passes
+from horovod.common.training_loop.gradients import check_passes
 from horovod.tensorflow.reduction import Reduce, dense, key_of, name_of
 
 

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from horovod.common.ops import Average
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.common.training.gradients import groups_of
+from horovod.common.training_loop.gradients import groups_of
 from horovod.tensorflow.compression import Compression
 from horovod.tensorflow.reduction import LocalVariables, Reduce, make_allreduce_grads
 

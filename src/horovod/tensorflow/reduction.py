@@ -23,9 +23,9 @@ from horovod.common.compression import check_compression
 from horovod.common.frontends import TENSORFLOW as face
 from horovod.common.ops import Adasum, Average, Max, Sum, check_adasum_size, check_op
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.common.training import gradients as rules
-from horovod.common.training.steps import marks
-from horovod.common.training.weights import check_weighted_op, weighted_means
+from horovod.common.training_loop import gradients as rules
+from horovod.common.training_loop.steps import marks
+from horovod.common.training_loop.weights import check_weighted_op, weighted_means
 from horovod.tensorflow.collectives import allreduce, as_weight, grouped_allreduce, set_size
 from horovod.tensorflow.compression import Compression
 

@@ -22,8 +22,8 @@ except ImportError as _error:
 from horovod import _absent
 from horovod import _core as _native  # noqa: F401  (fail here if the native engine cannot be imported)
 from horovod.common.objects import rank0_first
-from horovod.common.training.evaluation import Metric
-from horovod.common.training.weights import weight
+from horovod.common.training_loop.evaluation import Metric
+from horovod.common.training_loop.weights import weight
 from horovod.torch import elastic
 from horovod.torch import monitoring as _noticing
 from horovod.torch import mpi_ops as _mpi_ops

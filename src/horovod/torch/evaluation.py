@@ -9,7 +9,7 @@ import torch.utils.data
 
 from horovod.common.objects import allgather_object
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.common.training.evaluation import gather_rows
+from horovod.common.training_loop.evaluation import gather_rows
 from horovod.torch.mpi_ops import rank, size
 
 

@@ -1,8 +1,8 @@
 """Monitoring of training programs: progress, common mistakes, data waits, and differences between ranks.
 
 ``Count`` and ``Progress`` are counters that ranks compare in every round (agreement.py). Checks for common mistakes
-(``horovod.common.training.observations``) sample gradients and batches in the first steps, and parameters also later.
-They observe steps of optimizers that are not distributed. Neither the program nor a device waits for them.
+(``horovod.common.training_loop.observations``) sample gradients and batches in the first steps, and parameters also
+later. They observe steps of optimizers that are not distributed. Neither the program nor a device waits for them.
 
 DataLoader has no hook for waits, first batches and ends of epochs. So the ``__next__`` method of its iterators is
 wrapped once, when the first distributed optimizer is created. The loaders' results, errors and processes stay the same.
@@ -30,9 +30,9 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from horovod.common import in_sync
 from horovod.common.frontends import TORCH as face
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.common.training.observations import check_launch, training
-from horovod.common.training.steps import marks
-from horovod.common.training.weights import current
+from horovod.common.training_loop.observations import check_launch, training
+from horovod.common.training_loop.steps import marks
+from horovod.common.training_loop.weights import current
 from horovod.torch.ops import control
 from horovod.torch.ops.tensors import plain
 from horovod.torch.reducer import agreement

@@ -12,8 +12,8 @@ from horovod.common.contract.log import warn_user
 from horovod.common.frontends import TORCH as face
 from horovod.common.ops import Adasum, Average, Sum, check_op
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.common.training import uneven
-from horovod.common.training.gradients import (
+from horovod.common.training_loop import uneven
+from horovod.common.training_loop.gradients import (
     BucketSizes,
     anybody_else,
     check_groups,
@@ -22,8 +22,8 @@ from horovod.common.training.gradients import (
     groups_of,
     scales,
 )
-from horovod.common.training.steps import marks
-from horovod.common.training.weights import check_weight, check_weighted_op, current
+from horovod.common.training_loop.steps import marks
+from horovod.common.training_loop.weights import check_weight, check_weighted_op, current
 from horovod.torch import monitoring
 from horovod.torch.compression import Compression
 from horovod.torch.monitoring import check_after_step

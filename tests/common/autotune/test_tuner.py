@@ -5,7 +5,7 @@ import pytest
 from horovod.common.autotune.tuner import Tuner, make_plan
 from horovod.common.contract.settings import Settings
 from horovod.common.job import Job
-from horovod.common.training.gradients import BucketSizes, bucket_tuning
+from horovod.common.training_loop.gradients import BucketSizes, bucket_tuning
 
 MIB = 1 << 20
 TUNING = {"direct_bytes": 16 << 10, "chunk_bytes": 128 << 10, "pair_bytes": 512 << 10, "doubling_bytes": 16 << 10}

@@ -10,7 +10,7 @@ from horovod.common.elastic.agreement import Outcome, Standing
 from horovod.common.elastic.state import Keeping
 from horovod.common.elastic.updates import together
 from horovod.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt
-from horovod.common.training.steps import marks
+from horovod.common.training_loop.steps import marks
 
 
 def played(*events):

@@ -6,7 +6,7 @@ import numpy
 import pytest
 
 from horovod.common.telemetry.training import Comparison, NoiseScale
-from horovod.common.training.observations import Training
+from horovod.common.training_loop.observations import Training
 
 
 def compare(about, *notes, of="opt", step=2, comparison=None):

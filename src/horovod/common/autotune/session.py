@@ -15,8 +15,8 @@ from horovod.common.contract.log import make_sink
 from horovod.common.contract.settings import LOG_LEVELS, TABLE, Settings
 from horovod.common.job import Job
 from horovod.common.telemetry.message_bus import MessageBus
-from horovod.common.training.gradients import bucket_tuning
-from horovod.common.training.steps import marks
+from horovod.common.training_loop.gradients import bucket_tuning
+from horovod.common.training_loop.steps import marks
 
 if TYPE_CHECKING:
     from horovod._core import Engine

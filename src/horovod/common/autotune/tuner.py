@@ -13,7 +13,7 @@ from horovod.common.autotune.search import LEAST_GAIN, Measuring, Parameter, Pro
 from horovod.common.contract.settings import Settings
 from horovod.common.job import Job
 from horovod.common.telemetry.steps import median
-from horovod.common.training.gradients import BucketSizes, bucket_tuning
+from horovod.common.training_loop.gradients import BucketSizes, bucket_tuning
 
 if TYPE_CHECKING:
     from horovod._core import Engine

@@ -19,7 +19,7 @@ from horovod.common.elastic.agreement import Outcome
 from horovod.common.elastic.state import Keeping, State
 from horovod.common.elastic.updates import notification_manager, together
 from horovod.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt
-from horovod.common.training.steps import marks
+from horovod.common.training_loop.steps import marks
 
 _IN_VAIN = 3  # number of consecutive failures without progress before giving up
 

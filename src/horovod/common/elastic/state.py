@@ -17,7 +17,7 @@ from horovod.common.elastic.own import PerRank, accumulation_pending, drop_accum
 from horovod.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt
 from horovod.common.frontends import Frontend
 from horovod.common.objects import largest, numbers_of_rank_0
-from horovod.common.training.steps import marks
+from horovod.common.training_loop.steps import marks
 
 Told = tuple[list[str], bool]
 """Attribute names of a state, and whether it is new."""

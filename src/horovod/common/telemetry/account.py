@@ -17,7 +17,7 @@ from horovod.common.telemetry.exporters import Exporter, open_exporters
 from horovod.common.telemetry.message_bus import Handler, MessageBus
 from horovod.common.telemetry.sentence import sentence
 from horovod.common.telemetry.steps import Clock, Own, Pings, Sampled, Step, Sums, Together, figures, mean
-from horovod.common.training.steps import marks
+from horovod.common.training_loop.steps import marks
 
 if TYPE_CHECKING:
     from horovod._core import Engine

@@ -20,7 +20,7 @@ from horovod.common.telemetry.message_bus import Handler, MessageBus
 from horovod.common.telemetry.stacks import StackReporter
 from horovod.common.telemetry.timeline import Timelines
 from horovod.common.telemetry.training import Checks
-from horovod.common.training.steps import marks
+from horovod.common.training_loop.steps import marks
 
 if TYPE_CHECKING:
     from horovod._core import Engine

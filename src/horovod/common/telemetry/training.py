@@ -1,4 +1,4 @@
-"""Comparison of the ranks' observations (``horovod.common.training.observations``), with warnings of mistakes.
+"""Comparison of the ranks' observations (``horovod.common.training_loop.observations``), with warnings of mistakes.
 
 Also the gradient noise scale.
 """
@@ -13,7 +13,7 @@ from horovod.common.contract import reasons
 from horovod.common.contract.settings import Settings
 from horovod.common.job import Job
 from horovod.common.telemetry.message_bus import MessageBus
-from horovod.common.training.observations import OFF, training
+from horovod.common.training_loop.observations import OFF, training
 
 if TYPE_CHECKING:
     from horovod._core import Engine

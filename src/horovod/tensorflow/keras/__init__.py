@@ -21,8 +21,8 @@ from horovod.common.exceptions import HorovodInternalError
 from horovod.common.objects import rank0_first
 from horovod.common.ops import Average, Sum
 from horovod.common.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
-from horovod.common.training.evaluation import Metric, gather_for_metrics
-from horovod.common.training.gradients import groups_of as _groups_of
+from horovod.common.training_loop.evaluation import Metric, gather_for_metrics
+from horovod.common.training_loop.gradients import groups_of as _groups_of
 from horovod.tensorflow.keras import callbacks, elastic
 
 _frontend = _open_frontend(only="tensorflow")

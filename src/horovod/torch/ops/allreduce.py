@@ -11,7 +11,7 @@ from horovod.common.frontends import TORCH as face
 from horovod.common.job import operation_on_rank
 from horovod.common.ops import Adasum, Sum, check_differentiable, check_scale, resolve_op, wire_name
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.common.training.weights import check_weight, check_weighted_op, weighted_allreduce
+from horovod.common.training_loop.weights import check_weight, check_weighted_op, weighted_allreduce
 from horovod.torch.compression import Compression
 from horovod.torch.ops import devices, handles
 from horovod.torch.ops.arrays import call, is_foreign

@@ -16,7 +16,7 @@ import torch
 
 from horovod.common.ops import Adasum, check_adasum_size
 from horovod.common.process_sets import ProcessSet
-from horovod.common.training.weights import check_weighted_op, current
+from horovod.common.training_loop.weights import check_weighted_op, current
 from horovod.torch.monitoring import Progress
 from horovod.torch.ops import handles
 from horovod.torch.ops.allreduce import submit

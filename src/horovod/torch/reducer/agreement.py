@@ -12,7 +12,7 @@ A message consists of:
 - the number of the round within the step, the largest number of rounds in a step so far, the number of the step, and
   the number of the epoch. Each of these except the largest number of rounds is sent twice, the second time subtracted
   from ``MAX_BYTE``, so that Max also yields the minimum over the ranks;
-- if gradients are weighted, the weights of all ranks (common/training/weights.py).
+- if gradients are weighted, the weights of all ranks (common/training_loop/weights.py).
 
 Buckets are computed from data that is equal on all ranks, so every rank computes the same buckets.
 """
@@ -27,8 +27,8 @@ import torch
 from horovod.common.exceptions import HorovodInternalError, RanksDisagreeError
 from horovod.common.ops import Average
 from horovod.common.process_sets import ProcessSet
-from horovod.common.training.gradients import BucketSizes
-from horovod.common.training.weights import check_weighted_op, current, decode, encode
+from horovod.common.training_loop.gradients import BucketSizes
+from horovod.common.training_loop.weights import check_weighted_op, current, decode, encode
 from horovod.torch.compression import Compression
 
 MAX_BYTE = 255
@@ -236,7 +236,7 @@ def offsets(gradients: Sequence[Gradient]) -> tuple[list[int], int]:
 
 
 class Weighing:
-    """Weights of the gradients of one optimizer (common/training/weights.py)."""
+    """Weights of the gradients of one optimizer (common/training_loop/weights.py)."""
 
     def __init__(self, given: Any, op: int, compression: Any) -> None:
         """Start without weights. The arguments are those of ``DistributedOptimizer``; ``given`` is its ``weight``."""

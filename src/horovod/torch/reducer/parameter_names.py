@@ -12,7 +12,7 @@ from horovod.common import objects
 from horovod.common.compression import check_wire
 from horovod.common.frontends import TORCH as face
 from horovod.common.process_sets import ProcessSet
-from horovod.common.training.gradients import parts
+from horovod.common.training_loop.gradients import parts
 from horovod.torch.ops.tensors import CODES
 
 _REDUCED = ", ".join(str(dtype).removeprefix("torch.") for dtype in CODES if dtype.is_floating_point)

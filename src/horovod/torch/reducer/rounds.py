@@ -22,7 +22,7 @@ import torch
 from horovod.common.frontends import TORCH as face
 from horovod.common.ops import Sum
 from horovod.common.process_sets import ProcessSet
-from horovod.common.training.gradients import BucketSizes, bucket_tuning
+from horovod.common.training_loop.gradients import BucketSizes, bucket_tuning
 from horovod.torch import monitoring
 from horovod.torch.ops import devices, handles
 from horovod.torch.ops.allreduce import submit

@@ -12,7 +12,7 @@ from horovod._core import WIRE_NONE
 from horovod.common.compression import leaves_alone, wire_of
 from horovod.common.ops import Average, Max
 from horovod.common.process_sets import ProcessSet
-from horovod.common.training.observations import training
+from horovod.common.training_loop.observations import training
 from horovod.torch import monitoring
 from horovod.torch.compression import Compression
 from horovod.torch.ops import handles, repeats, tracing
@@ -71,7 +71,7 @@ class Options:
     sparse_again: bool = False
     """True to convert gradients that were made dense back to sparse ones."""
     weight: Any = None
-    """Weight of this rank's gradients, a function that returns it, or None; see common/training/weights.py."""
+    """Weight of this rank's gradients, a function that returns it, or None; see common/training_loop/weights.py."""
 
 
 class Group:

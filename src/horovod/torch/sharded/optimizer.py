@@ -12,9 +12,9 @@ from horovod.common.compression import refuse_wire
 from horovod.common.frontends import TORCH as face
 from horovod.common.ops import Average, Sum
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.common.training.gradients import check_passes
-from horovod.common.training.steps import marks
-from horovod.common.training.weights import refuse_weights
+from horovod.common.training_loop.gradients import check_passes
+from horovod.common.training_loop.steps import marks
+from horovod.common.training_loop.weights import refuse_weights
 from horovod.torch.compression import Compression
 from horovod.torch.functions import allgather_object
 from horovod.torch.ops.alltoall import alltoall

@@ -12,7 +12,7 @@ from horovod.common.exceptions import HorovodInternalError
 from horovod.common.frontends import TORCH as face
 from horovod.common.ops import Max, Sum
 from horovod.common.process_sets import ProcessSet
-from horovod.common.training.weights import refuse_weights
+from horovod.common.training_loop.weights import refuse_weights
 from horovod.torch.ops import handles
 from horovod.torch.ops.allgather import allgather_async
 from horovod.torch.ops.allreduce import allreduce_, allreduce_async_

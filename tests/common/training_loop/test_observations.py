@@ -8,6 +8,7 @@ import warnings
 import pytest
 
 from horovod.common.frontends import State
+from horovod.common.training_loop import observations
 from tests.runner.launching import run_job
 
 MPI = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"}

@@ -10,7 +10,7 @@ from horovod.common.contract.log import warn_user
 from horovod.common.frontends import Frontend
 from horovod.common.objects import broadcast_object
 from horovod.common.ops import Max
-from horovod.common.training.weights import check_weight, current, decode, encode
+from horovod.common.training_loop.weights import check_weight, current, decode, encode
 
 POLICIES = ("join", "stop", "pad")
 

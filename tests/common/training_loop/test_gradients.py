@@ -5,7 +5,7 @@ import math
 import pytest
 
 from horovod.common.ops import Average, Sum
-from horovod.common.training import gradients
+from horovod.common.training_loop import gradients
 
 
 @pytest.mark.parametrize("factor", [0, -1.0, math.nan, math.inf, True, "2", None])
