@@ -1,6 +1,6 @@
-"""Explanatory import errors for modules that other Horovod versions have and this one lacks.
+"""Explanatory import errors for modules that exist in other Horovod versions but not in this one.
 
-The finder stands last in ``sys.meta_path``, so Python consults it only for modules that no other finder has found.
+The finder is the last entry of ``sys.meta_path``, so Python asks it only for modules that no other finder has found.
 """
 
 from __future__ import annotations
@@ -30,33 +30,32 @@ def _refusal(module: str) -> str:
 class AbsentModules:
     """Finder that raises ModuleNotFoundError with an explanation for modules in ABSENT.
 
-    Programs test whether a module exists with ``importlib.util.find_spec``. It gets None, as for any missing module.
+    Programs that use ``importlib.util.find_spec`` to test whether a module exists get None, as for any missing module.
     """
 
     @staticmethod
     def find_spec(name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
         if name in ABSENT and not _only_looked_for():
-            # Do not pass ``name=``, with which `from horovod.torch import elastic` would raise a less informative
-            # error.
+            # Do not pass ``name=``. With it, `from horovod.torch import elastic` would raise a less informative error.
             raise ModuleNotFoundError(_refusal(name))
         return None
 
 
 def _only_looked_for() -> bool:
-    """Return True if ``importlib.util.find_spec`` is looking for the module, rather than an import statement."""
-    frame = sys._getframe(1).f_back  # caller of importlib's function that queries all finders
+    """Return True if ``importlib.util.find_spec``, and not an import statement, is searching for the module."""
+    frame = sys._getframe(1).f_back  # the caller of importlib's function that asks all finders
     asker = frame.f_back if frame is not None else None
     return asker is not None and asker.f_globals.get("__name__") == "importlib.util"
 
 
 def install() -> None:
-    """Install the finder in ``sys.meta_path``; idempotent."""
+    """Append the finder to ``sys.meta_path``. Idempotent."""
     if AbsentModules not in sys.meta_path:
         sys.meta_path.append(AbsentModules)
 
 
 def no_attribute(module: str, name: str) -> AttributeError:
-    """Return the AttributeError for a module's ``__getattr__`` to raise for a missing attribute."""
+    """Create the AttributeError that a module's ``__getattr__`` raises for a missing attribute."""
     full = f"{module}.{name}"
     if full in ABSENT:
         return AttributeError(_refusal(full))

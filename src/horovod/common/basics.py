@@ -1,8 +1,8 @@
 """Initialization, shutdown, and queries about ranks and capabilities, shared by all frontends.
 
 A frontend creates one ``HorovodBasics(face)`` and exports its methods. All frontends of a process share one engine
-(``state``). The first ``init`` starts it and the last ``shutdown`` ends it. After its ``shutdown``, a frontend is no
-longer part of the job, even if other frontends of the process are.
+(``state``). The first ``init`` starts the engine and the last ``shutdown`` ends it. After its ``shutdown``, a frontend
+is no longer part of the job, even if other frontends of the process still are.
 """
 
 import atexit
@@ -29,12 +29,12 @@ from horovod.common.training_loop.observations import training
 __all__ = ["HorovodBasics"]
 
 _lock = threading.RLock()
-# Set when this process leaves a job: why the engine had ended by then, and the job's members.
+# When this process leaves a job: the reason why the engine had ended, and the job's members.
 _last: tuple[ending.Ended, list[int] | None] = None, None
 
 
 def _ended() -> ending.Ended:
-    """Return why the current engine has ended; None while it runs or if there is no engine."""
+    """Return why the current engine has ended, or None while it runs or if there is no engine."""
     return state.engine.ended() if state.engine is not None else None
 
 
@@ -46,7 +46,7 @@ _watch = ending.Watch(_about)
 
 
 class HorovodBasics(observed.Observed):
-    """Functions of one frontend: initialization, shutdown, and queries about the process, the job and its figures."""
+    """Functions of one frontend: initialization, shutdown, and queries about the process, the job and statistics."""
 
     def __init__(self, face: str) -> None:
         """Bind the functions to one frontend.
@@ -57,36 +57,36 @@ class HorovodBasics(observed.Observed):
         self._face = frontends.named(face)
 
     def init(self, comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = None) -> None:
-        """Join the job that the environment describes; without such variables, start a job of this process alone.
+        """Join the job that the environment describes, or start a job of this process alone if it describes none.
 
         Has no effect while this frontend is initialized. All ranks must pass the same arguments, except that each rank
         passes its own communicators in ``process_sets`` (see ``given_sets``). If another frontend of the process has
         already started the job, omit both arguments or pass values that match the running job.
 
-        If this frontend has shut down while others stay in the job, ``init`` joins that job again. If the job has ended
-        in the meantime because a rank was lost or has left, ``init`` stops it for the other frontends too and starts a
-        new one. All ranks must then call ``init``. Operations of the other frontends then raise HorovodInternalError,
+        If this frontend has shut down while others stay in the job, ``init`` joins the same job again. If a rank was
+        lost or has left in the meantime, the job has ended. ``init`` then stops the job for the other frontends too and
+        starts a new one, so all ranks must call ``init``. Operations of the other frontends raise HorovodInternalError,
         as after ``shutdown``, until they call ``init`` too.
 
         Args:
-            comm: List of the world ranks that form the job. These ranks call ``init`` with the same list; other
-                processes do not call it. If an MPI launcher has started the job, this may also be an mpi4py
-                communicator. Then its members call ``init``, and ``rank()`` is the rank in it. None (the default): all
-                ranks.
+            comm: List of the world ranks that form the job. These ranks call ``init`` with the same list, and other
+                processes do not call it. If an MPI launcher has started the job, ``comm`` can also be an mpi4py
+                communicator. Then its members call ``init``, and ``rank()`` is the rank in the communicator. None (the
+                default): all ranks.
             process_sets: Process sets to register, or "dynamic" to allow adding and removing them later.
 
         Raises:
             ValueError: If an argument or setting is invalid, if the running job does not have these ``comm`` and
                 ``process_sets``, if the communicator is not part of this job, or if the job cannot be formed. The
-                message says what ``init`` was waiting for. ``init`` can be called again.
+                message names the problem. ``init`` can be called again.
             NotImplementedError: If ``comm`` is a list and ``process_sets`` contains sets made from communicators.
             ImportError: If the native engine cannot be loaded.
         """
         with _lock:
             if self._face.engine is None:
-                # Only a frontend that has left the job before ends it here. A frontend that joins for the first time
-                # gets the error from its first operation, like the others. Otherwise the remaining ranks would wait for
-                # each other in different places.
+                # End the job only for a frontend that has left it before. A frontend that joins for the first time gets
+                # the error from its first operation, like the other frontends. Otherwise the remaining ranks would wait
+                # for each other in different places.
                 if state.engine is not None and self._face.name in state.left and _ended() is not None:
                     _stop("hvd.init() was called after the job had ended")
                 if state.engine is None:
@@ -100,10 +100,10 @@ class HorovodBasics(observed.Observed):
             self._face.enter(state.job, state.engine)
 
     def shutdown(self) -> None:
-        """Leave the job; no effect when not initialized.
+        """Leave the job. Has no effect if this frontend is not initialized.
 
         If no other frontend of this process is in the job, pending operations fail with HorovodInternalError on all
-        ranks. Otherwise they complete when the other ranks have submitted them too.
+        ranks. Otherwise the pending operations complete when the other ranks have submitted them too.
         """
         with _lock:
             self._face.leave()
@@ -165,7 +165,7 @@ class HorovodBasics(observed.Observed):
         return self._face.require_job().cross_size
 
     def max_size(self) -> int | None:
-        """Return the maximum number of processes of the job; None if unlimited.
+        """Return the maximum number of processes of the job, or None if unlimited.
 
         Equals ``size()`` unless the job is elastic.
 
@@ -178,11 +178,11 @@ class HorovodBasics(observed.Observed):
     def should_stop(self) -> bool:
         """Return True on all ranks once any rank has received a stop signal: SIGTERM or SIGUSR1 (HOROVOD_STOP_SIGNALS).
 
-        All ranks must call it at the same point of the program, for example once per step; it costs a reduction of one
-        byte. When it returns True, save a checkpoint and return.
+        All ranks must call this at the same point of the program, for example once per step. A call costs a reduction
+        of one byte. When it returns True, save a checkpoint and return.
 
-        The first call, which must be in the main thread, installs the signal handlers. From then on a first stop signal
-        does not end the process, but a second one does.
+        The first call, which must be in the main thread, installs the signal handlers. From then on, the first stop
+        signal does not end the process, but a second one does.
 
         Raises:
             ValueError: If not initialized, if the first call is in another thread, or if HOROVOD_STOP_SIGNALS contains
@@ -200,11 +200,11 @@ class HorovodBasics(observed.Observed):
         return self._face.require_job().homogeneous
 
     def mpi_threads_supported(self) -> bool:
-        """Return True if several threads of this process may call MPI.
+        """Return True if several threads of this process can call MPI.
 
-        If the engine or mpi4py has initialized MPI in this process, the result is what MPI has granted. Otherwise it is
-        True, because this library then does not call MPI. If HOROVOD_MPI_THREADS_DISABLE is set, the result is False
-        unless the job uses MPI for communication.
+        If the engine or mpi4py has initialized MPI in this process, the result is the level that MPI has granted.
+        Otherwise the result is True, because this library then does not call MPI. If HOROVOD_MPI_THREADS_DISABLE is
+        set, the result is False unless the job communicates over MPI.
 
         Raises:
             ValueError: If not initialized, or if the job was not started by MPI and does not communicate over MPI.
@@ -224,7 +224,7 @@ class HorovodBasics(observed.Observed):
     def mpi_enabled(self) -> bool:
         """Return True if the job communicates over MPI (HOROVOD_CPU_OPERATIONS=mpi) or was started by an MPI launcher.
 
-        This can be called before ``init``.
+        Can be called before ``init``.
         """
         place = launchers.find(os.environ)
         return (place is not None and place.mpi) or worker_env.carried_by_mpi(os.environ)
@@ -238,33 +238,33 @@ class HorovodBasics(observed.Observed):
         return util.mpi_built()
 
     def gloo_built(self) -> bool:
-        """Return True, because the built-in engine takes the place of Gloo."""
+        """Return True, because the built-in engine replaces Gloo."""
         return util.gloo_built()
 
     def nccl_built(self) -> int:
-        """Return the version code of the NCCL library that ranks would use (22809 for 2.28.9), or 0.
+        """Return the version code of the NCCL library that ranks would use, such as 22809 for 2.28.9, or 0.
 
         NCCL is not loaded.
         """
         return util.nccl_built()
 
     def ddl_built(self) -> bool:
-        """Return False: DDL is not supported."""
+        """Return False, because DDL is not supported."""
         return util.ddl_built()
 
     def ccl_built(self) -> bool:
-        """Return False: oneCCL is not supported."""
+        """Return False, because oneCCL is not supported."""
         return util.ccl_built()
 
     def cuda_built(self) -> bool:
         """Return True if the CUDA driver can be loaded.
 
-        This does not initialize CUDA, nor imply that there is a GPU.
+        CUDA is not initialized, and the result does not show whether there is a GPU.
         """
         return util.cuda_built()
 
     def rocm_built(self) -> bool:
-        """Return False: ROCm is not supported."""
+        """Return False, because ROCm is not supported."""
         return util.rocm_built()
 
     def _get_process_set_ids_and_ranks(self) -> dict[int, list[int]]:
@@ -272,17 +272,17 @@ class HorovodBasics(observed.Observed):
 
 
 def leave(error: BaseException | None = None) -> None:
-    """Remove this process and all its frontends from the job; no effect without a job.
+    """Remove this process and all its frontends from the job. Has no effect without a job.
 
     Args:
-        error: Exception that is the reason. The other ranks report it as if it had ended this process.
+        error: Exception that is the reason. The other ranks report it as the reason why this process has ended.
     """
     with _lock:
         _stop("it has left the job" if error is None else ending.told_of(error))
 
 
 def failures() -> int:
-    """Return how many operations of this process failed because the job has lost a rank."""
+    """Return the number of this process's operations that failed because the job has lost a rank."""
     ended = _ended()
     return 0 if state.engine is None or ended is None or ended[0] == "left" else state.engine.failures()
 
@@ -334,7 +334,7 @@ def _prepare_faults(text: str) -> Callable[[Job], None] | None:
 
 
 def _link(env: worker_env.WorkerEnv, settings: Settings) -> Callable[[], float | None]:
-    """Return a function that returns the measured bandwidth of a link in bytes per second, or None if not measured."""
+    """Return a function that returns a link's measured bandwidth in bytes per second, or None if not measured."""
 
     def ask() -> float | None:
         from horovod.common.bootstrap import calibration
@@ -348,10 +348,10 @@ def _link(env: worker_env.WorkerEnv, settings: Settings) -> Callable[[], float |
 
 
 def _ask_running(comm: Any, process_sets: Sequence[ProcessSet] | str | None) -> None:
-    """Check the arguments against the job that another frontend has started, and assign ids to the given sets.
+    """Check the arguments against the job that another frontend has started, and assign ids to the process sets.
 
     Raises:
-        ValueError: If the running job has other members, lacks a given set, or has static process sets.
+        ValueError: If the running job has other members, lacks one of the sets, or has static process sets.
     """
     asked = check_init_arguments(comm, process_sets)
     members, sets = asked.members, asked.sets
@@ -381,9 +381,10 @@ def _ask_running(comm: Any, process_sets: Sequence[ProcessSet] | str | None) -> 
 
 
 def _ranks_of(entry: ProcessSet, running: list[int]) -> list[int] | None:
-    """Convert a process set's world ranks to ranks in the job; None for COMM_NULL, whose set only other ranks know.
+    """Convert a process set's world ranks to ranks in the job. Return None for COMM_NULL.
 
-    If the job does not include all of the world ranks, return them unchanged, so that no registered set matches.
+    For COMM_NULL, only other ranks know the members. If the job does not include all of the world ranks, return them
+    unchanged, so that no registered set matches.
     """
     if entry.world_ranks is None:
         return entry.ranks or []
@@ -431,7 +432,7 @@ def _install_hooks() -> None:
 
 def _after_fork() -> None:
     global _lock
-    _lock = threading.RLock()  # another thread may have held the old lock during the fork
+    _lock = threading.RLock()  # another thread might have held the old lock during the fork
     observed.leave_in_child()
     state.leave_in_child()
     worker_env.forget_keys()

@@ -1,11 +1,11 @@
-"""Conversion of mpi4py communicators to world ranks, and agreement between ranks on the process sets given to ``init``.
+"""Conversion of mpi4py communicators to world ranks, and agreement on the process sets passed to ``init``.
 
-mpi4py is never imported here: a caller that passes a communicator has already imported it. All MPI calls are local, so
-none waits for other ranks, and each member detects an invalid communicator by itself.
+This module does not import mpi4py, because a caller that passes a communicator has already imported it. All MPI calls
+are local. So no call waits for other ranks, and each member detects an invalid communicator by itself.
 
-A process set can be a list of ranks, which must be the same on all ranks, or a communicator, of which each rank passes
-its own. After ``comm.Split``, ranks pass different communicators at the same index, and a rank in none of them passes
-COMM_NULL. Every rank registers all sets of an index, ordered by their first ranks.
+A process set can be a list of ranks or a communicator. A list must be the same on all ranks, but each rank passes its
+own communicator. After ``comm.Split``, ranks pass different communicators at the same index, and a rank in none of them
+passes COMM_NULL. Every rank registers all sets of an index, ordered by their first ranks.
 """
 
 import sys
@@ -20,7 +20,7 @@ _STARTERS = "mpirun, mpiexec or 'srun --mpi=pmix'"
 
 
 def world_ranks(comm: Any, what: str) -> list[int]:
-    """Return the world rank of each member of an mpi4py communicator, in its order; empty for COMM_NULL.
+    """Return the world ranks of an mpi4py communicator's members, in its order. Empty for COMM_NULL.
 
     Args:
         comm: The communicator.
@@ -41,7 +41,7 @@ def world_ranks(comm: Any, what: str) -> list[int]:
         )
     group, world = comm.Get_group(), mpi.COMM_WORLD.Get_group()
     try:
-        # Call it through the class: it is a class method in mpi4py 3 and a method of the group in mpi4py 4.
+        # Call through the class: Translate_ranks is a class method in mpi4py 3, and a method of the group in mpi4py 4.
         ranks = list(mpi.Group.Translate_ranks(group, list(range(group.Get_size())), world))
     finally:
         group.Free()
@@ -56,7 +56,7 @@ def world_ranks(comm: Any, what: str) -> list[int]:
 
 
 def threads() -> bool | None:
-    """Return True if any thread of this process may call MPI; None if mpi4py has not initialized MPI."""
+    """Return True if any thread of this process can call MPI, or None if mpi4py has not initialized MPI."""
     mpi = sys.modules.get("mpi4py.MPI")
     if mpi is None or not mpi.Is_initialized() or mpi.Is_finalized():
         return None
@@ -92,7 +92,7 @@ def _check_world(mpi: Any, what: str) -> None:
         )
     world = mpi.COMM_WORLD
     here, told = (world.Get_rank(), world.Get_size()), (env.rank, env.size)
-    if here == told:  # also for a process without launcher, whose MPI world has size one
+    if here == told:  # also for a process without a launcher, whose MPI world has size one
         return
     who = "HOROVOD_RANK and HOROVOD_SIZE say" if env.place is None else f"{env.place.launcher} says"
     name, version = mpi.get_vendor()
@@ -104,7 +104,7 @@ def _check_world(mpi: Any, what: str) -> None:
 
 
 class GivenSet(msgspec.Struct, array_like=True, frozen=True):
-    """Process set that one rank passes to ``init`` at one index of ``process_sets``."""
+    """Process set that one rank passes to ``init``, as one entry of ``process_sets``."""
 
     ranks: list[int]
     """Sorted ranks of the job. For a communicator: world ranks in its order; empty for COMM_NULL."""
@@ -118,16 +118,18 @@ Name = Callable[[int], str]
 
 
 def agree_on_sets(given: Sequence[Sequence[GivenSet]], world: Sequence[int], name: Name) -> tuple[Sets, ...]:
-    """Return the process sets to register, by index of ``process_sets``.
+    """Combine the ranks' process sets into the sets to register.
 
     Args:
         given: Sets that each rank of the job has passed, by rank.
         world: World rank of each rank of the job.
-        name: Returns the name of a rank for messages.
+        name: Function that returns the name of a rank for messages.
+
+    Returns:
+        The sets to register for each entry of ``process_sets``.
 
     Raises:
-        ValueError: If the ranks disagree. The message names the index, the ranks and the difference. All ranks raise
-            it.
+        ValueError: If the ranks disagree, on all ranks. The message names the index, the ranks and the difference.
     """
     first = given[0]
     for rank, row in enumerate(given):

@@ -3,11 +3,11 @@
 docs/compression.md helps to choose a method.
 
 A compressor is a class with two static methods, ``compress(tensor) -> (tensor, context)`` and ``decompress(tensor,
-context)``. Users may pass their own. Casting compressors convert the tensor itself to 16 bits, so the sums are rounded
-to 16 bits too. Wire compressors leave the tensor in float32; the engine converts the values for transfer and adds in
-float32.
+context)``. Users can pass their own compressors. Casting compressors convert the tensor itself to 16 bits, so the sums
+are rounded to 16 bits too. Wire compressors leave the tensor in float32, and the engine converts the values for
+transfer but adds them in float32.
 
-Each frontend defines how its tensors are cast (``CastCompressor``), and derives ``fp16`` and ``bf16`` from that.
+Each frontend defines how to cast its tensors (``CastCompressor``), and derives ``fp16`` and ``bf16`` from the cast.
 """
 
 from typing import Any
@@ -22,7 +22,7 @@ _ACCEPTED = (
 
 
 class Compressor:
-    """Base class of the built-in compressors; users' own compressors need not inherit from it."""
+    """Base class of the built-in compressors. Users' own compressors need not inherit from it."""
 
     wire_format: int = WIRE_NONE
 
@@ -33,7 +33,7 @@ class Compressor:
 
     @staticmethod
     def decompress(tensor: Any, ctx: Any) -> Any:
-        """Return the received tensor, converted back to the form that ``compress`` got."""
+        """Convert a received tensor back to the form that ``compress`` got, and return it."""
         raise NotImplementedError("a compressor defines decompress(tensor, ctx)")
 
 
@@ -50,7 +50,7 @@ class NoneCompressor(Compressor):
 
 
 class CastCompressor(Compressor):
-    """Base class of compressors that cast floating-point tensors to ``dtype`` and back; other tensors are unchanged.
+    """Base class of compressors that cast floating-point tensors to ``dtype`` and back. Other tensors are unchanged.
 
     A frontend defines ``is_floating`` and ``cast`` for its tensors. Each of its compressors sets ``dtype``.
     """
@@ -69,7 +69,7 @@ class CastCompressor(Compressor):
 
     @classmethod
     def compress(cls, tensor: Any) -> tuple[Any, Any]:
-        """Cast a floating-point tensor; the context is its original dtype, or None if it was not cast."""
+        """Cast a floating-point tensor. The context is its original dtype, or None if it was not cast."""
         before = tensor.dtype
         if cls.is_floating(before) and before != cls.dtype:
             return cls.cast(tensor, cls.dtype), before
@@ -77,16 +77,16 @@ class CastCompressor(Compressor):
 
     @classmethod
     def decompress(cls, tensor: Any, ctx: Any) -> Any:
-        """Cast the tensor back to its original dtype."""
+        """Cast a received tensor back to its original dtype."""
         return tensor if ctx is None else cls.cast(tensor, ctx)
 
 
 class WireCompressor(NoneCompressor):
     """Base class of compressors that the engine implements, for float32 tensors reduced with Average or Sum.
 
-    Each rank's values are rounded once when they are sent to the rank that adds them in float32. The sum is rounded
-    once when it is sent to all ranks. All ranks get the same bits. In a job on several hosts, ranks on the same host
-    exchange float32.
+    Each rank rounds its values once, before it sends them to the rank that adds them in float32. The sum is rounded
+    once, before it is sent to all ranks. All ranks get exactly the same values. In a job on several hosts, ranks on the
+    same host exchange float32.
     """
 
     wire_format: int = WIRE_NONE
@@ -95,13 +95,13 @@ class WireCompressor(NoneCompressor):
 
 
 class WireFP16Compressor(WireCompressor):
-    """Compressor that sends float16, half the bytes; magnitudes above 65504 become infinity."""
+    """Compressor that sends float16, which halves the bytes. Magnitudes above 65504 become infinity."""
 
     wire_format = WIRE_FP16
 
 
 class WireBF16Compressor(WireCompressor):
-    """Compressor that sends bfloat16, half the bytes, with the range of float32 and 8 bits of precision."""
+    """Compressor that sends bfloat16, which halves the bytes. It has the range of float32 and 8 bits of precision."""
 
     wire_format = WIRE_BF16
 
@@ -109,9 +109,9 @@ class WireBF16Compressor(WireCompressor):
 class WireInt8Compressor(WireCompressor):
     """Compressor that sends int8 and one float32 scale per 256 values, about a quarter of the bytes.
 
-    PyTorch's ``DistributedOptimizer`` uses it with error feedback. Without error feedback, each of the two roundings
-    has an error of up to 1/254 of the largest magnitude in a block of 256 values. If a block contains an infinity or
-    NaN, all its values become NaN.
+    PyTorch's ``DistributedOptimizer`` adds error feedback. Without error feedback, each of the two roundings has an
+    error of up to 1/254 of the largest magnitude in a block of 256 values. If a block contains an infinity or NaN, all
+    its values become NaN.
     """
 
     wire_format = WIRE_INT8
@@ -119,7 +119,7 @@ class WireInt8Compressor(WireCompressor):
 
 
 class Choices:
-    """Values for the argument ``compression`` that all frontends share; each frontend adds ``fp16`` and ``bf16``."""
+    """Values of the argument ``compression`` that all frontends share. Each frontend adds ``fp16`` and ``bf16``."""
 
     none = NoneCompressor
     wire_fp16 = WireFP16Compressor
@@ -128,19 +128,19 @@ class Choices:
 
 
 def check_compression(compression: object) -> None:
-    """Raise ValueError, which names the argument, if it is not a compressor (but, for example, a string)."""
+    """Raise ValueError, which names the argument, if it is not a compressor but, for example, a string."""
     if not callable(getattr(compression, "compress", None)) or not callable(getattr(compression, "decompress", None)):
         raise ValueError(f"compression must be {_ACCEPTED}, got {compression!r}")
 
 
 def wire_of(compression: Any) -> int:
-    """Return the engine's wire format (WIRE_*) of a compressor; WIRE_NONE if it compresses the tensor itself.
+    """Return the engine's wire format (WIRE_*) for a compressor, or WIRE_NONE if it compresses the tensor itself.
 
     Raises:
         ValueError: If the argument is not a compressor.
     """
     wire: int | None = getattr(compression, "wire_format", None)
-    if wire is None:  # set on built-in compressors only, which need no check
+    if wire is None:  # only built-in compressors have the attribute, and they need no check
         check_compression(compression)
         return WIRE_NONE
     return wire
@@ -153,11 +153,11 @@ def leaves_alone(compression: Any) -> bool:
 
 
 def check_wire(compression: Any, tensor: Any, op: int, what: str, error: type[Exception] = ValueError) -> int:
-    """Return the result of ``wire_of``, after checking that the compressor supports the tensor and ``op``.
+    """Check that a compressor supports the tensor and ``op``, and return its wire format like ``wire_of``.
 
     Args:
         compression: The compressor.
-        tensor: Tensor of any framework. If it has no ``dtype``, it is not checked here.
+        tensor: Tensor of any framework. A tensor without ``dtype`` is not checked.
         op: Code of the reduction.
         what: Prefix of error messages.
         error: Type of the exception to raise.
@@ -177,7 +177,7 @@ def check_wire(compression: Any, tensor: Any, op: int, what: str, error: type[Ex
 
 
 def refuse_wire(compression: Any, what: str, error: type[Exception] = ValueError) -> None:
-    """Raise ``error`` if the compressor only works with allreduce; the message starts with ``what``."""
+    """Raise ``error`` if the compressor works only with allreduce. ``what`` is the prefix of the message."""
     if wire_of(compression) != WIRE_NONE:
         raise error(
             f"{what}: compression must be Compression.none, fp16, bf16 or your own compressor, got "

@@ -1,20 +1,20 @@
-"""Registry of a tf.data service, with its dispatchers, its workers and the training jobs that read from it.
+"""Registry of a tf.data service: its dispatchers, its workers, and the training jobs that read from it.
 
-The registry is a store like a job's store, with its own key; clients without the key can neither read nor change it.
+The registry is a store like a job's store, with a separate key. Clients without the key can neither read nor change it.
 This module does not depend on any framework.
 
 Names in the store, for dispatcher D:
 
-- ``dispatcher.D``: its address
+- ``dispatcher.D``: address of the dispatcher
 - ``worker.D.W``: address of worker W
-- ``over.D``: the dispatcher is no longer needed
-- ``left.D.W``: worker W has learned that the dispatcher is no longer needed
+- ``over.D``: set when the dispatcher is no longer needed
+- ``left.D.W``: set when worker W has noticed that the dispatcher is no longer needed
 
 If the dispatcher runs on the training side, also:
 
 - ``reader.D.R``: identity of reader R
 - ``lives.D.R``: heartbeat of reader R
-- ``done.D.R``: reader R has finished
+- ``done.D.R``: set when reader R has finished
 """
 
 import contextlib
@@ -35,9 +35,9 @@ Addresses = Mapping[str, Sequence[tuple[str, int]]]
 
 _HEAR_SECONDS = 20.0  # seconds between checks that the service still runs, in waits without a deadline
 _ANSWER_SECONDS = 5.0
-_UNHEARD = 3  # consecutive checks without an answer after which the service counts as gone
+_UNHEARD = 3  # number of consecutive unanswered checks after which the service counts as gone
 _LEAVE_SECONDS = 10.0
-_READERS_SECONDS = 1.0  # seconds between checks of which readers are active
+_READERS_SECONDS = 1.0  # seconds between checks of the active readers
 
 
 class ComputeService:
@@ -54,13 +54,13 @@ class ComputeService:
             key: Secret of any length that clients must know, preferably 32 random bytes.
             nics: Network interfaces to listen on; None: all.
 
-        Raises:
+        nics: Network interfaces to listen on. None: all interfaces.
             ValueError: If an interface does not exist or a number is below 1.
         """
         for name, value in (("dispatchers", dispatchers), ("workers_per_dispatcher", workers_per_dispatcher)):
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ValueError(f"{name} must be an integer of at least 1, got {value!r}")
-        # Active network interfaces: physical devices first, the loopback last.
+        # Physical interfaces come first, and the loopback comes last.
         found: dict[str, list[str]] = {}
         for place in to_listen(scan(), "", alone=False):
             if ":" not in place.address:
@@ -88,11 +88,11 @@ class ComputeService:
         self._workers = [f"{one}.{index}" for one in range(dispatchers) for index in range(workers_per_dispatcher)]
 
     def addresses(self) -> dict[str, list[tuple[str, int]]]:
-        """Return the addresses of the registry, to be passed to clients."""
+        """Return the addresses of the registry, which clients need."""
         return self._addresses
 
     def wait_for_shutdown(self) -> None:
-        """Wait until no dispatcher is needed any more and the remaining workers have learned that."""
+        """Wait until no dispatcher is needed and all remaining workers have noticed that."""
         for number in range(self._client.dispatchers()):
             self._client.wait_for_shutdown(number)
         with contextlib.suppress(StoreTimeout):
@@ -100,7 +100,7 @@ class ComputeService:
             self._client._get([f"left.{name}" for name in names], _LEAVE_SECONDS)
 
     def close(self) -> None:
-        """Stop serving. Idempotent."""
+        """Stop the server. Idempotent."""
         self._client.close()
         self._server.close()
 
@@ -128,12 +128,12 @@ class ComputeClient:
             addresses: Addresses of the service by network interface, from ``ComputeService.addresses``.
             key: Key of the service.
             verbose: 2 or more: log actions to ``horovod.data`` at level INFO.
-            compute_addresses: Alias of ``addresses``, for existing programs.
+            compute_addresses: Alias of ``addresses`` for existing programs.
 
         Raises:
             ValueError: If there is no address.
             ConnectionError: If no server with this key answers. The message names the addresses.
-            TypeError: If both names of ``addresses`` are given.
+            TypeError: If both ``addresses`` and ``compute_addresses`` are passed.
         """
         if addresses is not None and compute_addresses is not None:
             raise TypeError(
@@ -145,8 +145,8 @@ class ComputeClient:
             raise ValueError(f"addresses must have at least one address, got {dict(addresses)!r}")
         self._verbose = verbose
         self.here = ""
-        """Address of this host from which the service was reached; other members of the service may use it."""
-        # Try loopback addresses last: on this host, they do not lead to the host that published them.
+        """This host's address on the route to the service. Other members of the service can use it."""
+        # Try loopback addresses last, because they lead to this host and not to the host that published them.
         self._store = self._connect(sorted(places, key=lambda place: place[0].startswith("127.")), key)
 
     def dispatchers(self) -> int:
@@ -159,7 +159,7 @@ class ComputeClient:
         self._set(f"dispatcher.{number}", address)
 
     def wait_for_dispatcher_registration(self, number: int, timeout: float) -> str:
-        """Return the address of the dispatcher. Raises TimeoutError after ``timeout`` seconds."""
+        """Wait for the dispatcher and return its address. Raises TimeoutError after ``timeout`` seconds."""
         return self._await([f"dispatcher.{number}"], timeout, f"dispatcher {number} of the data service")[0]
 
     def register_worker_for_dispatcher(self, number: int, index: int, address: str = "") -> None:
@@ -168,7 +168,7 @@ class ComputeClient:
         self._set(f"worker.{number}.{index}", address)
 
     def find_worker(self, number: int, index: int) -> str:
-        """Return the address that worker ``index`` of dispatcher ``number`` registered last; empty if there is none."""
+        """Return the latest address of worker ``index`` of dispatcher ``number``, or "" if it has not registered."""
         return (self._find(f"worker.{number}.{index}") or b"").decode()
 
     def wait_for_dispatcher_worker_registration(self, number: int, workers: int, timeout: float) -> None:
@@ -204,7 +204,7 @@ class ComputeClient:
         return next(one for one in itertools.count() if self._store.set_first(f"reader.{number}.{one}", me) == me)
 
     def say_reader_lives(self, number: int, reader: int) -> None:
-        """Send a heartbeat for the reader; call this regularly while reading."""
+        """Send a heartbeat of a reader. Call this regularly while reading."""
         with contextlib.suppress(StoreTimeout):
             self._set(f"lives.{number}.{reader}", uuid.uuid4().hex)
 
@@ -214,17 +214,17 @@ class ComputeClient:
             self._set(f"done.{number}.{reader}", "")
 
     def wait_for_readers(self, number: int, expected: int, patience: float) -> None:
-        """Wait until at least ``expected`` readers have registered and all of them have finished.
+        """Wait until at least ``expected`` readers have registered and all registered readers have finished.
 
         Args:
             number: Number of the dispatcher.
             expected: Number of readers to wait for.
-            patience: Seconds without a registration or a heartbeat after which a reader is given up; a warning is
-                logged.
+            patience: Seconds without a registration or heartbeat after which the wait gives up on a reader and logs a
+                warning.
         """
         begun = time.monotonic()
-        lives: dict[int, tuple[bytes | None, float]] = {}  # Last heartbeat of each reader, and its time.
-        with contextlib.suppress(StoreTimeout):  # Raised if the service is gone; so are its workers.
+        lives: dict[int, tuple[bytes | None, float]] = {}  # last heartbeat of each reader, and the time when it arrived
+        with contextlib.suppress(StoreTimeout):  # raised if the service is gone, and then its workers are gone too
             while True:
                 readers = list(itertools.takewhile(lambda one: self._find(f"reader.{number}.{one}"), itertools.count()))
                 now = time.monotonic()
@@ -254,7 +254,7 @@ class ComputeClient:
                 raise
 
     def is_over(self, number: int, seconds: float) -> bool:
-        """Return True if the dispatcher is no longer needed, after waiting for at most ``seconds``."""
+        """Wait up to ``seconds``, and return True if the dispatcher is no longer needed."""
         try:
             self._get([f"over.{number}"], seconds)
             return True
@@ -267,7 +267,7 @@ class ComputeClient:
         self._set(f"over.{number}", "")
 
     def dispatcher_ends(self, number: int) -> None:
-        """Record that the dispatcher is no longer needed; no error if the service is already gone."""
+        """Record that the dispatcher is no longer needed. Raises no error if the service is already gone."""
         with contextlib.suppress(StoreTimeout):
             self.end_dispatcher(number)
 
@@ -277,7 +277,7 @@ class ComputeClient:
             self.end_dispatcher(number)
 
     def close(self) -> None:
-        """Close the connection. Idempotent."""
+        """Close the connection to the registry. Idempotent."""
         self._store.close()
 
     def __enter__(self) -> "ComputeClient":

@@ -1,17 +1,17 @@
 """End of this process: reports, signals that ask the job to stop, and processes that a rank leaves behind.
 
-The peers are told about an uncaught exception, and the launcher is told why the process ends (``reasons``). Each report
-is sent at most once, never blocks, and is sent only by the rank itself, not by processes forked from it.
+A rank sends an uncaught exception to its peers, and the reason of its end to the launcher (``reasons``). Sending a
+report never blocks. Each report is sent at most once, and only by the rank itself, not by forked children.
 
-A process started by a rank inherits the environment variables that identify the rank. Data loader workers that use
-multiprocessing's "spawn" or "forkserver" import the training script again. With ``hvd.init()`` at its top level, they
-would join as ranks: such a process would take the place of the rank, or wait for the others. So it gets an error;
-docs/adr/0017-descendants-of-ranks.md explains why.
+A process that a rank starts inherits the environment variables that identify the rank. Data loader workers that use
+multiprocessing's "spawn" or "forkserver" import the training script again. If the script calls ``hvd.init()`` at its
+top level, each worker would try to join as a rank: it would take the place of its rank, or wait for the other ranks. So
+``init`` raises an error in such a process. docs/adr/0017-descendants-of-ranks.md explains the reasons.
 
 A process that has joined is marked in two ways. A variable in its environment reaches all processes that it starts
-later, even those that lose their parents. The name of a file descriptor reaches processes that were started before
-(such as a fork server) or got an older environment. The mark contains the job's identity, so a rank may start another
-job, which its processes can join.
+later, even those whose parents have ended. The name of a file descriptor reaches processes that were started earlier,
+such as a fork server, or that got an older environment. The mark contains the job's identity, so a rank can start
+another job, which its child processes can join.
 """
 
 import contextlib
@@ -42,12 +42,12 @@ Ended = tuple[str, int] | None
 
 
 def reason(error: BaseException | None, ended: Ended, members: Sequence[int] | None, rank: int) -> Ending:
-    """Return the report to the launcher that says why a process ends.
+    """Return the report to the launcher that explains why a process ends.
 
     Args:
         error: Exception that ends the process, or None.
-        ended: Why the job's engine had ended before, or None.
-        members: World rank of each rank of the job; None if all world ranks form the job.
+        ended: Reason why the job's engine ended earlier, or None.
+        members: World rank of each rank of the job. None: all world ranks form the job.
         rank: World rank of this process.
     """
     for one in _chain(error):
@@ -63,24 +63,24 @@ def reason(error: BaseException | None, ended: Ended, members: Sequence[int] | N
 def _follows(error: BaseException | None, ended: Ended) -> bool:
     """Return True if the process ends because its job has ended.
 
-    If the job has ended and there is no exception, the program has caught the exception and ends by itself.
+    If the job has ended but no exception ends the process, the program has caught the exception and ends by itself.
     """
     if error is None:
         return ended is not None
     chain = list(_chain(error))
     if any(isinstance(one, RanksDisagreeError) for one in chain):
-        return False  # a mistake in the program, not the fault of other ranks
+        return False  # a mistake in this program, for which no other rank is responsible
     return any(isinstance(one, HorovodInternalError) or (ended is not None and _of_tensorflow(one)) for one in chain)
 
 
 def _of_tensorflow(error: BaseException) -> bool:
-    """Return True if this is the error that TensorFlow raises for an operation that failed because of a lost peer."""
+    """Return True if TensorFlow has raised this error for an operation that failed because of a lost peer."""
     kind = type(error)
     return kind.__name__ == "UnknownError" and kind.__module__.startswith("tensorflow.")
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield the error, its causes and the exceptions that were being handled when it was raised."""
+    """Yield the error, its causes, and the exceptions that were being handled when it was raised."""
     seen: set[int] = set()
     todo = [error]
     while todo:
@@ -96,7 +96,8 @@ class Watch:
     """Reporter of the end of this process.
 
     Args:
-        about: Returns why the engine has ended (``Ended``) and the members of its job; called when the process ends.
+        about: Function that returns why the engine has ended (``Ended``) and the members of its job. Called when the
+            process ends.
     """
 
     def __init__(self, about: Callable[[], tuple[Ended, Sequence[int] | None]]) -> None:
@@ -127,14 +128,14 @@ class Watch:
             self._pipe.tell(Left(self._rank, why))
 
     def at_exit(self) -> None:
-        """Report the end of the process; called at interpreter exit.
+        """Report the end of the process at interpreter exit.
 
-        The hook has already reported an uncaught exception, unless the program has replaced the hook.
+        The exception hook has already reported an uncaught exception, unless the program has replaced the hook.
         """
         self._tell(getattr(sys, "last_value", None))
 
     def forget(self) -> None:
-        """Stop reporting; called in a forked child, which is not a rank."""
+        """Stop reporting in a forked child, which is not a rank."""
         self._pipe.close()
 
     def _tell(self, error: BaseException | None) -> None:
@@ -151,7 +152,7 @@ class Watch:
             self.reason = told_of(value, trace)
             self.failed = self.failed or not isinstance(value, KeyboardInterrupt)
             self._tell(value)
-            if isinstance(value, NoPlaceError) and value.line:  # no traceback, which would look like a crash
+            if isinstance(value, NoPlaceError) and value.line:  # omit the traceback, which would look like a crash
                 print(value.line, file=sys.stderr, flush=True)
             else:
                 inner(kind, value, trace)
@@ -164,7 +165,7 @@ def told_of(error: BaseException, trace: TracebackType | None = None) -> str:
 
     Args:
         error: The exception.
-        trace: Its traceback, if not ``error.__traceback__``.
+        trace: Traceback of the exception. Default: ``error.__traceback__``.
     """
     text = str(error).strip().splitlines()
     said = f": {text[0][:200]}" if text else ""
@@ -172,10 +173,10 @@ def told_of(error: BaseException, trace: TracebackType | None = None) -> str:
 
 
 def _where(trace: TracebackType | None) -> str:
-    """Return the user's line that raised the exception or called the library function that did.
+    """Return the line of the user's code that raised the exception or called the library function that raised it.
 
-    Messages to peers contain it, because the traceback may be on the stderr of another host. If no line is the user's,
-    return the line that raised the exception.
+    Messages to peers contain this line, because the traceback can be on the stderr of another host. If no line is the
+    user's, return the line that raised the exception.
     """
     frames = []
     while trace is not None:
@@ -192,13 +193,14 @@ MARK = "HOROVOD_RANK_PROCESS"
 _NAME = "horovod-rank-"
 _MEMFD = re.compile(r"/memfd:" + _NAME + r"([0-9a-f]+) \(deleted\)")
 
-_held: list[int] = []  # the descriptor whose name is the mark, once it exists
+_held: list[int] = []  # the descriptor whose name is the mark, if it exists
 
 
 def check_descent(env: WorkerEnv) -> None:
-    """Raise ValueError if this process descends from the rank that ``env`` describes; the message says what to do.
+    """Raise ValueError, with advice, if this process descends from the rank that ``env`` describes.
 
-    The launcher is told too, because a rank whose helper processes fail may only report that they have ended.
+    The error is also reported to the launcher, because a rank whose helper processes fail might report only that they
+    have ended.
     """
     rank = find_rank_above(env)
     if rank is None:
@@ -217,7 +219,7 @@ def check_descent(env: WorkerEnv) -> None:
 
 
 def find_rank_above(env: WorkerEnv) -> int | None:
-    """Return the pid of the rank that ``env`` describes if this process descends from it, else None."""
+    """Return the process id of the rank that ``env`` describes if this process descends from it, else None."""
     if env.size == 1 and env.worker is None:
         return None
     place = _place(env)
@@ -237,9 +239,9 @@ def mark_rank_process(env: WorkerEnv) -> None:
 
 
 def _place(env: WorkerEnv) -> str:
-    """Return an id that is the same in all processes with this rank's variables, and differs in other jobs."""
+    """Return an id that all processes with this rank's variables share, and that differs in other jobs."""
     job = (env.place.launcher, env.place.job) if env.place is not None else (env.rendezvous_addr, env.rendezvous_port)
-    who = (env.rank, env.size) if env.worker is None else ("worker", env.worker)  # the rank may change in elastic jobs
+    who = (env.rank, env.size) if env.worker is None else ("worker", env.worker)  # the rank can change in elastic jobs
     return hashlib.sha256(repr((*who, *job)).encode()).hexdigest()[:16]
 
 
@@ -253,19 +255,19 @@ def _ancestors() -> Iterator[int]:
     while pid > 1:
         try:
             with open(f"/proc/{pid}/stat", "rb") as file:
-                # The second field, the command's name in parentheses, may contain any character.
+                # The second field, the command's name in parentheses, can contain any character.
                 pid = int(file.read().rpartition(b")")[2].split()[1])
-        except OSError:  # raised if the process has ended
+        except OSError:  # the process has ended
             return
         yield pid
 
 
 def _names(pid: int) -> set[str]:
-    """Return the ids that the names of a process's descriptors contain; empty if they cannot be read."""
+    """Return the ids in the names of a process's descriptors. Empty if they cannot be read."""
     found = set()
     with contextlib.suppress(OSError):
         for number in os.listdir(f"/proc/{pid}/fd"):
-            with contextlib.suppress(OSError):  # raised if it was closed in the meantime
+            with contextlib.suppress(OSError):  # the descriptor was closed in the meantime
                 if match := _MEMFD.fullmatch(os.readlink(f"/proc/{pid}/fd/{number}")):
                     found.add(match[1])
     return found

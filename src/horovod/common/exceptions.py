@@ -1,4 +1,4 @@
-"""Exceptions that users of any frontend may catch.
+"""Exceptions that a user of any frontend can catch.
 
 The hierarchy is::
 
@@ -11,18 +11,18 @@ The hierarchy is::
     ValueError
       NoPlaceError                 elastic jobs: the launcher has no place for this process
     ImportError
-      HorovodVersionMismatchError  the installed framework is not the version asked for
+      HorovodVersionMismatchError  the installed framework does not have the required version
 
-Wrong arguments, wrong settings and a job that cannot be formed raise plain ValueErrors.
+Invalid arguments, invalid settings and jobs that cannot be formed raise plain ValueErrors.
 """
 
 
 class HorovodInternalError(RuntimeError):
-    """An operation failed for a reason outside this call, such as a dead peer. Elastic jobs recover from this."""
+    """An operation failed for a reason outside this call, such as a lost peer. Elastic jobs recover from this error."""
 
 
 class RanksDisagreeError(HorovodInternalError):
-    """Ranks called an operation with different shapes, dtypes or arguments; the message names both values.
+    """Ranks called an operation with different shapes, dtypes or arguments. The message names both values.
 
     This is a mistake in the program, so retrying does not help. No data was transferred, and the job continues.
     """
@@ -45,10 +45,10 @@ class OutOfSyncError(RuntimeError):
 
 
 class NoPlaceError(ValueError):
-    """``init`` was called in an elastic job whose launcher has no place (any more) for this process.
+    """``init`` was called in an elastic job whose launcher has no place for this process, or none any more.
 
-    If the program does not catch this, it ends with ``line`` on stderr instead of a traceback, because this is not a
-    failure.
+    Losing a place is not a failure. So if the program does not catch the exception, it ends with the text ``line`` on
+    stderr instead of a traceback.
     """
 
     line = ""
@@ -59,7 +59,7 @@ class HostsUpdatedInterrupt(RuntimeError):
     """Hosts were added to or removed from an elastic job.
 
     Attributes:
-        skip_sync: True if no worker has lost its state, so that the states need not be synchronized.
+        skip_sync: True if no worker has lost its state, which makes a synchronization of the states unnecessary.
     """
 
     def __init__(self, skip_sync: bool = False) -> None:
@@ -68,7 +68,7 @@ class HostsUpdatedInterrupt(RuntimeError):
 
 
 def get_version_mismatch_message(name: str, version: str, installed_version: str) -> str:
-    """Return the message that version ``version`` of ``name`` is required, but another version is installed."""
+    """Return the message for a framework ``name`` whose installed version differs from ``version``."""
     return (
         f"{name} {installed_version} is installed, but this job was started with {name} {version}; "
         f"install {name}=={version} or start the job again with {name} {installed_version}."

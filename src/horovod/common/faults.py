@@ -1,10 +1,10 @@
-"""Injection of the faults in HOROVOD_CHAOS (``horovod.chaos``) into the ranks that they name.
+"""Injection of the faults in HOROVOD_CHAOS (``horovod.chaos``) into the affected ranks.
 
-A fault happens at a step of the job or a number of seconds after the job's start, and is logged in one line. Nothing is
-installed unless the variable is set. At each ``init``, new ranks get the number of steps and the start time from the
-others. So a fault does not happen again to the process that replaces a lost rank.
+A fault occurs at a step of the job or a number of seconds after the job's start, and is logged in one line. Without the
+variable, this module installs nothing. At each ``init``, new ranks get the number of steps and the start time from the
+other ranks. So a fault does not occur a second time in a process that replaces a lost rank.
 
-Network faults cut off this host or slow down a link. They need Linux tools and the rights to use them;
+Network faults isolate this host or slow down a link. They require Linux tools and the permission to use them.
 ``horovod.chaos.network`` generates the input for these tools. If a fault cannot be injected, the reason is logged and
 the job continues.
 """
@@ -40,7 +40,7 @@ _PACKAGES = {"nft": "nftables", "tc": "iproute2"}
 
 
 class NotDoneError(Exception):
-    """The fault could not be injected; the message says why."""
+    """Error if a fault could not be injected. The message names the reason."""
 
 
 def inject_on_network(event: Event, ranks: Ranks, say: Callable[[str], None]) -> None:
@@ -49,7 +49,7 @@ def inject_on_network(event: Event, ranks: Ranks, say: Callable[[str], None]) ->
     Args:
         event: The fault.
         ranks: Members of the job.
-        say: Logs a remark about the event: its target, or "not done: " and the reason.
+        say: Function that logs a remark about the event: its target, or "not done: " and the reason.
     """
     try:
         if why := why_not(event, ranks):
@@ -65,7 +65,7 @@ def inject_on_network(event: Event, ranks: Ranks, say: Callable[[str], None]) ->
 
 
 def addresses() -> tuple[str, ...]:
-    """Return the addresses at which other hosts may reach this process; empty if the kernel does not list them."""
+    """Return the addresses at which other hosts can reach this process. Empty if the kernel does not list them."""
     try:
         return tuple(address.text for each in _outward() for address in each.addresses)
     except NotDoneError:
@@ -79,7 +79,7 @@ def _cut(event: Event, ranks: Ranks, say: Callable[[str], None]) -> None:
         raise NotDoneError(str(error)) from None
     _run(["nft", "-f", "-"], said.prepare())
     say(f"host {host(event, ranks)}")
-    time.sleep(HEAD_START)  # seconds to wait, so that the log line reaches the launcher
+    time.sleep(HEAD_START)  # give the log line time to reach the launcher
     _run(["nft", "-f", "-"], text)
 
 
@@ -106,7 +106,7 @@ def _slow(event: Event, ranks: Ranks, say: Callable[[str], None]) -> None:
 
 
 def _ways(targets: Sequence[str]) -> dict[str, list[str]]:
-    """Group the targets by the interface through which packets to them leave."""
+    """Group the target addresses by the interface through which packets leave for them."""
     owners = {address.text: each.name for each in _outward() for address in each.addresses}
     ways: dict[str, list[str]] = {}
     for target in targets:
@@ -131,7 +131,7 @@ def _may() -> bool:
         with open("/proc/thread-self/status") as file:
             mask = next(line.split()[1] for line in file if line.startswith("CapEff:"))
     except (OSError, StopIteration):
-        return True  # unknown interface; the tool will report an error
+        return True  # unknown interface, for which the tool will report an error
     return bool(int(mask, 16) >> _NET_ADMIN & 1)
 
 
@@ -169,7 +169,7 @@ def _let_go(descriptor: int) -> None:
 
 
 def _not_in_children() -> None:
-    """Close the descriptors in a forked child (such as a data loader worker), which may outlive its parent."""
+    """Close the descriptors in a forked child, such as a data loader worker, which can outlive its parent."""
     for descriptor in list(_held):
         _let_go(descriptor)
 
@@ -180,8 +180,8 @@ os.register_at_fork(after_in_child=_not_in_children)
 def _undo_later(commands: Sequence[Sequence[str]], lasts: float | None) -> None:
     """Run ``commands`` after ``lasts`` seconds, or earlier if this process ends for any reason.
 
-    A detached shell waits for that. It is in its own session and no child of this process, so that it survives this
-    process.
+    A detached shell waits and runs the commands. It survives this process because it is in a separate session and not a
+    child of this process.
     """
     reading, writing = os.pipe()
     _held.add(writing)
@@ -220,7 +220,7 @@ class Faults:
 
     Args:
         told: All faults of the job.
-        act: Injects the fault of an event into this rank, given the members of the epoch.
+        act: Function that injects the fault of an event into this rank, given the members of the epoch.
     """
 
     def __init__(self, told: Plan, act: Callable[[Event, Ranks], None]) -> None:
@@ -240,13 +240,13 @@ class Faults:
 
         Args:
             ranks: Members of the epoch.
-            steps: Number of steps that the job has made before.
+            steps: Number of steps that the job has already made.
             began: Start time of the job's first epoch, in seconds since 1970.
             first: True if this is the job's first epoch.
         """
         with self._lock:
             if not self._ranks.members:
-                self._committed = steps  # a process that joins later continues from the others' state
+                self._committed = steps  # a process that joins later continues from the other ranks' state
             before, self._ranks = self._ranks, ranks
             missed, self.steps, self.began = range(self.steps + 1, steps + 1), steps, began
         if self._timer is None:
@@ -254,25 +254,25 @@ class Faults:
             self._timer.start()
         if first:
             self._at_step(0, ranks)
-        for step in missed:  # steps that this rank missed because a rank was lost
+        for step in missed:  # also handle the steps that this rank missed because a rank was lost
             self._at_step(step, before)
 
     def step(self) -> None:
-        """Count a step of the program, and inject the faults of this step."""
+        """Count a step of the program, and inject the faults that are planned for this step."""
         self.steps += 1
         self._at_step(self.steps, self._ranks)
 
     def committed(self) -> None:
-        """Remember the current step as the last commit."""
+        """Record that the program has committed at the current step."""
         self._committed = self.steps
 
     def again(self, teller: int, steps: int | None) -> None:
-        """Log how many steps the program has to repeat after a failure.
+        """Log the number of steps that the program must repeat after a failure.
 
         Args:
-            teller: Rank that logs this, because the program continues from its state.
-            steps: Number of steps to repeat; None: all steps since the last commit. Nothing is logged if the program's
-                steps are not detected.
+            teller: Rank that writes the log line, because the program continues from its state.
+            steps: Number of steps to repeat. None: all steps since the last commit. Nothing is logged if Horovod does
+                not detect the program's steps.
         """
         own, made = self._ranks.own, self.steps
         lost = made - self._committed if steps is None else steps
@@ -295,8 +295,8 @@ class Faults:
                 self._act(event, ranks)
 
     def _timed(self, since: float) -> Iterator[Event]:
-        """Yield the faults that happen at a time, starting ``since`` seconds after the start of the job."""
-        if since < 1.0:  # otherwise this process has joined later
+        """Yield the faults that are due at a time, starting ``since`` seconds after the start of the job."""
+        if since < 1.0:  # a longer time means that this process has joined later
             yield from (event for event in self._plan.events if event.step is None and event.after is None)
         for event in self._plan.by_time():
             if (event.after or 0.0) > since:
@@ -306,8 +306,8 @@ class Faults:
 def act(event: Event, ranks: Ranks) -> None:
     """Inject a fault into this process or its network.
 
-    A fault at a step happens in the main thread. A fault after a number of seconds comes from another thread and
-    interrupts the main thread, whatever that is doing.
+    A fault at a step occurs in the main thread. A fault after a number of seconds comes from another thread and
+    interrupts the main thread at any point.
     """
     if event.kind in ON_NETWORKS:
         inject_on_network(event, ranks, lambda remark: _say(f"{event} ({remark})"))
@@ -319,7 +319,7 @@ def act(event: Event, ranks: Ranks) -> None:
     elif event.kind is Kind.PREEMPT:
         os.kill(me, signal.SIGTERM)
     elif event.kind is Kind.STOP:
-        # A stopped process cannot resume itself, so a helper process sends SIGCONT.
+        # A stopped process cannot resume itself, so another process sends SIGCONT.
         subprocess.Popen(
             ["/bin/sh", "-c", f"sleep {event.lasts or 0:.3f}; kill -CONT {me}"],
             stdin=subprocess.DEVNULL,
@@ -340,7 +340,7 @@ def act(event: Event, ranks: Ranks) -> None:
 
 
 def _say(what: str) -> None:
-    sys.stderr.write(f"chaos: {what}\n")  # a single write, because two threads may log at the same time
+    sys.stderr.write(f"chaos: {what}\n")  # a single write, because two threads can log at the same time
     sys.stderr.flush()
 
 
@@ -351,7 +351,7 @@ def prepare(text: str) -> None:
     """Set up fault injection before this process joins its first job.
 
     Raises:
-        ValueError: If the text is not a valid plan.
+        ValueError: If ``text`` is not a valid plan of faults.
     """
     global _faults
     if _faults is None:
@@ -360,7 +360,7 @@ def prepare(text: str) -> None:
 
 
 def begin(job: Job) -> None:
-    """Begin an epoch of this process's job. Other ranks may have been in the job before."""
+    """Begin an epoch of this process's job. Other ranks might have been in the job earlier."""
     assert _faults is not None
     new, began = _faults.began is None, time.time() if _faults.began is None else _faults.began
     own = _faults.steps, began, network_identity(), addresses(), new

@@ -1,7 +1,7 @@
 """Job of this process, and its frontends, one per framework that uses Horovod.
 
-All share one engine. Each frontend has a number, which keeps its operation names, groups, unnamed operations and joins
-apart from those of other frontends. Each frontend enters and leaves the job by itself (``basics``).
+All frontends share one engine. Each frontend has a number, which separates its operation names, groups, unnamed
+operations and joins from those of other frontends. Each frontend enters and leaves the job independently (``basics``).
 """
 
 import importlib.util
@@ -18,7 +18,7 @@ __all__ = ["Job", "State", "library_path", "state"]
 
 
 class Frontend(Access):
-    """Access of one frontend to the job; its operations carry the frontend's number."""
+    """One frontend's access to the job. The frontend's number distinguishes its operations."""
 
     __slots__ = ("name", "number")
 
@@ -27,24 +27,24 @@ class Frontend(Access):
 
         Args:
             name: Name of the framework's module.
-            number: Number of the frontend, 0 to 255; also compiled into native libraries.
+            number: Number of the frontend, 0 to 255. Native libraries contain the same number.
         """
         super().__init__()
         self.name = name
         self.number = number
 
     def enter(self, job: Job, engine: "Engine") -> None:
-        """Give the frontend access to the job; called by ``init``."""
+        """Connect the frontend to the job. Called by ``init``."""
         from horovod import _core
 
-        # The engine's own methods use number 0, so a frontend with this number needs no wrapper.
+        # The engine's own methods use number 0, so the frontend with number 0 needs no wrapper.
         submit = partial(engine.submit, face=self.number) if self.number else None
         run = partial(engine.run, face=self.number) if self.number else None
         self.open(job, engine, submit, run)
         _core.serve_face(self.number, True)
 
     def leave(self) -> None:
-        """End the frontend's access to the job, on ``shutdown`` or after the job's end; no effect outside a job."""
+        """Disconnect the frontend from its job, on ``shutdown`` or after the job's end. Has no effect outside a job."""
         if self.engine is None:
             return
         from horovod import _core
@@ -54,8 +54,8 @@ class Frontend(Access):
 
 
 TORCH = Frontend("torch", 0)
-TENSORFLOW = Frontend("tensorflow", 1)  # The number must be the one in bindings/tensorflow/call.h.
-KERAS = Frontend("keras", 2)  # Keras with the JAX backend; other backends use the frontends above.
+TENSORFLOW = Frontend("tensorflow", 1)  # must equal the number in bindings/tensorflow/call.h
+KERAS = Frontend("keras", 2)  # Keras with the JAX backend; other backends use the frontend of their framework
 JAX = Frontend("jax", 3)
 MXNET = Frontend("mxnet", 4)
 NUMPY = Frontend("numpy", 5)
@@ -65,9 +65,9 @@ _known = {face.name: face for face in (TORCH, TENSORFLOW, KERAS, JAX, MXNET, NUM
 
 
 def named(name: str) -> Frontend:
-    """Return the frontend of this name.
+    """Return the frontend with this name.
 
-    Frontends that are not in the table call nothing but ``init`` and ``shutdown``, so they share one number.
+    Frontends outside the table call only ``init`` and ``shutdown``, so they share one number.
     """
     if name not in _known:
         _known[name] = Frontend(name, _OTHERS)
@@ -169,7 +169,8 @@ state = State()
 def library_path(name: str) -> Path:
     """Return the path of the library installed as ``name``, for example "horovod.tensorflow._tf".
 
-    This asks Python's import system, because an editable install keeps built files apart from the sources.
+    The search uses Python's import system, because an editable install keeps built files and sources in different
+    places.
 
     Raises:
         ImportError: If the library is not installed.

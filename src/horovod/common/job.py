@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Job:
-    """Place of this process in the job, which does not change during an epoch."""
+    """This process's place in the job, which does not change during an epoch."""
 
     rank: int
     size: int
@@ -48,7 +48,7 @@ class Job:
     """Authenticates pickled objects that leave the host."""
 
 
-# Existing programs match the text "Horovod has not been initialized". bindings/python/frontend.cc uses it too.
+# Existing programs match the text "Horovod has not been initialized", which bindings/python/frontend.cc also contains.
 
 
 def not_initialized(*_: Any, **__: Any) -> NoReturn:
@@ -73,10 +73,10 @@ def forked(*_: Any, **__: Any) -> NoReturn:
 
 
 class Access:
-    """Access to the engine.
+    """Access to the engine for submitting operations.
 
     While a job runs, ``submit`` and ``run`` are the engine's own methods. Otherwise they are functions that raise the
-    appropriate error, so the hot path needs no check.
+    appropriate error. Performance-critical code therefore needs no check.
     """
 
     __slots__ = ("_refuse", "engine", "forked", "job", "run", "submit")
@@ -97,13 +97,13 @@ class Access:
 
     @property
     def opened(self) -> bool:
-        """True if this process has been in a job through this access."""
+        """True if this process has been in a job through this object."""
         return self.job is not None or self._refuse is not not_initialized
 
     def open(
         self, job: Job, engine: "Engine", submit: "Callable[..., Work] | None", run: "Callable[..., Work] | None"
     ) -> None:
-        """Send operations to ``engine`` from now on, with its own methods or the given ones."""
+        """Send operations to ``engine`` from now on. If not None, ``submit`` and ``run`` replace its methods."""
         self.job = job
         self.engine = engine
         self.forked = False
@@ -111,20 +111,20 @@ class Access:
         self.run = run or engine.run
 
     def close(self) -> None:
-        """Reject all operations from now on, because the job has ended for this access."""
+        """Reject all operations from now on, because the job has ended for this object."""
         self.job = None
         self.engine = None
         self._say(shut_down)
 
     def leave_in_child(self) -> None:
-        """Reject all operations in a forked child. The job stays readable, because data loaders query the rank."""
+        """Reject all operations in a forked child. The job remains readable, because data loaders query the rank."""
         if self.engine is not None:
             self.engine = None
             self.forked = True
             self._say(forked)
 
     def require_job(self) -> Job:
-        """Return the job. Raises ValueError, which names ``init``, if not initialized."""
+        """Return the job. Raises ValueError, which mentions ``init``, if there is none."""
         return self.job if self.job is not None else not_initialized()
 
     def require_engine(self) -> "Engine":

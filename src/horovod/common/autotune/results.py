@@ -1,4 +1,4 @@
-"""Results of autotune in the user's cache directory, one JSON file per model, hosts and settings."""
+"""Results of autotune in the user's cache directory, with one JSON file for each model, set of hosts and settings."""
 
 import hashlib
 import time
@@ -15,7 +15,7 @@ _PREFIX = "autotune-"
 
 
 class Key(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Job to which a result applies. Jobs with an equal key may reuse the result."""
+    """Job to which a result applies. Jobs with an equal key can reuse the result."""
 
     model: str
     """Fingerprint of the tensors that a step reduces: a hash of their names, dtypes and shapes."""
@@ -26,7 +26,7 @@ class Key(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Result(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Values that a job has found."""
+    """Best values that the search of one job has found."""
 
     format: int
     key: Key
@@ -42,13 +42,13 @@ class Result(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def path_of(key: Key) -> Path:
-    """Return the path of the file for ``key``."""
+    """Return the path of the result file for ``key``."""
     digest = hashlib.sha256(msgspec.json.encode(key, order="sorted")).hexdigest()[:24]
     return cache_directory() / f"{_PREFIX}{digest}.json"
 
 
 def load(key: Key) -> Result | None:
-    """Return the stored result for ``key``, or None if there is none that can be used."""
+    """Return the stored result for ``key``, or None if no usable result is stored."""
     result = _read(path_of(key))
     return result if result is not None and result.key == key else None
 
@@ -76,13 +76,13 @@ def store(result: Result) -> Path:
 
 
 def stored() -> list[Result]:
-    """Return all results that can be read, the latest one first."""
+    """Return all readable results, the latest one first."""
     found = [_read(path) for path in cache_directory().glob(f"{_PREFIX}*.json")]
     return sorted((result for result in found if result is not None), key=lambda result: -result.time)
 
 
 def table(results: Sequence[Result]) -> str:
-    """Return the results as text for the terminal."""
+    """Format the results as a table for the terminal."""
     if not results:
         return f"no results of autotune are stored in {cache_directory()}; horovodrun --autotune stores one"
     lines = []

@@ -1,8 +1,8 @@
-"""Search for the settings with the shortest training step. Pure: it yields what to measure and receives samples.
+"""Search for the settings with the shortest training step. Free of I/O: it yields what to measure and receives samples.
 
-Every candidate is measured twice, each time next to the settings in use: old, new, old, new. It is accepted only if
-both pairs show a gain above the noise. At the end the result is compared with the initial settings in the same way, so
-the search does not end with settings that are slower than those it started with.
+Every candidate is measured twice, each time next to the current settings: old, new, old, new. It is accepted only if
+both pairs show a gain above the noise. At the end, the result is compared with the initial settings in the same way, so
+the final settings are never slower than the initial ones.
 """
 
 from collections.abc import Generator, Mapping, Sequence
@@ -12,16 +12,18 @@ from typing import NamedTuple
 from horovod.common.telemetry.steps import median
 
 LEAST_GAIN = 0.01
-"""Minimum gain of an accepted candidate, as a fraction of the step."""
-_SIGMAS = 3  # Standard errors by which a gain must exceed zero.
-_FACTORS = (4, 2)  # Ratios of neighboring candidates: first coarse, then fine.
+"""Minimum gain for which a candidate is accepted, as a fraction of the step."""
+# Number of standard errors by which a gain must exceed zero.
+_SIGMAS = 3
+# Ratios of neighboring candidates. The search is first coarse, then fine.
+_FACTORS = (4, 2)
 
 Values = dict[str, int]
 """Value of each tuned parameter, by name."""
 
 
 class Sample(NamedTuple):
-    """Step time measured with one set of values."""
+    """Step time measured with one set of settings."""
 
     seconds: float
     """Median."""
@@ -30,15 +32,15 @@ class Sample(NamedTuple):
 
     @classmethod
     def of(cls, times: Sequence[float]) -> "Sample":
-        """Return the sample of these step times in seconds."""
+        """Summarize step times, in seconds, as a sample."""
         middle = median(times)
-        deviation = 1.4826 * median([abs(time - middle) for time in times])  # of a normal distribution
+        deviation = 1.4826 * median([abs(time - middle) for time in times])  # factor for a normal distribution
         return cls(middle, 1.2533 * deviation / len(times) ** 0.5)
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """Parameter to tune, in bytes."""
+    """Setting to tune, in bytes."""
 
     name: str
     low: int
@@ -49,7 +51,7 @@ class Parameter:
 
 @dataclass
 class Progress:
-    """State of a search, updated while it runs."""
+    """State of a search, which ``search`` updates while it runs."""
 
     best: Values
     initial: Sample | None = None
@@ -71,9 +73,9 @@ def search(progress: Progress, parameters: Sequence[Parameter], max_candidates: 
     """Search along one parameter after another, and store the result in ``progress``.
 
     Args:
-        progress: State of the search; ``progress.best`` holds the initial values.
+        progress: State of the search. ``progress.best`` contains the initial values.
         parameters: Parameters to tune, in this order.
-        max_candidates: Maximum number of candidates.
+        max_candidates: Maximum number of candidates to measure.
     """
     initial = dict(progress.best)
     progress.seen.add(tuple(initial.values()))
@@ -101,11 +103,11 @@ def _along(progress: Progress, parameter: Parameter, max_candidates: int) -> Gen
                     break
                 moved = True
             if moved:
-                break  # the opposite neighbor is where this parameter came from
+                break  # the search came from the opposite neighbor
 
 
 def _try(progress: Progress, parameter: Parameter, value: int, max_candidates: int) -> Generator[Values, Sample, bool]:
-    """Measure a candidate unless it is known or out of range. Return True if it was accepted."""
+    """Measure a candidate unless it was measured before or is out of range. Return True if it was accepted."""
     value = min(max(value, parameter.low), parameter.high)
     candidate = {**progress.best, parameter.name: value}
     key = tuple(candidate.values())
@@ -120,7 +122,7 @@ def _try(progress: Progress, parameter: Parameter, value: int, max_candidates: i
 
 
 def _compare(progress: Progress, old: Mapping[str, int], new: Mapping[str, int]) -> Generator[Values, Sample, float]:
-    """Return the gain of ``new`` as a fraction of the step, or 0 if it does not exceed the noise."""
+    """Return the gain of ``new`` over ``old`` as a fraction of the step, or 0 if it does not exceed the noise."""
     pairs = []
     for _ in range(2):
         before = yield dict(old)

@@ -1,6 +1,6 @@
-"""Autotune in this process: starts the tuner on rank 0, writes its log, and keeps its result.
+"""Autotune in this process: starts the tuner on rank 0, writes its log, and stores its result.
 
-The other ranks only remember the result, in case one of them is rank 0 in a later epoch of an elastic job.
+The other ranks only store the result, in case one of them becomes rank 0 in a later epoch of an elastic job.
 """
 
 import os
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
 MESSAGE = "autotune"
 """Name of the message by which rank 0 tells the other ranks its result."""
 
-_kept: tuple[Values, bool] | None = None  # values of this job so far, and True if their search was complete
+_kept: tuple[Values, bool] | None = None  # the job's values so far, and True if their search was complete
 
 
 def remember(rank: int, what: dict[str, Any]) -> None:
-    """Remember the result that rank 0 has sent; handler of ``MESSAGE``."""
+    """Store the result that rank 0 has sent with the message ``MESSAGE``."""
     global _kept
     _kept = what["values"], what["done"]
 
 
 def begin(job: Job, engine: "Engine", settings: Settings, bus: MessageBus) -> "Session | None":
-    """Start autotune on rank 0. Return None on other ranks, and in a job of one rank."""
+    """Start autotune on rank 0. Return None on other ranks and in jobs with one rank."""
     bucket_tuning.wanted = None
     if job.rank != 0 or job.size == 1:
         return None
@@ -52,10 +52,10 @@ class Session:
 
         Args:
             job: The job.
-            engine: Its engine.
+            engine: Engine of the job.
             settings: Settings of this process.
             bus: Message bus to the other ranks.
-            environ: Environment, which tells what the user has set.
+            environ: Environment that shows which settings the user has set.
         """
         self._job, self._engine, self._settings, self._bus = job, engine, settings, bus
         given = {s.name: environ[s.name].strip() for s in TABLE if environ.get(s.name, "").strip()}
@@ -65,8 +65,8 @@ class Session:
         self._shown = LOG_LEVELS.index(settings.text("HOROVOD_LOG_LEVEL")) <= LOG_LEVELS.index("warning")
         self._tuner: Tuner | None = Tuner(job, engine, settings, frozenset(given), self)
         self._log = self._open_log() if settings.flag("HOROVOD_AUTOTUNE") else None
-        self._header = _kept is not None  # an earlier epoch has written it
-        # Identifies the job among stored results. Taken before tuning, which changes the names of PyTorch's buckets.
+        self._header = _kept is not None  # an earlier epoch has already written the header
+        # Key of the job's result. Compute it before tuning, which changes the names of PyTorch's buckets.
         self._key: results.Key | None = None
         marks.also(self._stepped)
 
@@ -75,13 +75,13 @@ class Session:
             return
         try:
             self._tuner.stepped(time.perf_counter())
-        except Exception as error:  # training must go on
+        except Exception as error:  # an error in autotune must not end training
             self._tuner = None
             if self._engine.ended() is None:
                 self.say(f"stopped: {type(error).__name__}: {error}")
 
     def close(self) -> None:
-        """End autotune with this epoch of the job. Says so if the search is not complete."""
+        """End autotune at the end of an epoch, and log a message if the search is not complete."""
         tuner, self._tuner = self._tuner, None
         if tuner is not None and self._settings.flag("HOROVOD_AUTOTUNE") and not tuner.done:
             if tuner.progress.tried or tuner.progress.initial:
@@ -100,12 +100,12 @@ class Session:
     # ---- tuner.Report ------------------------------------------------------------------------------------------------
 
     def say(self, text: str) -> None:
-        """Log one line of text on the standard error stream."""
+        """Log one line of text on stderr."""
         if self._shown:
             self._sink(LOG_LEVELS.index("info"), f"autotune: {text}")
 
     def row(self, values: Values, sample: Sample, step_bytes: int) -> None:
-        """Add a row to the log file."""
+        """Add a row about one sample to the log file."""
         if self._log is None:
             return
         settings = self._settings
@@ -130,7 +130,7 @@ class Session:
             self._stop_log(error)
 
     def keep(self, values: Values, seconds: float, gain: float, done: bool) -> None:
-        """Tell the other ranks the best values so far, and store those of a complete search."""
+        """Send the best values so far to the other ranks, and store the values of a complete search in the cache."""
         self._bus.send(MESSAGE, values=values, done=done)
         if not done or self._key is None:
             return
@@ -151,11 +151,11 @@ class Session:
             self.say(f"the result was not stored: {error}")
 
     def find(self, initial: Values) -> tuple[Values, bool] | None:
-        """Return the values found so far by this job, or those stored for this model, hosts and settings."""
+        """Return the values that this job has found so far, or those stored for this model, hosts and settings."""
         from horovod.common.autotune import results
 
         model = int(self._engine.stats()["period_hash"])
-        if model:  # otherwise the steps differ, so there is no schedule to identify the model
+        if model:  # without repeated steps, there is no schedule to identify the model
             self._key = results.Key(f"{model:016x}", list(self._job.hosts), self._agreed)
         if _kept is not None or not self._settings.flag("HOROVOD_AUTOTUNE_REUSE"):
             return _kept
@@ -174,7 +174,7 @@ class Session:
             return None
         try:
             descriptor = private_files.open_file(path, os.O_WRONLY | os.O_APPEND, mode=0o644)
-            if _kept is None:  # otherwise an earlier epoch of this job has written rows
+            if _kept is None:  # otherwise the file contains rows of an earlier epoch of this job
                 os.ftruncate(descriptor, 0)
             return descriptor
         except OSError as error:

@@ -1,8 +1,8 @@
-"""Tuner of a running job on rank 0: it measures step times, and changes settings between steps.
+"""Tuner of a running job on rank 0, which measures step times and changes settings between steps.
 
 The training thread calls ``Tuner.stepped`` at the end of each step. After a change, the ranks leave the running
-schedule and adopt another one after two equal steps (core/agree/schedule.h). The tuner waits for that schedule, drops
-one more step, and then measures. It never waits inside ``stepped``.
+schedule and adopt a new one after two equal steps (core/agree/schedule.h). The tuner waits for the new schedule, skips
+one more step, and then measures. ``stepped`` itself never blocks.
 """
 
 from collections.abc import Callable
@@ -23,35 +23,40 @@ FUSION, BUCKET, SMALL = "fusion_bytes", "bucket_bytes", "small_bytes"
 MAX_FUSION = 16 << 20
 """Maximum bytes of an operation in a schedule (``kBucketBytes`` in core/agree/coordinator.cc)."""
 
-_SCHEDULE_STEPS = 20  # Maximum steps to wait for a schedule; programs whose steps differ never get one.
-_PROGRESS_SECONDS = 10.0  # Minimum time between progress lines.
-_WINDOW = 50  # Steps in a window after tuning.
-_DRIFT = 0.15  # Change of the step time after which tuning starts again, as a fraction.
-_DRIFT_WINDOWS = 4  # Number of windows in a row that must have drifted; doubles with each search.
+# Maximum number of steps to wait for a schedule. A program whose steps differ never gets one.
+_SCHEDULE_STEPS = 20
+# Minimum seconds between progress lines.
+_PROGRESS_SECONDS = 10.0
+# Number of steps in a window after tuning.
+_WINDOW = 50
+# Change of the step time after which tuning starts again, as a fraction.
+_DRIFT = 0.15
+# Number of consecutive windows that must have drifted. It doubles with each search.
+_DRIFT_WINDOWS = 4
 
 
 class Report(Protocol):
-    """Receiver of what the tuner does."""
+    """Receiver of the tuner's log lines and results."""
 
     def say(self, text: str) -> None:
         """Show one line of text to the user."""
 
     def row(self, values: Values, sample: Sample, step_bytes: int) -> None:
-        """Add a row to the log file."""
+        """Add a row about one sample to the log file."""
 
     def keep(self, values: Values, seconds: float, gain: float, done: bool) -> None:
-        """Keep values for later epochs of the job, and for later jobs if ``done``."""
+        """Store values for later epochs of the job and, if ``done`` is True, for later jobs."""
 
     def find(self, initial: Values) -> tuple[Values, bool] | None:
-        """Return the values found so far, in this job or an earlier one, and True if their search was complete.
+        """Return values found by this job or an earlier one, and True if their search was complete.
 
-        Called once, before anything changes. None if there are no such values.
+        Called once, before any setting changes. Returns None if there are no values.
         """
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Initial values, and the parameters to tune."""
+    """Initial values and the parameters to tune."""
 
     initial: Values
     parameters: list[Parameter]
@@ -62,11 +67,11 @@ def make_plan(job: Job, fixed: frozenset[str], threshold: int, tuning: Values, s
 
     Args:
         job: The job.
-        fixed: Names of variables that the user has set. What they control is left alone.
+        fixed: Names of variables that the user has set. The settings that they control are not tuned.
         threshold: Configured fusion threshold in bytes.
         tuning: Configured size thresholds of the engine in bytes.
-        step_bytes: Bytes that a step reduces.
-        buckets: True if PyTorch's gradients share buckets of the default sizes.
+        step_bytes: Number of bytes that a step reduces.
+        buckets: True if PyTorch's gradients are in buckets of the default sizes.
     """
     initial: Values = {}
     parameters: list[Parameter] = []
@@ -76,7 +81,7 @@ def make_plan(job: Job, fixed: frozenset[str], threshold: int, tuning: Values, s
             initial[name] = min(value, high)
             parameters.append(Parameter(name, low, high, first))
 
-    largest = 1 << max(step_bytes - 1, 0).bit_length()  # larger values have the same effect
+    largest = 1 << max(step_bytes - 1, 0).bit_length()  # a larger value would have the same effect
     if "HOROVOD_FUSION_THRESHOLD" not in fixed:
         add(FUSION, threshold, 64 << 10, min(MAX_FUSION, largest), largest // 4)
     if buckets:
@@ -92,17 +97,17 @@ def make_plan(job: Job, fixed: frozenset[str], threshold: int, tuning: Values, s
 
 
 class Tuner:
-    """Tuner of one job. Only rank 0 has one."""
+    """Tuner of one job, which exists only on rank 0."""
 
     def __init__(self, job: Job, engine: "Engine", settings: Settings, fixed: frozenset[str], report: Report) -> None:
-        """Prepare to tune; nothing changes before the first steps are measured.
+        """Prepare to tune. No setting changes before the first steps are measured.
 
         Args:
             job: The job.
-            engine: Its engine.
+            engine: Engine of the job.
             settings: Settings of this process.
             fixed: Names of the settings that the user has set.
-            report: Receiver of what the tuner does.
+            report: Receiver of the tuner's log lines and results.
         """
         from horovod import _core
 
@@ -125,20 +130,20 @@ class Tuner:
         self.step_bytes = 0
         """Bytes that a step reduces on this rank, measured before the search."""
         self._said = 0.0
-        self._usual = 0.0  # Step time in seconds after tuning.
+        self._usual = 0.0  # step time in seconds after tuning
         self._drifted, self._patience = 0, _DRIFT_WINDOWS
 
     def stepped(self, now: float) -> None:
-        """Handle the end of a step at the time ``now``, in seconds. Called by the training thread."""
+        """Handle the end of a step at time ``now`` in seconds. Called by the training thread."""
         seconds, self._now = now - self._now, now
         self._next(seconds)
 
     @property
     def done(self) -> bool:
-        """True once no search is running and none will start by itself."""
+        """True if no search is running and none will start automatically."""
         return self._measuring is None and self._next not in (self._starting, self._warming)
 
-    # ---- states: each is called with the duration of the step that has just ended --------------------------------
+    # ---- states: the current state's method gets the duration of each step that ends -----------------------------
 
     def _starting(self, seconds: float) -> None:
         self._waited += 1
@@ -228,7 +233,7 @@ class Tuner:
         self._apply(next(self._measuring))
 
     def _apply(self, values: Values) -> None:
-        """Change to these values; they apply to whole steps once the ranks have adopted another schedule."""
+        """Change to these values. They take effect for whole steps when the ranks have adopted a new schedule."""
         self._schedules = int(self._engine.stats()["schedules"])
         self._waited = 0
         self._next = self._settling
@@ -237,7 +242,7 @@ class Tuner:
             return
         threshold = values.get(FUSION, self._threshold)
         if threshold == self._plan.initial.get(FUSION):
-            threshold = self._threshold  # the initial value is reduced to what has an effect
+            threshold = self._threshold  # undo the reduction to a value that has an effect
         if BUCKET in values and SMALL in values:
             bucket_tuning.wanted = BucketSizes(values[BUCKET], values[SMALL])
         sizes = {**self._tuning, **{name: value for name, value in values.items() if name in self._tuning}}

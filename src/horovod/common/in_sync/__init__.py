@@ -1,12 +1,12 @@
 """``check_in_sync``: check that all ranks hold the same values.
 
-If they do, one small exchange of digests is enough. Otherwise a second exchange finds the first difference.
+If they do, one small exchange of digests is sufficient. Otherwise a second exchange finds the first difference.
 
-Each frontend has a reader, which converts a tensor to an ``Array``, and a model or optimizer to a mapping of its parts.
-The parts of mappings and sequences are compared one by one. Numbers, strings, sets and NumPy arrays are compared by
-value, functions and classes by name. Other objects are compared by ``state_dict()``, or by their attributes if they
-have none. Models, layers, optimizers and variables of Keras and TensorFlow are recognized by their attributes, so no
-framework is imported.
+Each frontend has a reader. The reader converts a tensor to an ``Array``, and a model or optimizer to a mapping of its
+parts. The parts of mappings and sequences are compared one by one. Numbers, strings, sets and NumPy arrays are compared
+by value, and functions and classes by name. Other objects are compared by ``state_dict()``, or by their attributes
+without such a method. Models, layers, optimizers and variables of Keras and TensorFlow are recognized by their
+attributes, so no framework is imported.
 """
 
 import hashlib
@@ -23,8 +23,8 @@ from horovod.common.objects import allgather_object
 from horovod.common.process_sets import ProcessSet
 
 SMALL = 6
-"""Maximum number of values for a tensor to be shown completely."""
-_TEXT = 80  # maximum number of characters of a string to show
+"""Maximum number of values for which a message shows the whole tensor."""
+_TEXT = 80  # maximum number of characters of a string in a message
 _ACCEPTED = (
     "a model, optimizer, scheduler or another object with state_dict(), a tensor, variable, array, number, text, None, "
     "or a dict or list of these"
@@ -33,7 +33,7 @@ _ACCEPTED = (
 
 @dataclass(frozen=True)
 class Array:
-    """Framework-independent form of a tensor, as returned by a frontend's reader."""
+    """Framework-independent form of a tensor, created by a frontend's reader."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -47,7 +47,7 @@ class Array:
 
 @dataclass(frozen=True)
 class Leaf:
-    """Single value to compare: its digest, and its text for messages."""
+    """Single value to compare, as its digest and its text for messages."""
 
     digest: bytes
     shown: str
@@ -61,12 +61,12 @@ Reader = Callable[[Any], Any]
 
 
 def fingerprints(objects: Mapping[str, Any], read: Reader, ignore: Collection[str] = ()) -> dict[str, Leaf]:
-    """Return the values in ``objects`` by path, such as ``optimizer.state[3].exp_avg``, in order of occurrence.
+    """Return all values in ``objects`` by path, such as ``optimizer.state[3].exp_avg``, in order of occurrence.
 
     Args:
         objects: Objects by name.
         read: Reader of the frontend.
-        ignore: Paths, or patterns such as ``model.head.*``, to leave out.
+        ignore: Paths, or patterns such as ``model.head.*``, to skip.
 
     Raises:
         ValueError: If an object contains nothing that can be compared. The message names the argument.
@@ -81,7 +81,7 @@ def fingerprints(objects: Mapping[str, Any], read: Reader, ignore: Collection[st
 
 
 def digest_of(leaves: Mapping[str, Leaf]) -> str:
-    """Return the SHA-256 of all values in hexadecimal. It does not depend on their order."""
+    """Return the SHA-256 of all values in hexadecimal, independent of their order."""
     digest = hashlib.sha256()
     for path in sorted(leaves):
         encoded = path.encode(errors="surrogatepass")
@@ -95,10 +95,10 @@ def named(objects: Sequence[Any], keywords: Mapping[str, Any], name_of: Callable
     Args:
         objects: Objects without a name.
         keywords: Objects with a name.
-        name_of: Chooses a name for an object without one. Repeated names get a suffix _2, _3, ...
+        name_of: Function that chooses a name for an object without one. Repeated names get a suffix _2, _3, ...
 
     Raises:
-        ValueError: If there is no object.
+        ValueError: If no object is passed.
     """
     result: dict[str, Any] = {}
     for value in objects:
@@ -135,14 +135,14 @@ def _walk(path: str, value: Any, read: Reader, within: tuple[int, ...]) -> Itera
         yield path, leaf
         return
     if id(value) in within:
-        return  # part of a cycle, and already visited
+        return  # part of a cycle that was already visited
     within = (*within, id(value))
     for step, part in _parts(value):
         yield from _walk(path + step, part, read, within)
 
 
 def _leaf(value: Any) -> Leaf | None:
-    """Convert a value to a ``Leaf``; return None if it has parts."""
+    """Convert a single value to a ``Leaf``. Return None for an object with parts."""
     if isinstance(value, Array):
         return _of_array(value)
     if isinstance(value, Enum):
@@ -163,7 +163,7 @@ def _leaf(value: Any) -> Leaf | None:
 
 
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield each part of a value as (suffix of the path, part)."""
+    """Yield each part of an object as (suffix of the path, part)."""
     if isinstance(value, Mapping):
         for key, part in value.items():
             yield (f".{key}" if isinstance(key, str) else f"[{key!r}]"), part
@@ -208,16 +208,18 @@ def _hash(kind: str, *parts: Any) -> bytes:
     return digest.digest()
 
 
-_VALUES = 4  # Maximum number of different values to show in a message.
-_PATHS = 5  # Maximum number of further paths to name in a message.
+# Maximum number of different values in a message.
+_VALUES = 4
+# Maximum number of further paths in a message.
+_PATHS = 5
 _MISSING = Leaf(b"", "missing")
 
 
 def check(leaves: Callable[[], dict[str, Leaf]], process_set: ProcessSet, face: Frontend) -> str:
-    """Compare the values that ``leaves`` returns on the ranks of the set. All ranks of the set must call this.
+    """Compare this rank's values with those of the other ranks of the set. All ranks of the set must call this.
 
     Args:
-        leaves: Returns this rank's values by path.
+        leaves: Function that returns this rank's values by path.
         process_set: Ranks to compare.
         face: Frontend that submits the operations.
 
@@ -233,7 +235,7 @@ def check(leaves: Callable[[], dict[str, Leaf]], process_set: ProcessSet, face: 
     try:
         mine = leaves()
         said = (digest_of(mine), "")
-    except Exception as error:  # tell the other ranks of the error, because they wait for this rank
+    except Exception as error:  # send the error to the other ranks, because they wait for this rank
         failure = error
         said = ("", f"{type(error).__name__}: {error}"[:1000])
     answers = allgather_object(said, "check_in_sync", process_set, face)
@@ -256,7 +258,7 @@ def check(leaves: Callable[[], dict[str, Leaf]], process_set: ProcessSet, face: 
 
 
 def report(ranks: Sequence[int], tables: Sequence[Mapping[str, Leaf]]) -> str:
-    """Return text that names the paths that differ, and shows the values of the first one.
+    """Describe a difference: name the paths that differ, and show the values of the first one.
 
     Args:
         ranks: World ranks.
@@ -277,7 +279,7 @@ def report(ranks: Sequence[int], tables: Sequence[Mapping[str, Leaf]]) -> str:
 
 
 def _values(holders: Sequence[tuple[Leaf, Sequence[int]]]) -> str:
-    """Return text that says which ranks hold which value at one path."""
+    """Describe which ranks hold which value at one path."""
     named, others = holders[:_VALUES], ""
     if len(holders) > _VALUES:
         others = f", and {len(holders) - _VALUES} more values"
@@ -287,15 +289,15 @@ def _values(holders: Sequence[tuple[Leaf, Sequence[int]]]) -> str:
     return f"({holders[0][0].shown}) is " + ", ".join(parts) + others
 
 
-# Optimizer variables of Keras whose values differ between ranks on purpose.
+# Optimizer variables of Keras whose values differ between ranks intentionally.
 #
-# If a distributed optimizer reduces gradients only after Keras has accumulated them, the accumulators differ between
-# ranks until then. They must be neither broadcast nor compared.
+# If a distributed optimizer reduces gradients only after Keras has accumulated them, each rank's accumulators contain
+# its own gradients. They must be neither broadcast nor compared.
 _MARK = "_hvd_own"
 
 
 def mark_own(variables: Iterable[Any]) -> None:
-    """Mark variables whose values differ between ranks on purpose; None entries are skipped."""
+    """Mark variables whose values differ between ranks intentionally. Entries that are None are skipped."""
     for variable in variables:
         if variable is not None:
             setattr(variable, _MARK, True)
@@ -314,9 +316,9 @@ def reader(to_numpy: Callable[[Any], Any], is_local: Callable[[Any], bool] = lam
     """Create the reader for the variables, models and optimizers of TensorFlow or Keras.
 
     Args:
-        to_numpy: Converts tensors and variables to arrays.
-        is_local: Returns True for model variables to leave out. The moving statistics of batch normalization are always
-            left out.
+        to_numpy: Function that converts a tensor or variable to an array.
+        is_local: Function that returns True for a model variable to skip. The moving statistics of batch normalization
+            are always skipped.
     """
 
     def read(value: Any) -> Any:
@@ -325,7 +327,7 @@ def reader(to_numpy: Callable[[Any], Any], is_local: Callable[[Any], bool] = lam
         if hasattr(value, "get_weights"):
             weights = [None if _is_own(variable) or is_local(variable) else variable for variable in value.weights]
             optimizer = getattr(value, "optimizer", None)
-            # Compare the optimizer first: different weights are often caused by a different learning rate.
+            # Compare the optimizer first, because different weights are often caused by a different learning rate.
             return {"weights": weights} if optimizer is None else {"optimizer": optimizer, "weights": weights}
         if hasattr(value, "dtype") and hasattr(value, "shape"):
             return _array(to_numpy(value), _label(value))
@@ -335,14 +337,14 @@ def reader(to_numpy: Callable[[Any], Any], is_local: Callable[[Any], bool] = lam
 
 
 def name_of(value: Any) -> str:
-    """Return the name of an object that was passed without one."""
+    """Choose a name for an object that was passed without one."""
     if hasattr(value, "apply_gradients"):
         return "optimizer"
     return "model" if hasattr(value, "get_weights") else type(value).__name__
 
 
 def optimizer_variables(optimizer: Any) -> list[Any]:
-    """Return all variables of a Keras optimizer and its inner optimizer. ``variables`` may be a list or a method."""
+    """Return all variables of a Keras optimizer and its inner optimizer. ``variables`` can be a list or a method."""
     if optimizer is None:
         return []
     variables = optimizer.variables
@@ -354,13 +356,13 @@ def _is_own(variable: Any) -> bool:
 
 
 def _label(variable: Any) -> str:
-    """Return the variable's path, such as ``dense/kernel``; empty for a tensor."""
+    """Return a variable's path, such as ``dense/kernel``, or "" for a tensor."""
     if not hasattr(variable, "assign"):
         return ""
     return str(getattr(variable, "path", None) or getattr(variable, "name", "")).partition(":")[0]
 
 
 def _array(array: Any, label: str) -> Any:
-    if getattr(array, "dtype", None) is None or array.dtype.kind == "O":  # strings
+    if getattr(array, "dtype", None) is None or array.dtype.kind == "O":  # strings, or an object without dtype
         return array.tolist() if hasattr(array, "tolist") else array
     return Array(str(array.dtype), tuple(array.shape), array.tobytes(), lambda: array.reshape(-1).tolist(), label)

@@ -1,8 +1,8 @@
-"""Place of this process in a job started by another launcher, from that launcher's environment variables.
+"""This process's place in a job that another launcher has started, according to the launcher's environment variables.
 
-``find`` asks one function per launcher: jsrun (LSF), MPICH and other launchers of PMI-1, Open MPI, srun, and torchrun
-with launchers that set the same variables (PyTorchJob of Kubernetes, cloud services). ``key_exchange.meeting``
-describes how the processes of such a job meet.
+``find`` asks one function per launcher: jsrun (LSF), MPICH and other launchers of PMI-1, Open MPI, srun, and torchrun.
+Launchers that set the same variables as torchrun work too, such as PyTorchJob of Kubernetes and cloud services.
+``key_exchange.meeting`` describes how the processes of such a job find each other.
 """
 
 import itertools
@@ -19,14 +19,14 @@ _RANGE = re.compile(r"([0-9]+)(?:-([0-9]+))?")
 def expand_hosts(text: str) -> list[str]:
     """Expand Slurm's list of host names, such as ``n[08-10],login``, in order.
 
-    Numbers keep leading zeros, and a name may have several brackets.
+    Numbers keep leading zeros, and a name can contain several brackets.
 
     Raises:
         ValueError: If the text is invalid or has more than 65536 names.
     """
     names: list[str] = []
     for entry in _split(text):
-        pieces = re.split(r"\[([^\[\]]*)\]", entry)  # text outside and inside brackets, in turn
+        pieces = re.split(r"\[([^\[\]]*)\]", entry)  # alternates between text outside and inside brackets
         if any("[" in piece or "]" in piece for piece in pieces):
             raise ValueError(f"host list {text!r}: the brackets in {entry!r} do not match")
         choices = [_numbers(piece, text) if i % 2 else [piece] for i, piece in enumerate(pieces)]
@@ -38,7 +38,7 @@ def expand_hosts(text: str) -> list[str]:
 
 
 def _split(text: str) -> list[str]:
-    """Split the text at commas that are not inside brackets."""
+    """Split the text at commas outside brackets."""
     return [entry.strip() for entry in re.findall(r"(?:[^,\[]|\[[^\]]*\]?)+", text) if entry.strip()]
 
 
@@ -71,7 +71,7 @@ _INTEGER = re.compile(r"[0-9]{1,9}")
 
 @dataclass(frozen=True)
 class Place:
-    """Place of a process as described by a launcher's variables. Fields are None if unknown."""
+    """Place of a process according to a launcher's variables. Unknown fields are None."""
 
     launcher: str
     """Name for messages, such as "Open MPI"."""
@@ -106,7 +106,7 @@ class Place:
 
     @property
     def alone(self) -> str:
-        """Text that tells the user how to run the process alone, without a job; may be empty."""
+        """Advice for the user how to run the process alone, without a job. Can be empty."""
         if not self.tells:
             return ""
         return (
@@ -121,7 +121,7 @@ class Place:
 
 
 def integer(env: Mapping[str, str], name: str) -> int | None:
-    """Return the number in a variable; None if it is not set. Raises ValueError for an invalid number."""
+    """Parse the number in a variable, or return None if it is not set. Raises ValueError if it is invalid."""
     text = env.get(name, "").strip()
     if not text:
         return None
@@ -131,7 +131,7 @@ def integer(env: Mapping[str, str], name: str) -> int | None:
 
 
 def first_integer(env: Mapping[str, str], *names: str) -> int | None:
-    """Return the number in the first variable that is set; None if no variable is set."""
+    """Parse the number in the first variable that is set, or return None if no variable is set."""
     for name in names:
         value = integer(env, name)
         if value is not None:
@@ -140,7 +140,7 @@ def first_integer(env: Mapping[str, str], *names: str) -> int | None:
 
 
 def both(env: Mapping[str, str], rank: str, size: str) -> tuple[int, int] | None:
-    """Return the numbers in two variables that are only meaningful together; None unless both are set."""
+    """Parse the numbers in two variables that are only meaningful together. Return None unless both are set."""
     numbers = integer(env, rank), integer(env, size)
     return (numbers[0], numbers[1]) if numbers[0] is not None and numbers[1] is not None else None
 
@@ -151,10 +151,10 @@ _OURS = ("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_GLOO_RENDEZVOUS_ADDR")
 def find(env: Mapping[str, str]) -> Place | None:
     """Return this process's place in a job of another launcher.
 
-    None without such a launcher, or if Horovod's own variables define the place.
+    The result is None without such a launcher, or if Horovod's own variables define the place.
 
-    Launchers can be nested: mpirun uses srun to reach the nodes of an allocation, and either may start torchrun once
-    per node. The innermost launcher counts, because only it knows all processes.
+    Launchers can be nested: mpirun uses srun to reach the nodes of an allocation, and either of them can start torchrun
+    once per node. The innermost launcher counts, because only it knows all processes.
 
     Raises:
         ValueError: If a variable is invalid. The message names the variable.
@@ -164,7 +164,7 @@ def find(env: Mapping[str, str]) -> Place | None:
     if is_torchrun(env):
         return find_torchrun(env)
     jsm, ompi, pmi, step = find_jsrun(env), find_openmpi(env), find_mpich(env), find_srun(env)
-    if jsm is not None:  # first in the list, because jsrun also sets Open MPI's variables
+    if jsm is not None:  # check jsrun first, because it also sets Open MPI's variables
         return jsm
     if ompi is not None:
         return ompi
@@ -177,7 +177,7 @@ _FIRST_PORT, _PORTS = 21000, 11000
 
 
 def find_jsrun(env: Mapping[str, str]) -> Place | None:
-    """Return this process's place from jsrun's variables; None if jsrun has not started it."""
+    """Return this process's place from jsrun's variables, or None if jsrun has not started it."""
     numbers = both(env, "JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE")
     if numbers is None:
         return None
@@ -199,9 +199,9 @@ def find_jsrun(env: Mapping[str, str]) -> Place | None:
 def compute_hosts(env: Mapping[str, str]) -> list[str]:
     """Return the hosts of the LSF job on which processes run, in order and without repetitions.
 
-    LSB_MCPU_HOSTS has the form ``launch 1 a 40 b 40``. If the first host has a single slot and others have more, it
-    runs the batch script and is not a compute host. LSB_HOSTS names a host once per slot. If neither is set, the list
-    is empty.
+    LSB_MCPU_HOSTS has the form ``launch 1 a 40 b 40``. If only the first host has a single slot, it runs the batch
+    script and is not a compute host. LSB_HOSTS names a host once per slot. If neither variable is set, the list is
+    empty.
     """
     words = env.get("LSB_MCPU_HOSTS", "").split()
     if words:
@@ -217,14 +217,14 @@ def compute_hosts(env: Mapping[str, str]) -> list[str]:
 
 
 def in_lsf_job(env: Mapping[str, str]) -> bool:
-    """Return True in an LSF job in which jsrun can start processes."""
+    """Return True if this is an LSF job in which jsrun can start processes."""
     return bool(env.get("LSB_JOBID"))
 
 
 def find_mpich(env: Mapping[str, str]) -> Place | None:
-    """Return this process's place from variables of PMI-1; None if no launcher of this family has started it.
+    """Return this process's place from variables of PMI-1, or None if no launcher of this family has started it.
 
-    Slurm sets PMI_RANK too (srun --mpi=pmi2). If both agree, Slurm's own variables take precedence, because they
+    Slurm sets PMI_RANK too (srun --mpi=pmi2). If Slurm's own variables agree, they take precedence, because they
     provide more information.
     """
     numbers = both(env, "PMI_RANK", "PMI_SIZE")
@@ -241,7 +241,7 @@ def find_mpich(env: Mapping[str, str]) -> Place | None:
 
 
 def find_openmpi(env: Mapping[str, str]) -> Place | None:
-    """Return this process's place from Open MPI's variables; None if its mpirun has not started the process."""
+    """Return this process's place from Open MPI's variables, or None if its mpirun has not started the process."""
     numbers = both(env, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")
     if numbers is None:
         return None
@@ -257,19 +257,19 @@ def find_openmpi(env: Mapping[str, str]) -> Place | None:
     )
 
 
-# Functions for srun, which sets the variables of a Slurm job step.
+# Place of a process that srun has started, from the variables of a Slurm job step.
 #
 # The allocation's variables alone do not identify a process. A batch script or a shell of salloc has SLURM_NTASKS and
-# may have SLURM_PROCID=0, but it is a single process. The program that starts processes from there (srun, mpirun,
+# possibly SLURM_PROCID=0, but it is a single process. A program that starts processes from there (srun, mpirun,
 # horovodrun) sets its own variables. So only a step created by srun counts. Higher step numbers denote the batch
 # script, the shell of salloc, the external step and the pending step.
 _LAST_STEP = 0xFFFFFFF0 - 1
-# By these variables an MPI library finds its job. srun sets them only with --mpi, which may be the cluster's default.
+# Variables from which an MPI library finds its job. srun sets them only with --mpi, which can be the cluster's default.
 _PMI = ("PMI_FD", "PMI_RANK", "PMIX_RANK")
 
 
 def find_srun(env: Mapping[str, str]) -> Place | None:
-    """Return this process's place from Slurm's variables; None if srun has not started it."""
+    """Return this process's place from Slurm's variables, or None if srun has not started it."""
     step = _step(env)
     rank, size = integer(env, "SLURM_PROCID"), integer(env, "SLURM_STEP_NUM_TASKS")
     if step is None or rank is None or size is None:
@@ -300,7 +300,7 @@ def _step(env: Mapping[str, str]) -> str | None:
 
 
 def _port(job: str, step: str) -> int:
-    """Return a port for this job step: the same on all its nodes, and different from that of most other steps."""
+    """Return a port that all nodes of this job step compute, and that differs from the ports of most other steps."""
     number = int(job) if re.fullmatch("[0-9]{1,18}", job) else 0
     return _FIRST_PORT + (number * 8 + int(step) * 64) % _PORTS
 
@@ -313,7 +313,7 @@ Without any of them, the launcher is or resembles PyTorchJob.
 
 
 def find_torchrun(env: Mapping[str, str]) -> Place | None:
-    """Return this process's place from the variables of torch.distributed; None unless all are set."""
+    """Return this process's place from the variables of torch.distributed, or None unless all of them are set."""
     numbers = both(env, "RANK", "WORLD_SIZE")
     host, port = env.get("MASTER_ADDR", "").strip(), integer(env, "MASTER_PORT")
     if numbers is None or not host or port is None:
@@ -323,7 +323,7 @@ def find_torchrun(env: Mapping[str, str]) -> Place | None:
     if local_size is None and (host == "localhost" or host.startswith("127.") or host == "::1"):
         local_size = numbers[1]
     if local_size is None and (nodes := integer(env, "AZUREML_NODE_COUNT")) and numbers[1] % nodes == 0:
-        local_size = numbers[1] // nodes  # Azure ML starts the same number of processes on each node.
+        local_size = numbers[1] // nodes  # Azure ML starts the same number of processes on each node
     # After a failure, torchrun restarts all workers and changes only this variable.
     again = env.get("TORCHELASTIC_RESTART_COUNT", "0")
     return Place(
@@ -339,5 +339,5 @@ def find_torchrun(env: Mapping[str, str]) -> Place | None:
 
 
 def is_torchrun(env: Mapping[str, str]) -> bool:
-    """Return True if torchrun itself has started this process. It may run under mpirun or srun, once per host."""
+    """Return True if torchrun itself has started this process, even if mpirun or srun has started torchrun."""
     return "TORCHELASTIC_RUN_ID" in env

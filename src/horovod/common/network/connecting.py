@@ -1,10 +1,10 @@
 """Sockets of a rank while the job is formed, the schedule of attempts to connect to a peer, and TCP options.
 
-A rank listens on each address by which others may reach it, and on a Unix socket for ranks on the same machine.
+A rank listens on each address at which other hosts can reach it, and on a Unix socket for ranks on the same machine.
 
-The schedule does no I/O: callers pass the time and make the connections. The best address is tried first. If it does
-not answer within a fraction of a second, the next ones are tried in parallel, as in RFC 8305. So an unresponsive
-address costs little time.
+The schedule performs no I/O: callers pass the time and make the connections. The best address is tried first. If it
+does not answer within a fraction of a second, the next addresses are tried in parallel, as in RFC 8305. So an
+unresponsive address costs little time.
 """
 
 import errno
@@ -21,9 +21,12 @@ import msgspec
 
 from horovod.common.network.interfaces import Endpoint
 
-HEAD_START = 0.25  # Seconds without an answer before the next address is tried too.
-BUSY_HEAD_START = 2.0  # The same once a connection is established, because the peer is probably busy.
-FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0  # Seconds before a retry, doubled with each failure; minimum and maximum.
+# Seconds without an answer before the next address is tried as well.
+HEAD_START = 0.25
+# Seconds without an answer on an established connection, whose peer is probably busy, before the next address is tried.
+BUSY_HEAD_START = 2.0
+# Minimum and maximum number of seconds before a retry. The pause doubles with each failure.
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
 _RECENT = 3.0
 
 T = TypeVar("T")
@@ -41,12 +44,12 @@ class _Try(Generic[T]):
 
 
 class Dialer(Generic[T]):
-    """Schedule of connection attempts for one link. ``targets``: distinct addresses of any type."""
+    """Schedule of connection attempts for one link. ``targets`` are distinct addresses of any type."""
 
     def __init__(self, targets: Sequence[T], now: float) -> None:
         self._tries = [_Try(target, now + index * HEAD_START) for index, target in enumerate(targets)]
         self._begun = now
-        self._contact = float("-inf")  # last time at which a peer accepted a connection but sent no answer
+        self._contact = float("-inf")  # the last time when a peer accepted a connection without sending an answer
 
     def due(self, now: float) -> list[T]:
         """Return the targets to try now. The caller must call ``failed`` for each that does not become the link."""
@@ -56,7 +59,7 @@ class Dialer(Generic[T]):
         return [each.where for each in ready]
 
     def next_due(self) -> float:
-        """Return the time at which ``due`` will return another target; infinity while all are being tried."""
+        """Return the time at which ``due`` will return another target, or infinity while all are being tried."""
         return min((each.at for each in self._tries if not each.under_way), default=float("inf"))
 
     def connected(self, target: T, now: float) -> None:
@@ -66,13 +69,13 @@ class Dialer(Generic[T]):
             each.at = max(each.at, now + BUSY_HEAD_START)
 
     def failed(self, target: T, outcome: str, now: float, silent: bool = False) -> None:
-        """Record a failed attempt to connect.
+        """Record that an attempt to connect has failed.
 
         Args:
             target: The target.
             outcome: Short description of the failure for messages.
-            now: Current time.
-            silent: True if it timed out without being refused.
+            now: Current time in seconds.
+            silent: True if the attempt timed out without being refused.
         """
         this = self._find(target)
         if this.connected and silent:
@@ -85,7 +88,7 @@ class Dialer(Generic[T]):
             each.at = min(each.at, now)
 
     def hopeless(self, now: float, patience: float) -> bool:
-        """Return True if for ``patience`` seconds, no process that may be the peer has answered at any address."""
+        """Return True if no process that could be the peer has answered for ``patience`` seconds, at any address."""
         waiting = any(each.connected for each in self._tries) or now - self._contact < _RECENT or bool(self._untried())
         return now - self._begun >= patience and not waiting
 
@@ -107,15 +110,15 @@ def _pending(each: _Try[T]) -> str:
 
 
 class Listeners:
-    """Listening sockets on exactly the given addresses. Close them after use, even after an error."""
+    """Listening sockets on the given addresses. Close them after use, even after an error."""
 
     def __init__(self, wanted: Sequence[Endpoint], backlog: int, ports: range = range(1)) -> None:
-        """Open the sockets; addresses that cannot be used are skipped.
+        """Open the sockets, and skip addresses that cannot be used.
 
         Args:
             wanted: Addresses to listen on.
             backlog: Maximum length of the queue of pending connections.
-            ports: Allowed ports, of which each address gets the first free one. ``range(1)``: any port.
+            ports: Allowed ports. Each address gets the first free one. ``range(1)`` means any port.
 
         Raises:
             ValueError: If no address can be used. The message names the addresses and the reasons.
@@ -153,8 +156,8 @@ class Listeners:
 def free_port() -> int:
     """Return a free TCP port for a program that will listen on it later.
 
-    The port is outside the range from which the kernel chooses ports for outgoing connections, so none of these can
-    occupy it in the meantime.
+    The port is outside the range from which the kernel chooses ports for outgoing connections. So no outgoing
+    connection can occupy it in the meantime.
     """
     try:
         with open("/proc/sys/net/ipv4/ip_local_port_range") as file:
@@ -173,11 +176,11 @@ def free_port() -> int:
 
 
 def _listen(address: str, backlog: int, ports: range) -> socket.socket:
-    """Listen on the first free port. Raises OSError, which mentions HOROVOD_PORT_RANGE if its ports are taken."""
+    """Listen on the first free port. Raises OSError, which mentions HOROVOD_PORT_RANGE if all its ports are taken."""
     for port in ports:
         sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
         try:
-            if port:  # ignore earlier connections in TIME_WAIT
+            if port:  # reuse a port despite earlier connections in TIME_WAIT
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             sock.bind((address, port))
             sock.listen(backlog)
@@ -212,7 +215,7 @@ _MIN_RTT_AT = 148  # offset of tcpi_min_rtt in struct tcp_info, linux/tcp.h
 
 
 def congestion_choices(wanted: str, system: str, round_trip_us: int) -> tuple[str, ...]:
-    """Return the algorithms to request, in this order, until the system grants one; empty to keep the current one.
+    """Return the algorithms to request, in this order, until the system grants one. Empty: keep the current one.
 
     Args:
         wanted: Value of HOROVOD_TCP_CONGESTION.
@@ -252,7 +255,7 @@ def set_congestion(sock: socket.socket, wanted: str) -> None:
 def _round_trip_us(sock: socket.socket) -> int:
     info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
     if len(info) < _MIN_RTT_AT + _MIN_RTT.size:
-        return _NEAR_US  # an old kernel does not know this option
+        return _NEAR_US  # an old kernel does not support this option
     measured: int = _MIN_RTT.unpack_from(info, _MIN_RTT_AT)[0]
     return measured
 

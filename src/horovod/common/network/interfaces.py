@@ -1,11 +1,11 @@
 """Network interfaces of this host, addresses to listen on, and the order in which a peer's addresses are tried.
 
-Interfaces are read from the kernel over netlink (rtnetlink(7)). psutil is not used, because only netlink reports which
-IPv6 addresses are deprecated or not usable yet. getaddrinfo of the host's own name is not used, because it often
-returns 127.0.1.1. Launcher and workers use this module.
+The interfaces come from the kernel over netlink (rtnetlink(7)). psutil is not sufficient, because only netlink reports
+which IPv6 addresses are deprecated or not usable yet. Resolving the host's own name is not sufficient either, because
+it often returns 127.0.1.1. Both launcher and workers use this module.
 
 A rank cannot know which of its host's addresses its peers can reach. So it publishes all of them, and a connecting peer
-tries them. A connection to the wrong host fails immediately, because the handshake contains the target.
+tries them. A connection to a wrong host fails immediately, because the handshake contains the target.
 """
 
 import functools
@@ -20,24 +20,28 @@ from collections.abc import Callable, Iterator, Sequence
 import msgspec
 
 _NETLINK_ROUTE = 0
-_LINKS, _ADDRESSES = (18, 16), (22, 20)  # RTM_GETLINK and RTM_NEWLINK, RTM_GETADDR and RTM_NEWADDR
-_DUMP = 0x301  # NLM_F_REQUEST | NLM_F_DUMP
+_LINKS, _ADDRESSES = (18, 16), (22, 20)  # the netlink messages RTM_GETLINK and RTM_NEWLINK, RTM_GETADDR and RTM_NEWADDR
+_DUMP = 0x301  # the flags NLM_F_REQUEST | NLM_F_DUMP
 _INTERRUPTED = 0x10  # NLM_F_DUMP_INTR: the interfaces changed during the dump
 _ERROR, _DONE = 2, 3
 _HEADER = struct.Struct("=IHHII")
-_LINK = struct.Struct("=BxHiII")  # family, type, index, flags, change
-_ADDRESS = struct.Struct("=BBBBI")  # family, prefix length, flags, scope, index
+_LINK = struct.Struct("=BxHiII")  # the fields family, type, index, flags, change
+_ADDRESS = struct.Struct("=BBBBI")  # the fields family, prefix length, flags, scope, index
 _ATTRIBUTE = struct.Struct("=HH")
-_UP, _LOOPBACK, _RUNNING = 0x1, 0x8, 0x40  # IFF_*
-_NAME, _MTU = 3, 4  # IFLA_*
-_PEER_OR_OWN, _OWN, _FLAGS = 1, 2, 8  # IFA_ADDRESS, IFA_LOCAL, IFA_FLAGS
-_TEMPORARY, _FAILED, _DEPRECATED, _TENTATIVE = 0x01, 0x08, 0x20, 0x40  # IFA_F_*
+# Interface flags (IFF_*).
+_UP, _LOOPBACK, _RUNNING = 0x1, 0x8, 0x40
+# Attributes of interfaces (IFLA_*).
+_NAME, _MTU = 3, 4
+# Attributes of addresses (IFA_ADDRESS, IFA_LOCAL, IFA_FLAGS).
+_PEER_OR_OWN, _OWN, _FLAGS = 1, 2, 8
+# Flags of addresses (IFA_F_*).
+_TEMPORARY, _FAILED, _DEPRECATED, _TENTATIVE = 0x01, 0x08, 0x20, 0x40
 _SECONDS = 5.0
 _TRIES = 4
 
 
 class Address(msgspec.Struct, frozen=True, array_like=True):
-    """Address, and the network that contains it."""
+    """Address of an interface, and the network that contains it."""
 
     text: str
     prefix: int
@@ -55,7 +59,7 @@ class Address(msgspec.Struct, frozen=True, array_like=True):
 class Interface(msgspec.Struct, frozen=True, array_like=True):
     """Network interface of this host.
 
-    Link-local IPv6 addresses are omitted, because connecting to them needs a scope id of the connecting host.
+    Link-local IPv6 addresses are omitted, because connecting to them requires a scope id of the connecting host.
     """
 
     name: str
@@ -93,24 +97,24 @@ def scan() -> list[Interface]:
 
 
 def describe(found: Sequence[Interface]) -> str:
-    """Return text for messages that lists the active interfaces with their addresses."""
+    """List the active interfaces with their addresses as text, for messages."""
     texts = [f"{each.name} ({', '.join(map(str, each.addresses))})" for each in found if each.up and each.addresses]
     return ", ".join(texts) or "none"
 
 
 def source_address(target: str) -> str | None:
-    """Return the local address that the system's routes use for packets to ``target``; None without a route."""
+    """Return the local address that the system's routes select for packets to ``target``, or None without a route."""
     family = socket.AF_INET6 if ":" in target else socket.AF_INET
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect((target, 9))  # sends nothing
+            probe.connect((target, 9))  # selects a route without sending a packet
             return str(probe.getsockname()[0])
     except OSError:
         return None
 
 
 def network_identity() -> str:
-    """Return an id of this kernel and network namespace. Processes with equal ids share the loopback interface."""
+    """Return an id of the kernel and network namespace. Processes with equal ids share the loopback interface."""
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:
             return f"{file.read().strip()}/{os.readlink('/proc/self/ns/net')}"
@@ -121,9 +125,9 @@ def network_identity() -> str:
 def machine_identity(shared: bool) -> str:
     """Return an id that is equal in all processes that can pass descriptors to each other.
 
-    That requires the same kernel and user, and the same network and user namespaces: abstract Unix sockets belong to
-    the network namespace, and credentials have the same meaning only within a user namespace. If ``shared`` is False,
-    every process gets a unique id.
+    These processes must have the same kernel, user, network namespace and user namespace. Abstract Unix sockets belong
+    to the network namespace, and credentials have the same meaning only within a user namespace. If ``shared`` is
+    False, every process gets a unique id.
     """
     try:
         parts = [network_identity(), str(os.getuid()), os.readlink("/proc/self/ns/user")]
@@ -151,7 +155,7 @@ def _speed(name: str) -> int:
 
 
 def _all_addresses() -> Iterator[tuple[int, tuple[bool, bool], Address]]:
-    """Yield (index of the interface, sort key that puts worse addresses last, address)."""
+    """Yield (index of the interface, sort key, address). The sort key puts worse addresses last."""
     for body in _dump(_ADDRESSES, _ADDRESS.size):
         family, prefix, flags, _, index = _ADDRESS.unpack_from(body)
         attributes = dict(_attributes(body[_ADDRESS.size :]))
@@ -174,12 +178,13 @@ def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
         length, kind = _ATTRIBUTE.unpack_from(data, at)
         if length < _ATTRIBUTE.size:
             return
-        yield kind & 0x3FFF, data[at + _ATTRIBUTE.size : at + length]  # the upper two bits are flags, not type
+        # The upper two bits are flags and not part of the type.
+        yield kind & 0x3FFF, data[at + _ATTRIBUTE.size : at + length]
         at += (length + 3) & ~3
 
 
 def _dump(kinds: tuple[int, int], body_size: int) -> list[bytes]:
-    """Return the bodies of the kernel's answers to a dump request. Raises InterruptedError if it must be repeated."""
+    """Return the bodies of the kernel's answers to a dump request. Raises InterruptedError if a retry is necessary."""
     asked, wanted = kinds
     bodies: list[bytes] = []
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETLINK_ROUTE) as kernel:
@@ -208,7 +213,7 @@ MOST = 16  # maximum number of addresses that a rank publishes
 
 
 class Endpoint(msgspec.Struct, frozen=True, array_like=True):
-    """Address and port of a rank's listener. Port 0 means any port."""
+    """Address and port on which a rank listens. Port 0 means any port."""
 
     interface: str
     address: str
@@ -220,7 +225,7 @@ class Endpoint(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def loopback(self) -> bool:
-        """True if only ranks on the same machine can connect to it."""
+        """True if only ranks on the same machine can connect to the address."""
         return ipaddress.ip_address(self.address).is_loopback
 
     def shares_network(self, other: "Endpoint") -> bool:
@@ -234,12 +239,12 @@ def _network(address: str, prefix: int) -> "ipaddress.IPv4Network | ipaddress.IP
 
 
 def to_listen(found: Sequence[Interface], wanted: str, alone: bool) -> list[Endpoint]:
-    """Return the addresses on which a rank is to listen, best first.
+    """Return the addresses on which a rank should listen, best first.
 
     Args:
         found: Interfaces of this host.
-        wanted: Value of HOROVOD_GLOO_IFACE: comma-separated interface names, or empty for all that are up.
-        alone: True if all ranks are on this machine, so that the loopback is enough.
+        wanted: Value of HOROVOD_GLOO_IFACE: comma-separated interface names, or empty for all active interfaces.
+        alone: True if all ranks are on this machine, so the loopback interface is sufficient.
 
     Raises:
         ValueError: If ``wanted`` is invalid.
@@ -280,20 +285,20 @@ def to_try(
 ) -> list[Endpoint]:
     """Return a peer's endpoints in the order in which to try them.
 
-    First come endpoints in one of this host's networks, then those with a route from one of this host's endpoints, then
-    those with any route, then the others.
+    The order is: endpoints in one of this host's networks, endpoints with a route from one of this host's endpoints,
+    endpoints with any route, all others.
 
     Args:
         mine: This host's endpoints, best first.
         theirs: The peer's endpoints.
-        same_machine: True if the peer may be reached over the loopback.
-        source_address: Returns the local address of the route to an address, or None.
+        same_machine: True if the loopback interface can reach the peer.
+        source_address: Function that returns the local address of the route to an address, or None.
     """
     if same_machine:
         return sorted(theirs, key=lambda each: not each.loopback)
     ours = {each.address for each in mine}
-    # If this host has the same address (for example docker0's, which is often the same on all hosts), it leads back to
-    # this host, like the loopback.
+    # An address that this host has too leads back to this host, like the loopback. For example, docker0 often has the
+    # same address on all hosts.
     outside = [each for each in theirs if not each.loopback and each.address not in ours]
 
     def order(each: Endpoint) -> tuple[int, int]:
@@ -315,7 +320,7 @@ def parse_names(text: str) -> list[str]:
 
 
 def parse_ports(text: str) -> range:
-    """Return the ports that HOROVOD_PORT_RANGE allows; ``range(0, 1)``, which means any port, if it is empty.
+    """Return the ports that HOROVOD_PORT_RANGE allows. If it is empty, return ``range(0, 1)``, which means any port.
 
     Raises:
         ValueError: If the text is invalid. The message names the variable, its value and the accepted values.

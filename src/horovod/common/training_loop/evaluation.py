@@ -1,8 +1,8 @@
 """Exact evaluation over all ranks: mergeable metrics, and predictions gathered by sample id.
 
 A metric's state is a dict of integers, which ranks merge by addition. Floating-point values are added as integers in
-units of 2**-1074, the smallest positive float64. So sums have no rounding error, and results do not depend on how the
-samples are distributed over ranks and batches. Only the final result is rounded.
+units of 2**-1074, the smallest positive float64. Sums therefore have no rounding error, and results do not depend on
+the distribution of samples over ranks and batches. Only the final result is rounded.
 """
 
 import math
@@ -19,7 +19,8 @@ _KINDS = ("mean", "accuracy", "perplexity", "f1")
 class Metric:
     """Metric whose result over all ranks equals that of one process that has seen all samples.
 
-    Update it with each batch, then call ``compute`` once on all ranks. Ranks may have any number of samples, also none.
+    Update the metric with each batch, then call ``compute`` once on all ranks. Ranks can have any number of samples,
+    including none.
 
     Example::
 
@@ -33,15 +34,15 @@ class Metric:
     Args:
         kind (str): One of these:
 
-            - ``"mean"``: ``update(values, weights=None)``. A single value with the weight n is the mean of n samples.
+            - ``"mean"``: ``update(values, weights=None)``. A value with the weight n stands for the mean of n samples.
             - ``"accuracy"``: ``update(predictions, labels)``. Predictions are classes, or scores of shape (n, classes)
               with at least 2 classes.
             - ``"perplexity"``: ``update(losses, tokens)`` with summed losses in nats and their numbers of tokens. The
               result is exp(total loss / total tokens).
             - ``"f1"``: ``update(predictions, labels)``. The result is a dict with ``"confusion"`` (rows are labels,
               columns are predictions), ``"f1"`` for each class, their mean ``"macro_f1"``, and ``"accuracy"``.
-        classes (int, optional): Number of classes for ``"f1"``, the same on all ranks. Default: the largest class seen,
-            plus one.
+        classes (int, optional): Number of classes for ``"f1"``, the same on all ranks. Default: the largest class that
+            occurs, plus one.
 
     Raises:
         ValueError: ``kind`` is unknown, or ``classes`` is less than 1.
@@ -59,7 +60,7 @@ class Metric:
         """Add the samples of a batch.
 
         Args:
-            values: Array, tensor, sequence or number: values, losses or predictions.
+            values: Array, tensor, sequence or number that contains values, losses or predictions.
             other: Weights, numbers of tokens or labels, as many as ``values``. Default: weights of 1.
 
         Raises:
@@ -68,7 +69,7 @@ class Metric:
         """
         if self.kind in ("accuracy", "f1"):
             if len(getattr(values, "shape", ())) == 2 and values.shape[1] > 1 and hasattr(values, "argmax"):
-                values = values.argmax(1)  # in the framework, before scores are copied to the host
+                values = values.argmax(1)  # reduce scores in the framework, before they are copied to the host
             numbers = _plain(values)
             predictions = [_class(one) for one in (numbers if isinstance(numbers, list) else [numbers])]
             pairs = _pairs(predictions, [_class(one) for one in _flat(_plain(other))])
@@ -104,7 +105,7 @@ class Metric:
         self._sums.clear()
 
     def compute(self, process_set: ProcessSet = global_process_set) -> Any:
-        """Return the result over the samples of all ranks. All ranks of the set must call it; the samples are kept.
+        """Return the result over the samples of all ranks. The samples are kept. All ranks of the set must call this.
 
         The result is NaN if there are no samples.
 
@@ -161,14 +162,14 @@ def _scores(pairs: Mapping[tuple[int, int], int], classes: int) -> dict[str, Any
 
 
 def _units(value: float) -> int:
-    """Return a finite float or an integer in units of 2**-1074."""
+    """Convert a finite float or an integer to units of 2**-1074."""
     numerator, denominator = value.as_integer_ratio()
     shift: int = 1075 - denominator.bit_length()  # the denominator is a power of 2
     return int(numerator) << shift
 
 
 def _plain(values: Any) -> Any:
-    """Return numbers, or nested lists of numbers, of an array or tensor of any framework."""
+    """Convert an array or tensor of any framework to a number or nested lists of numbers."""
     if hasattr(values, "detach"):
         values = values.detach()
     for convert in ("tolist", "asnumpy", "numpy"):
@@ -187,7 +188,7 @@ def _flat(numbers: Any) -> Iterator[Any]:
 
 
 def _class(prediction: Any) -> int:
-    """Return a class, or the class with the highest of several scores."""
+    """Return the predicted class, which can be the class with the highest of several scores."""
     scores = prediction if isinstance(prediction, list) else []
     if len(scores) > 1 and not isinstance(scores[0], list):
         return max(range(len(scores)), key=scores.__getitem__)
@@ -220,8 +221,8 @@ def gather_rows(
         values: Array or tensor with one row per sample, or a dict, list or tuple of these.
         ids: Ids of the samples.
         process_set: Ranks that take part.
-        portable: Converts an array so that it can be pickled.
-        join: Concatenates arrays of several ranks, and returns the rows with the given indices.
+        portable: Function that converts an array to a form that can be pickled.
+        join: Function that concatenates arrays of several ranks and returns the rows with the given indices.
     """
     keys = list(_flat(_plain(ids)))
     rows = {name: portable(part) for name, part in _parts(values).items()}
@@ -232,7 +233,8 @@ def gather_rows(
     for rank, (reason, *_) in zip(process_set.ranks or (), from_all, strict=True):
         if reason:
             raise ValueError(f"{reason} on rank {rank}")
-    parts = [part for part in from_all if part[2]] or from_all[:1]  # ranks without samples may have another structure
+    # Ignore ranks without samples, because their structure can differ.
+    parts = [part for part in from_all if part[2]] or from_all[:1]
     place: dict[Any, int] = {}
     for index, key in enumerate(key for _, _, keys, _ in parts for key in keys):
         place.setdefault(key, index)

@@ -1,7 +1,7 @@
-"""Rules for reducing gradients, and their error messages, shared by all frontends.
+"""Rules and error messages for the reduction of gradients, shared by all frontends.
 
-The code accesses tensors and variables only through functions that a frontend passes. All checks raise ValueError,
-which names the argument, its value and the accepted values.
+A frontend passes the functions that access its tensors and variables. All checks raise ValueError, which names the
+argument, its value and the accepted values.
 """
 
 import math
@@ -19,7 +19,7 @@ _T = TypeVar("_T")
 
 
 class BucketSizes(NamedTuple):
-    """Sizes in bytes that decide which gradients share a bucket."""
+    """Sizes in bytes that determine which gradients share a bucket."""
 
     bucket: int = 4 << 20
     """Maximum size of a bucket. A larger gradient gets a separate bucket."""
@@ -31,12 +31,12 @@ class BucketSizes(NamedTuple):
 
     @property
     def first(self) -> int:
-        """Maximum size of the first bucket, which is smaller, so that it can be sent early."""
+        """Maximum size of the first bucket in bytes. It is smaller, so that the bucket can be sent early."""
         return self.bucket // 4
 
 
 class BucketTuning:
-    """Bucket sizes that autotune requests. Only rank 0 requests any, and all ranks of a process set follow."""
+    """Bucket sizes that autotune requests. Only rank 0 requests sizes, and all ranks of a process set use them."""
 
     __slots__ = ("used", "wanted")
 
@@ -53,15 +53,16 @@ bucket_tuning = BucketTuning()
 def anybody_else(process_set: ProcessSet, job: Job) -> bool:
     """Return True if gradients must be reduced with other ranks.
 
-    False on a rank outside the set. Also False on the only rank of a set, unless the job is elastic.
+    The result is False on a rank outside the set. It is also False on the only rank of a set, unless the job is
+    elastic.
     """
     return bool(process_set.included()) and (len(process_set.ranks or ()) > 1 or job.elastic)
 
 
 def overwritten(variable: Any) -> bool:
-    """Return True if the "gradient" of a Keras variable is its next value.
+    """Return True if the "gradient" of a Keras variable is the variable's next value.
 
-    This is the case for the scales and amax histories of float8 training. They are maxima, so they are reduced with
+    This applies to the scales and amax histories of float8 training. They are maxima, so they are reduced with Max.
     Max.
     """
     return getattr(variable, "overwrite_with_gradient", False) is True
@@ -77,7 +78,7 @@ def check_passes(passes: Any) -> int:
 def check_predivide(factor: Any, op: int) -> float:
     """Check ``gradient_predivide_factor`` and return it as a float.
 
-    It must be finite, above 0, and 1 unless ``op`` is Average.
+    The factor must be finite, above 0, and 1 unless ``op`` is Average.
     """
     if isinstance(factor, bool) or not isinstance(factor, Real) or not 0 < float(factor) < math.inf:
         raise ValueError(f"gradient_predivide_factor must be a finite number above 0, got {factor!r}")
@@ -91,7 +92,7 @@ def check_predivide(factor: Any, op: int) -> float:
 def scales(predivide: float) -> tuple[float, float]:
     """Return (prescale, postscale) for a ``gradient_predivide_factor`` f.
 
-    With n ranks, gradients are divided by f before the sum and by n / f after it. Average already divides by n.
+    With n ranks, gradients are divided by f before the sum and by n / f after the sum. Average already divides by n.
     """
     return 1.0 / predivide, predivide
 
@@ -107,10 +108,10 @@ def check_groups(
 
     Args:
         groups: None, a number of groups, or lists of members without repetitions.
-        is_member: Returns True for an object that may be in a group.
-        key_of: Returns the identity of a member.
-        name_of: Returns the name of a member for messages.
-        members: What to call the members in messages, for example "variables".
+        is_member: Function that returns True for an object that can be in a group.
+        key_of: Function that returns the identity of a member.
+        name_of: Function that returns the name of a member for messages.
+        members: Plural noun for the members in messages, for example "variables".
     """
     accepted = f"groups must be None, an integer of 0 or more, or a list of lists of {members}, got"
     if groups is None:
@@ -138,7 +139,7 @@ def check_groups(
 
 
 def groups_of(num_groups: Any, groups: Any) -> Any:
-    """Return ``groups``; if that is None, return the value of the deprecated ``num_groups``."""
+    """Return ``groups``, or the value of the deprecated ``num_groups`` if ``groups`` is None."""
     if isinstance(num_groups, bool) or not isinstance(num_groups, Integral) or num_groups < 0:
         raise ValueError(f"num_groups must be an integer of 0 or more, got {num_groups!r}")
     if num_groups == 0:
@@ -148,5 +149,5 @@ def groups_of(num_groups: Any, groups: Any) -> Any:
 
 
 def parts(items: Sequence[_T], count: int) -> list[list[_T]]:
-    """Split ``items`` into at most ``count`` groups, keeping the order. No group is empty."""
+    """Split ``items`` into at most ``count`` non-empty groups, keeping the order."""
     return [list(part) for part in split_list(items, max(1, min(count, len(items)))) if part]
