@@ -18,8 +18,7 @@ from horovod.runner.job.job import make_job
 from horovod.runner.output.output import standard_output
 from horovod.runner.plan import allocations
 from horovod.runner.plan import hosts as host_lists
-from horovod.runner.plan.settings import ElasticSettings, LaunchSettings, mpi_options
-from horovod.runner.plan.worker_options import WorkerOptions
+from horovod.runner.plan.settings import ElasticSettings, LaunchSettings, WorkerOptions, mpi_options
 
 
 def run(

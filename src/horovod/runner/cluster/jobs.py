@@ -22,8 +22,7 @@ from horovod.runner.job.job import ElasticJob, FixedJob, Job
 from horovod.runner.output.output import OutputSink, StreamOutput, standard_output
 from horovod.runner.plan import hosts
 from horovod.runner.plan.hosts import Slot
-from horovod.runner.plan.settings import ElasticSettings, LaunchSettings
-from horovod.runner.plan.worker_options import WorkerOptions
+from horovod.runner.plan.settings import ElasticSettings, LaunchSettings, WorkerOptions
 from horovod.runner.remote import arrived, ssh
 from horovod.runner.remote.connections import Agent
 from horovod.runner.remote.fleet import Fleet

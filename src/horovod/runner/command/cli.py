@@ -23,8 +23,7 @@ from horovod.runner.command.flags import FLAGS, GROUPS, Flag
 from horovod.runner.job import terminal
 from horovod.runner.plan import allocations, environment, hosts
 from horovod.runner.plan.hosts import Slot
-from horovod.runner.plan.settings import LaunchSettings, MpiOptions, mpi_options
-from horovod.runner.plan.worker_options import WorkerOptions, patterns
+from horovod.runner.plan.settings import LaunchSettings, MpiOptions, WorkerOptions, mpi_options, patterns
 
 
 class _Parser(argparse.ArgumentParser):

@@ -24,7 +24,7 @@ from horovod.common.contract.private_files import Secret
 from horovod.common.network.connecting import free_port
 from horovod.common.network.interfaces import Interface, scan
 from horovod.runner.base.errors import AgentError
-from horovod.runner.plan.worker_options import WorkerOptions
+from horovod.runner.plan.settings import WorkerOptions
 
 
 class HostFacts(msgspec.Struct, frozen=True):
