@@ -1,7 +1,7 @@
-"""One attempt to run a job's processes through Horovod's own agents, from connecting to the hosts until all have ended.
+"""Attempt to run a job of fixed size through Horovod's agents, from connecting to the hosts until all processes end.
 
-Each attempt has its own agents, its own store, in which its ranks find each other, and its own key. `policy` decides
-when the attempt ends or must be stopped. The loop in `watch` calls this module.
+Each attempt has its own agents, its own key, and its own store, in which its ranks find each other. `policy` decides
+when the attempt ends or must be stopped. The event loop in `watch` calls this module.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ class Attempt:
     """Attempt to run a job of fixed size.
 
     Attributes:
-        endings: Reports about how the ranks ended.
+        endings: Reports about the ends of the ranks.
         lost: Messages about hosts that were lost.
-        results: Contents of each rank's result file.
+        results: Contents of the ranks' result files by rank.
     """
 
     def __init__(
@@ -67,14 +67,14 @@ class Attempt:
         payload: bytes | None = None,
         results: bool = False,
     ) -> None:
-        """Open the store. No process starts before `start`.
+        """Open the job's store without starting any process.
 
         Args:
             settings: Settings of the job.
             environ: Environment variables of the launcher.
-            watch: Loop that runs this attempt.
+            watch: Event loop that runs this attempt.
             fleet: Agents of the job's hosts.
-            connections: Maximum number of simultaneous connections to the store that agents may relay.
+            connections: Maximum number of simultaneous connections to the store that agents can relay.
             stdin: Standard input of the launcher, which rank 0 reads.
             payload: Contents of a file that all workers inherit.
             results: True to collect the workers' result files.
@@ -93,7 +93,7 @@ class Attempt:
         self._want_results = results
         self._size = len(settings.slots)
         hosts = {slot.rank: slot.hostname for slot in settings.slots}
-        self._started: set[str] = set()  # hosts that have started all their processes
+        self._started: set[str] = set()  # hosts on which all processes of the job have started
         self.endings = Endings(hosts)
         self.lost: list[str] = []
         self.results: dict[int, bytearray] = {}
@@ -104,17 +104,16 @@ class Attempt:
         self._store = open_store(self._key)
         self._relay = StoreRelay(self._store.address, connections)
 
-    # Life cycle
-
     def start(self) -> None:
-        """Start an agent on every host of the job."""
+        """Start connecting to the agents on all hosts of the job."""
         self._take_troubles(self._fleet.start())
 
     def launch(self) -> None:
-        """Send the orders to all agents, once all hosts are connected."""
+        """Tell all agents to start their workers. Call this when all hosts are connected."""
         agents = self._fleet.agents
         orders = Orders(self._settings, self._environ, agents, self._key, self._store.address, self._payload)
-        if orders.gives_terminal:  # a rank uses the terminal, so do not read from it or draw on it
+        # A rank uses the terminal from now on, so do not read from the terminal or draw on it.
+        if orders.gives_terminal:
             self._stdin = None
             self._screen.queue.lend()
         for remark in orders.remarks():
@@ -129,7 +128,7 @@ class Attempt:
         self._tell(f"store on {host}:{port}; variables for the workers: {names}")
 
     def stop(self, grace: float, first: int = 0) -> None:
-        """Stop all workers. Later calls can only shorten the time. The arguments are those of `policy.Stop`."""
+        """Stop all workers. Later calls can only shorten the time. `policy.Stop` describes the arguments."""
         if not self.endings.stopping:
             self.endings.stop(self._screen.tails())
         self._fleet.abandon_waiting()
@@ -137,14 +136,14 @@ class Attempt:
             agent.send(Stop(grace, first))
 
     def suspend(self) -> None:
-        """Suspend only the launcher on Ctrl-Z, and tell the agents first that it will be silent."""
+        """Suspend only the launcher after Ctrl-Z. First tell the agents that the launcher will be silent."""
         self._screen.queue.leave()
         self._fleet.watch(active=False)
         os.kill(os.getpid(), signal.SIGSTOP)
         self._fleet.watch(active=True)
 
     def pass_on(self, number: int) -> None:
-        """Send a warning signal to all agents, which pass it to the processes that handle it."""
+        """Send a warning signal to all agents, which forward it to the processes that handle it."""
         for agent in self._fleet.agents:
             agent.send(PassOn(number))
 
@@ -153,7 +152,7 @@ class Attempt:
         return all(agent.gone or agent.finished for agent in self._fleet.agents)
 
     def close(self) -> None:
-        """End the remaining agents. Afterwards, no process of the attempt runs."""
+        """End the remaining agents. After that, no process of the attempt is left."""
         try:
             codes = self._fleet.end(AGENT_GRACE)
             for agent in self._fleet.agents:
@@ -167,10 +166,8 @@ class Attempt:
 
     @property
     def ends(self) -> list[RankEnd]:
-        """End of each rank, as input for `first_failure`."""
+        """Descriptions of the ranks' ends, as input for `first_failure`."""
         return self.endings.ends
-
-    # Event loop
 
     def events(self, listening: bool) -> dict[int, int]:
         wanted = {**self._fleet.events(listening), **self._relay.events()}
@@ -196,7 +193,7 @@ class Attempt:
         )
         times = [at for at in clocks if at is not None]
         if self._stdin is not None and self._stdin.in_background:
-            times.append(time.monotonic() + 1.0)  # poll, because a move to the foreground raises no event
+            times.append(time.monotonic() + 1.0)  # Check regularly, because moving to the foreground causes no event.
         return min(times, default=None)
 
     def tick(self, now: float, listening: bool) -> None:
@@ -214,17 +211,18 @@ class Attempt:
     def doubtful(self, now: float) -> bool:
         return bool(self._fleet.suspects(now)) and not first_failure.has_culprit(self.endings.ends)
 
-    # Progress of the start
-
     def _called(self) -> bool:
         """Return True if any rank has called hvd.init().
 
-        A rank shows this by its report, or by connecting to the store.
+        A rank shows that it has called hvd.init() by a report, or by connecting to the store.
         """
         return bool(self.endings.called or self._store.completed or self._store.waiting())
 
     def _forming(self) -> bool:
-        """Return True while the ranks have not all met in the store. No event reports that, so the launcher polls."""
+        """Return True if some ranks have not joined the others in the store yet.
+
+        The launcher must check this regularly, because it causes no event.
+        """
         launched = self._policy.phase in (Phase.STARTING, Phase.RUNNING, Phase.SETTLING)
         return self._size > 1 and launched and self._store.completed < 2
 
@@ -246,7 +244,7 @@ class Attempt:
         return late(waiting, self._settings.start_timeout, self._settings.names)
 
     def remark(self) -> str:
-        """Return a remark about an attempt that ended normally, or an empty string."""
+        """Return a remark about an attempt that has succeeded, or an empty string."""
         return self._uninitialized.late(self._called())
 
     # Events
@@ -304,7 +302,8 @@ class Attempt:
     def _show(self, report: Output) -> None:
         try:
             self._screen.show(report)
-        except RankFileError as error:  # a full disk, for example; stop rather than leave incomplete files
+        # For example, the disk is full. Stop the job, because the output files would be incomplete.
+        except RankFileError as error:
             self._watch.fail(str(error))
 
     def _end_rank(self, report: Exited) -> None:

@@ -1,4 +1,7 @@
-"""Log of injected faults as the launcher observes them, for `--chaos-report`. Callers pass all times in seconds."""
+"""Log of injected faults and their effects, as the launcher observes them, for `--chaos-report`.
+
+Callers pass all times in seconds.
+"""
 
 from __future__ import annotations
 
@@ -13,35 +16,32 @@ _SAID = re.compile(rb"chaos: (\w+)[^\n]*\n")
 _AGAIN = re.compile(AGAIN.format(r"(\d{1,9})").encode() + rb"\n")
 _LASTS = re.compile(rb" for=(\S+)")
 _NOT_COUNTED = (b"(not done", b"(the other end")
-_LATE = 1.0  # Seconds after a fault's end in which a failure is still attributed to it.
-_NOBODY = -1  # Worker number of a fault that no longer concerns any worker.
-_REST = 400  # Maximum bytes kept of an incomplete line.
+_LATE = 1.0  # A failure up to _LATE seconds after a fault's end is attributed to the fault.
+_NOBODY = -1  # Worker number for faults that do not concern any worker any more.
+_REST = 400  # At most _REST bytes of an incomplete line are kept.
 
 
 class ChaosLog:
-    """Injected faults, with the times at which each one is detected and the job has recovered.
+    """Log of injected faults, with the times at which each fault was detected and the job recovered.
 
-    A rank announces on stderr each fault that it is about to inject into itself. The fault counts as detected when the
-    rank's process ends, or when the epoch ends and the next one lacks the worker. The job has recovered when the next
-    epoch runs. Faults that can pass unnoticed (a short stop or cut, a slow link) never count as detected or recovered.
-    A change of epochs that only adds workers does not count either.
+    Before a rank injects a fault into itself, it announces the fault on stderr. A fault is detected when the rank's
+    process ends, or when the epoch ends and the next epoch lacks the worker. The job has recovered when the next epoch
+    is running. Faults without visible effect, such as a slow link or a short stop, are never detected or recovered. A
+    new epoch that only adds workers does not count.
     """
 
     def __init__(self, planned: Iterable[Event] = ()) -> None:
-        """Create the log.
-
-        `planned` are the faults that the user listed. The report names those that no rank announced.
-        """
+        """Create a log. The report will list those `planned` faults that no rank announced."""
         self._silent = [str(event) for event in planned]
-        self._outcomes: list[tuple[int, Outcome]] = []  # Each fault, with the number of the worker that it concerns.
-        self._again: int | None = None  # Number of steps that ranks report as repeated; None without a report.
+        self._outcomes: list[tuple[int, Outcome]] = []  # Faults, each with the number of the worker that it concerns.
+        self._again: int | None = None  # Number of steps that ranks reported as repeated, or None.
         self._rests: dict[int, bytes] = {}
-        self._epoch = 0  # Number of the current epoch; 0 if none runs.
+        self._epoch = 0  # Number of the current epoch, or 0 if no epoch is running.
         self._members: frozenset[int] = frozenset()  # Workers of the last epoch.
-        self._over: float | None = None  # Time at which the last epoch ended; None once the next one runs.
+        self._over: float | None = None  # Time at which the last epoch ended, or None while an epoch is running.
 
     def wrote(self, worker: int, data: bytes, now: float) -> None:
-        """Read announcements of faults in what the worker wrote to stderr."""
+        """Record the faults that a worker has announced in its stderr output."""
         text = self._rests.pop(worker, b"") + data
         for match in _SAID.finditer(text):
             self._strike(match[0].decode(errors="replace").removeprefix("chaos: ").rstrip())
@@ -58,27 +58,30 @@ class ChaosLog:
             self._rests[worker] = rest
 
     def _strike(self, said: str) -> None:
-        """Remove an announced fault from the planned ones.
+        """Remove an announced fault from the faults that no rank has announced.
 
-        A slow link is announced by the ranks at both of its ends.
+        Both ranks of a slow link announce it.
         """
         self._silent = [event for event in self._silent if said != event and not said.startswith(event + " (")]
 
     def _speaks(self, worker: int) -> None:
-        """Forget stop faults of a worker that writes: it runs again, so these cannot be the cause if it ends later."""
+        """Forget stop faults of a worker that writes output, because it is running again.
+
+        If the worker ends later, these faults cannot be the reason.
+        """
         for place, (whose, outcome) in enumerate(self._outcomes):
             if whose == worker and outcome.event.kind is Kind.STOP:
                 self._outcomes[place] = _NOBODY, outcome
 
     def failed(self, worker: int, now: float) -> None:
-        """Record that the worker's process has failed."""
+        """Record that the process of a worker has failed."""
         self._rests.pop(worker, None)
         for place, (whose, outcome) in enumerate(self._outcomes):
             if whose == worker and outcome.detected is None and _is_on(outcome, now):
                 self._outcomes[place] = whose, replace(outcome, detected=self._noticed(outcome, now))
 
     def epoch(self, running: int, now: float, members: Collection[int] = ()) -> None:
-        """Record that epoch `running` runs with these workers, or that none runs (0)."""
+        """Record that epoch `running` is running with these workers, or that no epoch is running (0)."""
         if running == self._epoch:
             return
         if self._epoch:
@@ -96,18 +99,18 @@ class ChaosLog:
         self._members, self._over = new, None
 
     def _noticed(self, outcome: Outcome, now: float) -> float:
-        """Return the time at which the fault was detected: the end of the epoch if that came first, else `now`.
+        """Return the time at which a fault was detected, which is the end of the epoch or `now`, whichever is earlier.
 
-        For a rank that was stopped, it is the time at which the rank was killed.
+        A stopped rank counts as detected when it is killed.
         """
         if self._over is None or outcome.event.kind is Kind.STOP or outcome.at > self._over:
             return max(now, outcome.at)
         return self._over
 
     def _lost_with(self, worker: int, outcome: Outcome, new: frozenset[int]) -> bool:
-        """Return True if the fault ended the last epoch, of which `worker` was a member.
+        """Return True if the fault ended the last epoch and `worker` was its member.
 
-        A host that was cut off can be a member again in the next epoch.
+        A host that was cut off can be a member of the next epoch again.
         """
         if self._over is None or outcome.event.kind is Kind.STOP or not _is_on(outcome, self._over):
             return False
@@ -115,14 +118,14 @@ class ChaosLog:
         return back or worker in self._members - new
 
     def lines(self) -> list[str]:
-        """Return the lines of the report. Call it at the end of the job."""
+        """Return the lines of the report. Call this at the end of the job."""
         made = lines([self._at_the_end(outcome) for _, outcome in self._outcomes], self._again)
         return [*made, *(f"chaos: has not happened: {event}" for event in self._silent)]
 
     def _at_the_end(self, outcome: Outcome) -> Outcome:
         """Return the final outcome of a fault.
 
-        If no further epoch came, a fault is detected when the last epoch ended.
+        If there was no later epoch, the fault counts as detected at the end of the last epoch.
         """
         if outcome.detected is not None or self._over is None or outcome.event.kind in (Kind.STOP, Kind.PREEMPT):
             return outcome
@@ -130,6 +133,6 @@ class ChaosLog:
 
 
 def _is_on(outcome: Outcome, now: float) -> bool:
-    """Return True if this fault can be the cause of a failure at time `now`."""
+    """Return True if the fault can be the reason for a failure at time `now`."""
     lasts = outcome.event.lasts
     return outcome.event.kind is not Kind.SLOW and (lasts is None or now <= outcome.at + lasts + _LATE)

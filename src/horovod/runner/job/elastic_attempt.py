@@ -1,8 +1,8 @@
-"""One attempt to run an elastic job, from the discovery of hosts until its last process has ended.
+"""Attempt to run an elastic job, from the discovery of hosts until its last process has ended.
 
-The loop in `watch` calls this module. `elastic.membership` decides which workers are members. This module reports
-events to it and carries out its actions. The events are: hosts that are found or lost (`elastic.finder`,
-`host_agents`), workers that exit or are stopped, as reported by agents, and requests of workers (`membership_server`).
+The event loop in `watch` calls this module. `elastic.membership` decides which workers are members. This module reports
+events to it and carries out its actions. Hosts are found or lost (`elastic.finder`, `host_agents`), agents report that
+workers end or are stopped, and workers send requests (`membership_server`).
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ from horovod.runner.remote.routes import Locality
 
 
 class ElasticAttempt:
-    """Attempt to run an elastic job. It has the interface of `Attempt`.
+    """Attempt to run an elastic job, with the same interface as `Attempt`.
 
     Attributes:
-        lost: Always empty, because the job continues when a host is lost.
+        lost: Always empty, because the job continues after the loss of a host.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class ElasticAttempt:
         payload: bytes | None = None,
         results: bool = False,
     ) -> None:
-        """Open the store. No process starts before a host is found. Raises OSError if the store cannot be opened."""
+        """Open the job's store. Raises OSError if it cannot be opened. Processes start when hosts are found."""
         self._settings = settings
         self._watch = watch
         self._screen = watch.screen
@@ -89,12 +89,12 @@ class ElasticAttempt:
         self._results: dict[int, bytearray] = {}
         self._end: End | None = None
         self._stopping = False
-        self._launched = False  # True once any worker has been started.
-        # Time at which the membership must decide next, as computed before the last wait.
+        self._launched = False  # True if at least one worker has been started.
+        # Time of the membership's next decision, as computed before the last wait.
         self._due: float | None = None
         self._chaos = ChaosLog(elastic.faults) if elastic.chaos_report else None
         self._uninitialized = UninitializedJobCheck(elastic.start, users_command(settings, payload))
-        self._ticked = time.monotonic()  # time at which the membership was last called
+        self._ticked = time.monotonic()  # time of the last call of the membership's `tick`
         self._standstill = Standstill(time.monotonic())
         self._stopped = StoppedWorkers(settings.heartbeat_timeout)
         bounds = elastic.start, elastic.least, elastic.most, elastic.resets
@@ -113,16 +113,14 @@ class ElasticAttempt:
             fleet, self._relay, orders, pythons, settings.start_timeout, self._locality, settings.names
         )
 
-    # Life cycle
-
     def start(self) -> None:
-        """Do nothing, because the finder already looks for hosts."""
+        """Do nothing, because the host discovery is already running."""
 
     def launch(self) -> None:
-        """Do nothing, because workers start as their hosts are found."""
+        """Do nothing, because workers start when their hosts are found."""
 
     def stop(self, grace: float, first: int = 0) -> None:
-        """Stop all workers. Later calls can only shorten the time. The arguments are those of `policy.Stop`."""
+        """Stop all workers. Later calls can only shorten the time. `policy.Stop` describes the arguments."""
         if not self._stopping:
             self._stopping = True
             self.endings.stop(self._screen.tails())
@@ -135,7 +133,7 @@ class ElasticAttempt:
             agent.send(Stop(grace, first))
 
     def suspend(self) -> None:
-        """Suspend only the launcher on Ctrl-Z, and tell the agents first that it will be silent."""
+        """Suspend only the launcher after Ctrl-Z. First tell the agents that the launcher will be silent."""
         self._screen.queue.leave()
         self._fleet.watch(active=False)
         since = time.monotonic()
@@ -145,13 +143,13 @@ class ElasticAttempt:
         self._fleet.watch(active=True)
 
     def _postpone(self, seconds: float) -> None:
-        """Extend all deadlines by `seconds`, during which the launcher did not run."""
+        """Extend all deadlines by `seconds`, because the launcher was stopped for this time."""
         self._membership.postpone(seconds)
         self._hosts.postpone(seconds)
         self._stopped.postpone(seconds)
 
     def pass_on(self, number: int) -> None:
-        """Send a warning signal to all agents, which pass it to the processes that handle it."""
+        """Send a warning signal to all agents, which forward it to the processes that handle it."""
         for agent in self._fleet.agents:
             agent.send(PassOn(number))
 
@@ -160,7 +158,7 @@ class ElasticAttempt:
         return self._stopping and all(agent.gone or agent.finished for agent in self._fleet.agents)
 
     def close(self) -> None:
-        """End all processes that still run. Afterwards, no process of the attempt runs."""
+        """End all processes that are still running. After that, no process of the attempt is left."""
         self._finder.close()
         try:
             self._fleet.end(AGENT_GRACE)
@@ -170,8 +168,6 @@ class ElasticAttempt:
             self._front.close()
             self._locality.close()
 
-    # Event loop
-
     def events(self, listening: bool) -> dict[int, int]:
         wanted = {**self._fleet.events(listening), **self._relay.events(), **self._finder.events()}
         if self._stopping:
@@ -179,7 +175,7 @@ class ElasticAttempt:
         return {**wanted, self._front.fd: select.POLLIN, self._locality.fd: select.POLLIN}
 
     def serve(self, ready: set[int], listening: bool) -> None:
-        if stood := self._standstill.look(time.monotonic()):  # before any deadline is checked
+        if stood := self._standstill.look(time.monotonic()):  # Extend the deadlines before checking any of them.
             self._postpone(stood)
         if listening:
             self._hosts.take_troubles(self._fleet.receive(ready, self._take))
@@ -191,7 +187,7 @@ class ElasticAttempt:
     def next_time(self) -> float | None:
         clocks = [self._fleet.next_time(), self._uninitialized.next_time()]
         if not self._stopping:
-            # Compute it relative to the last tick, so that what has become due since then is still due.
+            # Compute the time relative to the last tick, because deadlines since then must not be skipped.
             self._due = self._membership.next_time(self._ticked)
             clocks += [self._due, self._finder.next_time(), self._hosts.next_time(), self._stopped.next_time()]
         until = min((at for at in clocks if at is not None), default=None)
@@ -202,7 +198,7 @@ class ElasticAttempt:
         self._hosts.take_troubles(self._fleet.look(now, listening))
         if self._stopping:
             return
-        # Workers that end while the job finishes have not failed
+        # Workers that end while the job is finishing have not failed.
         if self._chaos is not None and self._membership.phase is not Phase.FINISHING:
             running = self._membership.epoch if self._membership.phase is Phase.RUNNING else 0
             self._chaos.epoch(running, now, [member.number for member in self._membership.members])
@@ -231,26 +227,22 @@ class ElasticAttempt:
         return False
 
     def late(self) -> str:
-        """Return an empty string, because elastic jobs have a timeout of their own."""
+        """Return an empty string, because elastic jobs have their own timeout."""
         return ""
-
-    # Results
 
     @property
     def ends(self) -> list[RankEnd]:
-        """End of each rank, as input for `first_failure`."""
+        """Descriptions of the ranks' ends, as input for `first_failure`."""
         return [] if self._end is not None and self._end.success else self._roster.ends(self.endings.ends)
 
     @property
     def results(self) -> dict[int, bytearray]:
-        """Contents of each worker's result file, keyed by rank in the last epoch."""
+        """Contents of the workers' result files, by rank in the last epoch."""
         return self._roster.by_rank(self._results)
 
     def remark(self) -> str:
-        """Return a remark about a job that ended normally, or an empty string."""
+        """Return a remark about a job that has succeeded, or an empty string."""
         return self._uninitialized.late(bool(self.endings.called))
-
-    # Events
 
     def _find(self, now: float) -> None:
         found = self._finder.look(now)
@@ -298,7 +290,8 @@ class ElasticAttempt:
             self._chaos.wrote(report.rank, report.data, time.monotonic())
         try:
             self._screen.show(report)
-        except RankFileError as error:  # a full disk, for example; stop rather than leave incomplete files
+        # For example, the disk is full. Stop the job, because the output files would be incomplete.
+        except RankFileError as error:
             self._watch.fail(str(error))
 
     def _end_worker(self, report: Exited) -> None:
@@ -317,7 +310,7 @@ class ElasticAttempt:
         self._do(self._membership.exited(number, report.status == 0, time.monotonic(), victim, how))
 
     def _bury(self, number: int) -> None:
-        """Release everything that belongs to a worker, after its process has ended or its host is lost."""
+        """Release the resources of a worker whose process has ended or whose host is lost."""
         try:
             self._screen.finish(number)
         except RankFileError as error:
@@ -327,7 +320,7 @@ class ElasticAttempt:
         self._server.gone(number)
 
     def _forget(self, number: int) -> None:
-        """Drop the records of a worker that has ended and is not needed any more."""
+        """Forget a worker that has ended and whose records are not needed any more."""
         self.endings.forget([number])
         self._screen.forget(number)
         self._results.pop(number, None)
@@ -340,8 +333,6 @@ class ElasticAttempt:
         if self._settings.verbose:
             self._screen.say(text)
 
-    # Actions of the membership
-
     def _do(self, actions: list[Action]) -> None:
         if not self._stopping:
             self._server.do(actions)
@@ -353,7 +344,7 @@ class ElasticAttempt:
             self._form(action)
         elif isinstance(action, Kill):
             self._hosts.kill(action.worker)
-        elif isinstance(action, Abandon):  # the rest is done if the process still ends later
+        elif isinstance(action, Abandon):  # If the process ends later, `_end_worker` releases its other resources.
             self._roster.end(action.worker, False)
             self._stopped.goes_on(action.worker)
         elif isinstance(action, Say):
@@ -370,7 +361,7 @@ class ElasticAttempt:
     def _form(self, action: Form) -> None:
         self._roster.form(action.places)
         self._watch.size = len(action.places)
-        # Bound the stored data, regardless of how many workers come and go.
+        # Limit the stored data, because any number of workers can join and leave.
         for number in [end.rank for end in self.endings.ends]:
             self._forget(number)
 

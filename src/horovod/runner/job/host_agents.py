@@ -1,12 +1,9 @@
 """Agents on the hosts of an elastic job, one for each host.
 
-An agent starts with the first worker on its host, and ends when the host is removed.
-
-States of an agent:
-
-    none --start(worker)--> looking up whether it is this machine --> connecting --Hello, orders--> connected
-    connecting, connected --unreachable, late, lost, ended by itself--> none, reported
-    connected --removed, no worker--> retiring --Finished--> none
+An agent starts with the first worker on its host, and ends when the host is removed. First, the launcher looks up
+whether the host is this machine. Then it connects to the agent. If a host is unreachable, too slow or lost, or if its
+agent ends by itself, the host is reported as lost. The agent of a removed host without workers retires: it is told to
+stop, and is forgotten when it has finished.
 """
 
 from __future__ import annotations
@@ -26,12 +23,19 @@ from horovod.runner.remote.connections import Agent
 from horovod.runner.remote.fleet import Fleet, Trouble
 from horovod.runner.remote.routes import Locality
 
-STRANGERS = 64  # connections to the store from other hosts, in addition to those of workers
+# maximum number of unauthenticated connections to the store from other hosts, in addition to the workers' connections
+STRANGERS = 64
 
 
 @dataclass(frozen=True)
 class HostLost:
-    """Event for a host that can no longer be used. Its `workers` are lost; no other event reports them."""
+    """Event that reports that a host is not usable any more.
+
+    Attributes:
+        host: Name of the host.
+        why: Reason, for messages.
+        workers: Workers on the host. They are lost, and no other event reports this.
+    """
 
     host: str
     why: str
@@ -40,13 +44,16 @@ class HostLost:
 
 @dataclass(frozen=True)
 class NeverStarted:
-    """Event for a worker that was to be killed but had not started, because its host had no agent yet."""
+    """Event that reports that a worker was cancelled before it started, because its host had no agent yet."""
 
     worker: int
 
 
 class HostAgents:
-    """Agents by host. Host events are only returned by `tick`, because callers may be iterating."""
+    """Agents of the job's hosts, by host.
+
+    Only `tick` returns events, because callers might be iterating over agents.
+    """
 
     def __init__(
         self,
@@ -58,15 +65,15 @@ class HostAgents:
         locality: Locality,
         names: Names = FLAGS,
     ) -> None:
-        """Create the object. No agent starts before `start`.
+        """Create a collection without agents.
 
         Args:
             fleet: Agents and their connections.
             relay: Relay of connections to the store.
-            orders: Source of the messages to send to the agents.
-            pythons: Python interpreter on each host that has its own setting.
+            orders: Object that creates the messages to the agents.
+            pythons: Python interpreters by host, for hosts with their own setting.
             start_timeout: Seconds within which an agent must answer.
-            locality: Lookup that tells whether a host is this machine.
+            locality: Object that looks up whether a host is this machine.
             names: Names of the settings in messages.
         """
         self._names = names
@@ -78,22 +85,21 @@ class HostAgents:
         self._locality = locality
         self._slots: Mapping[str, int] = {}
         self._agents: dict[str, Agent] = {}
-        self._queued: dict[str, list[int]] = {}  # Workers that wait for their host's agent to connect, by host.
-        self._running: dict[int, str] = {}  # Host of each worker that has been started or will be.
+        # Workers that wait until the agent on their host is connected, by host.
+        self._queued: dict[str, list[int]] = {}
+        self._running: dict[int, str] = {}  # Host of each worker that has been started or will be started.
         self._retiring: set[str] = set()
-        self._asked: dict[str, float] = {}  # hosts that are being looked up, with the time at which the lookup began
+        self._asked: dict[str, float] = {}  # start times of the lookups that are running, by host
         self._stopping = False
-        self._troubles: list[Trouble] = []  # troubles that `tick` has not processed yet
+        self._troubles: list[Trouble] = []  # reports about hosts that `tick` has not processed yet
         self._told: list[HostLost | NeverStarted] = []
 
-    # Workers
-
     def found(self, slots: Mapping[str, int]) -> None:
-        """Set the hosts of the job and their numbers of slots."""
+        """Set the hosts of the job, with their numbers of slots."""
         self._slots = slots
 
     def start(self, number: int, host: str) -> None:
-        """Start one worker as soon as its host has an agent."""
+        """Start a worker when the agent on its host is connected."""
         self._running[number] = host
         agent = self._agents.get(host)
         if agent is not None and agent.facts is not None and host not in self._retiring:
@@ -106,7 +112,7 @@ class HostAgents:
             self._locality.ask(host)
 
     def kill(self, number: int) -> None:
-        """Kill the worker with SIGKILL, or cancel its start if it has not been started yet."""
+        """Kill a worker with SIGKILL, or cancel its start if it has not been started yet."""
         host = self._running.get(number)
         if host is None:
             return
@@ -118,12 +124,12 @@ class HostAgents:
             agent.send(KillWorker(number))
 
     def ended(self, number: int) -> None:
-        """Record that the worker has ended."""
+        """Record that the process of a worker has ended."""
         self._running.pop(number, None)
 
     @property
     def waiting(self) -> list[Agent]:
-        """Agents that have not sent `Hello` yet."""
+        """Agents that have not sent their Hello messages yet."""
         return [agent for agent in self._agents.values() if agent.facts is None]
 
     def _send_worker(self, agent: Agent, number: int) -> None:
@@ -138,12 +144,10 @@ class HostAgents:
         self._agents[host] = agent
         self.take_troubles(self._fleet.add(agent))
 
-    # Reports of agents
-
     def take(self, agent: Agent, report: Report) -> bool:
-        """Handle a report about the agent itself. Returns False if the report concerns something else."""
+        """Handle a report about the agent itself. Return False if the report is about a worker."""
         if isinstance(report, Hello) and agent.host in self._retiring:
-            agent.send(Stop(TERM_GRACE))  # an earlier message may be lost with a connection that failed
+            agent.send(Stop(TERM_GRACE))  # The first Stop message can be lost if a connection fails.
         elif isinstance(report, Hello):
             for message in self._orders.prepare(agent, self._slots.get(agent.host, 1)):
                 agent.send(message)
@@ -158,7 +162,7 @@ class HostAgents:
         return True
 
     def take_troubles(self, troubles: list[Trouble]) -> None:
-        """Store the fleet's reports about hosts for the next `tick`."""
+        """Store the fleet's reports about hosts until the next `tick`."""
         self._troubles += troubles
 
     def _lose(self, agent: Agent, why: str) -> None:
@@ -181,23 +185,21 @@ class HostAgents:
         self._retiring.discard(agent.host)
         self._fleet.drop(agent)
 
-    # Timers
-
     def next_time(self) -> float | None:
-        """Return the time at which `tick` must be called next, or None."""
+        """Return the time at which the caller must call `tick`, or None."""
         if self._troubles or self._told:
             return 0.0
         since = [*(agent.since for agent in self.waiting), *self._asked.values()]
         return min((at + self._start_timeout for at in since), default=None)
 
     def postpone(self, seconds: float) -> None:
-        """Extend all deadlines by `seconds`, during which the launcher did not run."""
+        """Extend all deadlines by `seconds`, because the launcher was stopped for this time."""
         for agent in self.waiting:
             agent.since += seconds
         self._asked = {host: since + seconds for host, since in self._asked.items()}
 
     def tick(self, now: float) -> list[HostLost | NeverStarted]:
-        """End agents of removed hosts and drop those that have ended. Returns the host events since the last call."""
+        """End the agents of removed hosts, and forget agents that have ended. Return the events since the last call."""
         troubles, self._troubles = self._troubles, []
         for trouble in troubles:
             if self._agents.get(trouble.agent.host) is trouble.agent:
@@ -215,7 +217,7 @@ class HostAgents:
         return told
 
     def _begin(self, now: float) -> None:
-        """Add agents for hosts whose lookup has ended. Report hosts as lost if their lookup takes too long."""
+        """Connect to the hosts whose lookup has ended. Report a host as lost if its lookup takes too long."""
         for host, local in self._locality.answers().items():
             if self._asked.pop(host, None) is not None:
                 self._add(host, local)
@@ -235,20 +237,18 @@ class HostAgents:
             agent.send(Stop(TERM_GRACE))
 
     def _end(self, agent: Agent) -> None:
-        """Drop an agent that has finished, either because its host was removed or by itself."""
+        """Forget an agent that has finished by itself or because its host was removed."""
         if agent.host not in self._retiring:
             why = f"its agent has ended: {agent.notice}" if agent.notice else "its agent has ended"
             self._lose(agent, f"{agent.name} is lost: {why}")
             return
         self._forget(agent)
-        if queued := self._queued.pop(agent.host, []):  # the host has come into use again
+        if queued := self._queued.pop(agent.host, []):  # Another worker needs this host again.
             for number in queued:
                 self.start(number, agent.host)
 
-    # Shutdown
-
     def stop(self) -> None:
-        """Record that the job ends, after which no host events are returned."""
+        """Record that the job ends. After that, no events are returned."""
         self._stopping = True
         self._queued.clear()
         self._asked.clear()

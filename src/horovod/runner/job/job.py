@@ -1,7 +1,7 @@
-"""Run of a job: one attempt and its result.
+"""Run of a job, with all objects that it needs.
 
-`FixedJob` and `ElasticJob` create what outlives the attempt: the screen, the policy, and the source of hosts. `attempt`
-or `elastic_attempt` runs the processes. `policy` decides when the attempt ends, and `watch` is the event loop.
+`FixedJob` and `ElasticJob` create the screen, the policy and the source of hosts. `attempt` or `elastic_attempt` runs
+the processes. `policy` decides when the attempt ends, and `watch` contains the event loop.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ if TYPE_CHECKING:
 
 @dataclass(repr=False)
 class Job(ABC):
-    """Job that can be run once. Nothing starts before `run`.
+    """Job that can be run once. It starts nothing before `run` is called.
 
     Attributes:
         settings: Settings of the job.
         environ: Environment variables of the launcher.
-        signals: Signals to which the job reacts.
+        signals: Queue of the signals to which the job reacts.
         payload: Contents of a file that all workers inherit.
         results: True to collect the workers' result files.
-        output: Destination of the job's output; by default this process's stdout and stderr.
-        fleet: Agents to use instead of those that the settings describe.
+        output: Destination of the job's output. The default is this process's stdout and stderr.
+        fleet: Agents to use instead of the agents on the hosts in the settings.
     """
 
     settings: LaunchSettings
@@ -60,10 +60,12 @@ class Job(ABC):
     fleet: Fleet | None = None
 
     def run(self) -> JobResult:
-        """Run the job to its end. Afterwards, none of its processes runs, even if an exception is raised.
+        """Run the job to its end, and return the result.
+
+        After that, no process of the job is left, even after an exception.
 
         Raises:
-            LaunchError: The job cannot start. No file has been changed.
+            LaunchError: The job cannot start. No files have been changed.
             AgentError: An agent cannot be started.
             OSError: The store, a socket or a file cannot be opened.
         """
@@ -73,12 +75,12 @@ class Job(ABC):
 
     @abstractmethod
     def _run(self) -> JobResult:
-        """Run the job with all that outlives its attempt."""
+        """Run the job, with the objects that exist longer than its attempt."""
 
     def _run_attempt(
         self, screen: Screen, start_timeout: float | None, make: Callable[[Watch], Attempt | ElasticAttempt]
     ) -> JobResult:
-        """Run an attempt. `start_timeout` is None if the attempt applies its own timeout."""
+        """Run an attempt. `start_timeout` is None if the attempt has its own timeout."""
         policy = Policy(time.monotonic(), start_timeout, self.settings.grace)
         watch = Watch(screen, policy, self.signals, self.settings.size)
         try:
@@ -97,7 +99,7 @@ class Job(ABC):
 
 @dataclass(repr=False)
 class FixedJob(Job):
-    """Job whose ranks are the same from start to end. Rank 0 reads `stdin`."""
+    """Job whose ranks do not change. Rank 0 reads `stdin`."""
 
     stdin: StdinSource | None = field(default=None, kw_only=True)
 
@@ -130,16 +132,16 @@ class FixedJob(Job):
 
 @dataclass(repr=False)
 class ElasticJob(Job):
-    """Job whose workers come and go.
+    """Job whose workers can change while it is running.
 
     Attributes:
-        source: Source of the hosts instead of the one that the settings describe. It is closed at the end.
+        source: Source of the hosts, which replaces the source in the settings. The job closes it at the end.
     """
 
     source: Source | None = field(default=None, kw_only=True)
 
     def _run(self) -> JobResult:
-        # Import here, because only elastic jobs need it.
+        # Import these modules only here, because most jobs are not elastic.
         from horovod.runner.job.elastic_attempt import ElasticAttempt
         from horovod.runner.job.membership_server import Roster
 
@@ -188,7 +190,7 @@ def make_job(
 ) -> Job:
     """Return the job that the settings describe. `options` are further attributes of `Job`.
 
-    Elastic jobs do not use `stdin`.
+    Elastic jobs ignore `stdin`.
     """
     if settings.elastic is not None:
         return ElasticJob(settings, environ, **options)

@@ -23,7 +23,10 @@ Others = Spawn | Form | Kill | Abandon | Say | End
 
 
 class MembershipServer:
-    """Server that passes workers' requests to the membership and its decisions to the workers. No call blocks."""
+    """Server that passes requests of workers to the membership, and decisions of the membership to workers.
+
+    No call blocks.
+    """
 
     def __init__(
         self,
@@ -32,28 +35,31 @@ class MembershipServer:
         act: Callable[[Others], None],
         newcomers: Newcomers | None = None,
     ) -> None:
-        """Connect the requests at the store with a membership.
+        """Connect the workers' requests in the store with a membership.
 
         Args:
-            front: Queue of the workers' requests at the store.
+            front: Queue of the workers' requests in the store.
             membership: State machine that decides which workers are members.
-            act: Function that carries out all other actions. For a new epoch, it is called before the workers are told.
-            newcomers: Check that decides which workers may join; by default, horovod and Python versions must be equal.
+            act: Function that carries out all other actions. If an epoch is formed, it is called before the workers are
+                notified.
+            newcomers: Check that decides which workers can join. By default, versions of horovod and Python must be
+                equal.
         """
         self._newcomers = newcomers if newcomers is not None else Newcomers()
         self._front = front
         self._membership = membership
         self._act = act
-        self._members: dict[int, list[int]] = {}  # Workers of the last epoch, in rank order; the key is the epoch.
-        # Epoch by store group `formed <round>`. The epoch is formed once all its workers have joined that group.
+        self._members: dict[int, list[int]] = {}  # Workers of the last epoch in rank order, by epoch.
+        # Epoch by the name of its store group, `formed <round>`. The epoch is formed when all its workers have joined
+        # the group.
         self._rounds: dict[str, int] = {}
-        self._number_of: dict[int, int] = {}  # Round of that group, by epoch.
+        self._number_of: dict[int, int] = {}  # Number of the store group's round, by epoch.
         self._over: dict[int, str] = {}  # Reason why the last epoch is over, by epoch.
         self._last_news = 0.0
-        self._in_sync: set[int] = set()  # workers whose last request said that their state is in sync
+        self._in_sync: set[int] = set()  # workers whose last request reported that their states are in sync
 
     def serve(self, now: float) -> None:
-        """Handle the requests of workers. Call it when `front.fd` is readable."""
+        """Handle the requests of workers. Call this when `front.fd` is readable."""
         for told in self._front.take():
             if isinstance(told, Came) and self._membership.workers.find(told.worker) is None:
                 self._front.refuse(told.worker, "the launcher has given it up")
@@ -82,10 +88,10 @@ class MembershipServer:
     def _met(self, told: Met, now: float) -> None:
         if told.group.startswith("init e"):
             epoch = int(told.group.removeprefix("init e"))
-            if epoch in self._members:  # otherwise the epoch is already over
+            if epoch in self._members:  # Ignore epochs that are already over.
                 self._number_of[epoch] = told.round
                 self._rounds[f"formed {told.round}"] = epoch
-                if epoch in self._over:  # a process of the epoch has ended, and that report came first
+                if epoch in self._over:  # The end of a process was reported before this request.
                     self._fail_round(told.round, self._over[epoch])
         elif told.silent and (epoch := self._rounds.get(told.group, 0)):
             for worker in self._members[epoch]:
@@ -134,7 +140,7 @@ class MembershipServer:
             self._front.place(worker, encode(place))
 
     def _break(self, action: Break) -> None:
-        """Make all workers of an epoch that is over give up at once, even if the epoch is still being formed."""
+        """Tell all workers of an epoch that the epoch is over, even if it is still being formed."""
         if action.epoch in self._members:
             self._over[action.epoch] = action.why
         self._front.fail(f"init e{action.epoch}", action.why)
@@ -153,16 +159,16 @@ Result = TypeVar("Result")
 
 
 class Roster:
-    """Workers by number. A worker keeps its number, but its rank can change with each epoch.
+    """Table of the job's workers by number. A worker keeps its number, but each epoch can change its rank.
 
     Attributes:
-        hosts: Host of each worker ever started, by number. Entries are only added.
-        members: Numbers of the last epoch's workers, in rank order.
+        hosts: Host of each worker that was ever started, by worker number.
+        members: Worker numbers of the last epoch's members, in rank order.
     """
 
     def __init__(self) -> None:
         self.hosts: dict[int, str] = {}
-        self._ranks: dict[int, int] = {}  # rank of each worker in the last epoch that it was in
+        self._ranks: dict[int, int] = {}  # Rank of each worker in its last epoch, by worker number.
         self._failed: set[int] = set()
         self.members: list[int] = []
 
@@ -171,7 +177,7 @@ class Roster:
         self.hosts[number] = host
 
     def end(self, number: int, success: bool) -> None:
-        """Record that the process of a worker has ended or is lost with its host."""
+        """Record that the process of a worker has ended, or that its host is lost."""
         if not success:
             self._failed.add(number)
 
@@ -181,20 +187,20 @@ class Roster:
         self._ranks.update({number: slot.rank for number, slot in places.items()})
 
     def rank_of(self, number: int) -> int | None:
-        """Return the worker's current or last rank, or None if it never had one.
+        """Return the worker's current or last rank, or None if it has never had a rank.
 
-        Before the first epoch, the worker's number is returned, which normally becomes its rank.
+        Before the first epoch, the result is the worker's number, which is its expected rank.
         """
         return self._ranks.get(number) if self.members else number
 
     def ends(self, ends: Sequence[RankEnd]) -> list[RankEnd]:
-        """Return the exits that decide the job's outcome.
+        """Select the ends of workers that decide the result of the job.
 
         Args:
-            ends: All exits. Their `rank` is the worker's number.
+            ends: Ends of all workers, with worker numbers as ranks.
 
         Returns:
-            The exits of the last epoch's members, with their ranks in it. If there was no epoch, all exits.
+            Ends of the last epoch's members, with their ranks in this epoch. Without an epoch, all ends.
         """
         if not self.members:
             return list(ends)
@@ -204,7 +210,7 @@ class Roster:
     def last_hosts(self) -> dict[int, str]:
         """Host of each rank in the last epoch.
 
-        If there was no epoch, keys are worker numbers: of the workers that have not failed, or of all if all have
+        Without an epoch, the keys are worker numbers: those of workers that have not failed, or of all workers if all
         failed.
         """
         if not self.members:
@@ -214,7 +220,7 @@ class Roster:
     def by_rank(self, results: Mapping[int, Result]) -> dict[int, Result]:
         """Return the results of the last epoch's members by rank.
 
-        If there was no epoch, return all results by number.
+        Without an epoch, return all results by worker number.
         """
         if not self.members:
             return dict(results)
@@ -236,15 +242,15 @@ class StoppedWorkers:
         self._since[number] = now
 
     def goes_on(self, number: int) -> None:
-        """Record that a worker runs again or has ended. Does nothing if it was not stopped."""
+        """Record that a worker is running again or has ended. Do nothing if it was not stopped."""
         self._since.pop(number, None)
 
     def next_time(self) -> float | None:
-        """Return the time at which the next stopped worker exceeds the timeout, or None if no worker is stopped."""
+        """Return the time at which the next stopped worker exceeds the timeout, or None."""
         return min((since + self._timeout for since in self._since.values()), default=None)
 
     def take_late(self, now: float) -> list[int]:
-        """Return the workers that have exceeded the timeout. Each worker is returned once per timeout."""
+        """Return the workers that have exceeded the timeout. Each worker is returned only once per timeout."""
         late = [number for number, since in self._since.items() if now >= since + self._timeout]
         self._since.update(dict.fromkeys(late, now))
         return late

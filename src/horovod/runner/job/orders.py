@@ -1,6 +1,6 @@
-"""Orders to the agents of a job.
+"""Messages that tell the agents of a job to start workers.
 
-With a fixed size, an order is for all ranks of a host; in elastic jobs, for one worker.
+In a job of fixed size, a message starts all ranks of a host. In an elastic job, a message starts one worker.
 """
 
 from __future__ import annotations
@@ -25,14 +25,15 @@ from horovod.runner.remote import ssh
 from horovod.runner.remote.connections import Agent
 from horovod.runner.remote.fleet import Fleet
 
-CLOCK_TOLERANCE = 30.0  # seconds by which the clocks of two hosts may differ without a warning
+# The launcher warns if the clock of a host differs from its own by more than CLOCK_TOLERANCE seconds.
+CLOCK_TOLERANCE = 30.0
 
 
 def make_fleet(settings: LaunchSettings, environ: Mapping[str, str]) -> Fleet:
-    """Return the agents for all hosts of the job. Starts none of them.
+    """Create the agents for all hosts of the job without starting them.
 
     Raises:
-        LaunchError: The identity file cannot be read. ssh itself would continue without it.
+        LaunchError: The ssh identity file cannot be read. ssh itself would ignore this.
     """
     remote = remote_of(settings, environ)
     slots: dict[str, list[Slot]] = {}
@@ -46,7 +47,7 @@ def make_fleet(settings: LaunchSettings, environ: Mapping[str, str]) -> Fleet:
 
 
 def remote_of(settings: LaunchSettings, environ: Mapping[str, str]) -> ssh.Remote:
-    """Return the options for reaching other hosts. Raises LaunchError as `make_fleet` does."""
+    """Return the options for reaching other hosts. Raises LaunchError if the ssh identity file cannot be read."""
     key = settings.ssh_identity_file
     if key is not None and not os.access(os.path.expanduser(key), os.R_OK):
         raise LaunchError(f"--ssh-identity-file (-i) must be a file that can be read here, got {key!r}")
@@ -55,10 +56,9 @@ def remote_of(settings: LaunchSettings, environ: Mapping[str, str]) -> ssh.Remot
 
 
 def store_connections(fleet: Fleet) -> int:
-    """Return the maximum number of relayed connections to the store, and raise the descriptor limit for them.
+    """Return the maximum number of relayed connections to the store, and raise the limit of open files for them.
 
-    The number suffices for all ranks on other hosts, for a second connection of some, and for a few unauthenticated
-    peers.
+    The number allows two connections for each rank on other hosts, and some unauthenticated connections.
 
     Raises:
         LaunchError: The hard limit of open files is too low.
@@ -73,13 +73,13 @@ def store_connections(fleet: Fleet) -> int:
 
 
 class Orders:
-    """Messages to the agents of a job. Create it once all agents have sent their facts.
+    """Messages to the agents of a job of fixed size. Create them when all agents have sent their facts.
 
     Args:
         settings: Settings of the job.
         environ: Environment variables of the launcher.
         agents: All agents of the job.
-        key: Key of the job.
+        key: Secret key of the job.
         store: Address of the store on this machine, as (host, port).
         payload: Contents of a file that all workers inherit.
     """
@@ -106,11 +106,11 @@ class Orders:
         addresses = {} if self._on_one_machine else common_addresses(facts)
         self._torch = self._torch_arguments(addresses) if settings.torch_env else None
 
-    def __repr__(self) -> str:  # the default repr would show the key
+    def __repr__(self) -> str:  # Unlike the default, this does not show the secret key.
         return f"Orders({[agent.host for agent in self._agents]})"
 
     def messages(self, agent: Agent, *, stdin: bool, results: bool) -> Iterator[Request]:
-        """Yield the messages for one agent, in order.
+        """Yield the messages to one agent, in the order in which to send them.
 
         Args:
             agent: Agent that has sent its facts.
@@ -124,7 +124,7 @@ class Orders:
         threads = environment.omp_threads(agent.facts.cores, slots[0].local_size)
         local = {} if self._settings.options.whole_environment else {"OMP_NUM_THREADS": str(threads)}
         shared = self.shared_environment(agent.remote)
-        # Only NCCL needs this; Horovod's own links try every network that two hosts share
+        # Only NCCL needs this. Horovod's own connections try all networks that two hosts share.
         if agent.host in self._interfaces:
             shared.setdefault("NCCL_SOCKET_IFNAME", self._interfaces[agent.host])
         yield StartJob(
@@ -144,7 +144,7 @@ class Orders:
 
     @property
     def gives_terminal(self) -> bool:
-        """True if a rank gets the terminal of the launcher."""
+        """True if a rank uses the terminal of the launcher."""
         return self._debugged is not None and bool(self._debugged.terminal)
 
     def _own_environment(self, slot: Slot) -> dict[str, str]:
@@ -163,7 +163,7 @@ class Orders:
         return [slot.hostname for slot in self._settings.slots], master
 
     def shared_environment(self, remote: bool) -> dict[str, str]:
-        """Return the variables that all workers of a host share."""
+        """Return the environment variables that all workers on a host share."""
         return environment.job_environment(
             self._environ,
             self._settings.variables,
@@ -174,7 +174,7 @@ class Orders:
         )
 
     def remarks(self) -> list[str]:
-        """Return warnings about the hosts. They do not prevent the start."""
+        """Return warnings about the hosts that do not prevent the start of the job."""
         made = [self._debugged.remark] if self._debugged is not None and self._debugged.remark else []
         for agent in self._agents:
             if abs(agent.clock_offset) > CLOCK_TOLERANCE:
@@ -187,16 +187,13 @@ class Orders:
 
 
 def loopback() -> str | None:
-    """Return the network interface for a job on one machine if the user names none."""
+    """Return the default network interface for a job on one machine."""
     return "lo" if "lo" in (name for _, name in socket.if_nameindex()) else None
 
 
 def encode(variables: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
-    """Return the variables as bytes, which the messages contain."""
+    """Encode environment variables as bytes for messages."""
     return [(os.fsencode(name), os.fsencode(value)) for name, value in variables.items()]
-
-
-# Orders to the agents of an elastic job: some once per host, others per worker.
 
 
 class ElasticOrders:
@@ -210,8 +207,8 @@ class ElasticOrders:
         store: Address of the store on this machine, as (host, port).
         payload: Contents of a file that all workers inherit.
         results: True if workers write result files.
-        foreseen: Function that returns the expected ranks and sizes of a worker, or None if they are unknown.
-        machine_of: Function from a host to its machine, as in `Membership`.
+        foreseen: Function that returns the expected slot of a worker, or None if it is unknown.
+        machine_of: Function that returns the machine of a host, as in `Membership`.
     """
 
     def __init__(
@@ -235,15 +232,15 @@ class ElasticOrders:
         self._results = results
         self._foreseen = foreseen
         self._machine_of = machine_of
-        # Discovered hosts can change, so only a list of fixed hosts shows that all are this machine.
+        # Discovered hosts can change. So only a fixed list of hosts proves that all workers run on this machine.
         fixed_here = bool(elastic.hosts) and all(hosts.is_local(host.name) for host in elastic.hosts)
         self._interface = loopback() if fixed_here else None
 
-    def __repr__(self) -> str:  # the default repr would show the key
+    def __repr__(self) -> str:  # Unlike the default, this does not show the secret key.
         return f"ElasticOrders({self._settings.command})"
 
     def prepare(self, agent: Agent, slots: int) -> Iterator[Request]:
-        """Yield the messages to send to a host before its first worker.
+        """Yield the messages to send to a host before its first worker starts.
 
         `slots` is the host's current number of slots.
         """
@@ -266,10 +263,10 @@ class ElasticOrders:
         )
 
     def worker(self, number: int, host: str) -> StartWorker:
-        """Return the order that starts one worker.
+        """Return the message that starts a worker.
 
-        The worker's environment contains the expected ranks and sizes, for programs that read them before `hvd.init()`.
-        The final ones are known only in `hvd.init()`.
+        The worker's environment contains the expected rank and sizes, for programs that read them before `hvd.init()`.
+        The final values are only known in `hvd.init()`.
         """
         address, port = self._store
         env = WorkerEnv(hostname=self._machine_of(host), rendezvous_addr=address, rendezvous_port=port, worker=number)
@@ -280,7 +277,7 @@ class ElasticOrders:
         return StartWorker(Worker(number, encode(replace(env, **place).to_environ())))
 
     def shared_environment(self, remote: bool) -> dict[str, str]:
-        """Return the variables that all workers of a host share."""
+        """Return the environment variables that all workers on a host share."""
         shared = environment.job_environment(
             self._environ,
             self._settings.variables,
@@ -294,14 +291,14 @@ class ElasticOrders:
 
 
 def without_place(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables without ranks and sizes, which each epoch assigns.
+    """Remove ranks and sizes from the variables, because each epoch assigns new ones.
 
-    The launcher can be a rank of another job.
+    The variables can contain a rank if the launcher is itself a rank of another job.
     """
     return {name: value for name, value in variables.items() if name not in _PLACE}
 
 
 _PLACE = (
     *(f"HOROVOD_{of}{what}" for of in ("", "LOCAL_", "CROSS_") for what in ("RANK", "SIZE")),
-    *TORCH_PLACE,  # torch.distributed would not notice that these change
+    *TORCH_PLACE,  # torch.distributed would not notice changes of these variables.
 )

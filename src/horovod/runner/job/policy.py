@@ -1,6 +1,6 @@
 """State machine for one attempt to run a job. It performs no I/O.
 
-Every method takes the time (monotonic, s) and returns the actions that `watch` and the attempt carry out.
+All methods take the current time (monotonic, s), and return the actions that `watch` and the attempt carry out.
 
     CONNECTING --all hosts connected--> STARTING --processes run--> RUNNING --a rank fails--> SETTLING
          |                                  |                          |                         | a moment later
@@ -15,17 +15,17 @@ import signal
 from dataclasses import dataclass
 from enum import Enum
 
-# Seconds after the first failure in which other ranks may fail and report why. The engine raises their
-# HorovodInternalError within 2 s.
+# After the first failure, the job waits SETTLE seconds, so that other ranks can fail and report their reasons. The
+# engine raises their HorovodInternalError within 2 s.
 SETTLE = 2.0
-TERM_GRACE = 5.0  # Seconds between SIGTERM and SIGKILL.
-USER_GRACE = 30.0  # Seconds for ranks to end by themselves when the user stops the job (--grace-seconds).
-AGENT_GRACE = 12.0  # Additional seconds until processes that do not end are given up.
-LAST_WORDS = 1.0  # Seconds to write output that no program reads, when the user stops the job.
+TERM_GRACE = 5.0  # SIGKILL follows SIGTERM after TERM_GRACE seconds.
+USER_GRACE = 30.0  # If the user stops the job, ranks have USER_GRACE seconds to end by themselves (--grace-seconds).
+AGENT_GRACE = 12.0  # Processes that do not end are given up after AGENT_GRACE additional seconds.
+LAST_WORDS = 1.0  # If the user stops the job, output that no program reads is dropped after LAST_WORDS seconds.
 
 
 class Phase(Enum):
-    """State of an attempt to run a job."""
+    """Phase of an attempt to run a job."""
 
     CONNECTING = "connecting"
     STARTING = "starting"
@@ -37,16 +37,16 @@ class Phase(Enum):
 
 @dataclass(frozen=True)
 class Launch:
-    """Action that sends the orders to all hosts."""
+    """Request to tell all agents to start their workers."""
 
 
 @dataclass(frozen=True)
 class Stop:
-    """Action that ends all processes. A later `Stop` can only shorten the time.
+    """Request to end all processes. A later `Stop` can only shorten the time.
 
     Attributes:
         grace: Seconds between SIGTERM and SIGKILL.
-        first: Signal to send now. SIGTERM then follows after `grace` seconds. 0 means to begin with SIGTERM.
+        first: Signal to send to the ranks now, or 0. If it is not 0, SIGTERM follows after `grace` seconds.
     """
 
     grace: float
@@ -55,16 +55,16 @@ class Stop:
 
 @dataclass(frozen=True)
 class Late:
-    """Action that reports that the start timeout has expired. A `Stop` then follows."""
+    """Request to report that the start timeout has expired. A `Stop` follows."""
 
 
 Action = Launch | Stop | Late
 
 
 class Policy:
-    """Policy of jobs of fixed size: the first failure ends the attempt.
+    """Policy of jobs of fixed size, in which the first failure ends the attempt.
 
-    Without a start timeout it begins as RUNNING.
+    Without a start timeout, the first phase is RUNNING.
     """
 
     def __init__(self, now: float, start_timeout: float | None, user_grace: float = USER_GRACE) -> None:
@@ -77,26 +77,22 @@ class Policy:
         self._give_up_at: float | None = None
         self._interrupted = False
 
-    # Queries
-
     @property
     def stopping(self) -> bool:
-        """True once the attempt is being stopped."""
+        """True if the attempt is being stopped."""
         return self.phase is Phase.STOPPING
 
     def next_time(self) -> float | None:
-        """Return the time at which `tick` must be called next, or None if there is no deadline."""
+        """Return the time at which the caller must call `tick`, or None if there is no deadline."""
         times = (self._start_by, self._settle_at, self._give_up_at)
         return min((at for at in times if at is not None), default=None)
 
     def gives_up(self, now: float) -> bool:
-        """Return True if the time for processes to end has passed."""
+        """Return True if the processes have exceeded their time to end."""
         return self._give_up_at is not None and now >= self._give_up_at
 
-    # Events
-
     def connected(self, now: float) -> list[Action]:
-        """Record that all hosts are connected. Idempotent."""
+        """Record that all hosts are connected. Further calls have no effect."""
         if self.phase is not Phase.CONNECTING:
             return []
         self.phase = Phase.STARTING
@@ -104,7 +100,7 @@ class Policy:
         return [Launch()]
 
     def started(self) -> None:
-        """Record that a host has started its processes."""
+        """Record that the processes on a host have started."""
         self._start_by = None
         if self.phase is Phase.STARTING:
             self.phase = Phase.RUNNING
@@ -118,16 +114,17 @@ class Policy:
     def trouble(self, now: float) -> list[Action]:
         """Stop the attempt because a host is lost or unusable, or because output cannot be written.
 
-        This does not shorten the time that ranks have after Ctrl-C.
+        After Ctrl-C, this does not shorten the ranks' time to end.
         """
         if self._interrupted:
             return []
         return self._stop(0 if self.phase is Phase.CONNECTING else TERM_GRACE, now)
 
     def interrupted(self, now: float, number: int = signal.SIGINT) -> list[Action]:
-        """Stop the attempt because the user sent this signal. A second signal kills the processes at once.
+        """Stop the attempt because the user sent a signal. A second signal kills all processes.
 
-        Ranks get SIGINT as SIGINT, so that a program sees KeyboardInterrupt. They get every other signal as SIGTERM.
+        If the user sent SIGINT, the ranks get SIGINT too, which raises KeyboardInterrupt. All other signals are
+        replaced by SIGTERM.
         """
         if self._interrupted:
             return self._stop(0, now)
@@ -137,7 +134,7 @@ class Policy:
     def tick(self, now: float, doubtful: bool = False) -> list[Action]:
         """Act on deadlines that have passed.
 
-        `doubtful` is True if a host may be lost, which would explain the failures.
+        `doubtful` is True if a host might be lost, which would explain the failures.
         """
         if self._start_by is not None and now >= self._start_by:
             return [Late(), *self._stop(0, now)]
@@ -148,12 +145,12 @@ class Policy:
         return []
 
     def reader_is_slow(self, now: float) -> None:
-        """Extend the time for processes to end, because they may be waiting for the reader of our output."""
+        """Extend the time for processes to end, because they might be waiting until their output is read."""
         if self._give_up_at is not None:
             self._give_up_at = max(self._give_up_at, now + AGENT_GRACE)
 
     def ended(self, now: float) -> None:
-        """Record that no process runs any more. Remaining output waits without limit for its reader, as in a pipe."""
+        """Record that no process is running any more. The remaining output can wait without limit for its reader."""
         self.phase = Phase.ENDED
         self._start_by = self._settle_at = None
         if not self._interrupted:

@@ -1,4 +1,4 @@
-"""Messages while a job starts: what it waits for, and a warning if no rank has called hvd.init()."""
+"""Messages while a job is starting: what it is waiting for, and a warning if no rank has called hvd.init()."""
 
 from __future__ import annotations
 
@@ -12,15 +12,21 @@ from horovod.common.contract import reasons
 from horovod.runner.base.arguments import FLAGS, Names
 from horovod.runner.plan.settings import LaunchSettings
 
-QUIET = 2.0  # Seconds of waiting before the line is shown on a terminal.
-FIRST = 5.0  # Seconds of waiting before the first line in a log. The interval doubles with each line.
-SHOWN = 4  # Maximum number of hosts that a line names.
-BAR = 10  # Width of the bar in characters.
+QUIET = 2.0  # On a terminal, the status line appears after QUIET seconds of waiting.
+FIRST = 5.0  # In a log, the first line appears after FIRST seconds of waiting. The interval doubles with each line.
+SHOWN = 4  # A line contains at most SHOWN hosts.
+BAR = 10  # Width of the progress bar in characters.
 
 
 @dataclass(frozen=True)
 class Host:
-    """Host that has not answered yet. `why` is the failure of the last attempt, or empty."""
+    """Host whose agent or processes have not started yet.
+
+    Attributes:
+        name: Name of the host.
+        ranks: Ranks on the host.
+        why: Reason for the last failed attempt to connect, or an empty string.
+    """
 
     name: str
     ranks: Sequence[int]
@@ -29,7 +35,13 @@ class Host:
 
 @dataclass(frozen=True)
 class State:
-    """State of the start: hosts without agent, hosts without processes, and the result of `StoreServer.waiting`."""
+    """State of a job that is starting.
+
+    Attributes:
+        connecting: Hosts whose agents are not connected.
+        starting: Hosts whose processes have not started.
+        groups: Result of `StoreServer.waiting`, or None.
+    """
 
     connecting: Sequence[Host] = ()
     starting: Sequence[Host] = ()
@@ -38,17 +50,22 @@ class State:
 
 @dataclass(frozen=True)
 class Shown:
-    """Progress to show: `status` is the line to show on a terminal, `line` the one to append to a log."""
+    """Progress to show to the user.
+
+    Attributes:
+        status: Status line for a terminal.
+        line: Line to append to a log.
+    """
 
     status: str = ""
     line: str = ""
 
 
 class Progress:
-    """Progress display that shows nothing if the start is quick."""
+    """Display of the progress of a starting job. It shows nothing if the start is quick."""
 
     def __init__(self, hosts: Mapping[int, str], terminal: bool) -> None:
-        """Create the display. `hosts` maps every rank to its host."""
+        """Create the display. `hosts` contains the host of each rank."""
         self._hosts = hosts
         self._terminal = terminal
         self._phase = ""
@@ -56,11 +73,11 @@ class Progress:
         self._next: float | None = None
 
     def next_time(self) -> float | None:
-        """Return the time at which `update` shows something new without an event, or None."""
+        """Return the time at which `update` can show something new without an event, or None."""
         return self._next
 
     def update(self, now: float, state: State) -> Shown:
-        """Return what to show for this state of the start."""
+        """Return what to show for this state of the job."""
         phase, missing, text = self._describe(state)
         if phase != self._phase:
             self._phase, self._since = phase, now
@@ -82,7 +99,10 @@ class Progress:
         return Shown(line=sentence)
 
     def _describe(self, state: State) -> tuple[str, int, str]:
-        """Return (phase, number of missing ranks, text that names them). All are empty if nothing is missing."""
+        """Return the phase, the number of missing ranks, and a text that lists them.
+
+        The result is ("", 0, "") if no rank is missing.
+        """
         if state.connecting:
             missing = sum(len(host.ranks) for host in state.connecting)
             return "connect", missing, self._host_list(state.connecting)
@@ -91,7 +111,7 @@ class Progress:
             return "start", missing, f"the processes of {self._host_list(state.starting)}"
         for group, (size, joined) in (state.groups or {}).items():
             if size != len(self._hosts):
-                continue  # a subset of the ranks, which has its own numbering
+                continue  # A subset of the ranks has its own numbering.
             missing_ranks = [rank for rank in range(size) if rank not in joined]
             if group == "init":
                 return group, len(missing_ranks), f"hvd.init() on {self._rank_list(missing_ranks)}"
@@ -113,7 +133,7 @@ class Progress:
         return _and_more(named, len(waiting) - SHOWN, "hosts")
 
     def _rank_list(self, missing: Sequence[int]) -> str:
-        """Return text such as `rank 3 (host2), ranks 4-7 (host3)`."""
+        """List ranks with their hosts, such as `rank 3 (host2), ranks 4-7 (host3)`."""
         by_host: dict[str, list[int]] = {}
         for rank in missing:
             by_host.setdefault(self._hosts[rank], []).append(rank)
@@ -136,7 +156,7 @@ def late(waiting: Sequence[tuple[str, str, str, bool]], seconds: float, names: N
     """Return the message for a job that did not start in time.
 
     Args:
-        waiting: (host, its ranks, reason if known, True if remote) for each agent that has not answered.
+        waiting: Agents that have not answered: host, ranks, reason if known, and True if the host is another machine.
         seconds: Start timeout in seconds.
         names: Names of the settings in messages.
     """
@@ -151,25 +171,21 @@ def late(waiting: Sequence[tuple[str, str, str, bool]], seconds: float, names: N
     return f"no agent answered {limit} from {', '.join(told)}{silent}"
 
 
-# Detection of programs whose ranks all run independently because none calls hvd.init().
-#
-# Such a job trains as many models as there are ranks, and all of them write the same files.
-#
-# The warning is limited to Python programs. Commands such as `horovodrun -np 4 hostname` or `python -c` with a line of
-# Python are not mistakes, and it is unknown what a shell script runs.
+# If no rank calls hvd.init(), the ranks train independent models, and all of them write the same files. The warning is
+# limited to Python programs, because commands such as `horovodrun -np 4 hostname` are no mistakes.
 
-FIRST_LOOK = 60.0  # seconds after the start of the ranks
+FIRST_LOOK = 60.0  # The check takes place FIRST_LOOK seconds after the start of the ranks.
 _PYTHON = re.compile(r"(?:i?python|pypy)[\d.]*t?")
 _SHELL = re.compile(r"(?:ba|da|k|z)?sh")
-_ASSIGNMENT = re.compile(r"\w+=")  # `NAME=value` argument of the program env
+_ASSIGNMENT = re.compile(r"\w+=")  # `NAME=value` argument of the program `env`
 _HELP = "see the first lines of Horovod's README"
 
 
 def runs_python(command: Sequence[str]) -> bool:
-    """Return True if the command runs a Python file or module, judged by its words."""
+    """Return True if the arguments of the command show that it runs a Python file or module."""
     for index, word in enumerate(command):
         name = "" if _ASSIGNMENT.match(word) else PurePosixPath(word).name
-        if name == "horovodrun":  # its ranks call hvd.init() in a job of their own
+        if name == "horovodrun":  # The inner horovodrun starts its own job, whose ranks call hvd.init().
             return False
         if _PYTHON.fullmatch(name):
             return _runs_file(command[index + 1 :])
@@ -181,7 +197,7 @@ def runs_python(command: Sequence[str]) -> bool:
 
 
 def _runs_file(words: Sequence[str]) -> bool:
-    """Return True if `python` with these arguments runs a file or module."""
+    """Return True if `python` runs a file or module with these arguments."""
     for word in words:
         if not word.startswith("-"):
             return True
@@ -193,14 +209,14 @@ def _runs_file(words: Sequence[str]) -> bool:
 
 
 def _shell_runs_python(words: Sequence[str]) -> bool:
-    """Return True if a shell with these arguments runs Python. Only the text after -c can be examined."""
+    """Return True if a shell runs Python with these arguments. Only the text after -c is examined."""
     for index, word in enumerate(words[:-1]):
         if re.fullmatch(r"-[a-z]*c", word):
             lexer = shlex.shlex(words[index + 1], posix=True, punctuation_chars=True)
             lexer.whitespace_split = True
             try:
                 return runs_python(list(lexer))
-            except ValueError:  # a quotation that is not closed
+            except ValueError:  # A quotation is not closed.
                 return False
         if not word.startswith("-"):
             return False
@@ -208,29 +224,29 @@ def _shell_runs_python(words: Sequence[str]) -> bool:
 
 
 def users_command(settings: LaunchSettings, payload: bytes | None) -> list[str]:
-    """Return the command to check. It is empty for Horovod's own programs and for jobs with a debugged rank."""
+    """Return the command to check. It is empty for Horovod's own programs, and if a rank is debugged."""
     return [] if payload or settings.options.own_python or settings.debug_rank is not None else settings.command
 
 
 class UninitializedJobCheck:
-    """Check that warns about a job in which no rank calls hvd.init()."""
+    """Check that warns the user if no rank of a job calls hvd.init()."""
 
     def __init__(self, size: int, command: Sequence[str]) -> None:
-        """Create the check. `command` is the user's command; it is empty for Horovod's own programs."""
+        """Create the check. `command` is the user's command, or empty for Horovod's own programs."""
         self._size = size if runs_python(command) else 1
         self._look_at: float | None = None
 
     def started(self, now: float) -> None:
-        """Record that all ranks have been started."""
+        """Record that all ranks of the job have started."""
         if self._size > 1:
             self._look_at = now + FIRST_LOOK
 
     def next_time(self) -> float | None:
-        """Return the time at which to call `early`, or None if that is no longer needed."""
+        """Return the time at which the caller must call `early`, or None if that is not needed any more."""
         return self._look_at
 
     def early(self, now: float, called: bool) -> str:
-        """Return the warning if FIRST_LOOK seconds have passed without a call, or an empty string.
+        """Return a warning if no rank has called hvd.init() for FIRST_LOOK seconds, or an empty string.
 
         Args:
             now: Current time (monotonic, s).
@@ -248,7 +264,7 @@ class UninitializedJobCheck:
         )
 
     def late(self, called: bool) -> str:
-        """Return the warning for a job that has ended normally, or an empty string."""
+        """Return a warning for a job that has succeeded although no rank called hvd.init(), or an empty string."""
         if called or self._size == 1:
             return ""
         return (

@@ -1,4 +1,4 @@
-"""The launcher's end of the streams through which workers on other hosts reach the store; see `agent.relay`."""
+"""Launcher's end of the streams through which workers on other hosts connect to the job's store. See `agent.relay`."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from horovod.runner.protocol.messages import ByteWriter, StreamData, StreamEnd, 
 from horovod.runner.remote.connections import Agent
 
 READ_SIZE = 1 << 18
-QUEUE_LIMIT = 4 << 20  # Maximum bytes queued for an agent; above this, the store's answers are not read.
-# Maximum bytes queued for the store; above this, the connection is closed. A member sends one request at a time and
-# waits for the answer, so only an unauthenticated peer can exceed this.
+QUEUE_LIMIT = 4 << 20  # The store's answers are not read while more than QUEUE_LIMIT bytes are queued for an agent.
+# A connection is closed if more than REQUEST_LIMIT bytes are queued for the store. Ranks send a request only after the
+# answer to the last request. So only an unauthenticated peer can exceed this limit.
 REQUEST_LIMIT = 2 * MAX_REQUEST_BYTES
 
 
 def open_store(key: bytes, front: MembershipControl | None = None) -> StoreServer:
-    """Open the job's store on the loopback interface. Raises OSError with the reason if that fails."""
+    """Open the job's store on the loopback interface. Raises OSError if this fails."""
     try:
         return StoreServer(key, front=front)
     except ValueError as error:
@@ -27,12 +27,13 @@ def open_store(key: bytes, front: MembershipControl | None = None) -> StoreServe
 
 
 class StoreRelay:
-    """Connections to the store, one for each stream. No call blocks, because the store is on this machine.
+    """Connections to the job's store, one for each stream. No call blocks, because the store is on this machine.
 
     Attributes:
-        limit: Maximum number of simultaneous connections. Can be changed. Each connection uses two descriptors of this
-            process, including the store's end, and can come from an unauthenticated peer on the agent's host.
-        refused: Host of the first connection that exceeded the limit, or empty.
+        limit: Maximum number of simultaneous connections, which can be changed. Each connection uses two descriptors of
+            this process, including the store's end. Unauthenticated peers on the agent's host can open connections,
+            too.
+        refused: Host of the first connection that exceeded the limit, or an empty string.
     """
 
     def __init__(self, address: tuple[str, int], limit: int) -> None:
@@ -42,7 +43,7 @@ class StoreRelay:
         self._sockets: dict[tuple[Agent, int], tuple[Agent, socket.socket, ByteWriter]] = {}
 
     def take(self, agent: Agent, report: StreamOpen | StreamData | StreamEnd) -> None:
-        """Handle an agent's report about a stream to the store."""
+        """Handle a report of an agent about a stream to the store."""
         key = (agent, report.stream)
         if isinstance(report, StreamOpen):
             if len(self._sockets) >= self.limit:
@@ -51,7 +52,7 @@ class StoreRelay:
                 return
             sock = socket.socket(socket.AF_INET6 if ":" in self._address[0] else socket.AF_INET)
             sock.setblocking(False)
-            sock.connect_ex(self._address)  # the first read reports a failure
+            sock.connect_ex(self._address)  # If the connection fails, the first read reports it.
             self._sockets[key] = (agent, sock, ByteWriter(sock.fileno()))
         elif key in self._sockets:
             writer = self._sockets[key][2]
@@ -63,7 +64,7 @@ class StoreRelay:
                 self._end(key)
 
     def events(self) -> dict[int, int]:
-        """Return each descriptor with the poll events to wait for."""
+        """Return the file descriptors to poll, with their poll events."""
         wanted: dict[int, int] = {}
         for agent, sock, writer in self._sockets.values():
             event = select.POLLOUT if writer.pending and not writer.broken else 0
@@ -74,7 +75,7 @@ class StoreRelay:
         return wanted
 
     def serve(self, ready: set[int]) -> None:
-        """Read from and write to the sockets that are ready."""
+        """Transfer data between the streams and those sockets that are ready."""
         for key, (agent, sock, writer) in list(self._sockets.items()):
             if agent.gone:
                 self._sockets.pop(key)[1].close()

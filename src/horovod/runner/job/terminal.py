@@ -1,4 +1,4 @@
-"""Terminal of the launcher: its stdin for rank 0, or all of it for one rank (`--debug-rank N`)."""
+"""Terminal of the launcher, which provides stdin for rank 0, or the whole terminal for one rank (`--debug-rank N`)."""
 
 from __future__ import annotations
 
@@ -12,16 +12,22 @@ from horovod.runner.base.errors import LaunchError
 from horovod.runner.plan import hosts
 from horovod.runner.plan.hosts import Slot
 
-# `horovodrun --debug-rank N` gives one rank the launcher's terminal, so that debuggers work there.
+# `horovodrun --debug-rank N` gives one rank the launcher's terminal, because debuggers need a terminal.
 
-# Disables breakpoint() in the other ranks, where a debugger would only read end of file.
+# This disables breakpoint() in all other ranks, where a debugger would have no input.
 OTHERS = {"PYTHONBREAKPOINT": "0"}
 _CONNECT = "breakpoint() finds no input there; use a debugger that one connects to, such as debugpy"
 
 
 @dataclass(frozen=True)
 class Debugged:
-    """Rank to debug and the path of its terminal. If the path is empty, `remark` says why."""
+    """Rank that the user wants to debug.
+
+    Attributes:
+        rank: Number of the rank.
+        terminal: Path of the terminal for the rank. Empty if the rank cannot use a terminal.
+        remark: Reason why the rank cannot use a terminal.
+    """
 
     rank: int
     terminal: str = ""
@@ -29,7 +35,7 @@ class Debugged:
 
 
 def check(rank: int, slots: Sequence[Slot]) -> int | None:
-    """Return the rank, or None for -1. Raises LaunchError if the job does not have this rank."""
+    """Return the rank to debug, or None for -1. Raises LaunchError if the job does not have this rank."""
     if rank >= len(slots):
         raise LaunchError(
             f"--debug-rank (HOROVOD_DEBUG_RANK) must be a rank from 0 to {len(slots) - 1}, or -1 for none, got {rank}"
@@ -38,7 +44,10 @@ def check(rank: int, slots: Sequence[Slot]) -> int | None:
 
 
 def place(rank: int, slots: Sequence[Slot], terminal: str) -> Debugged:
-    """Return how to debug the rank. `terminal` is the path of the launcher's terminal; empty if there is none."""
+    """Return the terminal for the rank to debug, or the reason why it cannot use one.
+
+    `terminal` is the path of the launcher's terminal, or empty if there is none.
+    """
     host = next(slot.hostname for slot in slots if slot.rank == rank)
     if not hosts.is_local(host):
         return Debugged(rank, remark=f"rank {rank} is on host {host}, which does not have this terminal: {_CONNECT}")
@@ -48,70 +57,77 @@ def place(rank: int, slots: Sequence[Slot], terminal: str) -> Debugged:
 
 
 def of_job(rank: int | None, slots: Sequence[Slot]) -> Debugged | None:
-    """Return the result of `place` for this process's terminal, or None if no rank is debugged."""
+    """Return the result of `place` for the terminal of this process, or None if no rank is debugged."""
     return None if rank is None else place(rank, slots, terminal_here())
 
 
 def terminal_here() -> str:
-    """Return the path of the terminal that is both standard input and output, or an empty string."""
+    """Return the path of the terminal that is both stdin and stdout, or an empty string."""
     try:
         if not (os.isatty(0) and os.isatty(1)):
             return ""
         return os.ttyname(0)
-    except OSError:  # in a container, the terminal can have no name
+    except OSError:  # In a container, the terminal can have no name.
         return f"/proc/{os.getpid()}/fd/0"
 
 
 @contextlib.contextmanager
 def terminal_restored(rank: int | None) -> Iterator[None]:
-    """Restore the terminal settings after the job if a rank used it: a killed debugger leaves it without echo."""
+    """Restore the terminal settings at the end of the job if a rank was debugged.
+
+    A killed debugger can leave the terminal without echo.
+    """
     try:
         before = termios.tcgetattr(0) if rank is not None else None
-    except termios.error:  # not a terminal
+    except termios.error:  # Standard input is not a terminal.
         before = None
     try:
         yield
     finally:
         if before is not None:
-            with contextlib.suppress(termios.error):  # the terminal has hung up
+            with contextlib.suppress(termios.error):  # The terminal has hung up.
                 termios.tcsetattr(0, termios.TCSANOW, before)
 
 
-# Standard input of the launcher. Rank 0 gets it in pieces, each after it has consumed the last one.
+# The launcher sends its standard input to rank 0 in pieces. It sends the next piece when rank 0 has consumed the last
+# one.
 
 PIECE = 1 << 16
 
 
 class StdinSource:
-    """Standard input that is read on request. Never blocks on a terminal of another process group."""
+    """Standard input of the launcher, which is read on request.
+
+    A terminal of another process group does not block it.
+    """
 
     def __init__(self, fd: int = 0) -> None:
         self._fd = fd
-        self.wanted = False  # True once rank 0 has consumed all data sent so far
+        self.wanted = False  # True if rank 0 has consumed all data sent so far
         self._ended = False
         self.terminal = os.isatty(fd)
 
     @property
     def in_background(self) -> bool:
-        """True if there is something to read but the terminal belongs to another process group."""
+        """True if data is wanted, but the terminal belongs to another process group."""
         if not self.terminal or not self.wanted or self._ended:
             return False
         try:
             return os.tcgetpgrp(self._fd) != os.getpgrp()
-        except OSError:  # not the controlling terminal, so job control does not apply
+        except OSError:  # Job control does not apply, because this is not the controlling terminal.
             return False
 
     def waiting_for(self) -> int | None:
-        """Return the descriptor to poll for POLLIN, or None while nothing should be read."""
+        """Return the descriptor to poll for POLLIN, or None if nothing must be read now."""
         return self._fd if self.wanted and not self._ended and not self.in_background else None
 
     def read(self) -> bytes | None:
-        """Return the next piece; empty at end of file, None if no data is available."""
+        """Return the next piece of data. It is empty at the end of the input, and None if no data is available."""
         try:
             data = os.read(self._fd, PIECE)
         except BlockingIOError:
             return None
-        except OSError:  # stdin is closed, a directory, or a terminal that has hung up
+        except OSError:  # stdin is closed or a directory, or the terminal has hung up.
             if self.in_background:
                 return None
             data = b""
@@ -120,5 +136,5 @@ class StdinSource:
         return data
 
     def close(self) -> None:
-        """Record that rank 0 no longer reads."""
+        """Record that rank 0 does not read standard input any more."""
         self._ended = True

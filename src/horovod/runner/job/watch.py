@@ -1,4 +1,4 @@
-"""Event loop of a launcher: waits for descriptors, signals and deadlines, shows output, and applies the policy.
+"""Event loop of the launcher, which waits for descriptors, signals and deadlines, shows output, and applies the policy.
 
 An `Attempt` runs the processes, either through Horovod's agents (`job.attempt`) or through another launcher
 (`external_launchers.foreign_job`).
@@ -16,58 +16,61 @@ from horovod.runner.base.signals import WARNING, SignalQueue
 from horovod.runner.job.policy import Action, Late, Launch, Phase, Policy, Stop
 from horovod.runner.output.display import Screen
 
-_LONGEST = 3600.0  # seconds of the longest single wait; poll accepts at most 24 days
+_LONGEST = 3600.0  # longest single wait (s), because poll() accepts at most 24 days
 
-QUEUE_LIMIT = 4 << 20  # bytes of unread output above which the processes have to wait
+QUEUE_LIMIT = 4 << 20  # processes have to wait while more than QUEUE_LIMIT bytes of their output are unread
 
 
 class Attempt(Protocol):
-    """Processes of a job, from their start to their end. No method blocks."""
+    """Interface of the processes of a job, from their start to their end. No method blocks."""
 
     def start(self) -> None:
-        """Start the attempt. Called once, before all other methods."""
+        """Start the attempt. The loop calls this once, before all other methods."""
 
     @property
     def gone(self) -> bool:
-        """True once no process runs any more."""
+        """True if no process of the attempt is left."""
 
     def events(self, listening: bool) -> dict[int, int]:
-        """Return each descriptor with its poll events. Without `listening`, the processes' output is not read."""
+        """Return the file descriptors to poll, with their poll events.
+
+        If `listening` is False, do not wait for output.
+        """
 
     def serve(self, ready: set[int], listening: bool) -> None:
-        """Read from and write to the descriptors that are ready."""
+        """Transfer data from and to those descriptors that are ready."""
 
     def next_time(self) -> float | None:
-        """Return the time at which `tick` must be called next, or None."""
+        """Return the time at which the caller must call `tick`, or None."""
 
     def tick(self, now: float, listening: bool) -> None:
         """Act on deadlines that have passed."""
 
     def launch(self) -> None:
-        """Start the processes. Called once all hosts are connected."""
+        """Start the processes. The loop calls this when all hosts are connected."""
 
     def stop(self, grace: float, first: int = 0) -> None:
-        """Send SIGTERM to all processes, and SIGKILL after `grace` seconds. See `policy.Stop`."""
+        """Send SIGTERM to all processes, and SIGKILL after `grace` seconds. `policy.Stop` describes the arguments."""
 
     def suspend(self) -> None:
         """Suspend the launcher after Ctrl-Z."""
 
     def pass_on(self, number: int) -> None:
-        """Send a signal that warns of the job's end to all processes that handle it."""
+        """Send a warning of the job's end to all processes that handle this signal."""
 
     def doubtful(self, now: float) -> bool:
-        """Return True if a host may be lost, which would explain the failures seen so far."""
+        """Return True if a host might be lost, which would explain the failures seen so far."""
 
     def late(self) -> str:
-        """Return the message that names the hosts or ranks that did not start within the start timeout."""
+        """Return a message with the hosts or ranks that did not start within the start timeout."""
 
 
 def wait_for(events: Mapping[int, int], until: float | None) -> set[int]:
-    """Wait for events and return the ready descriptors.
+    """Wait for events, and return the descriptors that are ready.
 
     Args:
         events: Descriptors and their poll events.
-        until: Latest time of return (monotonic, s); None waits for a descriptor, but at most an hour.
+        until: Time limit (monotonic, s). None means an hour.
     """
     poll = select.poll()
     for fd, event in events.items():
@@ -80,8 +83,8 @@ class Watch:
     """Event loop that runs one attempt.
 
     Attributes:
-        received: Signals because of which the job ends.
-        troubles: Messages about failures that are not a rank's own.
+        received: Signals that have ended the job.
+        troubles: Messages about failures of hosts, agents or output, rather than of ranks.
         size: Number of processes, for messages.
     """
 
@@ -101,7 +104,8 @@ class Watch:
         attempt.start()
         try:
             self._loop(attempt)
-        except KeyboardInterrupt:  # raised by a handler of the program; the ranks still get their time to end
+        # A signal handler of the program raised this exception. The ranks still get their time to end.
+        except KeyboardInterrupt:
             self.interrupt()
             self._loop(attempt)
             raise
@@ -111,19 +115,17 @@ class Watch:
             self._wait(attempt)
             self._tick(attempt)
 
-    # Events
-
     def fail(self, *troubles: str) -> None:
-        """Stop because of failures that are not a rank's own. The messages are kept for the end."""
+        """Stop the job because of failures of hosts, agents or output. The messages are shown at the end."""
         self.troubles += troubles
         self._do(self.policy.trouble(time.monotonic()))
 
     def interrupt(self, number: int = signal.SIGINT) -> None:
-        """Stop the job because the user sent this signal."""
+        """Stop the job because the user sent a signal."""
         self._do(self.policy.interrupted(time.monotonic(), number))
 
     def connected(self) -> None:
-        """Start the processes, once every host is connected."""
+        """Start the processes, because all hosts are connected."""
         self._do(self.policy.connected(time.monotonic()))
 
     def _do(self, actions: list[Action]) -> None:
@@ -136,14 +138,15 @@ class Watch:
             elif isinstance(action, Late):
                 self.troubles.append(self._attempt.late())
 
-    # Event loop
-
     def _listening(self) -> bool:
-        """Return True if the processes' output is read. It is not read while the reader of our output is slow."""
+        """Return True if the output of the processes must be read.
+
+        It is not read while the reader of the launcher's own output is slow.
+        """
         return self.screen.queue.pending < QUEUE_LIMIT or bool(self.received)
 
     def _wait(self, attempt: Attempt) -> None:
-        """Wait for an event and handle it."""
+        """Wait for an event, and handle it."""
         listening = self._listening()
         if not listening:
             self.policy.reader_is_slow(time.monotonic())
@@ -160,7 +163,7 @@ class Watch:
         attempt.serve(ready, listening)
         queue.write()
         if queue.broken and self._readers:
-            self._readers = False  # report it only once; the other stream may still have a reader
+            self._readers = False  # Report this only once. The other stream might still have a reader.
             if not self.policy.stopping:
                 self.fail(queue.trouble)
 

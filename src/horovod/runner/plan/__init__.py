@@ -1,1 +1,1 @@
-"""Plan of a job: which workers run on which hosts, with which environment. Its modules perform no I/O."""
+"""Plan of a job: which workers run on which hosts, and with which environment. The modules perform no I/O."""

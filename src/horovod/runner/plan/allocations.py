@@ -1,4 +1,4 @@
-"""Hosts that Slurm, SageMaker or Vertex AI assigned to a job, parsed from the data that these provide."""
+"""Hosts that Slurm, SageMaker or Vertex AI assigned to a job, parsed from the data that these services provide."""
 
 from __future__ import annotations
 
@@ -12,26 +12,29 @@ from horovod.common import launchers
 from horovod.runner.base.errors import LaunchError
 from horovod.runner.plan.hosts import Host
 
-# Nodes of a Slurm allocation, from its variables and the output of Slurm's programs.
-
-# Node states in the %T column of `sinfo`, without suffixes, for nodes that Slurm has removed or is about to remove.
+# States in the %T column of `sinfo`, without suffixes, of nodes that Slurm has removed or will remove.
 _UNUSABLE = ("drain", "down", "fail", "error", "unknown", "future", "power", "reboot", "no_resp")
 _MARKS = "*~#!%$@^-+&"
 
 
 @dataclass(frozen=True)
 class Allocation:
-    """Slurm allocation: its job id, and the number of tasks of each node when the allocation was made."""
+    """Slurm allocation in which this process runs.
+
+    Attributes:
+        job: Job id of the allocation.
+        slots: Number of tasks of each node at the time of the allocation.
+    """
 
     job: str
     slots: Mapping[str, int]
 
 
 def allocation(environ: Mapping[str, str]) -> Allocation | None:
-    """Return the allocation of the batch script or `salloc` shell that this process is in, or None if there is none.
+    """Return the Slurm allocation in which this process runs, or None.
 
     Raises:
-        LaunchError: A variable cannot be parsed.
+        LaunchError: A variable is invalid.
     """
     job, names = environ.get("SLURM_JOB_ID", ""), environ.get("SLURM_JOB_NODELIST", "")
     if re.fullmatch("[0-9]{1,18}", job) is None or not names:
@@ -41,13 +44,13 @@ def allocation(environ: Mapping[str, str]) -> Allocation | None:
         counts = launchers.expand_tasks(environ["SLURM_TASKS_PER_NODE"]) if environ.get("SLURM_TASKS_PER_NODE") else []
     except ValueError as error:
         raise LaunchError(f"SLURM_JOB_NODELIST, SLURM_TASKS_PER_NODE: {error}") from None
-    if len(counts) != len(nodes):  # the variable is missing, or belongs to a job step
+    if len(counts) != len(nodes):  # The variable is missing or belongs to a job step.
         counts = [1] * len(nodes)
     return Allocation(job, {node: max(1, count) for node, count in zip(nodes, counts, strict=True)})
 
 
 def nodes_of(text: str, job: str) -> list[str]:
-    """Return the nodes of a job from squeue's `state|nodes` output. Raises LaunchError if the job has none."""
+    """Return the nodes of a job from the `state|nodes` output of squeue. Raises LaunchError if there are none."""
     state, _, names = text.strip().partition("|")
     try:
         nodes = launchers.expand_hosts(names)
@@ -59,9 +62,9 @@ def nodes_of(text: str, job: str) -> list[str]:
 
 
 def usable(text: str, nodes: Sequence[str]) -> list[str]:
-    """Return the nodes that are neither drained nor down, from sinfo's `node|state` lines.
+    """Return the nodes that are neither drained nor down, from the `node|state` lines of sinfo.
 
-    A node in several partitions has several lines. A node without a line is not usable.
+    A node that belongs to several partitions has several lines. A node without a line is not usable.
     """
     good: set[str] = set()
     bad: set[str] = set()
@@ -73,38 +76,37 @@ def usable(text: str, nodes: Sequence[str]) -> list[str]:
 
 
 def lines(nodes: Sequence[str], slots: Mapping[str, int], each: int | None) -> str:
-    """Return the nodes as lines of a discovery script's output.
+    """Format the nodes as the output of a discovery script.
 
     Args:
         nodes: Nodes to list.
-        slots: Slots of each node when the allocation was made. Nodes added later get as many as the first node.
-        each: Slots of every node, to use instead of `slots`; None means to use `slots`.
+        slots: Slots of each node at the time of the allocation. Nodes that were added later get as many as the first
+            node.
+        each: Number of slots of each node, which overrides `slots`, or None.
     """
     first = next(iter(slots.values()), 1)
     return "".join(f"{node}:{slots.get(node, first) if each is None else each}\n" for node in nodes)
 
 
-# Machines that a training service assigned to a job, from what the service writes into each container.
-#
-# This code reads SageMaker's resource configuration and Vertex AI's CLUSTER_SPEC. Their formats follow the public
-# documentation of SageMaker's training toolkit and containers, and of Vertex AI's distributed training.
+# The formats of SageMaker's resource configuration and of Vertex AI's CLUSTER_SPEC follow the public documentation of
+# these services.
 
 SAGEMAKER_FILE = "/opt/ml/input/config/resourceconfig.json"
 """File with SageMaker's resource configuration. It exists in every container, whatever the image."""
-# Vertex AI's worker pools that train. The others are parameter servers, reduction servers and evaluators.
+# These worker pools of Vertex AI train. Other pools contain parameter servers, reduction servers and evaluators.
 _TRAINING_POOLS = ("workerpool0", "workerpool1")
 
 
 @dataclass(frozen=True)
 class Machines:
-    """Machines of a job, as assigned by a training service.
+    """Machines that a training service assigned to a job.
 
     Attributes:
         service: Name of the training service.
-        names: Names of the machines. The job is started on the first one.
+        names: Names of the machines. The job must be started on the first one.
         here: Name of this machine.
-        gpus: Number of GPUs of each machine; 0 if none or unknown.
-        port: Port at which the machines can be reached; 0 means any.
+        gpus: Number of GPUs of each machine, or 0 if unknown.
+        port: Port at which the machines can be reached, or 0 for any port.
     """
 
     service: str
@@ -114,7 +116,9 @@ class Machines:
     port: int = 0
 
     def hosts(self, size: int) -> list[Host]:
-        """Return the hosts for `size` processes. Each host gets one slot per GPU, or else an equal share.
+        """Return the hosts for `size` processes.
+
+        Each host gets one slot per GPU. Without GPUs, all hosts get equal shares.
 
         Raises:
             LaunchError: This machine is not the first one.
@@ -130,14 +134,14 @@ class Machines:
 
 
 def machines(environ: Mapping[str, str], resource_config: str | None = None) -> Machines | None:
-    """Return the machines of the job, or None outside a training service or if there is only one machine.
+    """Return the machines that a training service assigned to the job. Return None if there is only one or no service.
 
     Args:
         environ: Environment variables of the container.
-        resource_config: Text of SAGEMAKER_FILE, or None if the file does not exist.
+        resource_config: Contents of SAGEMAKER_FILE, or None if the file does not exist.
 
     Raises:
-        LaunchError: A variable or file cannot be parsed. The message names it.
+        LaunchError: A variable or file is invalid.
     """
     return _sagemaker(environ, resource_config) or _vertex(environ)
 
@@ -148,7 +152,7 @@ def _sagemaker(environ: Mapping[str, str], resource_config: str | None) -> Machi
         source, text = SAGEMAKER_FILE, resource_config
     if text:
         config = _object(source, text)
-    elif environ.get("SM_HOSTS"):  # the toolkit sets this variable in addition
+    elif environ.get("SM_HOSTS"):  # SageMaker's toolkit also sets this variable.
         source = "SM_HOSTS"
         config = {"hosts": _json(source, environ[source])}
     else:
@@ -159,7 +163,7 @@ def _sagemaker(environ: Mapping[str, str], resource_config: str | None) -> Machi
 
 
 def _hosts_of_group(config: Mapping[str, Any]) -> Any:
-    """Return the hosts of this machine's group, because all ranks need equal machines.
+    """Return the hosts in this machine's group, because all ranks need equal machines.
 
     Without groups, return all hosts.
     """
@@ -174,7 +178,7 @@ def _vertex(environ: Mapping[str, str]) -> Machines | None:
     try:
         spec = json.loads(environ.get("CLUSTER_SPEC", ""))
     except ValueError:
-        return None  # not set, or a variable of another program, because it does not have Vertex AI's format
+        return None  # The variable is missing, or does not have the format of Vertex AI.
     cluster, task = (spec.get("cluster"), spec.get("task")) if isinstance(spec, dict) else (None, None)
     if not isinstance(cluster, dict) or not isinstance(task, dict) or not all(map(_are_names, cluster.values())):
         return None
@@ -195,7 +199,7 @@ def _are_names(value: Any) -> bool:
 
 
 def _made(service: str, source: str, names: Any, here: Any) -> Machines | None:
-    """Check the values and return the machines. Returns None for a single machine, which can lack a name."""
+    """Check the values, and return the machines. Return None for a single machine, because it can lack a name."""
     if not names or not _are_names(names):
         raise LaunchError(f"the hosts in {source} must be a list of names, got {names!r}")
     if len(set(names)) == 1:

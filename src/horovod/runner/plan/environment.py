@@ -1,4 +1,4 @@
-"""Environment of the workers: which of the launcher's variables they get, and which are added."""
+"""Environment of the workers: variables that they get from the launcher, and variables that are added."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from horovod.common.contract.worker_env import TORCH_PLACE, WorkerEnv
 from horovod.runner.plan.hosts import Slot
 
-# Shell functions, shell state, a device selection that would differ between hosts, keys of other launchers and jobs,
-# descriptors of a job of which this launcher is a worker, and the dashboard's port, which a launcher inside a worker
-# could not use as well.
+# These variables are never passed on: shell functions and shell state, a device selection that would differ between
+# hosts, keys of other launchers and jobs, descriptors of an outer job, and the dashboard's port, which an inner
+# launcher cannot use too.
 NOT_PASSED_ON = (
     "BASH_FUNC_*",
     "OLDPWD",
@@ -27,11 +27,11 @@ NOT_PASSED_ON = (
     "HOROVOD_WORKER",
 )
 
-# Variables that describe one machine, login or terminal, and are wrong or useless on another machine. A worker there
-# gets the values of that host's own login, if there are any. LD_PRELOAD is not among them, because it loads allocators
-# that are wanted on all hosts. If the file is missing, the dynamic loader only prints a message.
+# These variables describe one machine, login or terminal, so they are wrong on another machine. A worker on another
+# machine gets the values of that host's own login. LD_PRELOAD is not included, because it loads allocators that are
+# wanted on all hosts. If the file is missing there, the dynamic loader only prints a message.
 HOSTS_OWN = (
-    # the machine and the user's account
+    # Machine and account of the user
     "HOSTNAME",
     "HOST",
     "HOME",
@@ -43,11 +43,11 @@ HOSTS_OWN = (
     "TMP",
     "TEMP",
     "PWD",
-    # the machine of a training service
+    # Machine of a training service
     "CLUSTER_SPEC",
     "SM_CURRENT_*",
     "SM_RESOURCE_CONFIG",
-    # the shell that the launcher was started from
+    # Shell that started the launcher
     "SHLVL",
     "_",
     # the login
@@ -64,7 +64,7 @@ HOSTS_OWN = (
     "INVOCATION_ID",
     "JOURNAL_STREAM",
     "NOTIFY_SOCKET",
-    # screen and terminal
+    # Screen and terminal of the user
     "DISPLAY",
     "WAYLAND_DISPLAY",
     "XAUTHORITY",
@@ -78,11 +78,12 @@ HOSTS_OWN = (
     "VSCODE_*",
 )
 
-# Variables of an ssh login's first shell. With them, bash reads ~/.bashrc even for `bash -c`, and workers on other
-# hosts would print the output of that file. Rank 0's host does not have these variables, so no host gets them.
+# With these variables of an ssh login, bash reads ~/.bashrc even for `bash -c`. Workers on other hosts would print the
+# output of this file. Rank 0's host does not have these variables, so no host gets them.
 OF_THE_SESSION = ("SSH_CLIENT", "SSH_CONNECTION", "SSH_TTY", "SHLVL")
 
-# Passed even with --env-allow, because programs do not start properly without them; and settings are not secret.
+# These variables are passed on even with --env-allow. Many programs do not start without them, and Horovod's settings
+# are not secret.
 NEEDED = (
     "HOROVOD_*",
     "PATH",
@@ -104,17 +105,17 @@ NEEDED = (
 def passed_on(
     environ: Mapping[str, str], allow: Collection[str] = (), deny: Collection[str] = (), remote: bool = False
 ) -> dict[str, str]:
-    """Return the part of the launcher's environment that the workers get.
+    """Return the environment variables of the launcher that workers get.
 
-    Variables of NOT_PASSED_ON and of Ray's debugger are never passed.
+    Variables in NOT_PASSED_ON and those of Ray's debugger are never included.
 
     Args:
         environ: Environment of the launcher.
-        allow: Patterns given by the user (`*`, `?` and `[...]` as in file names). If there are any, only variables that
-            match one of them or NEEDED are passed.
-        deny: Patterns given by the user; variables that match are not passed.
-        remote: True for workers on another machine. They do not get HOSTS_OWN, except variables whose full names are in
-            `allow`.
+        allow: Patterns of the user, with `*`, `?` and `[...]` as in file names. If there are any, only variables that
+            match one of them or NEEDED are included.
+        deny: Patterns of the user. Variables that match are not included.
+        remote: True for workers on another machine. They get variables of HOSTS_OWN only if `allow` contains their full
+            names.
     """
     barred = (*NOT_PASSED_ON, *deny)
     wanted = (*allow, *NEEDED) if allow else ("*",)
@@ -129,20 +130,23 @@ def passed_on(
 
 
 def _of_ray(name: str, value: str) -> bool:
-    """Return True for the debugger that `ray.init` sets for its own process. It would fail in other processes."""
+    """Return True for the debugger variable that `ray.init` sets for its own process.
+
+    It would fail in other processes.
+    """
     return name == "PYTHONBREAKPOINT" and value.startswith("ray.util.")
 
 
 def of_host(environ: Mapping[str, str], deny: Iterable[str] = ()) -> dict[str, str]:
-    """Return the variables that a worker on another machine takes from its agent's environment, `environ`."""
+    """Return the variables that a worker on another machine takes from the environment of its agent."""
     barred = (*OF_THE_SESSION, *deny)
     return {name: value for name, value in environ.items() if _matches(name, HOSTS_OWN) and not _matches(name, barred)}
 
 
 def of_agent(environ: Mapping[str, str], deny: Iterable[str] = ()) -> dict[str, str]:
-    """Return the variables that a worker takes from its agent, if the agent's environment was made for the worker.
+    """Return the variables that a worker takes from its agent, if the agent's environment was created for the worker.
 
-    A device selection in that environment is meant for the worker, too.
+    Such an environment can also contain a selection of devices for the worker.
     """
     barred = (*(name for name in NOT_PASSED_ON if "CUDA" not in name), *deny)
     return {name: value for name, value in environ.items() if not _matches(name, barred)}
@@ -166,9 +170,9 @@ def job_environment(
     PYTHONUNBUFFERED is set unless the user has set it, so that output appears as soon as it is written.
 
     Args:
-        environ: Environment of the launcher; see `passed_on`.
-        given: Variables set by flags. They take precedence.
-        interface: Network interface to use if neither `environ` nor `given` names one.
+        environ: Environment of the launcher, as in `passed_on`.
+        given: Variables that flags set. They take precedence.
+        interface: Network interface to use if neither `environ` nor `given` contains one.
         allow: See `passed_on`.
         deny: See `passed_on`.
         remote: See `passed_on`.
@@ -180,12 +184,12 @@ def job_environment(
 
 
 def omp_threads(cores: int, local_size: int) -> int:
-    """Return the number of threads per worker at which the workers of a host do not compete for its cores."""
+    """Return the number of threads per worker, so that the workers on a host do not compete for its cores."""
     return max(1, cores // local_size)
 
 
 def worker_environment(slot: Slot, address: str, port: int) -> dict[str, str]:
-    """Return the variables of one worker, as `horovod.common.contract.worker_env` defines them, without the key."""
+    """Return the variables of one worker, without the key, as `horovod.common.contract.worker_env` defines them."""
     return WorkerEnv(
         rank=slot.rank,
         size=slot.size,

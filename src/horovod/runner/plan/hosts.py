@@ -1,4 +1,4 @@
-"""Hosts, slots and ranks, and the networks that hosts share. No I/O except in `is_local`."""
+"""Hosts, slots and ranks, and the networks that hosts share. Only `is_local` performs I/O."""
 
 from __future__ import annotations
 
@@ -17,14 +17,21 @@ _HOSTFILE_RULES = (
     "and lines that begin with # are skipped"
 )
 _NAME = r"(?:[\w.-]+|\[[0-9A-Fa-f:.%\w]+\])"
-_HOST = re.compile(rf"({_NAME}):([0-9]{{1,9}})", re.ASCII)  # limits the digits, because int() rejects very long numbers
+# The number of digits is limited, because int() rejects very long numbers.
+_HOST = re.compile(rf"({_NAME}):([0-9]{{1,9}})", re.ASCII)
 _HOSTFILE_LINE = re.compile(rf"({_NAME})(?::([0-9]+))?((?:\s+[\w-]+\s*=\s*\S+)*)", re.ASCII)
 _HOSTFILE_OPTION = re.compile(r"\s+([\w-]+)\s*=\s*(\S+)", re.ASCII)
 
 
 @dataclass(frozen=True)
 class Host:
-    """Machine with its number of slots. `python` is the interpreter on it; empty means the launcher's."""
+    """Machine on which ranks can run.
+
+    Attributes:
+        name: Name or address of the host.
+        slots: Maximum number of ranks on the host.
+        python: Python interpreter on the host, or an empty string for the same path as the launcher's.
+    """
 
     name: str
     slots: int
@@ -33,7 +40,7 @@ class Host:
 
 @dataclass(frozen=True)
 class Slot:
-    """Position of one worker: its rank in the job, among the workers of its host, and among the hosts."""
+    """Position of one worker: its rank in the job, its rank on its host, and its rank among the hosts."""
 
     rank: int
     size: int
@@ -46,7 +53,7 @@ class Slot:
 
 
 def _merge(given: Sequence[Host]) -> list[Host]:
-    """Merge repeated hosts. Each host gets the sum of its slots and keeps its first position."""
+    """Merge repeated hosts. A host keeps its first position and gets the sum of its slots."""
     hosts: dict[str, Host] = {}
     for host in given:
         before = hosts.get(host.name, Host(host.name, 0))
@@ -55,7 +62,7 @@ def _merge(given: Sequence[Host]) -> list[Host]:
 
 
 def parse_hosts(text: str) -> list[Host]:
-    """Parse `name:slots[,...]`. Raises LaunchError that shows the invalid entry and the accepted form."""
+    """Parse `name:slots[,...]` into hosts. Raises LaunchError if an entry is invalid."""
     given = []
     for entry in text.split(","):
         match = _HOST.fullmatch(entry.strip())
@@ -68,9 +75,9 @@ def parse_hosts(text: str) -> list[Host]:
 
 
 def parse_hostfile(text: str, path: str) -> list[Host]:
-    """Parse the text of a host file. `path` appears only in messages. Raises LaunchError for an invalid line."""
+    """Parse the text of a host file. `path` is only used in messages. Raises LaunchError if a line is invalid."""
     given = []
-    # For each host, its interpreter and the number of the line that sets it
+    # interpreter of each host, and number of the line that sets it
     interpreters: dict[str, tuple[str, int]] = {}
     for number, line in enumerate(text.removeprefix("\ufeff").splitlines(), 1):
         content = line.split("#", 1)[0].strip()
@@ -81,7 +88,7 @@ def parse_hostfile(text: str, path: str) -> list[Host]:
             raise LaunchError(f"{path}, line {number} must be {_HOSTFILE_FORM}, got {content!r}; {_HOSTFILE_RULES}")
         name, python = host.name, host.python
         if python:
-            # Each host has a single agent, which starts all its ranks.
+            # Each host has only one agent, which starts all ranks with the same interpreter.
             before, where = interpreters.setdefault(name, (python, number))
             if before != python:
                 raise LaunchError(
@@ -97,7 +104,7 @@ def parse_hostfile(text: str, path: str) -> list[Host]:
 
 
 def _host_of_line(content: str) -> Host | None:
-    """Return the host that a line of a host file describes, or None if the line is invalid."""
+    """Parse a line of a host file. Return None if the line is invalid."""
     match = _HOSTFILE_LINE.fullmatch(content)
     if match is None:
         return None
@@ -116,12 +123,12 @@ def _is_count(text: str) -> bool:
 
 
 def assign(hosts: Sequence[Host], size: int) -> list[Slot]:
-    """Assign ranks 0 to size - 1 to the hosts in order. Each host is filled before the next one.
+    """Assign ranks 0 to size - 1 to the hosts in order. Each host is filled before the next host.
 
-    The cross group of a worker contains the workers with the same local rank on all hosts that have one.
+    The cross group of a worker consists of all workers with the same local rank.
 
     Returns:
-        The slots in rank order.
+        Slots in rank order.
 
     Raises:
         LaunchError: The hosts have fewer slots than `size`.
@@ -148,7 +155,7 @@ def assign(hosts: Sequence[Host], size: int) -> list[Slot]:
 def is_local(name: str) -> bool:
     """Return True if the name refers to this machine.
 
-    Returns False if it cannot be resolved, such as an alias in ssh's configuration.
+    Return False if the name cannot be resolved, because it can be an alias in ssh's configuration.
     """
     if name.lower() in ("localhost", "127.0.0.1", "::1", socket.gethostname().lower()):
         return True
@@ -160,7 +167,7 @@ def is_local(name: str) -> bool:
 
 
 def _is_own_address(family: int, address: tuple[str | int, ...] | tuple[int, bytes]) -> bool:
-    """Return True if a socket can be bound to the address, which is only possible on the machine that has it."""
+    """Return True if the address belongs to this machine, so that a socket can be bound to it."""
     try:
         with socket.socket(family, socket.SOCK_STREAM) as probe:
             probe.bind(address)
@@ -169,20 +176,14 @@ def _is_own_address(family: int, address: tuple[str | int, ...] | tuple[int, byt
     return True
 
 
-# Assignment of ranks to processes that have connected, one rank each.
-#
-# The ranks of a machine are consecutive. Machines are ordered by their lowest process number, and so are the ranks
-# within a machine. So process number 0 gets rank 0.
-
-
 class Machines:
-    """Unique names for machines: the host name, with a number appended if several machines have the same."""
+    """Table of unique names for machines. If several machines have the same host name, a number is appended."""
 
     def __init__(self) -> None:
-        self._names: dict[str, str] = {}  # keyed by machine identity
+        self._names: dict[str, str] = {}  # names by machine identity
 
     def name(self, machine: str, hostname: str) -> str:
-        """Return the name of the machine with this identity. It never changes."""
+        """Return the unique name of a machine. The name of a machine never changes."""
         if machine not in self._names:
             taken, name, count = set(self._names.values()), hostname, 1
             while name in taken:
@@ -193,7 +194,11 @@ class Machines:
 
 
 def place(machines: Mapping[int, str]) -> list[tuple[int, Slot]]:
-    """Return (process number, slot) pairs in rank order. `machines` maps process numbers to machine names."""
+    """Assign one rank to each process, and return (process number, slot) pairs in rank order.
+
+    The ranks of a machine are consecutive. Machines are ordered by their lowest process number, and so are the ranks of
+    a machine. So process number 0 gets rank 0. `machines` contains the machine name of each process.
+    """
     numbers: dict[str, list[int]] = {}
     for number in sorted(machines):
         numbers.setdefault(machines[number], []).append(number)
@@ -202,26 +207,24 @@ def place(machines: Mapping[int, str]) -> list[tuple[int, Slot]]:
     return list(zip(ordered, slots, strict=True))
 
 
-# Network that all hosts of a job share, computed from the facts that their agents report.
-
 Interfaces = Sequence[Interface]
 
 
 def common_interfaces(hosts: Mapping[str, Interfaces]) -> dict[str, str]:
-    """Return each host's interface in the best network that all hosts share; empty if they share none."""
+    """Return each host's interface in the best network that all hosts share, or {} if they share none."""
     return {host: interface.name for host, (interface, _) in _common(hosts).items()}
 
 
 def common_addresses(hosts: Mapping[str, Interfaces]) -> dict[str, str]:
-    """Return each host's address in the best network that all hosts share; empty if they share none."""
+    """Return each host's address in the best network that all hosts share, or {} if they share none."""
     return {host: address for host, (_, address) in _common(hosts).items()}
 
 
 def _common(hosts: Mapping[str, Interfaces]) -> dict[str, tuple[Interface, str]]:
     """Return each host's interface and address in the best network that all hosts share.
 
-    Physical devices take precedence over bridges and tunnels, then fast ones over slow ones, then IPv4 over IPv6. A
-    network in which two machines have the same address, such as docker0 of every host, does not connect them.
+    Physical devices precede bridges and tunnels. Next, fast devices precede slow ones, and IPv4 precedes IPv6. A
+    network in which two machines have the same address does not connect them, such as docker0 on each host.
     """
     machines = {_identity(interfaces): interfaces for interfaces in hosts.values()}
     best: tuple[tuple[bool, int, bool], str] | None = None
@@ -254,5 +257,5 @@ def _entry(interfaces: Interfaces, network: str) -> tuple[Interface, str] | None
 
 
 def _identity(interfaces: Interfaces) -> frozenset[str]:
-    """Return the set of all addresses, which is equal for two names of the same machine."""
+    """Return all addresses of a host as a set, which is equal for two names of the same machine."""
     return frozenset(address for _, address, _ in _places(interfaces))

@@ -19,23 +19,28 @@ if TYPE_CHECKING:
 
 
 class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How agents start the workers of a job.
+    """Options with which agents start the workers of a job.
 
-    A field named like a setting, such as `gpu_affinity` for HOROVOD_GPU_AFFINITY, gets the setting's value, whether the
-    job is started by horovodrun, `horovod.run`, Kubernetes or Spark. Agents receive all fields as part of `StartJob`.
+    A field with the name of a setting, such as `gpu_affinity` for HOROVOD_GPU_AFFINITY, gets the value of this setting.
+    This applies to horovodrun, `horovod.run`, Kubernetes and Spark. Agents receive all fields as a part of `StartJob`.
+
+    Attributes:
+        own_python: True if the command consists of arguments for the agent's own Python interpreter.
+        whole_environment: True if workers use the environment and directory of their agent's parent instead of the
+            launcher's.
+        env_deny: Patterns of variables that workers get neither from the launcher nor from their agent.
+        gpus_per_worker: Number of GPUs that each worker has for itself. With 0, each worker sees all GPUs of the agent.
+        gpu_affinity: True to run each worker on the CPUs near its GPUs.
     """
 
-    own_python: bool = False  # True if the command consists of arguments for the agent's own interpreter.
-    # True if workers get environment and directory of their agent's parent instead of the launcher's.
+    own_python: bool = False
     whole_environment: bool = False
-    # Patterns of variables that workers do not get from the launcher or from their agent.
     env_deny: list[str] = msgspec.field(name="deny", default_factory=list)
-    # Number of GPUs that each worker has alone, from those visible to the agent; 0: every worker sees all GPUs.
     gpus_per_worker: int = 0
-    gpu_affinity: bool = False  # True to run each worker on the CPUs near its GPUs.
+    gpu_affinity: bool = False
 
     def with_settings(self, checked: Settings) -> WorkerOptions:
-        """Return a copy with the values of all settings that have a field here."""
+        """Return a copy that contains the values of those settings that have a field here."""
         values: dict[str, Any] = {}
         for name in self.__struct_fields__:
             variable = f"HOROVOD_{name.upper()}"
@@ -46,13 +51,19 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def patterns(text: str) -> list[str]:
-    """Return the patterns of a comma-separated list."""
+    """Split a comma-separated list into patterns. Empty patterns are omitted."""
     return [part for part in text.split(",") if part]
 
 
 @dataclass(frozen=True)
 class MpiOptions:
-    """Options for mpirun that the user gave. `binding` replaces the default binding arguments."""
+    """Options of the user for mpirun.
+
+    Attributes:
+        extra: Additional arguments for mpirun.
+        binding: Arguments that replace the default arguments for binding processes to cores, or None.
+        tcp: True if MPI must use TCP.
+    """
 
     extra: tuple[str, ...] = ()
     binding: tuple[str, ...] | None = None
@@ -60,7 +71,7 @@ class MpiOptions:
 
 
 def mpi_options(mpi_args: str | None, binding_args: str | None, tcp: bool) -> MpiOptions:
-    """Parse the values of the flags. Raises LaunchError if quotes do not match."""
+    """Parse the values of the flags for mpirun. Raises LaunchError if quotes do not match."""
     return MpiOptions(
         _words("--mpi-args", mpi_args) if mpi_args else (),
         _words("--binding-args", binding_args) if binding_args else None,
@@ -83,17 +94,19 @@ class ElasticSettings:
 
     Attributes:
         start: Initial number of workers.
-        least: Minimum number of workers. This and the next three are as in `elastic.limits.Limits`.
-        most: Maximum number of workers; None means no limit.
-        resets: Number of times the members may change; None means no limit.
+        least: Minimum number of workers.
+        most: Maximum number of workers, or None for no limit.
+        resets: Maximum number of changes of the members, or None for no limit.
         timeout: Seconds without a running epoch after which the job ends.
         script: Path of the discovery script, or None.
-        slots: Slots of each host for which the script prints none, or of each node instead of its number of tasks.
-        hosts: Fixed hosts.
-        cooldown: Minimum and maximum seconds for which a host is excluded after a failure; None means permanently.
+        slots: Slots of each host for which the script prints no number. For Slurm, slots of each node instead of its
+            number of tasks.
+        hosts: Fixed hosts of the job.
+        cooldown: Minimum and maximum seconds for which a host is excluded after a failure. None excludes it
+            permanently.
         chaos_report: True to report the outcome of injected faults at the end.
         faults: Injected faults that the user listed.
-        slurm_job: Job id of the Slurm allocation; empty for none.
+        slurm_job: Job id of the Slurm allocation, or an empty string.
     """
 
     start: int
@@ -112,34 +125,63 @@ class ElasticSettings:
 
 @dataclass(frozen=True)
 class LaunchSettings:
-    """Settings of a job, whose values have all been checked."""
+    """Settings of a job, whose values have all been checked.
+
+    Attributes:
+        command: Command that each rank runs.
+        slots: Slots of the ranks. Empty in an elastic job.
+        variables: Environment variables for all workers that flags have set.
+        start_timeout: Seconds within which all ranks must start.
+        output_filename: Folder for copies of each rank's output, or None.
+        timestamp: True to print the time before each line of output.
+        prefix: True to print the rank before each line of output.
+        prefix_host: True to print the host before each line of output.
+        collapse: True to show a line once if several ranks write it.
+        verbose: True to show what the launcher starts.
+        ssh_port: Port of the ssh servers on other hosts, or None for ssh's default.
+        ssh_identity_file: Path of the private key for ssh, or None.
+        remote_python: Python interpreter on other hosts, or None for the same path as the launcher's.
+        ssh_fanout: Maximum number of hosts to which each host connects by ssh.
+        heartbeat_timeout: Seconds of silence after which a host counts as lost.
+        grace: Seconds for ranks to end by themselves if the user stops the job.
+        env_allow: Patterns of variables, as in `environment.passed_on`.
+        mpi: Options for mpirun, which then starts the workers, or None.
+        jsrun: True if jsrun starts the workers.
+        debug_rank: Rank to debug in the launcher's terminal, or None.
+        dashboard: Port of the dashboard, 0 for any port, or None for no dashboard.
+        names: Names of the settings in messages.
+        torch_env: True to set the variables of torch.distributed in the workers.
+        torch_port: Value of MASTER_PORT, or 0 for a free port.
+        options: Options that agents apply.
+        elastic: Settings of an elastic job, or None for a job of fixed size.
+    """
 
     command: list[str]
-    slots: list[Slot]  # Empty in an elastic job.
-    variables: dict[str, str] = field(default_factory=dict)  # Variables for all workers that flags have set.
+    slots: list[Slot]
+    variables: dict[str, str] = field(default_factory=dict)
     start_timeout: float = 30.0
     output_filename: str | None = None
     timestamp: bool = False
-    prefix: bool = True  # True to print the rank before each line of its output.
-    prefix_host: bool = False  # True to print the host as well.
-    collapse: bool = False  # True to show a line once if several ranks write it.
+    prefix: bool = True
+    prefix_host: bool = False
+    collapse: bool = False
     verbose: bool = False
     ssh_port: int | None = None
     ssh_identity_file: str | None = None
-    remote_python: str | None = None  # interpreter on other hosts; None means the same path as the launcher's own
+    remote_python: str | None = None
     ssh_fanout: int = 32
     heartbeat_timeout: float = 10.0
-    grace: float = 30.0  # Seconds for ranks to end by themselves when the user stops the job.
-    env_allow: tuple[str, ...] = ()  # Patterns as in `environment.passed_on`.
-    mpi: MpiOptions | None = None  # options for mpirun, which then starts the workers; None: not used
+    grace: float = 30.0
+    env_allow: tuple[str, ...] = ()
+    mpi: MpiOptions | None = None
     jsrun: bool = False
     debug_rank: int | None = None
-    dashboard: int | None = None  # Port of the dashboard (0: any); None for no dashboard.
-    names: Names = FLAGS  # Names of the settings in messages.
-    torch_env: bool = True  # True to set the variables of torch.distributed in the workers.
-    torch_port: int = 0  # Value for MASTER_PORT; 0 selects a free port.
-    options: WorkerOptions = field(default_factory=WorkerOptions)  # options on which the agents act
-    elastic: ElasticSettings | None = None  # None for a job that has the same ranks from start to end.
+    dashboard: int | None = None
+    names: Names = FLAGS
+    torch_env: bool = True
+    torch_port: int = 0
+    options: WorkerOptions = field(default_factory=WorkerOptions)
+    elastic: ElasticSettings | None = None
 
     @property
     def size(self) -> int:
@@ -148,8 +190,8 @@ class LaunchSettings:
 
     @property
     def in_this_directory(self) -> bool:
-        """True if all ranks are known to run on this machine, in the launcher's current directory."""
-        if self.mpi is not None and self.mpi.extra:  # mpirun's own flags can name another directory
+        """True if all ranks certainly run on this machine and in the launcher's current directory."""
+        if self.mpi is not None and self.mpi.extra:  # mpirun's own flags can contain another directory.
             return False
         places = self.slots if self.elastic is None else self.elastic.hosts
         names = {place.hostname if isinstance(place, Slot) else place.name for place in places}
@@ -157,5 +199,5 @@ class LaunchSettings:
 
     @property
     def whole_command(self) -> list[str]:
-        """Command for other launchers and for messages. It includes the interpreter that an agent would add."""
+        """Command for other launchers and for messages, with the Python interpreter that an agent would add."""
         return [self.remote_python or sys.executable, *self.command] if self.options.own_python else self.command
