@@ -1,4 +1,4 @@
-"""DistributedOptimizer, which reduces the gradients of any torch optimizer over the ranks before each step."""
+"""DistributedOptimizer, which reduces an optimizer's gradients over the ranks before each step."""
 
 import contextlib
 import functools
@@ -46,17 +46,19 @@ from horovod.torch.reducer.submissions import NoiseSampler, Options
 
 
 def reducing(closure: Callable[[], Any], reducer: GradientReducer) -> Callable[[], Any]:
-    """Return a closure that also reduces the loss and the gradients over the reducer's ranks. All ranks must call it.
+    """Return a closure that also reduces the loss and the gradients over the ranks.
 
-    Optimizers with a line search, such as LBFGS, use the loss to decide how often to call the closure. If each rank
-    used its own loss, ranks could decide differently, and the rank with more calls would wait for the others.
+    All ranks must call it. Optimizers with a line search, such as LBFGS, use the loss to decide how often to call the
+    closure. If each rank used its own loss, ranks could make a different number of calls, and a rank with more calls
+    would wait forever.
 
     The loss can be a number, a tensor with one element, or None. It is summed if ``op`` is Sum and averaged otherwise,
     so that the gradients match the loss.
     """
 
     def run() -> Any:
-        reducer.stepped()  # it is possible that only some ranks have run a backward pass in the closure
+        # Some ranks can have run a backward pass in the closure, and others not.
+        reducer.stepped()
         reducer.coverage.leave_alone()
         loss = closure()
         reducer.synchronize(only_new=True)
@@ -68,8 +70,8 @@ def reducing(closure: Callable[[], Any], reducer: GradientReducer) -> Callable[[
 
 def _reduce(loss: Any, reducer: GradientReducer) -> Any:
     known = isinstance(loss, int | float) or (isinstance(loss, torch.Tensor) and loss.numel() == 1)
-    # Always reduce a float64, so that ranks run the same operation even if their closures return different types.
-    # Tensor.item() is used because float() would warn about tensors that require a gradient.
+    # Always reduce a float64, so that ranks run the same operation even if their closures return different types. Use
+    # Tensor.item(), because float() would warn about tensors that require a gradient.
     number = loss.item() if isinstance(loss, torch.Tensor) and known else loss
     value = torch.tensor([number if known else 0.0], dtype=torch.float64, device="cpu")
     op = Sum if reducer.options.op == Sum else Average
@@ -168,7 +170,7 @@ def DistributedOptimizer(
     members = Members(optimizer, names)
     if anybody_else(process_set, face.require_job()):
         check_dtypes(names)
-        # SparseAdam accepts only sparse gradients, so convert the results back.
+        # SparseAdam accepts only sparse gradients, so convert the results back to sparse tensors.
         sparse_again = sparse_as_dense and isinstance(optimizer, torch.optim.SparseAdam)
         options = Options(
             process_set,
@@ -194,8 +196,8 @@ def DistributedOptimizer(
 
 
 def _max_bucketed(wanted: bool | None, compression: Any, groups: Any) -> int:
-    """Return the maximum bytes of a gradient that can share a bucket, or 0 to disable buckets."""
-    # A compressor that does not treat each value separately would compute different results for a bucket.
+    """Return the maximum size in bytes of a gradient in a bucket, or 0 to disable buckets."""
+    # For other compressors, a value's result depends on its neighbors, so a bucket would change the results.
     known = Compression
     by_number = compression in (known.none, known.fp16, known.bf16, known.wire_fp16, known.wire_bf16)
     if wanted is False or groups or not by_number:
@@ -204,11 +206,11 @@ def _max_bucketed(wanted: bool | None, compression: Any, groups: Any) -> int:
 
 
 def _no_step(*args: Any, **kwargs: Any) -> None:
-    """Leave the parameters unchanged, in place of a step whose total weight is 0."""
+    """Replace the optimizer's step if the total weight is 0, and leave the parameters unchanged."""
 
 
 class _Control:
-    """State that DistributedOptimizer adds to an optimizer, including its reducer."""
+    """Additional state of a distributed optimizer, including its reducer."""
 
     __slots__ = (
         *("begun", "in_step", "members", "noise", "passes", "reducer", "should_synchronize", "synchronized", "warned"),
@@ -221,13 +223,16 @@ class _Control:
         self.begun = Begun()
         self.noise = NoiseSampler()
         self.should_synchronize = True
-        self.synchronized = False  # True if the user called synchronize() since the last step
+        # True if the user has called synchronize() since the last step.
+        self.synchronized = False
         self.in_step = False
-        self.warned = False  # True after a warning about gradients that were not reduced
+        # True after a warning about gradients that were not reduced.
+        self.warned = False
 
     def step(self, step: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Reduce the gradients if necessary, then run ``step``, the plain optimizer's method."""
-        if self.in_step:  # step() was called by another step method of the same optimizer
+        """Reduce the gradients if necessary, then run the plain optimizer's method ``step``."""
+        # Another step method of the same optimizer has called step().
+        if self.in_step:
             return step(*args, **kwargs)
         reducer = self.reducer
         if isinstance(reducer, DeltaReducer):
@@ -239,7 +244,7 @@ class _Control:
                     "optimizer.step() called without optimizer.skip_synchronize() after optimizer.synchronize(); "
                     "gradients are reduced when backward() returns, so neither call is needed",
                 )
-            # With a closure, existing gradients that no backward pass has produced are ignored: the closure computes
+            # With a closure, ignore existing gradients that no backward pass has produced, because the closure computes
             # new ones.
             self.synchronize(only_new=closure is not None)
             if closure is not None and reducer is not None:
@@ -282,7 +287,7 @@ class _Control:
     def synchronize(self, only_new: bool = False) -> None:
         """Reduce all gradients; see ``GradientReducer.synchronize``.
 
-        If ``only_new`` is False, gradients that no round has seen are reduced too.
+        If ``only_new`` is False, gradients that no round has included are reduced too.
         """
         with self.begun.apart(self.reducer) if self.begun else contextlib.nullcontext():
             if self.reducer is not None:
@@ -291,7 +296,7 @@ class _Control:
                     self.reducer.reduce_left_out()
 
     def stepped(self, optimizer: Any, names: dict[torch.Tensor, str]) -> None:
-        """Record a completed step of ``optimizer``. ``names`` maps its parameters to their names."""
+        """Record a completed step of ``optimizer``. ``names`` maps each parameter to its name."""
         if not self.in_step:
             marks.optimizer(self)
         if self.reducer is not None and not self.in_step:
@@ -314,15 +319,15 @@ class _Control:
 
 
 class _Distributed:
-    """Methods of a distributed optimizer, which override methods of the plain optimizer."""
+    """Methods that a distributed optimizer overrides."""
 
     _hvd: _Control
     _hvd_plain: type
 
     def step(self, *args: Any, **kwargs: Any) -> Any:  # noqa: D417 - arguments of the plain optimizer
-        """Perform an optimizer step with reduced gradients.
+        """Take an optimizer step with reduced gradients.
 
-        On a rank that has run no backward pass since the last step, it first takes part in the other ranks' reduction.
+        A rank that has run no backward pass since the last step first takes part in the other ranks' reduction.
 
         Args:
             closure (Callable, optional): Closure as for the plain optimizer. Its loss is reduced as well, so that all
@@ -338,16 +343,15 @@ class _Distributed:
         self._hvd.stepped(self, self._parameter_names)
         return result
 
-    # Torch wraps the step of each new optimizer class so that it runs hooks. The plain step, called here, runs them
-    # already.
+    # PyTorch wraps the step of each new optimizer class to run hooks. Call the plain step, which already runs the
+    # hooks.
     step.hooked = True  # type: ignore[attr-defined]
 
     def synchronize(self) -> None:
         """Reduce all gradients that are not reduced yet.
 
-        ``backward()`` normally does this. A call is needed only on a rank that has run fewer than
-        ``backward_passes_per_step`` backward passes, or none. Afterwards, call ``step`` within a
-        ``with optimizer.skip_synchronize():`` block.
+        ``backward()`` normally does this. Only a rank that has run fewer than ``backward_passes_per_step`` backward
+        passes must call this method. Afterwards, call ``step`` within a ``with optimizer.skip_synchronize():`` block.
 
         Raises:
             HorovodInternalError: A reduction failed.
@@ -366,7 +370,7 @@ class _Distributed:
         return self._hvd.skipping()
 
     def zero_grad(self, *args: Any, **kwargs: Any) -> None:
-        """Reset the gradients, as the plain optimizer does.
+        """Reset the gradients as the plain optimizer does.
 
         Raises:
             AssertionError: Gradients are being reduced, because this was called from a hook during ``backward()``.
@@ -393,7 +397,7 @@ class _Distributed:
             self._hvd.reducer.set_passes(passes)
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """Load a state, as the plain optimizer does. Gradients in flight are discarded."""
+        """Load a state as the plain optimizer does, and discard gradients in flight."""
         self._hvd.synchronized = False
         self._hvd.should_synchronize = True
         if self._hvd.reducer is not None:
@@ -401,7 +405,7 @@ class _Distributed:
         return super().load_state_dict(*args, **kwargs)  # type: ignore[misc]
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a parameter group, as the plain optimizer does, and reduce its gradients from now on.
+        """Add a parameter group as the plain optimizer does, and reduce its gradients from now on.
 
         All ranks must add the same group.
 
@@ -420,8 +424,8 @@ class _Distributed:
             raise
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        # Pickle as the plain class: this class is created at run time, so other processes do not have it, and hooks and
-        # handles cannot be used there.
+        # Pickle the optimizer as its plain class. Other processes do not have this class, which is created at run time,
+        # and cannot use its hooks and handles.
         return _new, (self._hvd_plain,), self.__getstate__()
 
     _parameter_names: dict[torch.Tensor, str]
@@ -440,9 +444,10 @@ def _new(plain: type) -> Any:
 
 
 def override(optimizer: Any, methods: type, plain: type | None = None) -> None:
-    """Change the optimizer's class to a subclass with the same name, in which ``methods`` override the former methods.
+    """Change the class of an optimizer to a subclass with the same name.
 
-    ``plain`` is the class of pickled copies, stored as ``_hvd_plain``. Default: the former class.
+    ``methods`` override the methods of the former class. ``plain`` is the class of pickled copies, which is stored as
+    ``_hvd_plain``. Default: the former class.
     """
     former = type(optimizer)
     members = {
@@ -460,8 +465,8 @@ def _wrap(optimizer: Any, control: _Control) -> Any:
     optimizer._parameter_names = control.members.names
     patched = vars(optimizer).get("step")
     if patched is not None:
-        # The object has an attribute ``step``, set by a learning rate scheduler for example, which hides the method of
-        # the class.
+        # The object has its own attribute ``step``, set by a learning rate scheduler for example, which hides the
+        # class's method.
         optimizer.step = _patch_again(optimizer, patched)
     return optimizer
 
@@ -482,7 +487,7 @@ def _patch_again(optimizer: Any, patched: Callable[..., Any]) -> Any:
 
 
 def unwrap(optimizer: Any) -> None:
-    """Turn a distributed optimizer back into a plain one. A plain optimizer is left unchanged."""
+    """Turn a distributed optimizer back into a plain optimizer."""
     if not isinstance(optimizer, _Distributed):
         return
     if optimizer._hvd.reducer is not None:

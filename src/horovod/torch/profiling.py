@@ -1,4 +1,4 @@
-"""Recording of the profile of a training step, for the planner (docs/planner.md)."""
+"""Recorder of a training step's profile for the planner (docs/planner.md)."""
 
 import atexit
 import functools
@@ -61,7 +61,7 @@ def profile(
 
 
 def recording(init: Callable[..., None]) -> Callable[..., None]:
-    """Decorate ``hvd.init`` so that it starts the profile that HOROVOD_PROFILE asks for, once for each file."""
+    """Decorate ``hvd.init`` to start the profile that HOROVOD_PROFILE requests, once for each file."""
     before = ""
 
     @functools.wraps(init)
@@ -79,12 +79,13 @@ def recording(init: Callable[..., None]) -> Callable[..., None]:
 
 def _report_short_run() -> None:
     if _active is not None and os.environ.get("HOROVOD_RANK", "0") == "0":
-        needed = _active.required + 1  # the first step has no beginning
+        # The beginning of the first step is unknown.
+        needed = _active.required + 1
         print(f"[horovod] no profile in {_active.path}: it needs {needed} training steps", file=sys.stderr, flush=True)
 
 
 class _HostClock:
-    """Clock of the host CPU, in seconds."""
+    """Clock of the host, in seconds, for training on the CPU."""
 
     def mark(self) -> Any:
         return time.perf_counter()
@@ -93,11 +94,11 @@ class _HostClock:
         return float(end - start)
 
     def wait(self) -> None:
-        """Wait until the times between all marks can be computed."""
+        """Wait until the device has reached all marks."""
 
 
 class _CudaClock:
-    """Clock of the current CUDA device, whose marks are events on the current stream."""
+    """Clock of the current CUDA device, which records events on the current stream."""
 
     def mark(self) -> Any:
         event = torch.cuda.Event(enable_timing=True)
@@ -112,7 +113,7 @@ class _CudaClock:
 
 
 class _Marks:
-    """Points in time during one step, as marks of a clock."""
+    """Points in time during one training step, as marks of a clock."""
 
     def __init__(self, begin: Any) -> None:
         self.begin = begin
@@ -128,7 +129,7 @@ class _Marks:
 
 
 class _Recorder:
-    """Recorder of a profile, with hooks on modules, gradients and optimizers."""
+    """Recorder of a training profile, based on hooks on modules, gradients and optimizers."""
 
     def __init__(self, path: str, steps: int, batch: int | None, names: dict[str, torch.Tensor]) -> None:
         self.path, self._batch = path, batch
@@ -138,11 +139,13 @@ class _Recorder:
         self._optimizer: Any = None
         self._parameters: list[torch.Tensor] = []
         self._model = ""
-        self._calls = 0  # nesting depth of module calls
-        self._stepping = 0  # nesting depth of step(); a distributed optimizer calls its base class's step()
+        # Nesting depth of module calls.
+        self._calls = 0
+        # Nesting depth of step(), because a distributed optimizer calls the step() of its base class.
+        self._stepping = 0
         self._now = _Marks(None)
         self._done: list[_Marks] = []
-        # Import them here, because older versions of PyTorch lack them and must be able to import this module.
+        # Import these functions here: older versions of PyTorch lack them but must be able to import this module.
         from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
         self._handles: list[Any] = [
@@ -153,7 +156,8 @@ class _Recorder:
         ]
 
     def _before_forward(self, module: torch.nn.Module, inputs: Any) -> None:
-        if _in_backward() != -1:  # a checkpoint recomputes its forward pass
+        # A checkpoint recomputes its forward pass.
+        if _in_backward() != -1:
             return
         if self._calls == 0 and self._now.forward is None:
             self._now.forward = self._clock.mark()
@@ -206,7 +210,7 @@ class _Recorder:
             self._finish()
 
     def _finish(self) -> None:
-        # Imported here because programs that record nothing do not need it.
+        # Import this module lazily, because programs without a profile do not need it.
         from horovod.planner.profile import RecordedRank, profile_of_recording, save
 
         global _active

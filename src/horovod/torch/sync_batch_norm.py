@@ -1,7 +1,8 @@
 """Batch normalization over the combined batch of all ranks.
 
-Each rank sends its count, mean and sum of squared deviations. Combining these avoids the cancellation of sums of
-squares (Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances", 1979).
+Each rank sends its count, mean and sum of squared deviations. Unlike sums of squares, these combine without
+cancellation (Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances",
+1979).
 """
 
 from typing import Any
@@ -16,12 +17,12 @@ from horovod.torch.ops.allreduce import allreduce
 
 
 class SyncBatchNorm(_BatchNorm):
-    """Batch normalization with statistics of all ranks' batches during training. The batches can differ in size.
+    """Batch normalization that uses the statistics of all ranks' batches during training.
 
     The input has shape (batch, num_features, ...) and a floating-point dtype. Parameters and buffers are those of
-    ``torch.nn.BatchNorm2d``. All ranks must call their layers the same number of times and in the same order. In
-    evaluation mode, or in a job of one process, it is plain batch normalization. It can be differentiated twice. If the
-    combined batch has no values, the statistics do not change.
+    ``torch.nn.BatchNorm2d``. All ranks must call their layers the same number of times and in the same order. The
+    batches can differ in size. In evaluation mode, or in a job of one process, the layer is plain batch normalization.
+    It can be differentiated twice. If the combined batch has no values, the statistics do not change.
 
     Args:
         num_features (int): Number of channels, the size of dimension 1.
@@ -67,7 +68,7 @@ class SyncBatchNorm(_BatchNorm):
         self._check_input_dim(input)
         if not self.training or face.require_job().size == 1:
             return _BatchNorm.forward(self, input)
-        # For 16-bit input, compute the statistics and the values that depend on them in float32.
+        # For 16-bit input, compute the statistics and all values that depend on them in float32.
         mean, variance, total = _statistics(_widened(input.detach()))
         if total == 1:
             raise ValueError("SyncBatchNorm: all ranks together must have at least 2 values for each channel, got 1")
@@ -89,7 +90,7 @@ def _track(layer: _BatchNorm, mean: torch.Tensor, variance: torch.Tensor, total:
 
 
 def _widened(tensor: torch.Tensor) -> torch.Tensor:
-    """Return ``tensor`` in the dtype of its statistics: float32 for 16-bit floats."""
+    """Convert a tensor to the dtype of its statistics: float32 for 16-bit floats."""
     return tensor.double() if tensor.dtype is torch.float64 else tensor.float()
 
 
@@ -98,13 +99,13 @@ def _per_channel(vector: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
 
 
 def _over_channels(wide: torch.Tensor) -> torch.Tensor:
-    """Return the sum over all dimensions except the channels."""
+    """Sum a tensor over all dimensions except the channels."""
     return wide.sum([d for d in range(wide.dim()) if d != 1])
 
 
 @torch.no_grad()
 def _statistics(wide: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, float]:
-    """Return (mean, variance, number of values per channel) of the combined batch."""
+    """Return the mean, variance and number of values per channel of the combined batch."""
     channels = wide.shape[1]
     count = wide.numel() // max(channels, 1)
     mean = _over_channels(wide) / max(count, 1)
@@ -122,8 +123,8 @@ def _recompute_normalized(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Recompute the normalized input and the inverse standard deviation in a backward pass.
 
-    For a second derivative (``create_graph=True``), autograd must see how both depend on every rank's input, so they
-    are computed from the input again. The values are the same up to rounding.
+    For a second derivative (``create_graph=True``), autograd must record how both depend on every rank's input.
+    Therefore they are computed from the input again. The values are the same up to rounding.
     """
     if torch.is_grad_enabled():
         mean = allreduce(_over_channels(wide), op=Sum) / total
@@ -159,8 +160,8 @@ class _Normalise(torch.autograd.Function):
         normal, inverse = _recompute_normalized(_widened(input), mean, variance, ctx.total, ctx.eps)
         of_bias = _over_channels(wide)
         of_weight = _over_channels(wide * normal)
-        # The statistics depend on every rank's input, so the sums over the combined batch are needed here. Weight and
-        # bias get local gradients, which the optimizer reduces like any others.
+        # The statistics depend on every rank's input, so compute sums over the combined batch. Weight and bias get
+        # local gradients, which the optimizer reduces like all others.
         sums = allreduce(torch.cat([of_bias, of_weight]), op=Sum) / ctx.total
         mean_gradient, mean_product = sums.chunk(2)
         of_input = wide - _per_channel(mean_gradient, wide) - normal * _per_channel(mean_product, wide)

@@ -1,4 +1,4 @@
-"""Allgather: every rank gets the tensors of all ranks, concatenated along dimension 0 in rank order."""
+"""Allgather, which concatenates the tensors of all ranks along dimension 0."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -131,7 +131,7 @@ def _rows_of_this_rank(work: Any, process_set: ProcessSet) -> tuple[int, int]:
 def grouped_allgather_async(
     tensors: Sequence[torch.Tensor], name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
-    """Start an allgather of several tensors as one operation, and return one handle.
+    """Start an allgather of several tensors as one operation, and return one handle for them.
 
     Args:
         tensors (Sequence[torch.Tensor]): Tensors as for ``allgather``, the same number on all ranks.
@@ -154,9 +154,9 @@ def grouped_allgather_async(
 def grouped_allgather(
     tensors: Sequence[torch.Tensor], name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[torch.Tensor]:
-    """Run an allgather of several tensors as one operation.
+    """Allgather several tensors as one operation.
 
-    Differentiable like ``allgather``; the gradients are reduced as a group too.
+    The operation is differentiable like ``allgather``. The gradients are reduced as one operation too.
 
     Args:
         tensors (Sequence[torch.Tensor]): Tensors as for ``allgather``, the same number on all ranks.
@@ -193,7 +193,7 @@ class _GroupedAllgather(torch.autograd.Function):
         return None, None, None, *(a[begin:end] for a, (begin, end) in zip(reduced, ctx.rows, strict=True))
 
 
-# Reduction of sparse (COO) tensors with two allgathers, because positions of non-zeros differ between ranks.
+# Reduction of sparse (COO) tensors with two allgathers, because ranks have non-zero values at different positions.
 
 
 def sparse_allreduce_async(
@@ -201,7 +201,7 @@ def sparse_allreduce_async(
 ) -> Callable[[], torch.Tensor]:
     """Start the reduction of a sparse COO tensor, and return a function that waits for the result.
 
-    It runs the operations ``<name>.indices`` and ``<name>.values``.
+    The reduction consists of two allgathers, ``<name>.indices`` and ``<name>.values``.
 
     Args:
         tensor (torch.Tensor): Sparse COO tensor of the same shape on all ranks; the number of non-zeros can differ.
@@ -222,9 +222,9 @@ def sparse_allreduce_async(
     if op not in (Average, Sum):
         raise ValueError(f"{what}: op must be Average or Sum for a sparse tensor, got {op_name(op)}")
     _, size = set_rank_and_size(process_set, "sparse_allreduce")
-    # Coalesce first: this makes the message smaller if positions repeat, as for embedding rows of frequent words.
+    # Coalesce first, which makes the message smaller if positions repeat, as embedding rows of frequent words do.
     tensor = tensor.detach().coalesce()
-    # Make the non-zeros dimension 0 of both tensors, because allgather concatenates along it.
+    # Make the non-zero values dimension 0 of both tensors, because allgather concatenates along that dimension.
     indices = plain(tensor.indices().t())
     values = plain(tensor.values())
     first = allgather_async(indices, name and f"{name}.indices", process_set)
@@ -237,7 +237,8 @@ def sparse_allreduce_async(
             all_values = handles.synchronize(second)
         dtype = all_values.dtype
         exact = op == Average and not (dtype.is_floating_point or dtype.is_complex)
-        if exact:  # a sum of 8-bit integers would overflow before the division
+        # A sum of 8-bit integers would overflow before the division.
+        if exact:
             all_values = all_values.long()
         elif op == Average:
             all_values = (all_values / size).to(dtype)

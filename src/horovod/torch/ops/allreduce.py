@@ -1,4 +1,4 @@
-"""Allreduce: every rank gets the reduction of all ranks' tensors."""
+"""Allreduce, which reduces a tensor over all ranks and gives every rank the result."""
 
 import functools
 from typing import Any
@@ -43,11 +43,11 @@ def submit(
 ) -> Any:
     """Submit one allreduce to the engine and return its Work.
 
-    The caller keeps all tensors alive until the Work is done. Set ``blocking`` if the caller waits for the Work right
-    away. ``wire`` and ``residual`` are described in src/horovod/_core.pyi; the residual must be contiguous and have as
-    many elements as ``source``.
+    The caller keeps all tensors alive until the Work is done. Set ``blocking`` if the caller waits for the Work
+    immediately. ``_core.pyi`` describes ``wire`` and ``residual``. The residual must be contiguous, with as many
+    elements as ``source``.
     """
-    # Every gradient and every blocking call takes this path, so avoid function calls here.
+    # Every gradient and every blocking call uses this path, so avoid function calls here.
     try:
         code = CODES.get(source.dtype)
         if code is None or not source.is_contiguous() or source.is_neg():
@@ -98,7 +98,7 @@ def allreduce_async(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> int:
-    """Start an allreduce into a new tensor, and return a handle for ``poll`` and ``synchronize``.
+    """Start an allreduce whose result is a new tensor, and return a handle for ``poll`` and ``synchronize``.
 
     Args:
         tensor (torch.Tensor): Tensor as for ``allreduce``. Do not change it before ``synchronize``.
@@ -185,7 +185,7 @@ def allreduce_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
-    """Reduce a tensor over all ranks, in place. Autograd does not record the operation.
+    """Reduce a tensor over all ranks, in place and without a gradient for autograd.
 
     Args:
         tensor (torch.Tensor): Tensor as for ``allreduce``, which receives the result.
@@ -248,10 +248,10 @@ def allreduce(
     process_set: ProcessSet = global_process_set,
     weight: float | None = None,
 ) -> torch.Tensor:
-    """Reduce a tensor over all ranks, into a new tensor.
+    """Reduce a tensor over all ranks and return the result as a new tensor.
 
     The operation is differentiable: the gradient is the allreduce of the output gradient with the same arguments.
-    ``Min``, ``Max`` and ``Product`` have no gradient; ``backward()`` then raises NotImplementedError.
+    ``Min``, ``Max`` and ``Product`` have no gradient: ``backward()`` raises NotImplementedError.
 
     Args:
         tensor (torch.Tensor): Dense, contiguous tensor of any shape; shape and dtype must be the same on all ranks.
@@ -292,7 +292,7 @@ def allreduce(
     wire = check_wire(compression, tensor, op, "allreduce")
     compressed, context = compression.compress(tensor)
     arguments = (compressed, op, name, prescale_factor, postscale_factor, process_set, wire)
-    # Use autograd only if the tensor requires a gradient: its overhead exceeds the time of a small reduction.
+    # Use autograd only if the tensor requires a gradient, because its overhead exceeds the time of a small reduction.
     differentiable = torch.is_grad_enabled() and getattr(compressed, "requires_grad", False)
     reduced = _Allreduce.apply(*arguments) if differentiable else _into_new(*arguments)
     return compression.decompress(reduced, context)

@@ -1,4 +1,4 @@
-"""Alltoall: every rank sends a block of rows to every rank and concatenates what it receives, in rank order."""
+"""Alltoall, in which every rank sends a block of rows to every rank."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -20,11 +20,11 @@ def _start(
     process_set: ProcessSet,
     blocking: bool = False,
 ) -> tuple[Any, int]:
-    """Submit an alltoall. Return the engine's Work and the number of rows that this rank sends."""
+    """Submit an alltoall, and return the engine's Work and the number of rows that this rank sends."""
     code = code_of(tensor, "alltoall", name)
     number = set_id(process_set, "alltoall")
     _, size = set_rank_and_size(process_set, "alltoall")
-    # The engine rejects a 0-dimensional tensor on every rank; its error names this rank.
+    # The engine rejects a 0-dimensional tensor on every rank with an error that names this rank.
     rows = tensor.shape[0] if tensor.dim() else 0
     counts = _check_splits(splits, rows, size, name)
     full_name = wire_name("alltoall", name) if name else ""

@@ -1,4 +1,4 @@
-"""Conversion of other libraries' arrays (CuPy, JAX, Numba, ...) to tensors that share their memory.
+"""Conversion of other libraries' arrays, such as CuPy's, to tensors that share their memory.
 
 Arrays are imported with DLPack or, if the library lacks it, with ``__cuda_array_interface__``. NumPy arrays are
 rejected.
@@ -23,14 +23,14 @@ from horovod.torch.ops import devices, handles
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
-# Stream numbers with a special meaning in __cuda_array_interface__: the legacy default stream (0 in PyTorch), and the
-# per-thread default stream.
+# Stream numbers with a special meaning in __cuda_array_interface__: 1 is the legacy default stream, which is 0 in
+# PyTorch, and 2 is the per-thread default stream.
 _LEGACY = 1
 _PER_THREAD = 2
 
 
 def accepting(function: _Function) -> _Function:
-    """Decorate an operation so that it also accepts other libraries' arrays and names the rank in its errors.
+    """Decorate an operation to accept other libraries' arrays, and to name the rank in its errors.
 
     The first argument of ``function`` is ``tensor``, or ``tensors`` for a grouped operation. See ``call``.
     """
@@ -55,10 +55,10 @@ def accepting(function: _Function) -> _Function:
 
 
 def call(function: Callable[..., Any], given: Any, *args: Any, **kwargs: Any) -> Any:
-    """Call ``function`` with an array of another library, or with a list that contains such arrays.
+    """Call an operation with an array of another library, or with a list that contains such arrays.
 
     The result is converted to an array of the same library. If it is a handle, ``synchronize`` converts the result. A
-    function whose name ends with an underscore is in-place.
+    function whose name ends with an underscore works in place.
     """
     name = function.__name__
     in_place = name.endswith("_")
@@ -87,7 +87,7 @@ def _any_foreign(arrays: Any) -> bool:
 
 
 def tensor_of(array: Any, operation: str, in_place: bool = False) -> Any:
-    """Return a tensor that shares the array's memory. Other values are returned unchanged.
+    """Return a tensor that shares the memory of an array; return other values unchanged.
 
     The current stream waits for pending work on the array's stream.
 
@@ -123,8 +123,8 @@ def _over_memory(array: Any, interface: dict[str, Any]) -> torch.Tensor:
     tensor = torch.as_tensor(array, device="cuda")
     if tensor.numel() == 0 or tensor.data_ptr() == address:
         return tensor
-    # PyTorch has copied the array from another GPU. Newer versions do not copy it if neither a device nor a default
-    # device is given, so try that.
+    # PyTorch has copied the array from another GPU. Newer versions do not copy if no device is given and there is no
+    # default device, so try that.
     with torch._C.DisableTorchFunction():
         there = torch.as_tensor(array)
     if there.data_ptr() == address:
@@ -136,7 +136,7 @@ def _over_memory(array: Any, interface: dict[str, Any]) -> torch.Tensor:
 
 
 def _stream_of(interface: dict[str, Any], device: torch.device) -> Any:
-    """Return the stream on which the other library uses the array, or None if the interface does not name one."""
+    """Return the stream on which the other library uses an array, or None if it is unknown."""
     stream = interface.get("stream")
     if stream is None:
         return None
@@ -148,12 +148,13 @@ def _stream_of(interface: dict[str, Any], device: torch.device) -> Any:
 def _back(result: Any, given: Any, in_place: bool) -> Any:
     if isinstance(given, list):
         return [_back(one, like, in_place) for one, like in zip(result, given, strict=True)]
-    if isinstance(result, tuple):  # alltoall returns (tensor, splits)
+    # alltoall returns (tensor, splits).
+    if isinstance(result, tuple):
         return (_back(result[0], given, in_place), *result[1:])
     if not is_foreign(given):
         return result
     take = _from_dlpack(given)
-    # Convert also after an in-place operation: this makes the library's current stream wait for it.
+    # Convert even after an in-place operation, because the conversion makes the library's current stream wait for it.
     converted = take(result) if take is not None else result
     if take is None and hasattr(given, "__cuda_array_interface__"):
         _let_wait(given, result.device)
@@ -161,7 +162,7 @@ def _back(result: Any, given: Any, in_place: bool) -> Any:
 
 
 def _let_wait(array: Any, device: torch.device) -> None:
-    """Make the array's stream wait for PyTorch's current stream, so that later use of the array is safe."""
+    """Make an array's stream wait for PyTorch's current stream, so that later use of the array is safe."""
     other = _stream_of(array.__cuda_array_interface__, device)
     if other is not None:
         other.wait_stream(devices.ADAPTERS["cuda"].stream(device))

@@ -1,4 +1,4 @@
-"""Broadcast: every rank gets the root's tensor."""
+"""Broadcast, which gives every rank the root's tensor."""
 
 from typing import Any
 
@@ -37,7 +37,7 @@ def _start(
 def broadcast_async(
     tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
-    """Start a broadcast into a new tensor, and return a handle for ``poll`` and ``synchronize``.
+    """Start a broadcast whose result is a new tensor, and return a handle for ``poll`` and ``synchronize``.
 
     Args:
         tensor (torch.Tensor): Tensor as for ``broadcast``. Do not change it before ``synchronize``.
@@ -86,7 +86,7 @@ def broadcast_async_(
 def broadcast_(
     tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> torch.Tensor:
-    """Overwrite a tensor with the root's, in place. Autograd does not record the operation.
+    """Overwrite a tensor with the root's tensor, in place and without a gradient for autograd.
 
     Args:
         tensor (torch.Tensor): Tensor as for ``broadcast``, which receives the root's values.
@@ -111,7 +111,7 @@ def broadcast_(
 def broadcast(
     tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> torch.Tensor:
-    """Return the root's tensor on every rank, as a new tensor.
+    """Broadcast the root's tensor to every rank, and return it as a new tensor.
 
     The operation is differentiable: on the root the gradient is the average of the ranks' output gradients, elsewhere
     zero.
@@ -150,8 +150,8 @@ class _Broadcast(torch.autograd.Function):
         root_rank, name, process_set = ctx.arguments
         name = name and f"broadcast.{name}.gradient"
         averaged = _Allreduce.apply(plain(gradient), Average, name, 1.0, 1.0, process_set)
-        # Only the root's input affects the output, so the other ranks' gradients are zero. These zeros are computed
-        # from `averaged`, so that every rank also takes part in the second derivative.
+        # Only the root's input affects the output, so the gradients of other ranks are zero. Compute these zeros from
+        # `averaged`, so that every rank also takes part in the second derivative.
         if face.require_job().rank != root_rank:
             averaged = averaged.masked_fill(averaged.new_ones((), dtype=torch.bool), 0)
         return averaged, None, None, None

@@ -1,4 +1,4 @@
-"""The operations ``join`` and ``barrier``."""
+"""Operations without a tensor: ``join`` and ``barrier``."""
 
 from horovod._core import KIND_BARRIER
 from horovod.common import dtypes
@@ -16,8 +16,8 @@ def join(device: int = -1) -> int:
     """Declare that this rank has no more data, and block until every rank has called ``join``.
 
     Meanwhile this rank contributes zeros to allreduces with ``Sum`` and ``Average``; ``Average`` still divides by the
-    number of all ranks. It does not affect the results of ``Min``, ``Max`` and ``Product``. Other collectives fail
-    while a rank has joined.
+    number of all ranks. Joined ranks do not affect the results of ``Min``, ``Max`` and ``Product``. Other collectives
+    fail while a rank has joined.
 
     Args:
         device (int): Ignored; accepted for compatibility with scripts written for GPUs.

@@ -1,8 +1,8 @@
 """Collectives on tensors in GPU memory, ordered with the program's work on its streams.
 
-An operation starts when earlier work on the stream that was current at submission is done. ``DeviceWork.wait`` makes
-the current stream wait for the result. The host waits only until the operation is launched. With
-HOROVOD_ENABLE_ASYNC_COMPLETION=0 it waits until the operation is complete.
+An operation starts after the work that precedes its submission on the current stream. ``DeviceWork.wait`` makes the
+current stream wait for the result, and blocks the host only until the operation is launched. With
+HOROVOD_ENABLE_ASYNC_COMPLETION=0, the host waits until the operation is complete.
 
 An ``Adapter`` contains the code that depends on the kind of device.
 """
@@ -39,13 +39,16 @@ class Adapter(Protocol):
         """Return this thread's current stream, an object with ``wait_stream(another)``."""
 
     def is_capturing(self, device: torch.device) -> bool:
-        """Return True if the current stream is being captured into a graph."""
+        """Return True if a graph is being captured on the current stream."""
 
     def another_stream(self, handle: int, device: torch.device) -> Any:
-        """Return the stream with this handle, created by any library. 0 is the legacy default stream."""
+        """Wrap the stream with this handle, which any library can have created.
+
+        0 is the legacy default stream.
+        """
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-        """Return an uninitialized tensor for use on the current stream."""
+        """Return an uninitialized tensor, allocated for the current stream."""
 
 
 class Cuda:
@@ -62,14 +65,14 @@ class Cuda:
         return torch.cuda.current_stream(device)
 
     def is_capturing(self, device: torch.device) -> bool:
-        # PyTorch supports this query for the current device only.
+        # PyTorch supports this query only for the current device.
         if device.index is None or device.index == torch.cuda.current_device():
             return torch.cuda.is_current_stream_capturing()
         with torch.cuda.device(device):
             return torch.cuda.is_current_stream_capturing()
 
     def another_stream(self, handle: int, device: torch.device) -> Any:
-        # ExternalStream(0) would return one of PyTorch's pooled streams.
+        # ExternalStream(0) would return one of PyTorch's pooled streams instead of the default stream.
         return torch.cuda.ExternalStream(handle, device) if handle else torch.cuda.default_stream(device)
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
@@ -84,9 +87,10 @@ _parking = threading.Lock()
 
 
 class DeviceWork:
-    """Work of an operation on a device, which also orders streams. See Work in src/horovod/_core.pyi.
+    """Work of an operation on a device, which also synchronizes streams.
 
-    Keeps the operation's tensors alive until their memory can be reused safely.
+    ``_core.pyi`` describes the interface of Work. A DeviceWork keeps the operation's tensors alive until their memory
+    can be reused safely.
     """
 
     __slots__ = ("_adapter", "_device", "_stream", "_tensors", "_work")
@@ -107,14 +111,17 @@ class DeviceWork:
         return self._work.sizes
 
     def done(self) -> bool:
-        """Return True if the device has written the result, or the operation has failed. ``wait`` raises the error."""
+        """Return True if the device has written the result, or the operation has failed.
+
+        ``wait`` raises the error of a failed operation.
+        """
         try:
             return self._work.done()
         except HorovodInternalError:
             return True
 
     def in_use(self) -> bool:
-        """Return True if the device may still use the tensors' memory."""
+        """Return True if the device can still use the tensors' memory."""
         return self._work.in_use()
 
     def wait(self, timeout: float = -1.0) -> bool:
@@ -152,11 +159,12 @@ class DeviceWork:
                 time.sleep(50e-6)
             self._work.order(stream)
         except HorovodInternalError:
-            _sweep(self)  # work that is already launched may still be running
+            # Work that is already launched can still be running.
+            _sweep(self)
             raise
         if not waits and stream != self._stream and self._tensors is not None:
-            # PyTorch reuses freed memory on the stream for which it was allocated. That stream does not wait for the
-            # operation, so keep the tensors until the device has finished.
+            # PyTorch reuses freed memory on the stream for which it was allocated, and that stream does not wait for
+            # the operation. Keep the tensors until the device has finished.
             _sweep(self)
             return True
         self._tensors = None
@@ -171,23 +179,27 @@ class DeviceWork:
 
 
 def _sweep(*more: DeviceWork) -> None:
-    with _parking:  # several threads may wait at the same time
+    # Several threads can wait at the same time.
+    with _parking:
         _parked[:] = [work for work in (*_parked, *more) if work.in_use()]
 
 
 def accepts(tensor: torch.Tensor) -> bool:
-    """Return True if operations accept the device of this tensor. The tensor must not be in CPU memory."""
+    """Return True if operations support the device of a tensor.
+
+    The tensor must not be in CPU memory.
+    """
     return tensor.device.type in ADAPTERS
 
 
 def supported() -> str:
-    """Return a list of the accepted devices, for error messages."""
+    """Return the supported kinds of devices as text, for error messages."""
     rocm = " (AMD GPUs are not supported: send tensor.cpu())" if torch.version.hip else ""
     return f"{' or '.join(('cpu', *ADAPTERS))}{rocm}"
 
 
 def sender(tensor: torch.Tensor, *others: torch.Tensor | None) -> Callable[..., DeviceWork]:
-    """Return a replacement for ``face.submit`` that handles tensors on a device.
+    """Return a replacement for ``face.submit`` that supports tensors on a device.
 
     ``others`` are the other tensors that the operation reads or writes.
 
@@ -231,7 +243,7 @@ class Streams:
             self._noted[handle] = self._adapter.stream(self._device)
 
     def forget(self) -> None:
-        """Forget all recorded streams."""
+        """Remove all recorded streams."""
         self._noted.clear()
 
     def _others(self) -> list[Any]:
@@ -248,10 +260,10 @@ class Streams:
 
 
 def zeros(count: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """Return a vector of zeros on the device, for use on the current stream."""
+    """Return a vector of zeros on the device, allocated for the current stream."""
     return ADAPTERS[device.type].empty((count,), dtype, device).zero_()
 
 
 def forget_all() -> None:
-    """Clean up at the end of the job, but keep tensors alive that a device may still use."""
+    """Clean up at the end of the job, and keep tensors alive that a device can still use."""
     _sweep()

@@ -1,4 +1,4 @@
-"""Grouped allreduce: several tensors reduced as one operation. See ops/allreduce.py."""
+"""Grouped allreduce, which reduces several tensors as one operation."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -28,7 +28,7 @@ def submit_group(
     process_set: ProcessSet,
     wire: int = WIRE_NONE,
 ) -> list[Repeat]:
-    """Submit a group of allreduces to the engine and return one Repeat per tensor.
+    """Submit a group of allreduces to the engine, and return one Repeat for each tensor.
 
     Every tensor is checked before the first is submitted, because an incomplete group would never finish. If the group
     has a name, the caller can pass the Repeats to ``repeats.put_back`` when they have completed.
@@ -36,7 +36,8 @@ def submit_group(
     count, arguments = len(sources), (op, prescale, postscale, process_set)
     if name:
         group, members = groups.group_names("grouped_allreduce", name, count, process_set)
-        known = [(member, count, wire) for member in members]  # these keys cannot be equal to a name, which is a string
+        # Use tuples as keys, which cannot be equal to a name of the program.
+        known = [(member, count, wire) for member in members]
         again = _take_group(known, sources, arguments)
         if again:
             for repeat, source, target in zip(again, sources, targets, strict=True):
@@ -57,7 +58,7 @@ def submit_group(
 
 
 def _take_group(known: list[Any], sources: Sequence[torch.Tensor], arguments: Any) -> list[Repeat]:
-    """Return the idle Repeats for all tensors of the group, or an empty list if one is missing."""
+    """Return the idle Repeats of all tensors in a group, or an empty list if any is missing."""
     taken: list[Repeat] = []
     for key, source in zip(known, sources, strict=True):
         repeat = take(key, source, *arguments)
@@ -73,7 +74,8 @@ def _add_group(members: list[Repeat], name: str | None, results: list[torch.Tens
     """Return a handle for a group of operations, whose result is the list ``results``."""
 
     def finish() -> list[torch.Tensor]:
-        if name:  # an unnamed group gets a new number in each call, so its Repeats cannot be reused
+        # An unnamed group has a new number in each call, so its Repeats cannot be reused.
+        if name:
             for repeat in members:
                 put_back(repeat)
         return results
@@ -91,7 +93,7 @@ def grouped_allreduce_async(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> int:
-    """Start an allreduce of several tensors as one operation, and return one handle.
+    """Start an allreduce of several tensors as one operation, and return one handle for them.
 
     Args:
         tensors (Sequence[torch.Tensor]): Tensors as for ``allreduce``, the same number on all ranks.
@@ -141,7 +143,7 @@ def grouped_allreduce_async_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> int:
-    """Start an allreduce of several tensors as one operation, in place, and return one handle.
+    """Start an allreduce of several tensors as one operation, in place, and return one handle for them.
 
     Args:
         tensors (Sequence[torch.Tensor]): Tensors as for ``allreduce``, which receive the results; equally many on all
@@ -177,7 +179,7 @@ def grouped_allreduce_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> list[torch.Tensor]:
-    """Reduce several tensors over all ranks as one operation, in place. Autograd does not record it.
+    """Reduce several tensors over all ranks as one operation, in place and without gradients for autograd.
 
     Args:
         tensors (Sequence[torch.Tensor]): Tensors as for ``allreduce``, which receive the results; equally many on all
@@ -221,9 +223,9 @@ def grouped_allreduce(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> list[torch.Tensor]:
-    """Reduce several tensors over all ranks as one operation, into new tensors.
+    """Reduce several tensors over all ranks as one operation, and return new tensors.
 
-    Differentiable like ``allreduce``; the gradients are reduced as a group too.
+    The operation is differentiable like ``allreduce``. The gradients are reduced as one operation too.
 
     Args:
         tensors (Sequence[torch.Tensor]): Tensors as for ``allreduce``, the same number on all ranks.

@@ -1,4 +1,4 @@
-"""Handles: integers that identify operations in flight.
+"""Handles of operations in flight, which are integers.
 
 A handle's record keeps the tensors alive, because the engine reads and writes their memory until the work is done. An
 operation can also be abandoned, by an interrupt during a wait, a failure while a device is still working, or a
@@ -17,8 +17,8 @@ from horovod.torch.ops import devices, repeats, tracing
 from horovod.torch.ops.repeats import Repeat
 from horovod.torch.ops.tracing import state as _profiler
 
-# Waits are cut into slices so that Python can run signal handlers (Ctrl-C), and so that a forked child notices that no
-# engine will complete the operation.
+# Maximum seconds of one wait. Between waits, Python runs signal handlers (Ctrl-C), and a forked child checks whether it
+# still has an engine.
 _SLICE_SECONDS = 0.5
 
 _numbers = itertools.count()
@@ -29,10 +29,10 @@ _before_next_wait: list[Callable[[], None]] = []
 
 
 def add(works: Sequence[Any], finish: Callable[[], Any], keep: Any) -> int:
-    """Return a new handle for ``works``.
+    """Return a new handle for ``works``, which together are one operation.
 
-    ``finish`` returns the result and is called once all works are done. ``keep`` holds the objects that must stay alive
-    until then.
+    ``finish`` is called once all works are done, and returns the result. ``keep`` refers to the objects that must stay
+    alive until then.
     """
     if _profiler._is_profiler_enabled:
         for work in works:
@@ -43,7 +43,7 @@ def add(works: Sequence[Any], finish: Callable[[], Any], keep: Any) -> int:
 
 
 def add_repeat(repeat: Repeat, source: Any, result: Any) -> int:
-    """Return a new handle for the operation of ``repeat``, which reads ``source`` and returns ``result``."""
+    """Return a new handle for a repeated operation that reads ``source`` and returns ``result``."""
     repeat.source = source
     repeat.result = result
     if _profiler._is_profiler_enabled:
@@ -54,7 +54,7 @@ def add_repeat(repeat: Repeat, source: Any, result: Any) -> int:
 
 
 def then(handle: int, convert: Callable[[Any], Any]) -> None:
-    """Make ``synchronize`` return ``convert(result)`` instead of ``result`` for this handle."""
+    """Make ``synchronize`` return ``convert(result)`` for this handle."""
     record = _records[handle]
     if isinstance(record, Repeat):
         repeat = record
@@ -83,7 +83,9 @@ def poll(handle: int) -> bool:
 
 
 def wait_briefly(handle: int, seconds: float) -> bool:
-    """Wait for an operation, at most ``seconds`` for each work, and return True if it is complete or has failed.
+    """Wait for an operation, and return True if it has ended.
+
+    The wait lasts at most ``seconds`` for each work of the operation.
 
     Raises:
         ValueError: The handle is unknown, as for ``poll``.
@@ -95,7 +97,8 @@ def wait_briefly(handle: int, seconds: float) -> bool:
         )
     works = (record.work,) if isinstance(record, Repeat) else record[0]
     if seconds > 0:
-        with contextlib.suppress(Exception):  # synchronize() raises the failure
+        # synchronize() raises the error.
+        with contextlib.suppress(Exception):
             return all(work.wait(seconds) for work in works)
     return all(work.done() for work in works)
 
@@ -126,7 +129,7 @@ def synchronize(handle: int) -> Any:
 
 
 def synchronize_all(issued: Sequence[int]) -> list[Any]:
-    """Wait for every handle, even if one fails, and return the results.
+    """Wait for all handles, even after one has failed, and return the results.
 
     Raises:
         Exception: The first failure, after all operations have ended.
@@ -169,7 +172,7 @@ def wait(work: Any, keep: Any, recorded: bool = False) -> None:
 def before_next_wait(act: Callable[[], None]) -> None:
     """Call ``act`` before the next wait for an operation in this process.
 
-    Other ranks may be waiting for what ``act`` does.
+    For example, ``act`` sends a message for which other ranks are waiting.
     """
     _before_next_wait.append(act)
 
@@ -180,7 +183,10 @@ def _run_before_wait() -> None:
 
 
 def wait_all(works: Sequence[Any], keep: Any) -> None:
-    """Wait for all works, which use the tensors ``keep``, even if one fails. Then raise the first failure."""
+    """Wait for all works, even after one has failed, then raise the first error.
+
+    ``keep`` are the tensors that the works use.
+    """
     failure: Exception | None = None
     for position, work in enumerate(works):
         try:
@@ -196,7 +202,9 @@ def wait_all(works: Sequence[Any], keep: Any) -> None:
 
 
 def run_again(work: Any, pointer: int, out: int, *tensors: Any) -> None:
-    """Run the operation of ``work`` again from ``pointer`` to ``out``, the memory of ``tensors``, and wait for it.
+    """Run an operation again on the memory of ``tensors``, and wait for it.
+
+    The operation reads from the address ``pointer`` and writes to ``out``.
 
     Raises:
         HorovodInternalError: The operation failed.
@@ -210,29 +218,32 @@ def run_again(work: Any, pointer: int, out: int, *tensors: Any) -> None:
         else:
             work.run_again(pointer, out)
     except (ValueError, HorovodInternalError):
-        raise  # the engine no longer uses the tensors
-    except BaseException:  # an interrupted wait (Ctrl-C)
+        # The engine has finished with the tensors.
+        raise
+    except BaseException:
+        # Ctrl-C has ended the wait, but the engine still uses the tensors.
         _held.append(tensors)
         raise
 
 
 def start(submit: Callable[[], Any], keep: Any) -> Any:
-    """Call ``submit``, which passes the tensors ``keep`` to the engine, and return its Work.
+    """Call ``submit``, which passes the tensors ``keep`` to the engine, and return the Work.
 
-    The call can block briefly. If it is interrupted (Ctrl-C), the Work is lost while the engine may still write to the
-    tensors, so they are kept until the job ends.
+    The call can block briefly. If an interrupt (Ctrl-C) ends it, the Work is lost although the engine can still write
+    to the tensors. The tensors are then kept until the job ends.
     """
     try:
         return submit()
     except (ValueError, HorovodInternalError):
-        raise  # the engine did not accept the operation
+        # The engine has not accepted the operation.
+        raise
     except BaseException:
         _held.append(keep)
         raise
 
 
 def forget_all() -> None:
-    """Forget all handles. Memory that unfinished operations use is kept alive."""
+    """Invalidate all handles, and keep memory alive that unfinished operations use."""
     for record in list(_records.values()):
         if isinstance(record, Repeat):
             park(record.work, record)
@@ -240,28 +251,33 @@ def forget_all() -> None:
         for work in record[0]:
             park(work, record[2])
     _records.clear()
-    if state.engine is None:  # if there is an engine, another frontend still uses it, and it may still write
+    # If the engine still runs, another frontend uses it, and it can still write to this memory.
+    if state.engine is None:
         _held.clear()
     _before_next_wait.clear()
-    # A Work keeps its engine and the engine's device resources alive.
+    # Drop the works, because a Work keeps its engine and the engine's device resources alive.
     repeats.idle.clear()
     _sweep()
     devices.forget_all()
 
 
 def park(work: Any, keep: Any) -> None:
-    """Keep ``keep`` alive as long as ``work`` may use its memory. Called when no caller waits for ``work`` any more."""
+    """Keep objects alive until ``work`` no longer uses their memory.
+
+    This is called when no caller waits for ``work``.
+    """
     _sweep()
     if _uses_memory(work):
         _parked[next(_numbers)] = work, keep
 
 
 def _sweep() -> None:
-    for number, (work, _) in list(_parked.items()):  # iterate over a copy, because another thread may call park()
+    # Iterate over a copy, because another thread can call park().
+    for number, (work, _) in list(_parked.items()):
         if not _uses_memory(work):
             _parked.pop(number, None)
 
 
 def _uses_memory(work: Any) -> bool:
-    # On a device even failed work may use memory, because launched kernels run to their end.
+    # On a device, even failed work can use memory, because launched kernels run to their end.
     return not work.done() or work.in_use()

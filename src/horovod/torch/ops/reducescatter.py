@@ -1,7 +1,7 @@
-"""Reducescatter: all ranks' tensors are reduced, and every rank gets its part of the result along dimension 0.
+"""Reducescatter, which reduces a tensor over all ranks and gives each rank a part of the result.
 
-Dimension 0 is split in the order of ranks within the process set. With n ranks, the first (size of dimension 0 mod n)
-ranks get one row more.
+Dimension 0 is split in the order of ranks within the process set. If the rows do not divide evenly, the first ranks get
+one more.
 """
 
 from collections.abc import Sequence
@@ -109,7 +109,8 @@ def reducescatter(
 ) -> torch.Tensor:
     """Reduce a tensor over all ranks and return this rank's rows of the result.
 
-    Rows are distributed in the order of ranks; if they do not divide evenly, the first ranks get one row more.
+    Each rank gets consecutive rows, in the order of ranks. If the rows do not divide evenly, the first ranks get one
+    more.
 
     The operation is differentiable: the output gradients are gathered from all ranks, and multiplied by the scale
     factors, and by the number of ranks if ``op`` is ``Sum``.
@@ -170,7 +171,7 @@ def grouped_reducescatter_async(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> int:
-    """Start a reducescatter of several tensors as one operation, and return one handle.
+    """Start a reducescatter of several tensors as one operation, and return one handle for them.
 
     Args:
         tensors (Sequence[torch.Tensor]): Tensors as for ``reducescatter``, the same number on all ranks.
@@ -210,9 +211,9 @@ def grouped_reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> list[torch.Tensor]:
-    """Run a reducescatter of several tensors as one operation.
+    """Reducescatter several tensors as one operation.
 
-    Differentiable like ``reducescatter``; the gradients are gathered as a group too.
+    The operation is differentiable like ``reducescatter``. The gradients are gathered as one operation too.
 
     Args:
         tensors (Sequence[torch.Tensor]): Tensors as for ``reducescatter``, the same number on all ranks.

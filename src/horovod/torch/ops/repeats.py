@@ -1,10 +1,10 @@
-"""Reuse of the engine's Work for operations that are submitted again in every step.
+"""Reuse of the engine's Work for operations that repeat in every step.
 
 Training submits the same tensors in every step. Each call is compared with the last call of the same name: shape,
 dtype, op, scale factors and process set. If they are equal, the same Work is submitted again. This skips all checks and
 creates no object in Python or in the engine.
 
-A Repeat taken out of ``idle`` belongs to one operation, and is put back when that operation has succeeded. So two
+A Repeat that is taken out of ``idle`` belongs to one operation until that operation has succeeded. Therefore two
 operations in flight never share a Repeat, and the Repeat of a failed or abandoned operation is not reused.
 """
 
@@ -16,15 +16,15 @@ import torch
 from horovod.common.frontends import TORCH as face
 from horovod.common.process_sets import ProcessSet
 
-# Maximum number of names kept; the least recently used is dropped. It limits memory in programs that never reuse a
-# name, and is larger than the number of parameters of most models.
+# Maximum number of stored names; the least recently used name is dropped. The limit matters for programs that never
+# reuse a name. It exceeds the number of parameters of most models.
 _LIMIT = 8192
 
 _NONE: Any = object()
 
 
 class Repeat:
-    """A Work and the arguments that it was submitted with."""
+    """Work of the engine, and the arguments with which it was submitted."""
 
     __slots__ = (
         "dtype",
@@ -53,11 +53,12 @@ class Repeat:
     ) -> None:
         """Store a Work and the arguments of its submission.
 
-        ``name`` and ``op`` are the values that the user passed. ``name`` can also be a tuple, which is used for
-        internal operations. ``source`` and ``result`` hold the tensors while the operation is in flight.
+        ``name`` and ``op`` are the user's arguments. For internal operations, ``name`` is a tuple. ``source`` and
+        ``result`` refer to the tensors while the operation is in flight.
         """
         self.work = work
-        self.engine = face.engine if source.is_cpu else _NONE  # work on devices is never submitted again
+        # Work on devices is never submitted again.
+        self.engine = face.engine if source.is_cpu else _NONE
         self.name = name
         self.shape = source.shape
         self.dtype = source.dtype
@@ -81,9 +82,10 @@ def take(
     postscale: float,
     process_set: ProcessSet,
 ) -> Repeat | None:
-    """Remove and return the idle Repeat of this name. Return None if there is none, or if an argument has changed.
+    """Take the idle Repeat of an operation out of ``idle`` and return it.
 
-    Never raises an exception. Invalid arguments return None, and the checks of a first submission report them.
+    Return None if there is no such Repeat, or if an argument has changed. This never raises an exception: for invalid
+    arguments it returns None, and the checks of a first submission report them.
     """
     try:
         last = idle.pop(name, None)
@@ -108,15 +110,17 @@ def take(
 
 
 def put_back(repeat: Repeat) -> None:
-    """Make a Repeat whose operation has succeeded available to the next operation of the same name."""
+    """Make a Repeat available again after its operation has succeeded."""
     repeat.source = repeat.result = None
     idle[repeat.name] = repeat
     if repeat.engine is not face.engine:
-        idle.pop(repeat.name, None)  # check after insertion: shutdown in another thread first resets the engine
+        # Check after insertion: a shutdown in another thread resets the engine first.
+        idle.pop(repeat.name, None)
     if len(idle) > _LIMIT:
         _evict()
 
 
 def _evict() -> None:
-    with contextlib.suppress(RuntimeError):  # another thread is changing the dict, and will evict an entry itself
+    # If another thread changes the dict now, that thread will drop an entry itself.
+    with contextlib.suppress(RuntimeError):
         idle.pop(next(iter(idle), None), None)

@@ -1,7 +1,7 @@
-"""Conversion of models' and optimizers' tensors to dense memory of dtypes that the engine supports.
+"""Conversion of tensors of models and optimizers to a form that the engine can send.
 
-State is only copied, so dtypes without arithmetic in the engine (complex, 8-bit floats, unsigned 32- and 64-bit
-integers) are sent as bytes. A sparse tensor is sent as the tensors that it consists of.
+State is only copied. Dtypes without arithmetic in the engine (complex, 8-bit floats, unsigned 32- and 64-bit integers)
+are therefore sent as bytes. A sparse tensor is sent as its component tensors.
 """
 
 from collections.abc import Callable, Iterable
@@ -29,7 +29,7 @@ _PARTS: dict[torch.layout, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Form:
-    """Properties of a tensor that must be equal on two ranks so that memory can be copied between their tensors."""
+    """Properties that two tensors must share before one can be copied to the other's memory."""
 
     layout: str
     dtype: str
@@ -49,7 +49,7 @@ class Form:
 
 
 def form_of(tensor: torch.Tensor) -> Form | None:
-    """Return the form of a tensor, or None if the engine's check of shape and dtype is sufficient for it.
+    """Return the form of a tensor, or None if the engine's check of shape and dtype is enough.
 
     Raises:
         ValueError: The tensor cannot be sent; the message says why.
@@ -78,14 +78,14 @@ def _name(value: Any) -> str:
 
 
 def parts_of(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """Return the strided tensors that hold the values of ``tensor``: for a dense tensor, only ``tensor`` itself."""
+    """Return the strided tensors that hold a tensor's values; a dense tensor is its only part."""
     if tensor.layout is torch.strided:
         return [tensor.detach()]
     return [getattr(tensor.detach(), name)() for name in _PARTS[tensor.layout]]
 
 
 def empty_like(form: Form, device: str) -> torch.Tensor:
-    """Return an uninitialized tensor of this form, in which no elements share memory."""
+    """Return an uninitialized tensor of this form, whose elements do not share memory."""
     if not form.parts:
         return torch.empty(form.shape, dtype=getattr(torch, form.dtype), device=device)
     parts = [torch.zeros(shape, dtype=getattr(torch, dtype), device=device) for dtype, shape in form.parts]
@@ -97,9 +97,9 @@ def empty_like(form: Form, device: str) -> torch.Tensor:
 
 
 def carried(part: torch.Tensor) -> tuple[torch.Tensor, Callable[[], None] | None]:
-    """Return a tensor that the engine accepts, and a function that copies its received values to ``part``.
+    """Return a tensor to send, and a function that copies its received values to ``part``.
 
-    The function is None if the tensor is ``part`` or shares its memory.
+    The function is None if the tensor to send is ``part`` itself or shares its memory.
     """
     dense = plain(part)
     sent = dense if dense.dtype in CODES else dense.resolve_conj().reshape(-1).view(torch.uint8)
@@ -118,7 +118,7 @@ def _write(part: torch.Tensor, values: torch.Tensor) -> None:
     if not _overlap(part):
         part.copy_(values)
         return
-    # Elements that share memory have equal values, so it is safe to write each of them.
+    # Elements that share memory have equal values, so writing each of them is safe.
     memory = part.as_strided((_extent(part),), (1,))
     places = torch.arange(len(memory), device=part.device).as_strided(part.shape, part.stride(), 0)
     memory[places.reshape(-1)] = values.reshape(-1)
@@ -133,7 +133,8 @@ def _overlap(tensor: torch.Tensor) -> tuple[int, ...]:
     if tensor.numel() < 2 or tensor.is_contiguous():
         return ()
     steps = sorted((stride, n) for n, stride in zip(tensor.shape, tensor.stride(), strict=True) if n > 1)
-    reached = 0  # number of elements that the dimensions with smaller strides span
+    # Number of elements that the dimensions with smaller strides span.
+    reached = 0
     for stride, n in steps:
         if stride <= reached:
             return tuple(tensor.stride())
@@ -142,13 +143,13 @@ def _overlap(tensor: torch.Tensor) -> tuple[int, ...]:
 
 
 def broadcast_all(named: Iterable[tuple[str, torch.Tensor]], root_rank: int, process_set: ProcessSet) -> None:
-    """Overwrite the tensors with the root's tensors. Forms must be equal on all ranks (``check_forms``)."""
+    """Overwrite tensors with the root's tensors. ``check_forms`` must have succeeded before."""
     installs: list[Callable[[], None]] = []
     issued: list[int] = []
     try:
         for name, tensor in named:
             for number, part in enumerate(parts_of(tensor)):
-                # A transposed or channels-last tensor is sent as a contiguous copy, so layouts may differ between
+                # Send a transposed or channels-last tensor as a contiguous copy, because layouts can differ between
                 # ranks.
                 sent, install = carried(part)
                 if install is not None:
@@ -161,10 +162,9 @@ def broadcast_all(named: Iterable[tuple[str, torch.Tensor]], root_rank: int, pro
 
 
 def check_forms(operation: str, forms: dict[str, Form], complaint: str, process_set: ProcessSet, names: str) -> None:
-    """Check that no rank has a complaint and that forms are equal. Raises an error on every rank otherwise.
+    """Raise an error on every rank if a rank has a complaint or the forms differ.
 
-    Every rank of the set calls this before any tensor is sent, so that no rank waits for a rank that has raised an
-    error.
+    Every rank of the set calls this before any tensor is sent, so that no rank waits for a rank that has failed.
 
     Args:
         operation: Name of the operation, with which the error message begins.

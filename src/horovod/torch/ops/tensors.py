@@ -1,4 +1,4 @@
-"""Checks and conversions of the tensors passed to operations, and tensors in shared memory."""
+"""Checks and conversions of operations' tensors, and tensors in shared memory."""
 
 import ctypes
 import operator
@@ -16,7 +16,7 @@ from horovod.common.ops import check_reduction as check_op_of
 from horovod.common.process_sets import ProcessSet
 from horovod.torch.ops import devices
 
-# Some PyTorch versions lack uint16, but all have the other dtypes.
+# Some PyTorch versions lack uint16, but all versions have the other dtypes.
 CODES: dict[torch.dtype, int] = {getattr(torch, n): c for n, c in dtypes.CODES.items() if hasattr(torch, n)}
 """Engine dtype codes by torch dtype. Operations reject other dtypes."""
 
@@ -24,7 +24,7 @@ BOOL = dtypes.BOOL
 
 
 def code_of(tensor: torch.Tensor, operation: str, name: str | None = None) -> int:
-    """Return the dtype code of a tensor that ``operation`` accepts.
+    """Check a tensor that is passed to an operation, and return its dtype code.
 
     The tensor must be dense, contiguous, not lazily negated, and in CPU or GPU memory.
 
@@ -35,7 +35,7 @@ def code_of(tensor: torch.Tensor, operation: str, name: str | None = None) -> in
     try:
         code = CODES.get(tensor.dtype)
         dense = tensor.layout is torch.strided and tensor.is_contiguous()
-        # A negative view's memory holds the values with the opposite sign.
+        # The memory of a negative view holds values with the opposite sign.
         if code is not None and dense and not tensor.is_neg() and (tensor.is_cpu or devices.accepts(tensor)):
             return code
     except AttributeError:
@@ -44,7 +44,7 @@ def code_of(tensor: torch.Tensor, operation: str, name: str | None = None) -> in
 
 
 def refuse(tensor: Any, operation: str, name: str | None) -> NoReturn:
-    """Raise the ValueError for a tensor that ``code_of`` rejects."""
+    """Raise the error for a tensor that ``code_of`` rejects."""
     what = operation_on_rank(face, f"{operation} of tensor {name!r}" if name else operation)
     if not isinstance(tensor, torch.Tensor):
         raise ValueError(f"{what}: the tensor must be a torch.Tensor, got {type(tensor).__name__}")
@@ -72,7 +72,7 @@ def refuse(tensor: Any, operation: str, name: str | None) -> NoReturn:
 def submitter(tensor: torch.Tensor, blocking: bool, *others: torch.Tensor) -> Any:
     """Return the function that submits an operation on ``tensor`` and ``others``.
 
-    On the CPU it is ``face.run`` if the caller waits for the operation right away, else ``face.submit``.
+    For tensors on the CPU, it is ``face.run`` if the caller waits immediately, else ``face.submit``.
     """
     if tensor.is_cpu:
         return face.run if blocking else face.submit
@@ -80,7 +80,7 @@ def submitter(tensor: torch.Tensor, blocking: bool, *others: torch.Tensor) -> An
 
 
 def plain(tensor: torch.Tensor) -> torch.Tensor:
-    """Return ``tensor`` if its memory holds its values contiguously and in order, else such a copy.
+    """Return ``tensor`` if its values are contiguous and in order in memory, else a copy that is.
 
     Gradients can have any layout; they can be transposed or lazily negated views.
     """
@@ -117,7 +117,7 @@ def set_id(process_set: ProcessSet, operation: str) -> int:
 
 
 def root_of(root_rank: Any, operation: str) -> int:
-    """Return ``root_rank`` as an int. The engine checks that the root is in the process set.
+    """Return ``root_rank`` as an int. The engine checks later that the root is in the process set.
 
     Raises:
         ValueError: ``root_rank`` is not an integer.
@@ -145,20 +145,23 @@ def set_rank_and_size(process_set: ProcessSet, operation: str) -> tuple[int, int
 def output_of(work: Any, tail: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
     """Return the output tensor of shape ``(sum(work.sizes), *tail)``.
 
-    On the CPU it shares the memory that the engine allocated.
+    On the CPU, the tensor shares the memory that the engine has allocated.
     """
     if isinstance(work, devices.DeviceWork):
         return work.output(tail, dtype)
     shape = (sum(work.sizes), *tail)
     buffer = work.output
-    # torch.frombuffer rejects empty buffers.
+    # torch.frombuffer rejects empty buffers, so create a tensor.
     if buffer is None or buffer.nbytes == 0:
         return torch.empty(shape, dtype=dtype, device="cpu")
     return torch.frombuffer(buffer, dtype=dtype).view(shape)
 
 
 def group_names(operation: str, name: str | None, count: int, process_set: ProcessSet) -> tuple[str, list[str]]:
-    """Return the name of a group and the names of its members; see ``horovod.common.ops``."""
+    """Return the name of a group and the name of each operation in it.
+
+    ``horovod.common.ops`` describes the names.
+    """
     return ops.grouped_names(face, operation, name, count, 0 if name else set_id(process_set, operation))
 
 
@@ -173,18 +176,18 @@ def check_list(tensors: Any, operation: str) -> list[torch.Tensor]:
     return list(tensors)
 
 
-# Regions of shared memory in use, as address -> length in bytes. There is one per bucket or empty_shared tensor. The
-# engine reduces tensors in these regions in place, because other ranks can read them directly.
+# Length in bytes of each region of shared memory in use, keyed by address. Each bucket, and each tensor of
+# empty_shared, is one region. The engine reduces tensors in these regions in place, because other ranks can read them
+# directly.
 _regions: dict[int, int] = {}
 
 
 def empty_shared(*size: Any, dtype: torch.dtype | None = None) -> torch.Tensor:
-    """Return a tensor in shared memory, for which ``allreduce_`` between the ranks of a host is fastest.
+    """Return an uninitialized tensor in shared memory, which ``allreduce_`` reduces fastest.
 
-    The speedup requires that the tensors of all ranks are in shared memory. The tensor is uninitialized. If no shared
-    memory is available, the tensor is in ordinary memory and can be used in the same way; see ``in_shared_memory``.
-    This happens before ``init``, for a rank alone on its host, with HOROVOD_TRANSPORT=tcp, and when shared memory is
-    exhausted.
+    The speedup requires that the tensors of all ranks of a host are in shared memory. If no shared memory is available,
+    the tensor is in ordinary memory and can be used in the same way. This happens before ``init``, for a rank alone on
+    its host, with HOROVOD_TRANSPORT=tcp, and when shared memory is exhausted.
 
     The memory is released with the last tensor that uses it. It remains usable after ``shutdown``. A forked child
     shares it with its parent.
@@ -210,7 +213,7 @@ def empty_shared(*size: Any, dtype: torch.dtype | None = None) -> torch.Tensor:
 
 
 def in_shared_memory(tensor: torch.Tensor) -> bool:
-    """Return True if the tensor is entirely in memory that the other ranks of the host can access.
+    """Return True if the tensor is in memory that the other ranks of the host can access.
 
     Args:
         tensor (torch.Tensor): Any tensor; see ``empty_shared``.
@@ -223,11 +226,12 @@ def in_shared_memory(tensor: torch.Tensor) -> bool:
 
 
 def shared_buffer(nbytes: int) -> torch.Tensor:
-    """Return ``nbytes`` zero bytes as a uint8 tensor, in shared memory if available, else in ordinary memory."""
+    """Return ``nbytes`` zero bytes as a uint8 tensor, in shared memory if possible."""
     buffer = face.engine.allocate(nbytes) if face.engine is not None and nbytes else None
     if buffer is None:
         return torch.zeros(nbytes, dtype=torch.uint8, device="cpu")
-    # The array keeps the buffer alive and supports weak references; the tensor's storage keeps the array alive.
+    # The tensor's storage keeps this array alive, and the array keeps the buffer alive. Unlike buffers, arrays support
+    # weak references.
     array = (ctypes.c_ubyte * nbytes).from_buffer(buffer)
     _regions[buffer.address] = nbytes
     weakref.finalize(array, _regions.pop, buffer.address, None).atexit = False

@@ -1,4 +1,4 @@
-"""Integration with tools of PyTorch: events for torch.profiler, and exclusion from torch.compile.
+"""Support for PyTorch's tools: events for torch.profiler, and exclusion from torch.compile.
 
 torch.profiler: ``hvd.submit NAME`` marks the submission of an operation to the engine; ``hvd.wait NAME`` covers the
 time that the program waits for it. A blocking call records only ``hvd.wait``. Events are recorded while a profiler runs
@@ -21,7 +21,7 @@ from torch.autograd import profiler
 
 
 class _Asking:
-    """Replacement for PyTorch's profiler module in versions that lack ``_is_profiler_enabled``."""
+    """Replacement for PyTorch's profiler module in versions without ``_is_profiler_enabled``."""
 
     _is_profiler_enabled = property(lambda _: torch.autograd._profiler_enabled())
 
@@ -34,27 +34,28 @@ It is an attribute rather than a function because every operation reads it twice
 
 
 def record_submission(work: Any) -> None:
-    """Record that ``work`` was just submitted."""
+    """Record a profiler event for the submission of ``work``."""
     with torch.profiler.record_function(f"hvd.submit {_name(work)}"):
         pass
 
 
 def record_wait(work: Any) -> Any:
-    """Return a context manager that records a wait for ``work``."""
+    """Return a context manager that records a profiler event for a wait."""
     return torch.profiler.record_function(f"hvd.wait {_name(work)}")
 
 
 def _name(work: Any) -> str:
-    return work.name or "noname"  # the engine's numbers of unnamed operations differ in each step, so leave them out
+    # Leave out the numbers of unnamed operations, which differ in each step.
+    return work.name or "noname"
 
 
-# Modules that hold the skip list in different versions of PyTorch. Each has a function `add`.
+# Modules with TorchDynamo's skip list in different versions of PyTorch. Each module has a function `add`.
 _LISTS = ("torch._dynamo.trace_rules", "torch._dynamo.skipfiles")
 _PACKAGE = "horovod"
 
 
 class _Watch(MetaPathFinder):
-    """Import hook that adds the package to a skip list as soon as the list's module is loaded."""
+    """Import hook that adds this package to TorchDynamo's skip list once the list's module is loaded."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -84,7 +85,7 @@ def _add_to(module: Any) -> None:
 
 
 def exclude_from_compile() -> None:
-    """Add this package to TorchDynamo's skip list, now or when TorchDynamo is imported. Called once."""
+    """Add this package to TorchDynamo's skip list, now or when TorchDynamo is imported."""
     loaded = [sys.modules[name] for name in _LISTS if name in sys.modules]
     for module in loaded:
         _add_to(module)

@@ -1,6 +1,6 @@
-"""Reduction of gradients: when they are ready, in which buckets they travel, and what the ranks agree on.
+"""Reduction of gradients over the ranks: readiness, buckets, and agreement between the ranks.
 
-``gradients`` coordinates the others for an optimizer. ``backward`` notices gradients that are ready, ``rounds`` and
-``buckets`` decide what is submitted together and when, ``submissions`` submits it and stores the results, and
-``agreement`` compares the ranks' gradients. docs/architecture/frontends.md describes a round.
+``gradients`` coordinates the others for an optimizer. ``backward`` detects gradients that are ready. ``rounds`` and
+``buckets`` decide which gradients are submitted together, and when. ``submissions`` submits them and stores the
+results. ``agreement`` compares the ranks' gradients. docs/architecture/frontends.md describes a round.
 """

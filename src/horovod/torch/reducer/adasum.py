@@ -38,12 +38,13 @@ def check_set(process_set: ProcessSet) -> None:
 
 
 class _Slot:
-    """State of one parameter: its operation name, and its values before the step."""
+    """State of one parameter for Adasum: its operation name, and its values before the step."""
 
     def __init__(self, parameter: torch.Tensor, name: str, passes: int) -> None:
         self.parameter = parameter
         self.name = name
-        self.left = passes  # number of backward passes that remain until the step
+        # Number of backward passes that remain until the step.
+        self.left = passes
         self.hook: Any = None
         self.start: torch.Tensor | None = None
 
@@ -55,9 +56,10 @@ class _Slot:
 
 
 class DeltaReducer:
-    """Reducer for the parameters of one optimizer, used in place of a GradientReducer."""
+    """Reducer that combines the steps of one optimizer with Adasum, in place of a GradientReducer."""
 
-    busy = False  # nothing is in flight between backward and step
+    # Nothing is in flight between backward and step.
+    busy = False
 
     def __init__(self, members: Members, names: dict[torch.Tensor, str], options: Options) -> None:
         """Register hooks on the parameters of one optimizer.
@@ -75,7 +77,7 @@ class DeltaReducer:
 
     @property
     def name(self) -> str:
-        """Name of this reducer, unique in the job."""
+        """Name of this reducer, which is unique in the job."""
         return f"adasum.{self._slots[0].name}" if self._slots else ""
 
     def add(self, parameters: Iterable[torch.Tensor], names: dict[torch.Tensor, str]) -> None:
@@ -92,7 +94,7 @@ class DeltaReducer:
                 slot.hook = None
 
     def reset(self) -> None:
-        """Set the count of backward passes back to 0."""
+        """Reset the count of backward passes to 0."""
         for slot in self._slots:
             slot.left = self.options.passes
             if slot.hook is None and slot.parameter.requires_grad:
@@ -104,20 +106,20 @@ class DeltaReducer:
         self.reset()
 
     def synchronize(self, only_new: bool = False) -> None:
-        """Do nothing: gradients are not reduced."""
+        """Do nothing, because gradients are not reduced."""
 
     def reduce_left_out(self) -> None:
-        """Do nothing: gradients are not reduced."""
+        """Do nothing, because gradients are not reduced."""
 
     def stepped(self) -> None:
-        """Do nothing: no state has to be updated after a step."""
+        """Do nothing, because a step leaves no state to update."""
 
     def zeroed(self) -> None:
-        """Set the count of backward passes back to 0. Called when gradients are set to zero."""
+        """Reset the count of backward passes when gradients are set to zero."""
         self.reset()
 
     def step(self, step: Callable[[], Any]) -> Any:
-        """Run ``step``, which changes the parameters, and combine the changes over all ranks.
+        """Run ``step``, which changes the parameters, and combine the changes of all ranks.
 
         All ranks must call this method. After an exception, parameters have their values from before the step, and the
         count of backward passes restarts.
@@ -127,7 +129,7 @@ class DeltaReducer:
             Exception: ``step`` failed. The other ranks wait for this rank in this case.
         """
         self._members.take_in(self)
-        # Include frozen parameters that have a gradient, because the step changes them too.
+        # Include frozen parameters with a gradient, because the step changes them too.
         slots = [s for s in self._slots if s.parameter.requires_grad or s.parameter.grad is not None]
         with torch.no_grad():
             starts = [slot.remember() for slot in slots]
@@ -150,7 +152,7 @@ class DeltaReducer:
         return result
 
     def _reduce(self, slots: Sequence[_Slot]) -> None:
-        """Reduce the parameters, which hold this rank's changes, so that they hold the combined changes."""
+        """Replace the parameters' values, this rank's changes, by the combined changes of all ranks."""
         compression = self.options.compression
         works, finishes = [], []
         try:
@@ -168,7 +170,7 @@ class DeltaReducer:
                 delta.copy_(result)
 
     def _operations(self, slots: Sequence[_Slot]) -> Iterator[tuple[_Slot, str, str, int]]:
-        """Yield (slot, operation name, group name, group size) for each parameter."""
+        """Yield (slot, operation name, group name, group size) for each parameter of the optimizer."""
         grouped = {slot for group in self._groups for slot in group}
         for slot in slots:
             if slot not in grouped:
@@ -180,10 +182,10 @@ class DeltaReducer:
                 yield slot, f"{name}_{i + 1}of{len(members)}", name, len(members)
 
     def weigh_from_now(self) -> None:
-        """Do nothing, because Adasum refuses weights."""
+        """Do nothing, because Adasum does not support weights."""
 
     def on_gradient(self, slot: _Slot) -> None:
-        """Increment the slot's count of backward passes. Called when its gradient has been accumulated."""
+        """Count a backward pass of a parameter, after its gradient has been accumulated."""
         check_weighted_op(Adasum, current.batch if current.block is None else current.block)
         slot.left -= 1
         if slot.left < 0:

@@ -1,4 +1,4 @@
-"""Messages by which ranks agree on the gradients to reduce, and the assignment of gradients to buckets.
+"""Readiness messages, by which ranks agree on the gradients to reduce, and assignment to buckets.
 
 Nothing in this module communicates. A readiness message is a vector of bytes. Once per round (gradients.py), the engine
 reduces the messages of all ranks with Max.
@@ -34,11 +34,12 @@ from horovod.torch.compression import Compression
 MAX_BYTE = 255
 """Largest value of a byte. Larger ranks and counts are capped; counts that are sent twice are taken modulo it."""
 
-_STATUS_BYTES = 10  # bytes at the end of a message that follow the flags of parameters and wishes
+# Number of bytes at the end of a readiness message that follow all flags.
+_STATUS_BYTES = 10
 
 
 class Readiness(NamedTuple):
-    """State of all ranks in a round.
+    """State of all ranks in a round, decoded from their readiness messages.
 
     Attributes:
         all_here: True if every rank of the set takes part.
@@ -79,7 +80,7 @@ def encode_readiness(
     steps: int,
     epoch: int,
 ) -> bytearray:
-    """Return the readiness message of this rank as bytes.
+    """Encode this rank's readiness message as bytes.
 
     Args:
         ranks: Size of the process set.
@@ -109,17 +110,20 @@ def encode_readiness(
 
 
 def _both(number: int) -> tuple[int, int]:
-    """Return two bytes: their maxima over all ranks are the largest number, and ``MAX_BYTE`` minus the smallest one."""
+    """Encode a number as two bytes, so that Max over all ranks yields its maximum and minimum.
+
+    The bytes are the number and ``MAX_BYTE`` minus the number.
+    """
     return number % MAX_BYTE, MAX_BYTE - number % MAX_BYTE
 
 
 def flags_of(vector: bytearray, ranks: int, parameters: int) -> bytearray:
-    """Return the part of a message that contains the parameters' flags."""
+    """Return the bytes of a message that contain the parameters' flags."""
     return vector[ranks : ranks + parameters]
 
 
 def decode_readiness(vector: bytearray, ranks: int) -> Readiness:
-    """Decode the elementwise maximum over all ranks' messages."""
+    """Decode the maximum of all ranks' readiness messages."""
     at_step, at_end, failed, most, least, rounds, last, first, last_epoch, first_epoch = vector[-_STATUS_BYTES:]
     here, flags = vector[:ranks], vector[ranks:-_STATUS_BYTES]
     about_step = (bool(at_step), bool(at_end), failed, most, MAX_BYTE - least, rounds)
@@ -127,7 +131,7 @@ def decode_readiness(vector: bytearray, ranks: int) -> Readiness:
 
 
 def check_readiness(readiness: Readiness, steps: int) -> None:
-    """Check that a round has a correct result, and raise an error on all ranks if it does not.
+    """Raise an error on all ranks unless a round has a correct result.
 
     ``steps`` is the number of steps that this rank's optimizer has taken.
 
@@ -157,7 +161,7 @@ def check_readiness(readiness: Readiness, steps: int) -> None:
 
 
 def explain(error: RanksDisagreeError, name: str) -> None:
-    """Add the likely cause to the error if it is about the lengths of the readiness messages of an optimizer."""
+    """Add the likely cause to an error about readiness messages of different lengths."""
     if name in str(error):
         cause = "all ranks must have the same parameters, and all must use hvd.weight() or weight=, or none"
         error.args = (f"{error}; {cause}",)
@@ -174,7 +178,7 @@ CPU = torch.device("cpu")
 
 @dataclass(frozen=True)
 class Gradient:
-    """Properties of a gradient that determine its bucket."""
+    """Properties of a gradient that determine which bucket it can share."""
 
     numel: int
     dtype: torch.dtype
@@ -186,12 +190,12 @@ class Gradient:
 
     @property
     def padded(self) -> int:
-        """``nbytes`` rounded up to a multiple of the alignment."""
+        """Size in bytes, rounded up to a multiple of the alignment."""
         alignment = ALIGNMENT if self.device.type == "cpu" else DEVICE_ALIGNMENT
         return -(-self.nbytes // alignment) * alignment
 
     def like(self, other: "Gradient") -> bool:
-        """Return True if both gradients can be in the same bucket."""
+        """Return True if this gradient and another one can share a bucket."""
         return self.dtype is other.dtype and self.device == other.device
 
 
@@ -201,7 +205,7 @@ def plan(
     first_bytes: int = BucketSizes().first,
     max_bytes: int = BucketSizes().bucket,
 ) -> list[list[int]]:
-    """Assign gradients to buckets, and return each bucket as a list of positions in ``gradients``.
+    """Assign gradients to buckets, and return the positions in ``gradients`` for each bucket.
 
     Args:
         gradients: Gradients to assign.
@@ -226,7 +230,7 @@ def plan(
 
 
 def offsets(gradients: Sequence[Gradient]) -> tuple[list[int], int]:
-    """Return the offset of each gradient in a bucket that holds ``gradients``, and the bucket's size, in bytes."""
+    """Return the offset of each gradient in a bucket, and the bucket's size, in bytes."""
     starts: list[int] = []
     end = 0
     for gradient in gradients:
@@ -236,10 +240,10 @@ def offsets(gradients: Sequence[Gradient]) -> tuple[list[int], int]:
 
 
 class Weighing:
-    """Weights of the gradients of one optimizer (common/training_loop/weights.py)."""
+    """Weights of one optimizer's gradients (common/training_loop/weights.py)."""
 
     def __init__(self, given: Any, op: int, compression: Any) -> None:
-        """Start without weights. The arguments are those of ``DistributedOptimizer``; ``given`` is its ``weight``."""
+        """Create the state without weights; ``given`` is the argument ``weight`` of the optimizer."""
         self._given = given
         self._op = op
         self._compressed = compression not in (Compression.none, Compression.bf16, Compression.wire_bf16)
@@ -259,7 +263,7 @@ class Weighing:
         self._place: Any = None
 
     def starts(self) -> bool:
-        """Return True if gradients are weighted from now on, and were not so far.
+        """Return True if gradients are weighted from this round on.
 
         Raises:
             ValueError: In an ``hvd.weight`` block or ``hvd.sync`` loop, and the reduction is not Average.
@@ -271,11 +275,11 @@ class Weighing:
         return self.on
 
     def counts_without_pass(self, slots: Sequence[Any]) -> bool:
-        """Return True if this rank counts although it has run no backward pass.
+        """Return True if this rank has a weight although it has run no backward pass.
 
-        It does in an ``hvd.weight`` block, or if the program has set the gradients of some ``slots``. If the passes of
-        this optimizer run in blocks, gradients outside of a block are left over, or zeros, on a rank without a batch.
-        Gradients that are all zero count as not set.
+        It has a weight in an ``hvd.weight`` block, or if the program has set the gradients of some ``slots``. Gradients
+        that are all zero count as not set. If this optimizer's passes run in blocks, gradients that a rank has outside
+        of a block are left over from earlier passes and do not count.
         """
         if current.block is not None:
             return True
@@ -284,7 +288,7 @@ class Weighing:
         return self._block is None and any(bool((value != 0).any()) for value in values)
 
     def take(self, counts: bool, again: bool, half: bool) -> float:
-        """Determine this rank's weight, and return the factor by which gradients are multiplied at first.
+        """Determine this rank's weight, and return the factor for its gradients before the reduction.
 
         Args:
             counts: True if this rank's gradients count; otherwise its weight is 0.
@@ -310,11 +314,11 @@ class Weighing:
         return 0.0 if self.late else self.number
 
     def message(self, me: int | None, ranks: int) -> bytearray:
-        """Return the weights' part of a readiness message, or nothing if gradients are not weighted."""
+        """Encode the weights for a readiness message; without weights, return no bytes."""
         return encode(self.number, current.last, me, ranks) if self.on else bytearray()
 
     def split(self, message: bytearray, ranks: int) -> tuple[bytearray, float, list[bool]]:
-        """Return a readiness message without the weights, their total, and which ranks have no further batch."""
+        """Split a readiness message into the other data, the total weight, and the ranks without a further batch."""
         if not self.on:
             return message, 0.0, []
         numbers, ended = decode(message[-8 * ranks :])
@@ -328,7 +332,7 @@ class Weighing:
         first: bool,
         process_set: ProcessSet,
     ) -> None:
-        """Divide summed gradients by the total weight, unless each rank has multiplied its own by its share.
+        """Divide summed gradients by the total weight, if the ranks have not applied their shares before.
 
         Args:
             grads: Results of the round.

@@ -1,4 +1,4 @@
-"""Hooks that report gradients of backward passes, and detection of the end or the failure of a pass.
+"""Hooks on gradients of backward passes, and detection of the end or failure of a pass.
 
 The first gradient that a pass produces for a distributed optimizer registers a callback with autograd. Autograd calls
 it at the end of the pass, before ``backward()`` returns. A pass can run within another one: a re-entrant checkpoint
@@ -25,13 +25,14 @@ import torch
 from horovod.common.frontends import TORCH as face
 
 _queue = torch.autograd.Variable._execution_engine.queue_callback
-# Returns the autograd node that this thread is running, or None outside of a backward pass.
+# Function that returns the autograd node that this thread is running, or None outside of a backward pass.
 _node: Callable[[], Any] = getattr(torch._C, "_current_autograd_node", lambda: None)
-_local = threading.local()  # ``current`` is a weak reference to this thread's pass
+# ``current`` is a weak reference to this thread's backward pass.
+_local = threading.local()
 
-# Seconds to wait for one optimizer's readiness message before checking those of other optimizers in the same pass.
-# Another rank may have run its pass for only one of the optimizers. It sends the message of the next one only after it
-# has received all messages for the first.
+# Seconds to wait for one optimizer's readiness message before checking those of other optimizers in the same backward
+# pass. Another rank can have run its pass for only one of the optimizers. It then answers for the next optimizer only
+# after the round of the first one is complete.
 _TURN_SECONDS = 0.01
 TWO_THREADS = (
     "backward() must not run in two threads at once for the parameters of one optimizer; hold a lock around "
@@ -45,13 +46,13 @@ class Reducer(Protocol):
     name: str
 
     def pass_ended(self) -> bool:
-        """Record the end of a pass, and return True if a reduction must be completed now."""
+        """Record the end of a backward pass, and return True if a reduction must be completed now."""
 
     def pass_failed(self) -> None:
-        """Record that ``backward()`` is raising an exception. Implementations must not block."""
+        """Record that ``backward()`` is raising an exception. Must not block."""
 
     def begin(self, *, alone: bool) -> None:
-        """Submit all gradients that this rank has, and its readiness message, without blocking.
+        """Submit all gradients of this rank, and its readiness message, without blocking.
 
         ``alone`` is True if no other reducer submits gradients in this pass.
         """
@@ -64,14 +65,14 @@ class Reducer(Protocol):
         """
 
     def finish(self) -> None:
-        """Wait for the remaining operations."""
+        """Wait for the remaining operations of the round."""
 
     def reset(self) -> None:
-        """Discard all state after a failure."""
+        """Discard the state of the round after a failure."""
 
 
 class PassState:
-    """The backward pass under way of a reducer, and the report of a failed pass; base class of the reducers."""
+    """Base class of reducers, which tracks the current backward pass and reports a failed one."""
 
     _job: Any
     """Job in which the reducer's state was created."""
@@ -83,7 +84,7 @@ class PassState:
     """True while such a failure is reported."""
 
     def _is_due(self) -> bool:
-        """Return True if enough passes have ended for a round."""
+        """Return True if enough backward passes have ended for a round."""
         raise NotImplementedError
 
     def _round(self) -> Any:
@@ -96,7 +97,8 @@ class PassState:
         """Report a failed backward pass of this rank to the other ranks."""
         if not self._failed or not self._is_due() or self._recovers:
             return
-        self._recovers = True  # guards against recursion, because the round below waits too
+        # Prevents recursion, because the round below waits too.
+        self._recovers = True
         try:
             if self._job is face.job:
                 with contextlib.suppress(Exception):
@@ -106,7 +108,7 @@ class PassState:
             self._recovers = False
 
     def _leave_pass(self) -> None:
-        """Leave the pass under way, so that its end does not complete a round."""
+        """Leave the current backward pass, so that its end does not complete a round."""
         current = self._pass() if self._pass is not None else None
         if current is not None and self in current.reducers:
             current.reducers.remove(self)
@@ -117,16 +119,20 @@ class PassState:
 
 
 class Pass:
-    """An outermost backward pass of one thread. Only autograd keeps it alive, so it is deleted if the pass fails."""
+    """Outermost backward pass of one thread.
+
+    Only autograd keeps this object alive, so it is deleted if the pass fails.
+    """
 
     def __init__(self) -> None:
         self.reducers: list[Reducer] = []
         self.over = False
 
     def end(self) -> None:
-        """End the pass. Called by autograd."""
+        """End the pass; autograd calls this function."""
         node = _node()
-        if node is not None:  # the pass that has ended was nested in the execution of this node
+        # The pass that has ended was nested in the execution of this node.
+        if node is not None:
             self._follow(node)
             return
         self.over = True
@@ -134,10 +140,10 @@ class Pass:
         complete(self.reducers)
 
     def _follow(self, node: Any) -> None:
-        """Register ``end`` again with the pass that ``node`` belongs to.
+        """Register ``end`` again with the backward pass that ``node`` belongs to.
 
-        Autograd accepts no callbacks for that pass until it continues, so hooks on the following nodes do the
-        registration.
+        Autograd accepts no callbacks for a pass until the pass continues, so hooks on the following nodes register
+        ``end``.
         """
         handles: list[Any] = []
 
@@ -159,7 +165,7 @@ class Pass:
 
 
 class Turn:
-    """Coordinator of the program's threads that run backward passes for the same optimizer.
+    """Coordinator of threads that run backward passes for the same optimizer.
 
     At its first gradient, a pass waits until no other thread's round is under way. It cannot wait for another thread's
     pass to end. That pass may need a parameter whose gradient this pass has just produced, and autograd locks the
@@ -168,20 +174,21 @@ class Turn:
     """
 
     def __init__(self) -> None:
-        self.lock = threading.RLock()  # held while a pass begins; autograd's threads can call begin() concurrently
+        # Held while a pass begins. Autograd's threads can call begin() concurrently.
+        self.lock = threading.RLock()
         self._over = threading.Condition(self.lock)
-        # Id of the program's thread whose pass is under way; 0 if there is none, or if it is unknown.
+        # Id of the program's thread that runs the current backward pass, or 0 if there is none or it is unknown.
         self.thread = 0
-        # Id of the thread whose round is under way; 0 if there is none.
+        # Id of the thread that runs a round, or 0.
         self._round = 0
         self._waiting = 0
 
     def is_shared(self) -> bool:
-        """Return True if threads other than `thread` can work for the pass under way."""
+        """Return True if threads other than `thread` can work for the current backward pass."""
         return self.thread == 0 or _is_autograds()
 
     def begin(self) -> int:
-        """Wait until no other thread's round is under way, begin a pass, and return this thread's id.
+        """Wait until no other thread runs a round, begin a backward pass, and return this thread's id.
 
         The caller must hold `lock`. The wait ends even if a rank is lost, because the round's collectives then fail.
         """
@@ -196,13 +203,16 @@ class Turn:
         return me
 
     def end(self, with_round: bool = False) -> None:
-        """End the pass under way. With ``with_round``, the next pass begins only after this thread's ``end_round``."""
+        """End the current backward pass.
+
+        With ``with_round``, the next pass begins only after this thread's ``end_round``.
+        """
         if with_round:
             self._round = threading.get_ident()
         self.thread = 0
 
     def end_round(self) -> None:
-        """End this thread's round. Does nothing if this thread has none."""
+        """End this thread's round, if it has one."""
         if self._round == threading.get_ident():
             self._round = 0
             if self._waiting:
@@ -211,7 +221,7 @@ class Turn:
 
 
 def _is_autograds() -> bool:
-    """Return True if this is one of autograd's threads, which Python represents by a dummy object."""
+    """Return True if this is a thread of autograd, which Python represents by a dummy object."""
     return isinstance(threading.current_thread(), threading._DummyThread)
 
 
@@ -226,14 +236,14 @@ def unseen() -> Iterator[None]:
 
 
 def without_end() -> None:
-    """Return None, like a dead reference. Used in place of the reference to a pass whose end cannot be detected."""
+    """Return None, in place of a reference to a pass whose end cannot be detected."""
     return None
 
 
 def join(reducer: Reducer) -> "weakref.ref[Pass] | None":
-    """Add ``reducer`` to the pass under way in this thread, and return a reference to the pass.
+    """Register a reducer with the current backward pass of this thread, and return a reference to the pass.
 
-    Returns None if the end of the pass cannot be detected, because autograd's graph is compiled.
+    Return None if autograd's graph is compiled, because the end of the pass cannot be detected then.
     """
     if getattr(_local, "unseen", False):
         return None
@@ -243,7 +253,8 @@ def join(reducer: Reducer) -> "weakref.ref[Pass] | None":
         current = Pass()
         try:
             _queue(current.end)
-        except RuntimeError:  # this thread is not in a backward pass of autograd's engine
+        except RuntimeError:
+            # This thread is not in a backward pass of autograd's engine.
             current.over = True
             return None
         reference = _local.current = weakref.ref(current)
@@ -252,11 +263,10 @@ def join(reducer: Reducer) -> "weakref.ref[Pass] | None":
 
 
 def complete(reducers: Iterable[Reducer]) -> None:
-    """Complete the reductions of all ``reducers`` for which one is due, then raise the first failure.
+    """Complete the due reductions of all reducers, then raise the first error.
 
-    Ranks may have run this pass for different optimizers. So this function never blocks on the messages of one
-    optimizer while it could answer those of another: two ranks that each waited for a different optimizer would
-    deadlock.
+    Ranks can have run this pass for different optimizers. Two ranks that each waited for a different optimizer would
+    deadlock. Therefore this function never blocks on one optimizer's messages while it can answer those of another.
     """
     due = sorted((r for r in reducers if r.pass_ended()), key=lambda r: r.name)
     if len(due) == 1:
@@ -300,9 +310,9 @@ def _complete_one(reducer: Reducer) -> None:
 
 
 # Compiled autograd (torch._dynamo) traces hooks into its graph, but this hook must run untraced. The decorator that
-# does this takes longer than the rest of the hook, so it is applied only while tracing.
+# prevents tracing takes longer than the rest of the hook, so apply it only while tracing.
 _is_traced: Callable[[], bool] = getattr(torch.compiler, "is_dynamo_compiling", lambda: False)
-# torch._disable_dynamo does not import torch._dynamo, unlike torch.compiler.disable.
+# Unlike torch.compiler.disable, torch._disable_dynamo does not import torch._dynamo.
 _leave_alone: Any = getattr(torch, "_disable_dynamo", torch.compiler.disable)
 
 
@@ -315,19 +325,19 @@ def _not_traced(itself: Any, slot: Any) -> None:
 
 
 class Notes:
-    """State that hooks check to find out whether they only need to record a gradient."""
+    """State that hooks read to decide whether they only record a gradient."""
 
     __slots__ = ("number", "thread")
 
     def __init__(self) -> None:
-        # Id of the thread in which hooks only need to record gradients; 0 if there is none.
+        # Id of the thread in which hooks only record gradients, or 0.
         self.thread = 0
-        # Number of the backward pass under way, or of the last one.
+        # Number of the current or last backward pass.
         self.number = 0
 
 
 class Hooks:
-    """Hooks of ``owner`` on the parameters of slots.
+    """Hooks on the parameters of an optimizer, which call methods of ``owner``.
 
     When the gradient of ``slot.parameter`` has been accumulated, a hook calls ``owner.on_gradient(slot)``. If
     ``before`` is True, it calls ``owner.before_gradient(slot)`` just before the accumulation. In the thread
@@ -340,23 +350,24 @@ class Hooks:
         self._notes = notes or Notes()
         self.before = before
         """True if hooks also call ``owner.before_gradient``."""
-        # Handles refer to parameters weakly, so this list keeps no parameter alive. It keeps autograd nodes alive until
-        # the owner is deleted.
+        # Handles of hooks refer to parameters weakly, so this list does not keep parameters alive. It keeps autograd
+        # nodes alive until the owner is deleted.
         self._handles: list[Any] = []
         weakref.finalize(owner, _remove, self._handles).atexit = False
 
     def add(self, slot: Any) -> None:
-        """Register the hook for one slot and store its handle, which has a method ``remove()``, in ``slot.hook``."""
+        """Register the hook of one slot, and store its handle in ``slot.hook``."""
         itself, notes = self._owner, self._notes
 
         def on_gradient(p: Any) -> None:
             if _is_traced():
                 _not_traced(itself, slot)
                 return
-            # Handle most gradients inline, because function calls dominate the cost of a hook.
+            # Handle most gradients without function calls, which dominate the cost of a hook.
             if notes.thread == get_ident() and slot.only_noted and slot.seen != notes.number:
                 grad = p.grad
-                if grad is None:  # a hook registered by the program has set param.grad to None
+                # A hook of the program has set param.grad to None.
+                if grad is None:
                     return
                 slot.seen = notes.number
                 bucket, place = slot.bucket, slot.place
@@ -382,11 +393,14 @@ class Hooks:
             self._handles.append(slot.hook)
 
     def remove(self) -> None:
-        """Remove all hooks."""
+        """Remove all hooks from the parameters."""
         _remove(self._handles)
 
     def also_before(self, slots: Iterable[Any]) -> None:
-        """Call ``owner.before_gradient`` from now on. ``slots`` must contain all slots that were added."""
+        """Call ``owner.before_gradient`` from now on.
+
+        ``slots`` must contain all slots that have hooks.
+        """
         if self.before:
             return
         self.before = True
@@ -396,8 +410,8 @@ class Hooks:
                 self._handles.append(slot.hook)
 
     def _add_before(self, slot: Any) -> Any:
-        # Register the hook on the node that accumulates: autograd.grad would also call a hook on the parameter itself.
-        # Parameters refer to these nodes weakly, so the caller keeps the node alive.
+        # Register the hook on the node that accumulates the gradient, because autograd.grad would also call a hook on
+        # the parameter. Parameters refer to these nodes weakly, so the caller keeps the node alive.
         itself = self._owner
         with torch.enable_grad():
             view = slot.parameter.view_as(slot.parameter)
@@ -412,7 +426,7 @@ class Hooks:
 
 
 class _Both:
-    """Handle that removes two hooks: the one after and the one before the accumulation."""
+    """Handle that removes the hooks before and after the accumulation of a gradient."""
 
     def __init__(self, after: Any, before: tuple[Any, Any]) -> None:
         self._after = after

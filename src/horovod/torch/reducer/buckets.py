@@ -1,10 +1,10 @@
-"""Buckets, in which several gradients are adjacent in memory, so that they are reduced as one tensor.
+"""Buckets: several gradients that are adjacent in memory and are reduced as one tensor.
 
-``param.grad`` is a view of the bucket. For a parameter without a gradient, autograd stores the tensor that backward has
-just computed. That tensor is copied to its place in the bucket and released. Small gradients are copied together, in
-one call, when the last one has arrived. Larger ones are copied as soon as they arrive, while they are in the cache.
-Their memory is then reused for the next gradient while it is still cached. A bucket is in shared memory where possible.
-The ranks of a host then reduce it in place without further copies; each rank reduces one slice.
+``param.grad`` is a view of the bucket. If a parameter has no gradient, autograd stores the tensor that backward has
+computed, which is then copied to the bucket and released. Small gradients are copied together, in one call, when the
+last one has arrived. Larger ones are copied as soon as they arrive, while they are in the cache. Their memory is then
+reused for the next gradient while it is still cached. A bucket is in shared memory where possible. The ranks of a host
+then reduce it in place without further copies; each rank reduces one slice.
 
 Buckets of gradients on a device are in device memory allocated by PyTorch. One kernel copies all gradients when the
 last one has arrived, because copying early gains nothing there. Backward may have produced the gradients on several
@@ -30,11 +30,11 @@ from horovod.torch.ops import devices
 from horovod.torch.ops.tensors import shared_buffer
 from horovod.torch.reducer.agreement import Gradient, offsets
 
-# Returns the number of references to a storage. PyTorch versions without this function cannot detect that the program
-# keeps views of a gradient across steps.
+# Function that returns the number of references to a storage. Without it, older versions of PyTorch cannot detect that
+# the program keeps views of a gradient across steps.
 _storage_uses: Callable[[int], int] = getattr(torch._C, "_storage_Use_Count", lambda _: 0)
 
-# Bytes above which a gradient is copied as soon as it arrives: the cost of the call is then small.
+# Gradients above this size in bytes are copied as soon as they arrive, because the cost of the call is small for them.
 _AT_ONCE = 32 << 10
 
 _grad_of = attrgetter("grad")
@@ -53,7 +53,7 @@ _copy_all: Callable[..., Any] = getattr(torch, "_foreach_copy_", _copy_one_by_on
 
 
 class Slot:
-    """State of one parameter in the reducer of its optimizer."""
+    """State of one parameter in an optimizer's reducer."""
 
     __slots__ = (
         "again",
@@ -82,11 +82,11 @@ class Slot:
         self.hook: Any = None
         # Number of the last backward pass that produced the gradient.
         self.seen = 0
-        # True if a single backward pass has produced the gradient more than once.
+        # True if one backward pass has produced the gradient more than once.
         self.again = False
-        # True if the gradient is submitted only after backward. Also True until the ranks have agreed on this.
+        # True if the gradient is submitted only after backward, or the ranks have not agreed on this yet.
         self.late = True
-        # The gradient submitted outside of buckets, and its version; see submissions.py.
+        # Gradient that was submitted outside of buckets, and its version; see submissions.py.
         self.watched: torch.Tensor | None = None
         self.version = 0
         # Earlier value of param.grad, which must not be reduced again; see rounds.py.
@@ -101,15 +101,15 @@ class Slot:
         self.at_once = False
         # True if the slot is in a bucket and is neither late nor at_once.
         self.only_noted = False
-        # Number of times that the slot's bucket was dissolved.
+        # Number of times that a bucket of this slot was dissolved.
         self.moves = 0
 
     def settle(self) -> None:
-        """Update ``only_noted`` after ``bucket``, ``late`` or ``at_once`` has changed."""
+        """Update ``only_noted`` after a change of ``bucket``, ``late`` or ``at_once``."""
         self.only_noted = self.bucket is not None and not self.late and not self.at_once
 
     def note_repeated(self) -> None:
-        """Record that a nested backward pass, such as a re-entrant checkpoint's, has produced the gradient again.
+        """Record that a nested backward pass, as of a re-entrant checkpoint, has produced the gradient again.
 
         Raises:
             RuntimeError: The gradient is already in flight.
@@ -138,7 +138,7 @@ class Slot:
 
     @property
     def view(self) -> Any:
-        """View of the bucket for this gradient, or None if the gradient is in no bucket.
+        """View of the bucket that belongs to this gradient, or None if the gradient is in no bucket.
 
         The view is ``param.grad`` itself unless the program has replaced ``param.grad``.
         """
@@ -146,15 +146,15 @@ class Slot:
 
 
 def is_part(grad: torch.Tensor) -> bool:
-    """Return True if ``grad`` is a part of a larger tensor, as autograd's gradients of ``torch.cat`` are.
+    """Return True if ``grad`` is part of a larger tensor, as gradients of ``torch.cat`` are.
 
-    All parts share one version number, so it changes too if another part is modified.
+    All parts share one version number, which changes if any part is modified.
     """
     return not grad.is_sparse and grad.untyped_storage().nbytes() > grad.numel() * grad.element_size()
 
 
 class Bucket:
-    """Memory for the gradients of the slots ``members``, which have the same dtype and device."""
+    """Memory for gradients of the same dtype and device, which are reduced as one tensor."""
 
     __slots__ = (
         "_addresses",
@@ -184,7 +184,7 @@ class Bucket:
     )
 
     def __init__(self, name: str, members: Sequence[Slot], kind: Gradient, job: Any) -> None:
-        """Allocate the bucket, and assign the slots to it.
+        """Allocate the memory of a bucket, and assign the slots to it.
 
         Args:
             name: Name of the operation.
@@ -195,16 +195,17 @@ class Bucket:
         self.name = name
         self.members = list(members)
         self.job = job
-        # Number of steps in a row in which some gradients were missing on all ranks.
+        # Number of successive steps in which some gradients were missing on all ranks.
         self.partly_sent = 0
         # True if a parameter's dtype or device has changed.
         self.outgrown = False
         self._dtype = kind.dtype
         self._device = kind.device
-        # Streams on which gradients have arrived; None on the CPU.
+        # Streams on which gradients have arrived, or None on the CPU.
         self.streams = None if self._device.type == "cpu" else devices.Streams(self._device)
         self._parameters = [slot.parameter for slot in self.members]
-        self._taken_from: dict[Slot, torch.Tensor] = {}  # copied gradients that remain param.grad
+        # Gradients that were copied but remain param.grad.
+        self._taken_from: dict[Slot, torch.Tensor] = {}
         self._allocate()
         for place, slot in enumerate(self.members):
             slot.bucket = self
@@ -214,10 +215,10 @@ class Bucket:
         self.restart()
 
     def restart(self) -> None:
-        """Reset the state that belongs to one step."""
+        """Reset the state of one step."""
         # Number of gradients that backward has not produced yet in this step.
         self.waiting_for = len(self.members)
-        # True if all gradients are views of the bucket and none was missing.
+        # True if all gradients are views of the bucket and none is missing.
         self.gathered = False
         # True if the bucket was submitted as a whole.
         self.sent = False
@@ -227,14 +228,16 @@ class Bucket:
         self._taken_from.clear()
         if self.streams is not None:
             self.streams.forget()
-        # Gradients when they arrived, replaced by the gradients when they were submitted, and their versions. Used to
+        # Gradients at their arrival, later the gradients at submission, and their versions. The reducer uses them to
         # detect changes.
         self.arrived: list[Any] = [None] * len(self.members)
         self.versions = [0] * len(self.members)
-        self.changed: Slot | None = None  # first slot whose gradient has changed since it arrived
+        # First slot whose gradient has changed since it arrived.
+        self.changed: Slot | None = None
 
     def _allocate(self) -> None:
-        # Use the bucket's dtype even if a parameter's dtype has changed, because other ranks still use the old one.
+        # Use the bucket's dtype even if a parameter's dtype has changed, because other ranks still use the former
+        # dtype.
         starts, nbytes = offsets([Gradient(p.numel(), self._dtype, self._device) for p in self._parameters])
         if self.streams is None:
             self.flat = shared_buffer(nbytes).view(self._dtype)
@@ -242,20 +245,20 @@ class Bucket:
             self.flat = devices.zeros(nbytes // self._dtype.itemsize, self._dtype, self._device)
         self._addresses = [self.flat.data_ptr() + start for start in starts]
         self.views: list[torch.Tensor] = [self._view(place) for place in range(len(starts))]
-        # Reference counts while the program has no references: only the views refer to the storage, and only the list
-        # refers to the views.
+        # Reference counts while the program has no references. Then only the views refer to the storage, and only the
+        # list refers to the views.
         self._storage = self.flat.untyped_storage()._cdata
         self._storage_uses = _storage_uses(self._storage)
         self._view_uses = max(map(sys.getrefcount, self.views))
 
     def _view(self, place: int) -> torch.Tensor:
         start = (self._addresses[place] - self.flat.data_ptr()) // self.flat.element_size()
-        # Not view(): autograd must count the version of each gradient separately.
+        # Do not use view(): autograd must count the version of each gradient separately.
         view = self.flat.new_empty(0)
         return view.set_(self.flat.untyped_storage(), start, self._parameters[place].shape)
 
     # Return True if the view still refers to its place in the bucket. ``p.grad.data = ...`` (also in ``Module.to``),
-    # ``set_`` and ``t_`` redirect the tensor, so that later changes would not reach the bucket.
+    # ``set_`` and ``t_`` redirect the tensor, and later changes would not reach the bucket.
     def _in_place(self, place: int) -> bool:
         view = self.views[place]
         return view.data_ptr() == self._addresses[place] and view.dtype is self._dtype and view.is_contiguous()
@@ -268,7 +271,7 @@ class Bucket:
         return self.arrived[slot.place] is not None
 
     def note(self, slot: Slot) -> bool:
-        """Record the arrival of the slot's gradient. Return True if it was the last.
+        """Record that the slot's gradient has arrived, and return True if it was the last.
 
         Hooks (backward.py) inline this method.
         """
@@ -281,9 +284,9 @@ class Bucket:
         return self.waiting_for == 0
 
     def gather(self, left_alone: bool) -> None:
-        """Make all gradients views of the bucket. A parameter without a gradient gets zeros.
+        """Make all gradients views of the bucket.
 
-        ``left_alone`` is True if no gradient can change from now until the reduction.
+        A parameter without a gradient gets zeros. ``left_alone`` is True if no gradient can change until the reduction.
         """
         self.detect_change()
         with self.streams or contextlib.nullcontext():
@@ -298,7 +301,7 @@ class Bucket:
         self.gathered = True
 
     def detect_change(self) -> None:
-        """Set ``changed`` if a gradient was replaced or modified since it arrived or was gathered."""
+        """Set ``changed`` if a gradient was replaced or modified after it arrived or was gathered."""
         if self.left_alone:
             return
         came, versions = self.arrived, self.versions
@@ -316,7 +319,7 @@ class Bucket:
                 self.changed = self.changed or slot
 
     def _take_all(self) -> bool:
-        """Take all gradients, which must have arrived, in one call. Return True if all are now views of the bucket."""
+        """Copy all gradients to the bucket in one call, and return True if all are now views of it."""
         if all(map(is_, self.arrived, self.views)) and self._all_in_place():
             return True
         if not self._memory_is_ours:
@@ -326,19 +329,21 @@ class Bucket:
         grads = self.arrived
         if not any(map(_needs_grad, grads)):
             try:
-                with torch.inference_mode():  # avoids autograd's overhead, but still counts versions
+                # This avoids autograd's overhead, but still updates versions.
+                with torch.inference_mode():
                     _copy_all(self.views, grads)
                 for p, view in zip(self._parameters, self.views, strict=True):
                     p.grad = view
                 return True
-            except RuntimeError:  # some gradients are sparse, or the parameters were moved to another dtype or device
+            except RuntimeError:
+                # Some gradients are sparse, or the parameters have a new dtype or device.
                 pass
         for slot in self.members:
             self.take(slot)
         return False
 
     def take(self, slot: Slot) -> None:
-        """Make the gradient of the slot's parameter a view of the bucket."""
+        """Make the gradient of a slot's parameter a view of the bucket."""
         p = slot.parameter
         grad = p.grad
         if grad is slot.view and self._in_place(slot.place):
@@ -359,17 +364,16 @@ class Bucket:
         p.grad = view
 
     def _make_memory_ours(self) -> None:
-        """Prepare the bucket's memory for writing, once per step before the first copy.
+        """Prepare the bucket's memory for writing, before the first copy in a step.
 
-        If the program has kept gradients of earlier steps, or views of them, they keep the memory and the bucket moves
-        to new memory.
+        If the program still uses gradients of earlier steps, or views of them, the bucket moves to new memory.
         """
         self._memory_is_ours = True
         if not self._all_in_place():
             self._put_in_place()
         kept = _storage_uses(self._storage) > self._storage_uses
         if not kept and max(map(sys.getrefcount, self.views)) > self._view_uses:
-            # Autograd may hold another reference to a tensor that is a parameter's gradient, so skip those.
+            # Skip tensors that are a parameter's gradient, because autograd can hold another reference to them.
             loose = [view for p, view in zip(self._parameters, self.views, strict=True) if p.grad is not view]
             # ``loose`` holds one more reference.
             kept = bool(loose) and max(map(sys.getrefcount, loose)) > self._view_uses + 1
@@ -391,13 +395,16 @@ class Bucket:
                 self.views[place] = self._view(place)
 
     def fill(self, slot: Slot) -> None:
-        """Make the slot's gradient a view of the bucket. A parameter without a gradient gets zeros."""
+        """Make the slot's gradient a view of the bucket.
+
+        A parameter without a gradient gets zeros.
+        """
         if slot.parameter.grad is None:
             slot.parameter.grad = torch.zeros_like(slot.parameter, memory_format=torch.contiguous_format)
         self.take(slot)
 
     def store_result(self, slot: Slot | None) -> None:
-        """Copy the result to the slot's gradient if it is not a view of the bucket. None stands for all slots."""
+        """Copy the result to the gradient if it is not a view of the bucket. None means all slots."""
         for of in [slot] if slot is not None else list(self._taken_from):
             grad = self._taken_from.pop(of, None)
             if grad is not None:
@@ -405,7 +412,7 @@ class Bucket:
                 of.note_reduced()
 
     def dissolve(self) -> None:
-        """Dissolve the bucket. Gradients remain views of its memory."""
+        """Dissolve the bucket, whose gradients remain views of its memory."""
         for slot in self.members:
             if slot.has_reduced():
                 slot.note_reduced()

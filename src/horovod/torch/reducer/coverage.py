@@ -1,9 +1,9 @@
-"""Detection of gradients that a step's rounds have not reduced, and reductions that the program starts itself.
+"""Detection of gradients that no round has reduced, and reductions that the program starts itself.
 
 Hooks see the gradients that backward passes accumulate. A program can also create gradients that hooks miss or see too
 late: it assigns the result of ``torch.autograd.grad`` or of a custom kernel, or it calls ``step()`` in a hook
-registered before Horovod's. The optimizer uses such a gradient like any other. So each step first looks for gradients
-that no round (gradients.py) has reduced.
+registered before Horovod's. The optimizer uses such a gradient like any other. Each step therefore first looks for
+gradients that no round (gradients.py) has reduced.
 
 A gradient that was reduced in an earlier step can remain. It is recognized by identity: it is still the tensor that the
 reduction stored (``Slot.reduced``, or the bucket's view).
@@ -24,37 +24,43 @@ from horovod.torch.ops.allreduce import allreduce_async_
 from horovod.torch.reducer.buckets import Slot
 from horovod.torch.reducer.submissions import Options
 
-_NAMED = 5  # maximum number of gradients named in a message
+# Maximum number of gradients that a message names.
+_NAMED = 5
 
 
 class Coverage:
-    """Record of an optimizer's gradients that no round since the last step has reduced."""
+    """Record of the gradients of one optimizer that no round since the last step has reduced."""
 
     def __init__(self, slots: Sequence[Slot]) -> None:
         self._slots = slots
-        # Slots that no round of this step has reduced; None before the first round of the step.
+        # Slots that no round of this step has reduced, or None before the step's first round.
         self._missing: list[Slot] | None = None
-        # Combined flags of the last step's first round, cached because they rarely change.
+        # Combined flags of the first round in the last step. They are cached because they rarely change.
         self._last: Sequence[int] = ()
-        # Slots that the round with these flags has not reduced.
+        # Slots that a round with these flags does not reduce.
         self._missing_then: list[Slot] = []
 
     def extend(self, slots: Sequence[Slot]) -> None:
-        """Add slots that were created during this step and appended to the list of slots."""
-        self._last = ()  # the cached flags cover fewer slots, so they cannot match the next round
+        """Add slots that were created during this step."""
+        # The cached flags cover fewer slots, so they cannot match the next round.
+        self._last = ()
         if self._missing is not None:
             self._missing = [*self._missing, *slots]
 
     def restart(self) -> None:
-        """Forget the rounds recorded so far. Called at the end of a step."""
+        """Drop the record of this step's rounds when the step ends."""
         self._missing = None
 
     def add(self, flags: Sequence[int]) -> None:
-        """Record a round. ``flags`` are the combined flags of all ranks, which begin with one flag per slot."""
+        """Record a round.
+
+        ``flags`` are the combined flags of all ranks, which begin with one flag per slot.
+        """
         if self._missing is not None:
             self._missing = [slot for slot in self._missing if not flags[slot.index]]
             return
-        if flags != self._last:  # steps usually have the same flags
+        # The flags are usually the same in every step.
+        if flags != self._last:
             self._last = flags
             self._missing_then = [slot for slot in self._slots if not flags[slot.index]]
         self._missing = self._missing_then
@@ -65,14 +71,14 @@ class Coverage:
         return [slot for slot in found if slot.parameter.grad is not None and not slot.has_reduced()]
 
     def leave_alone(self, parameters: Collection[torch.Tensor] | None = None) -> None:
-        """Treat the current gradient tensors of ``parameters`` as reduced. None stands for all parameters."""
+        """Mark the current gradients of ``parameters``, or of all parameters for None, as reduced."""
         for slot in self._slots:
             if parameters is None or slot.parameter in parameters:
                 slot.note_reduced()
 
 
 def named(slots: Sequence[Slot]) -> str:
-    """Return the names of the first few gradients, for a message."""
+    """Return the names of the first few gradients for a message."""
     more = ", ..." if len(slots) > _NAMED else ""
     return ", ".join(repr(slot.name) for slot in slots[:_NAMED]) + more
 
@@ -81,7 +87,7 @@ def named(slots: Sequence[Slot]) -> str:
 def naming(slots: Sequence[Slot]) -> Iterator[None]:
     """Return a context that adds the names of ``slots`` to the message of a RanksDisagreeError.
 
-    Other ranks do not take part in the round of these slots if they have no such gradients.
+    The error occurs if only some ranks have such gradients, because the others do not take part in the round.
     """
     try:
         yield
@@ -97,11 +103,14 @@ def _compression(reducer: Any) -> Any:
 
 
 class Begun(dict[torch.Tensor, tuple[int, Any]]):
-    """Reductions that the program has started itself: maps each parameter to (handle, compression context)."""
+    """Reductions that the program has started itself.
+
+    The dict maps each parameter to (handle, compression context).
+    """
 
     @contextlib.contextmanager
     def apart(self, reducer: Any) -> Iterator[None]:
-        """Return a context in which these gradients are None, so that they are not reduced twice.
+        """Return a context in which these gradients are None, to prevent a second reduction.
 
         On exit, the gradients are restored and hold the reduced values.
         """
@@ -114,7 +123,8 @@ class Begun(dict[torch.Tensor, tuple[int, Any]]):
             for p, (handle, context) in self.items():
                 p.grad = grads[p]
                 result = handles.synchronize(handle)
-                if result is not None:  # None if the program has already synchronized the handle
+                # The handle is None if the program has already synchronized it.
+                if result is not None:
                     with torch.no_grad():
                         p.grad.copy_(_compression(reducer).decompress(result, context))  # type: ignore[union-attr]
             if hasattr(reducer, "coverage"):
@@ -122,8 +132,8 @@ class Begun(dict[torch.Tensor, tuple[int, Any]]):
             self.clear()
 
 
-# Methods of distributed optimizers; ``self`` is the optimizer. They are not in a base class, because some programs
-# inspect the base classes of an optimizer.
+# Methods of distributed optimizers, where ``self`` is the optimizer. They are not in a base class, because some
+# programs inspect an optimizer's base classes.
 
 
 def _passes(self: Any) -> int:
@@ -138,7 +148,7 @@ def _requires_update(self: Any) -> set[torch.Tensor]:
 
 
 def _handles(self: Any) -> Begun:
-    """Return the operations started with ``_allreduce_grad_async``, as a dict by parameter.
+    """Return the operations that ``_allreduce_grad_async`` has started, as a dict by parameter.
 
     ``synchronize`` and ``step`` wait for them. Gradients of backward passes are not included: they are reduced at the
     end of the pass.
@@ -148,7 +158,7 @@ def _handles(self: Any) -> Begun:
 
 
 def allreduce_grad_async(self: Any, p: torch.Tensor) -> tuple[int, Any]:
-    """Start to reduce the dense ``p.grad`` with the optimizer's settings. All ranks must make the same calls.
+    """Start to reduce the dense gradient of a parameter. All ranks must make the same calls.
 
     Returns:
         tuple[int, Any]: Handle, and the context for the compressor's ``decompress``.

@@ -1,4 +1,4 @@
-"""Reduction of a model's gradients during the backward pass. It is complete when ``backward()`` returns.
+"""Reduction of a model's gradients during the backward pass, which is complete when ``backward()`` returns.
 
 Each parameter has a hook that autograd calls when the gradient is complete. The hook submits the gradient to the engine
 and returns. Everything else happens in a *round*, in which all ranks take part. It runs at the end of the backward
@@ -55,7 +55,7 @@ from horovod.torch.reducer.submissions import Group, Options, Submissions
 
 
 class GradientReducer(backward.PassState):
-    """Reducer for the gradients of one optimizer. Implements ``backward.Reducer``."""
+    """Reducer for the gradients of one optimizer, which implements ``backward.Reducer``."""
 
     def __init__(self, members: Members, names: dict[torch.Tensor, str], options: Options) -> None:
         """Register hooks on the parameters of one optimizer.
@@ -65,10 +65,12 @@ class GradientReducer(backward.PassState):
         self.options = options
         self._members = members
         self._slots: list[Slot] = []
-        self._notes = Notes()  # tell hooks which thread runs the last pass of a round
+        # Hooks read from this object which thread runs the last pass of a round.
+        self._notes = Notes()
         self._hooks = Hooks(self, before=options.op != Average, notes=self._notes)
         self._groups: list[Group] = []
-        self.in_flight = Submissions(options)  # operations of the round under way
+        # Operations of the current round.
+        self.in_flight = Submissions(options)
         self._bucketing = Bucketing(options.max_bucketed, options.process_set)
         self._contribution = Contribution(options, self._slots, self._groups, self._bucketing, self.in_flight)
         self.coverage = Coverage(self._slots)
@@ -76,24 +78,24 @@ class GradientReducer(backward.PassState):
         self.reductions = 0
         """Number of rounds completed by this reducer."""
         self.progress = Progress()
-        # Number of rounds completed since the last step, or since gradients were set to zero.
+        # Number of rounds completed since the last step or zero_grad().
         self._rounds = 0
-        # True if some ranks had called hvd.join() in the last round.
+        # True if a rank had called hvd.join() before the last round.
         self._some_joined = False
         self._turn = backward.Turn()
         # Number of the first backward pass of this round.
         self._first_pass = 1
-        # True until this round has determined which gradients may be sent early.
+        # True until this round has determined which gradients can be sent early.
         self._unsettled = False
         # Slots without a hook, because their parameters are frozen.
         self._frozen: list[Slot] = []
-        # Number of backward passes of this round that have ended.
+        # Number of this round's backward passes that have ended.
         self._ended = 0
-        # Maximum number of rounds in a step so far.
+        # Maximum number of rounds per step so far.
         self._max_rounds = 1
-        # True if another rank is waiting in step() for more rounds.
+        # True if another rank waits in step() for more rounds.
         self._awaited = False
-        # Readiness message of the round under way, as (Work, tensor, bytes).
+        # Readiness message of the current round, as (Work, tensor, bytes).
         self._readiness: Any = None
         self._answered = False
         self._weighing = agreement.Weighing(options.weight, options.op, options.compression)
@@ -103,13 +105,13 @@ class GradientReducer(backward.PassState):
 
     @property
     def name(self) -> str:
-        """Name of the readiness message, unique in the job."""
+        """Name of the readiness message, which is unique in the job."""
         return f"gradients.ready.{self._slots[0].name}"
 
     def add(self, parameters: Iterable[torch.Tensor], names: dict[torch.Tensor, str]) -> None:
         """Start to reduce the gradients of new parameters.
 
-        If a new parameter already has a gradient, that gradient is treated as produced by the current pass.
+        An existing gradient of a new parameter counts as a result of the current backward pass.
         """
         before = len(self._slots)
         for p in parameters:
@@ -121,7 +123,7 @@ class GradientReducer(backward.PassState):
         self._hook_thawed()
 
     def close(self) -> None:
-        """Remove the hooks. The caller must make sure that no operation is in flight."""
+        """Remove the hooks; no operation must be in flight."""
         for slot in self._slots:
             if slot.hook is not None:
                 slot.hook.remove()
@@ -135,14 +137,14 @@ class GradientReducer(backward.PassState):
     def _adds(self) -> bool:
         """True if backward adds to existing gradients that must not be reduced again.
 
-        Existing gradients are equal on all ranks, and the average of equal values is the same value. So with Average it
-        is harmless to reduce them again, unless a rank has joined and contributes zeros.
+        Existing gradients are equal on all ranks, and the average of equal values is the same value. With Average,
+        reducing them again is therefore harmless, unless a rank has joined and contributes zeros.
         """
         return self.options.op != Average or ((self._some_joined or self._weighing.on) and self._rounds > 0)
 
     @property
     def in_a_step(self) -> bool:
-        """True if backward passes have produced gradients since the last step, or since gradients were set to zero.
+        """True if backward passes have produced gradients since the last step or zero_grad().
 
         Gradients that are already reduced count only if an earlier step had several rounds.
         """
@@ -150,11 +152,11 @@ class GradientReducer(backward.PassState):
 
     @property
     def busy(self) -> bool:
-        """True if gradients are in flight."""
+        """True if reductions of gradients are in flight."""
         return len(self.in_flight) > 0
 
     def reset(self) -> None:
-        """Wait for operations in flight, ignore their failures, and start over.
+        """Wait for operations in flight, ignore their errors, and reset the reducer.
 
         This discards the errors stored for compression and restarts the count of backward passes.
         """
@@ -178,24 +180,26 @@ class GradientReducer(backward.PassState):
                     self._hooks.add(slot)
             self._frozen = [slot for slot in self._frozen if slot.hook is None]
 
-    # ---- in a backward pass ----------------------------------------------------------------------------------------
+    # -- in a backward pass ------------------------------------------------------------------------------------------
 
     def before_gradient(self, slot: Slot) -> None:
-        """Move the slot's current gradient aside if it must not be reduced again. Called before backward adds to it.
+        """Move the slot's current gradient aside if it must not be reduced again.
 
-        This hook is registered only when ``_adds`` has been True.
+        Backward calls this hook before it adds to the gradient. The hook is registered once ``_adds`` has been True.
         """
         if slot.seen < self._first_pass and self._adds:
             set_accumulated_aside(slot)
 
     def on_gradient(self, slot: Slot) -> None:
-        """Handle a new gradient. Called if the code inlined in the hook (backward.py) cannot handle it."""
+        """Handle a new gradient that the short path in the hook (backward.py) does not support."""
         if self._pass is None:
             self._begin_pass()
         if self._turn.thread != get_ident() and not self._turn.is_shared():
-            self._failed = True  # the round of the pass under way reports this to the other ranks
+            # The round of the current backward pass reports this to the other ranks.
+            self._failed = True
             raise RuntimeError(backward.TWO_THREADS)
-        if slot.parameter.grad is None:  # a hook registered by the program has set it to None
+        # A hook of the program has set the gradient to None.
+        if slot.parameter.grad is None:
             return
         notes = self._notes
         again = slot.seen == notes.number
@@ -227,7 +231,7 @@ class GradientReducer(backward.PassState):
                 self.in_flight.group(slot.group)
 
     def on_bucket(self, bucket: Bucket) -> None:
-        """Submit a bucket whose last gradient has arrived."""
+        """Submit a bucket after its last gradient has arrived."""
         if self._bucketing.expects_more():
             self.in_flight.bucket(bucket)
 
@@ -244,14 +248,16 @@ class GradientReducer(backward.PassState):
             early = joined is not None and self._ended + 1 >= self.options.passes
             try:
                 self._weigh()
-            finally:  # if it fails, the pass fails, and reports this to the other ranks
+            finally:
+                # If the submission fails, the backward pass fails, and reports this to the other ranks.
                 self._notes.thread = thread if early and not self._weighing.late else 0
                 self._pass = joined or backward.without_end
-                if joined is None:  # the end of this pass is not detected, so other threads must not wait for it
+                # The end of this backward pass is not detected, so other threads must not wait for it.
+                if joined is None:
                     self._turn.end()
 
     def weigh_from_now(self) -> None:
-        """Weight all gradients from now on, if the program weights those of this round."""
+        """Weight the gradients of this and all later rounds, if the program weights those of this round."""
         if self._weighing.starts():
             self.in_flight.op = Sum
             self._hooks.also_before(self._slots)
@@ -264,22 +270,23 @@ class GradientReducer(backward.PassState):
             self.in_flight.factor = self._weighing.take(counts, self._ended > 0, torch.float16 in dtypes)
 
     def _enter_job(self) -> None:
-        """Discard the state of a previous job, because the current job may have other ranks."""
+        """Discard the state of the previous job, because the current job can have other ranks."""
         if self._job is not face.job:
             self._job = face.job
             self._bucketing.drop_outdated()
             self._failed = self._awaited = False
-            self._rounds = self._ended = 0  # _max_rounds stays, because the program is the same
+            # Keep _max_rounds, because the program is the same.
+            self._rounds = self._ended = 0
             self.coverage.restart()
 
     def pass_ended(self) -> bool:
-        """Count the pass that has ended; see ``backward.Reducer``."""
+        """Count a backward pass that has ended; see ``backward.Reducer``."""
         self._ended += 1
         self._end_pass(with_round=self._ended >= self.options.passes)
         return self._ended >= self.options.passes
 
     def pass_failed(self) -> None:
-        """Record a failed pass; see ``backward.Reducer``.
+        """Record a failed backward pass; see ``backward.Reducer``.
 
         Ranks whose pass succeeded wait for this rank at the end of their pass. This rank reports the failure before it
         next waits for any operation.
@@ -298,13 +305,13 @@ class GradientReducer(backward.PassState):
         self._notes.thread = 0
         self._turn.end(with_round)
 
-    # ---- rounds ----------------------------------------------------------------------------------------------------
+    # -- rounds ------------------------------------------------------------------------------------------------------
 
     def synchronize(self, only_new: bool = False) -> None:
-        """Reduce all gradients that are not reduced yet. All ranks of the set call this, at least once per step.
+        """Reduce all gradients that are not reduced yet.
 
-        Does nothing if this rank has completed a round since its last step, has run no pass after that round, and no
-        other rank is waiting for it.
+        All ranks of the process set must call this at least once per step. It does nothing if this rank has completed a
+        round since its last step, has run no pass after that round, and no other rank is waiting for it.
 
         Args:
             only_new: Skip gradients that no backward pass has produced since the last round. If False, and this rank
@@ -327,7 +334,7 @@ class GradientReducer(backward.PassState):
         self._awaited = False
 
     def reduce_left_out(self) -> None:
-        """Reduce gradients that this step's rounds have not seen (coverage.py).
+        """Reduce gradients that no round of this step has included (coverage.py).
 
         All ranks must call this, and must have such gradients for the same parameters.
 
@@ -338,14 +345,15 @@ class GradientReducer(backward.PassState):
         self._members.take_in(self)
         left_out = self.coverage.left_out()
         if left_out:
-            self._notes.number += 1  # treat these gradients as produced by a backward pass
+            # Treat these gradients as if a backward pass had produced them.
+            self._notes.number += 1
             for slot in left_out:
                 slot.seen = self._notes.number
             with naming(left_out):
                 self._round(at_step=True)
 
     def stepped(self) -> None:
-        """Reset the state that belongs to one step. Called after a step, and when gradients are set to zero."""
+        """Reset the state of one step, after a step or when gradients are set to zero."""
         self.recover()
         self._max_rounds = max(self._max_rounds, self._rounds)
         self._rounds = 0
@@ -353,13 +361,13 @@ class GradientReducer(backward.PassState):
         self._awaited = False
 
     def zeroed(self) -> None:
-        """Discard what unfinished passes have accumulated. Called when gradients are set to zero."""
+        """Discard the results of unfinished backward passes when gradients are set to zero."""
         self.stepped()
         if self._ended and self._pass is None and not (self._failed or self.busy):
             self._restart()
 
     def _round(self, at_step: bool = False, only_new: bool = True) -> bool:
-        """Run a round. Return True if some rank was at the end of a backward pass."""
+        """Run a round, and return True if any rank was at the end of a backward pass."""
         try:
             self.begin(at_step, only_new)
             self.answer()
@@ -380,11 +388,12 @@ class GradientReducer(backward.PassState):
             self._contribution.gather()
             self._enter_job()
             self._bucketing.settle()
-            if self._notes.number < self._first_pass:  # no backward pass has begun in this round
+            # No backward pass has begun in this round.
+            if self._notes.number < self._first_pass:
                 self._weigh(self._weighing.counts_without_pass(() if only_new else self._slots))
             flags = self._contribution.flags(self._first_pass if only_new else 0)
             wishes = self._bucketing.wishes()
-            # This rank's message, which the engine overwrites with the maximum over all ranks.
+            # Message of this rank. The engine overwrites it with the maximum over all ranks.
             message = agreement.encode_readiness(
                 self._ranks,
                 self.options.process_set.rank(),
@@ -424,7 +433,7 @@ class GradientReducer(backward.PassState):
         return True
 
     def finish(self) -> bool:
-        """Wait for all results. Return True if some rank was at the end of a backward pass."""
+        """Wait for all results, and return True if any rank was at the end of a backward pass."""
         with torch.no_grad():
             try:
                 self.in_flight.finish()
@@ -454,7 +463,7 @@ class GradientReducer(backward.PassState):
 
     @property
     def nothing_counted(self) -> bool:
-        """True if the total weight of all rounds since the last step is 0, so that the step must be skipped."""
+        """True if the total weight of this step's rounds is 0, so that the step must be skipped."""
         return self._rounds > 0 and self._weighing.total == 0
 
     def _restart(self, reduced: bool = False) -> None:
@@ -469,7 +478,8 @@ class GradientReducer(backward.PassState):
         if self._hooks.before:
             for slot in self._slots:
                 slot.before = None
-        self._hook_thawed()  # some parameters may no longer be frozen
+        # Some parameters can have been unfrozen.
+        self._hook_thawed()
         for group in self._groups:
             group.waiting_for = len(group.members)
         self._bucketing.restart()

@@ -1,4 +1,4 @@
-"""Names and groups of an optimizer's parameters, by which ranks match gradients, and checks of related arguments."""
+"""Names and groups of an optimizer's parameters, which ranks use to match gradients."""
 
 import weakref
 from collections import Counter
@@ -23,7 +23,7 @@ def name_parameters(
 ) -> dict[torch.Tensor, str]:
     """Return the names of the parameters in ``param_groups``.
 
-    They are taken from ``named_parameters``. Without it, they are ``allreduce.noname.<group>.<index>``. ``first_group``
+    The names come from ``named_parameters``. By default, they are ``allreduce.noname.<group>.<index>``. ``first_group``
     is the number of the first group.
 
     Raises:
@@ -92,7 +92,7 @@ def make_groups(
     names: dict[torch.Tensor, str],
     process_set: ProcessSet,
 ) -> list[list[torch.Tensor]]:
-    """Return the groups of the set's first rank, without frozen parameters and those of other optimizers."""
+    """Return the groups of the process set's first rank, without frozen parameters and those of other optimizers."""
     if not groups:
         return []
     if isinstance(groups, int):
@@ -114,7 +114,7 @@ def make_groups(
 
 
 class Members:
-    """The parameters of an optimizer with their names, kept up to date with ``param_groups``.
+    """Names of an optimizer's parameters, which follow changes of ``param_groups``.
 
     Programs can call ``add_param_group``, but also append to a group's list, or replace lists and groups. The optimizer
     updates all parameters in ``param_groups``, so all their gradients must be reduced.
@@ -132,8 +132,8 @@ class Members:
     def take_in(self, reducer: Any) -> None:
         """Find new parameters in ``param_groups``, and add them to ``reducer`` if it is not None.
 
-        All ranks must have the same new parameters. If there are none, this takes a few ns per parameter, so it can be
-        called in every step.
+        All ranks must have the same new parameters. Without new parameters, a call takes a few ns per parameter, so it
+        is cheap enough for every step.
 
         Raises:
             ValueError: The gradients of a parameter cannot be reduced, or the compression does not support it. No
@@ -145,7 +145,8 @@ class Members:
         taken = set(self.names.values())
         new = {}
         for p, name in name_parameters(optimizer.param_groups, None).items():
-            if p not in self.names:  # a removed parameter keeps its name, because it may be added again
+            # A removed parameter keeps its name, because the program can add it again.
+            if p not in self.names:
                 while name in taken:
                     name += "'"
                 new[p] = name
@@ -163,8 +164,8 @@ class Members:
         for group, before, single in zip(groups, self._lists, self._single, strict=True):
             params = group["params"]
             try:
-                # Comparing lists treats identical elements as equal without comparing them, which is fastest. Tensors
-                # that are not identical raise an exception here, except those with one element, which are compared by
+                # Compare lists, which treat identical elements as equal without comparing them. This is the fastest
+                # way. Different tensors raise an exception, except tensors with one element, which are compared by
                 # identity.
                 if params != before or any(params[i] is not before[i] for i in single):
                     return False
@@ -174,7 +175,7 @@ class Members:
 
 
 class _Known:
-    """Names of gradients that are in use within one process set of one job."""
+    """Names of gradients in use within one process set of one job."""
 
     __slots__ = ("counts", "given", "job")
 
@@ -192,9 +193,9 @@ def unique_on_the_wire(
 ) -> dict[torch.Tensor, str]:
     """Return names that no other optimizer of this process set uses.
 
-    Models often have parameters with equal names. The first optimizer uses a name unchanged, the next ones append
-    ``#1``, ``#2`` and so on. So all ranks must wrap their optimizers in the same order. An optimizer that is wrapped
-    again keeps its names.
+    Models often have parameters with equal names. The first optimizer uses a name unchanged, and later optimizers
+    append ``#1``, ``#2`` and so on. All ranks must therefore wrap their optimizers in the same order. An optimizer that
+    is wrapped again keeps its names.
     """
     known = _known.get(process_set)
     if known is None or known.job is not face.job:

@@ -1,4 +1,4 @@
-"""A rank's contribution to a round of gradient reduction, and the choice of buckets for the next round.
+"""One rank's contribution to a round of gradient reduction, and the choice of buckets.
 
 ``Contribution`` computes this rank's flags, and submits its gradients and zeros for gradients that only other ranks
 have. ``Bucketing`` chooses the buckets. In the first round each gradient is reduced alone. After each round all ranks
@@ -40,19 +40,19 @@ APART = 0x80
 EVERYTHING = 1 << 62
 """Value of ``max_bytes`` that lets gradients of every size share buckets."""
 
-# Numbers at the beginning of a proposal: 1 from each rank that takes part, and from rank 0 the bucket sizes that it
-# wants, or zeros.
+# Number of values at the beginning of a proposal: 1 from each rank that takes part, and from rank 0 the requested
+# bucket sizes, or zeros.
 _HEAD = 3
-# Number of steps in a row with gradients missing on all ranks after which a bucket is dissolved.
+# Number of successive steps with gradients missing on all ranks after which a bucket is dissolved.
 _PATIENCE = 3
-# Maximum number of times that a gradient's bucket is dissolved, because gradients were missing or a dtype changed.
-# After that, the gradient is always reduced alone.
+# Maximum number of times that a gradient's buckets are dissolved, because gradients are missing or a dtype has changed.
+# After that, the gradient is always reduced separately.
 _MAX_MOVES = 2
 
 
 @dataclass
 class _Proposal:
-    """A change of buckets on which the ranks have not agreed yet."""
+    """Change of buckets on which the ranks have not agreed yet."""
 
     work: Any
     message: torch.Tensor
@@ -63,12 +63,12 @@ class _Proposal:
 
 
 class Bucketing:
-    """The buckets of one optimizer's gradients, and their changes from round to round."""
+    """Buckets of one optimizer's gradients, which can change from round to round."""
 
     def __init__(self, max_bytes: int, process_set: ProcessSet) -> None:
-        """Start without buckets. Gradients of at most ``max_bytes`` bytes can share one; 0 disables buckets."""
+        """Start without buckets. Only gradients of at most ``max_bytes`` bytes can be in buckets."""
         self.max_bytes = max_bytes
-        # True if autotune may change the sizes, because they are the default ones.
+        # True if autotune can change the bucket sizes, because the program has not set them.
         self._tunable = max_bytes == BucketSizes().small
         bucket_tuning.used |= self._tunable
         self._sizes = BucketSizes()
@@ -80,24 +80,25 @@ class Bucketing:
         # Length of ``arrived`` at the end of the last round.
         self._arrived_last = 0
         self._process_set = process_set
-        self._settled: Sequence[int] = []  # flags of the last round, or empty if they led to new buckets
+        # Flags of the last round, or empty if they led to new buckets.
+        self._settled: Sequence[int] = []
         self._proposal: _Proposal | None = None
 
     @property
     def buckets(self) -> list[Bucket]:
-        """List of all buckets. Reading it first applies a pending proposal (``settle``)."""
+        """All buckets of the optimizer, after a pending proposal has been applied."""
         self.settle()
         return self._buckets
 
     def apart(self, slots: list[Slot]) -> list[Slot]:
-        """Return the slots that are in no bucket. ``slots`` must contain all slots of the optimizer."""
+        """Return the slots that are in no bucket; ``slots`` are all slots of the optimizer."""
         self.settle()
         if self._apart is None:
             self._apart = [slot for slot in slots if slot.bucket is None]
         return self._apart
 
     def expects_more(self) -> bool:
-        """Return True if backward is expected to produce more gradients, judging by the last round.
+        """Return True if backward will probably produce more gradients, judging by the last round.
 
         If it returns False, the caller leaves gradients to the end of the pass, which is near. The program waits right
         after that and runs the progress loop itself, so the engine's thread need not be woken.
@@ -107,11 +108,11 @@ class Bucketing:
         return any(bucket.waiting_for for bucket in self._buckets)
 
     def changed(self) -> None:
-        """Invalidate the cache of slots without a bucket. Called after slots or buckets have changed."""
+        """Clear the cache of slots without a bucket, after slots or buckets have changed."""
         self._apart = None
 
     def flag(self, slot: Slot) -> int:
-        """Return the flag of a slot with a dense gradient."""
+        """Return the flag of a slot that has a dense gradient."""
         if slot.bucket is not None:
             return DENSE
         p = slot.parameter
@@ -129,14 +130,14 @@ class Bucketing:
         return DENSE if may_share else DENSE | APART
 
     def restart(self) -> None:
-        """Reset the state that belongs to one round."""
+        """Reset the state of one round."""
         self._arrived_last = len(self.arrived)
         self.arrived.clear()
         for bucket in self._buckets:
             bucket.restart()
 
     def drop_outdated(self) -> None:
-        """Dissolve the buckets of a previous job, because ranks that are new in the current job do not have them."""
+        """Dissolve the buckets of the previous job, which new ranks of the current job do not have."""
         if self._proposal is not None and self._proposal.job is not face.job:
             self._proposal = None
         self._use(BucketSizes())
@@ -146,12 +147,12 @@ class Bucketing:
                 slot.moves = 0
 
     def wishes(self) -> list[int]:
-        """Return two flags: 1 if buckets are disabled on this rank, and 1 if one of its buckets should be dissolved."""
+        """Return two flags, 1 if buckets are disabled on this rank, and 1 if a bucket should be dissolved."""
         dissolves = self._resizes() or any(self._should_dissolve(bucket) for bucket in self._buckets)
         return [int(self.max_bytes == 0), int(dissolves)]
 
     def _resizes(self) -> bool:
-        """Return True if autotune has requested other bucket sizes; only on rank 0, the first rank of its sets."""
+        """Return True if autotune has requested other bucket sizes. Only rank 0 can return True."""
         return self._tunable and bucket_tuning.wanted not in (None, self._sizes)
 
     def _use(self, sizes: BucketSizes) -> None:
@@ -160,10 +161,10 @@ class Bucketing:
             self.max_bytes = sizes.small
 
     def propose(self, slots: Sequence[Slot], flags: Sequence[int]) -> None:
-        """Start an agreement on a change of buckets. ``settle`` applies the change.
+        """Propose a change of buckets to the other ranks. ``settle`` applies the change.
 
-        All ranks must call this after each successful round. It must not block, because ranks may end the rounds of
-        several optimizers in different orders.
+        All ranks must call this after each successful round. The call does not block, because ranks can end the rounds
+        of several optimizers in different orders.
 
         Args:
             slots: All slots of the optimizer.
@@ -184,12 +185,13 @@ class Bucketing:
             message[_HEAD + count + i] = self._should_dissolve(bucket)
         name = f"gradients.order.{slots[0].name}"
         work = submit(message, message, name, Sum, 1.0, 1.0, self._process_set)
-        handles.park(work, message)  # keeps the tensor if the optimizer is deleted before the operation is done
+        # Keep the tensor alive in case the optimizer is deleted before the operation is done.
+        handles.park(work, message)
         candidates = [(slot, slot.shape) for slot in self._candidates(slots, flags)]
         self._proposal = _Proposal(work, message, count, candidates, list(self._buckets), face.job)
 
     def settle(self) -> None:
-        """Wait for a pending proposal and apply it. Must be called before the next round examines gradients.
+        """Wait for a pending proposal and apply it. This must precede the next round's look at gradients.
 
         Raises:
             HorovodInternalError: A rank was lost.
@@ -199,7 +201,8 @@ class Bucketing:
             return
         handles.wait(proposal.work, proposal.message)
         present, bucket_bytes, small_bytes, *rest = (int(n) for n in proposal.message.tolist())
-        # Without all ranks, keep the buckets: a rank that has called ``hvd.join()`` would not know about the new ones.
+        # Keep the buckets unless all ranks take part, because a rank that has called ``hvd.join()`` would not know new
+        # buckets.
         if present < len(self._process_set.ranks or ()):
             return
         if bucket_bytes:
@@ -208,30 +211,34 @@ class Bucketing:
         # `came[i]` is the position, from 1, at which slot i's gradient arrived on the set's first rank, or 0 if it did
         # not arrive. `wishes[i]` is the number of ranks that want to dissolve bucket i.
         came, wishes = rest[: proposal.slots], rest[proposal.slots :]
-        # Gradients of a dissolved bucket are reduced alone at least in the next round, whose flags determine whether
-        # they can share a bucket again.
+        # Reduce gradients of a dissolved bucket separately in the next round. Its flags determine whether they can
+        # share a bucket again.
         for bucket, wish in zip(proposal.buckets, wishes, strict=True):
             if wish:
                 self._dissolve(bucket)
-        # Sort by arrival, followed by the gradients that did not arrive, from the last parameter to the first.
+        # Sort gradients by arrival. Those that did not arrive follow, from the last parameter to the first.
         candidates = sorted(
             proposal.candidates, key=lambda entry: (came[entry[0].index] or proposal.slots + 1, -entry[0].index)
         )
         shapes = [shape for _, shape in candidates]
         for members in plan(shapes, range(len(candidates)), self._sizes.first, self._sizes.bucket):
             slots_of_bucket = [candidates[i][0] for i in members]
-            # No other operation can have this name, because all others begin with the operation's kind.
+            # No other operation can have this name, because all other names begin with the kind of operation.
             name = f"gradients.bucket.{slots_of_bucket[0].name}"
             self._buckets.append(Bucket(name, slots_of_bucket, candidates[members[0]][1], face.job))
         self.changed()
 
     def _resize(self, sizes: BucketSizes, buckets: Sequence[Bucket]) -> None:
-        """Use other sizes. The next round reduces each gradient alone, and its flags lead to new buckets."""
+        """Use other bucket sizes.
+
+        The next round reduces each gradient separately, and its flags lead to new buckets.
+        """
         self._use(sizes)
         for bucket in buckets:
             self._dissolve(bucket)
             for slot in bucket.members:
-                slot.moves -= 1  # does not count as a move
+                # This does not count as a dissolved bucket.
+                slot.moves -= 1
         self._settled = []
 
     def _has_changed(self, slots: Sequence[Slot], flags: Sequence[int]) -> bool:
@@ -254,17 +261,17 @@ class Bucketing:
 
 
 def set_accumulated_aside(slot: Slot) -> None:
-    """Move the parameter's gradient to ``slot.before``."""
+    """Move the current gradient of a slot's parameter to ``slot.before``."""
     p = slot.parameter
     grad = p.grad
     if grad is not None and slot.before is None:
-        # Copy a gradient that is in a bucket, because the new gradient needs its memory.
+        # Copy a gradient that is in a bucket, because the new gradient uses the same memory.
         slot.before = grad.detach().clone() if grad is slot.view else grad
         p.grad = None
 
 
 def add_accumulated(slot: Slot) -> None:
-    """Add the values moved by ``set_accumulated_aside`` to the result in ``param.grad``.
+    """Add the values that ``set_accumulated_aside`` has moved to the result in ``param.grad``.
 
     The earlier tensor remains the gradient, as when autograd accumulates, unless the result is in a bucket.
     """
@@ -276,7 +283,8 @@ def add_accumulated(slot: Slot) -> None:
     if result is None:
         p.grad = before
     elif before.is_sparse:
-        p.grad = result.detach() + before.detach()  # `result` may be sparse or dense
+        # `result` can be sparse or dense.
+        p.grad = result.detach() + before.detach()
     elif result is slot.view or result.requires_grad:
         result.detach().add_(before.detach())
     else:
@@ -285,7 +293,7 @@ def add_accumulated(slot: Slot) -> None:
 
 
 class Contribution:
-    """This rank's contribution to each round of one optimizer: flags and gradients."""
+    """Contribution of this rank to each round of one optimizer: flags and gradients."""
 
     def __init__(
         self,
@@ -304,11 +312,11 @@ class Contribution:
         self._mine = bytearray()
         # True after the first gradients have been sampled for monitoring.
         self._noticed = False
-        # True if this rank has some, but not all, gradients of an unsubmitted bucket or group.
+        # True if this rank has some, but not all, gradients of a bucket or group that is not submitted.
         self._parts = False
 
     def gather(self) -> None:
-        """Copy gradients into all buckets whose gradients have arrived. Nothing is submitted yet."""
+        """Copy gradients into all buckets whose gradients have arrived, without submitting them."""
         if not self._noticed:
             self._noticed = True
             named = [(slot.name, slot.parameter.grad) for slot in self._slots]
@@ -325,7 +333,8 @@ class Contribution:
         produced it has a number less than ``since``.
         """
         flags = bytearray((DENSE,)) * len(self._slots)
-        for slot in self._bucketing.apart(self._slots):  # many parameters may be frozen or unused
+        # Skip these quickly, because many parameters can be frozen or unused.
+        for slot in self._bucketing.apart(self._slots):
             flags[slot.index] = 0 if slot.parameter.grad is None else self._flag(slot, since)
         for bucket in self._bucketing.buckets:
             if bucket.waiting_for and not bucket.sent:
@@ -343,7 +352,7 @@ class Contribution:
         return self._bucketing.flag(slot) if dense else 1 + grad.sparse_dim()
 
     def submit_mine(self) -> bool:
-        """Submit this rank's gradients that are not submitted yet. Return True if all gradients are then in flight."""
+        """Submit this rank's remaining gradients, and return True if all gradients are then in flight."""
         everything, flags = True, self._mine
         self._parts = False
         for slot in self._bucketing.apart(self._slots):
@@ -354,7 +363,8 @@ class Contribution:
                     self._in_flight.one(slot)
         for bucket in self._bucketing.buckets:
             if not bucket.sent:
-                there = sum([flags[slot.index] > 0 for slot in bucket.members])  # a list avoids a call per element
+                # A list avoids a call per element.
+                there = sum([flags[slot.index] > 0 for slot in bucket.members])
                 if there == len(bucket.members):
                     self._in_flight.bucket(bucket)
                 else:
@@ -380,7 +390,8 @@ class Contribution:
             adds: True if existing gradients must not be reduced again.
         """
         if flags == self._mine and not self._parts:
-            return  # every gradient that this rank lacks is missing on all ranks (frozen or unused parameters)
+            # All gradients that this rank lacks are missing on all ranks (frozen or unused parameters).
+            return
         for slot in self._slots:
             flag = flags[slot.index]
             if adds and flag and not self._mine[slot.index]:
@@ -400,10 +411,10 @@ class Contribution:
                 self._in_flight.group(group, {slot: torch.zeros_like(slot.parameter) for slot in missing})
 
     def _submit_rest_of_bucket(self, bucket: Bucket, flags: Sequence[int]) -> None:
-        """Submit a bucket of which some gradients are missing on this rank.
+        """Submit a bucket that lacks some gradients on this rank.
 
-        It is submitted as a whole if other ranks have the missing gradients. Otherwise its gradients are submitted one
-        by one, because old gradients in the bucket must not be reduced again.
+        If other ranks have the missing gradients, the bucket is submitted as a whole. If not, its gradients are
+        submitted one by one, because old gradients in the bucket must not be reduced again.
         """
         there = [slot for slot in bucket.members if flags[slot.index]]
         if len(there) == len(bucket.members):
@@ -411,7 +422,8 @@ class Contribution:
         elif there:
             bucket.partly_sent += 1
             bucket.detect_change()
-            for slot in there:  # fill all before submitting any: filling may move the bucket to new memory
+            # Fill all gradients before submitting any: filling can move the bucket to new memory.
+            for slot in there:
                 bucket.fill(slot)
             for slot in there:
                 self._in_flight.out_of_bucket(slot)
@@ -421,14 +433,14 @@ class Contribution:
 
 
 def kind_of(grad: torch.Tensor | None) -> int:
-    """Return 0 for None, ``DENSE`` for a dense gradient, 1 + k for a sparse one with k sparse dimensions."""
+    """Return 0 for None, ``DENSE`` for a dense gradient, and 1 + k for one with k sparse dimensions."""
     if grad is None:
         return 0
     return 1 + grad.sparse_dim() if grad.is_sparse else DENSE
 
 
 def fill(p: torch.Tensor, flag: int) -> None:
-    """Set the gradient of ``p`` to zeros of the kind that ``flag`` encodes, unless ``p`` has a gradient."""
+    """Set the gradient of ``p`` to zeros of the kind that ``flag`` encodes, if ``p`` has no gradient."""
     if p.grad is not None:
         return
     if flag in (DENSE, DENSE | APART):

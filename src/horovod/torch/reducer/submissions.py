@@ -1,4 +1,4 @@
-"""Submission of gradients to the engine, storage and norms of the results, and the options of an optimizer."""
+"""Submission of gradients to the engine, and storage of the results."""
 
 import contextlib
 import time
@@ -24,7 +24,7 @@ from horovod.torch.reducer.buckets import Bucket, Slot, is_part
 
 
 class Residuals:
-    """Compression errors of this rank, as one float32 tensor per gradient. They differ between ranks.
+    """Errors of gradient compression on this rank, as one float32 tensor per gradient.
 
     With error feedback, the error of compressing a gradient in one step is added to the gradient of the next step. The
     engine adds the old error and computes the new one while it encodes the values
@@ -40,9 +40,10 @@ class Residuals:
         self._held: dict[Any, torch.Tensor] = {}
 
     def of(self, key: Any, tensor: torch.Tensor) -> torch.Tensor:
-        """Return the contiguous residual for ``tensor``, of the same size.
+        """Return the contiguous residual for ``tensor``, which has the same size.
 
-        It holds the error of the last step, or zeros if the key is new or its tensor has changed shape or device.
+        The residual is the error of the last step. It is zero if the key is new, or the tensor has another shape or
+        device.
         """
         held = self._held.get(key)
         if held is None or held.shape != tensor.shape or held.device != tensor.device:
@@ -50,13 +51,13 @@ class Residuals:
         return held
 
     def clear(self) -> None:
-        """Discard all residuals, so that the next step starts with zeros."""
+        """Discard all residuals, so that compression starts again with zero errors."""
         self._held.clear()
 
 
 @dataclass
 class Options:
-    """Arguments of ``DistributedOptimizer``, checked and normalized."""
+    """Arguments of ``DistributedOptimizer`` after validation."""
 
     process_set: ProcessSet
     compression: Any = Compression.none
@@ -75,7 +76,7 @@ class Options:
 
 
 class Group:
-    """Gradients that the ``groups`` argument requires to be reduced together."""
+    """Gradients that must be reduced together, because of the argument ``groups``."""
 
     __slots__ = ("members", "waiting_for")
 
@@ -87,7 +88,7 @@ class Group:
 
 
 def check_unchanged(slot: Slot) -> None:
-    """Check that the slot's gradient is still the tensor that was submitted, unchanged.
+    """Raise an error unless the slot's gradient is still the submitted tensor, unchanged.
 
     Raises:
         RuntimeError: The gradient was changed or replaced; the message names the parameter.
@@ -107,7 +108,7 @@ def _refuse_change(slot: Slot) -> NoReturn:
 
 
 def _check(slot: Slot | None, bucket: Bucket | None) -> None:
-    """Check that one gradient (``slot``), or all gradients of ``bucket`` if ``slot`` is None, are unchanged."""
+    """Raise an error if the gradient of ``slot``, or without a slot any gradient of ``bucket``, has changed."""
     if slot is not None:
         check_unchanged(slot)
     if bucket is not None:
@@ -118,26 +119,30 @@ def _check(slot: Slot | None, bucket: Bucket | None) -> None:
 
 
 def _make_sparse(p: torch.Tensor) -> None:
-    """Convert a gradient that was reduced as a dense tensor to a sparse tensor that holds its non-zero rows."""
+    """Convert a dense gradient to a sparse tensor that holds its non-zero rows."""
     if p.grad is not None and not p.grad.is_sparse and p.dim() > 0:
         p.grad = p.grad.detach().to_sparse(1)
 
 
 def _multiply(grad: torch.Tensor, factor: float) -> None:
-    """Multiply a dense gradient in place. If the factor is 0, the result is 0 even if the gradient is NaN."""
-    values = grad.data  # does not count as a change of the gradient
+    """Multiply a dense gradient in place.
+
+    If the factor is 0, the result is 0 even if the gradient is NaN.
+    """
+    # Without autograd, this does not count as a change of the gradient.
+    values = grad.data
     if factor:
         values.mul_(factor)
     else:
         values.zero_()
 
 
-# The first interval between samples of gradient norms, the largest one, and the accepted share of a step's time.
+# First interval between samples of gradient norms, the largest interval, and the accepted share of a step's time.
 _NOISE_INTERVAL, _MAX_INTERVAL, _NOISE_COST = 16, 4096, 0.005
 
 
 class Norms:
-    """Norms of this rank's dense gradients before and after they are averaged, in one step."""
+    """Norms of this rank's dense gradients in one step, before and after they are averaged."""
 
     __slots__ = ("_after", "_before", "_grads", "complete", "nanoseconds", "rounds")
 
@@ -153,7 +158,7 @@ class Norms:
         """CPU time spent on the norms."""
 
     def add(self, grad: torch.Tensor) -> None:
-        """Record the norm of a gradient that is about to be submitted, and into which the result will be written."""
+        """Record the norm of a gradient before its reduction, which overwrites it."""
         begin = time.thread_time_ns()
         if monitoring.can_be_read(grad):
             self._grads.append(grad)
@@ -185,12 +190,12 @@ def _norm(grad: torch.Tensor) -> torch.Tensor:
 
 
 class Submissions:
-    """Operations in flight for the gradients of one optimizer."""
+    """Operations in flight for one optimizer's gradients."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        # Operations in flight, by slot, bucket or readiness vector. The value is a callback that waits for the result
-        # and stores it, or a Repeat if the result is reduced in place.
+        # Operations in flight, keyed by slot, bucket or readiness message. The value is a callback that waits for the
+        # result and stores it, or a Repeat if the result is reduced in place.
         self._pending: dict[Any, Callable[[], None] | Repeat] = {}
         self._wire = wire_of(options.compression)
         self._residuals = Residuals() if getattr(options.compression, "error_feedback", False) else None
@@ -212,7 +217,7 @@ class Submissions:
         return len(self._pending)
 
     def exchange_readiness(self, vector: torch.Tensor, name: str) -> Any:
-        """Start an allreduce of ``vector`` in place with Max, and return its Work."""
+        """Start an allreduce of a readiness message with Max, in place, and return its Work."""
         repeat = self._pending[vector] = self._submit_in_place(vector, name, Max)
         return repeat.work
 
@@ -231,7 +236,8 @@ class Submissions:
             self._submit(slot, None, grad, name)
             return
         self.watch(slot)
-        if self.factor != 1.0:  # no non-zeros if the weight is 0, whose gradients can be NaN
+        # With weight 0, send no values, because the gradients can be NaN.
+        if self.factor != 1.0:
             grad = grad.detach() * self.factor if self.factor else torch.zeros_like(grad)
         wait = sparse_allreduce_async(grad, slot.name, self.op, self._options.process_set)
 
@@ -248,10 +254,10 @@ class Submissions:
         return self._options.sparse_as_dense
 
     def group(self, group: Group, stand_ins: dict[Slot, torch.Tensor] | None = None) -> None:
-        """Submit a group.
+        """Submit the gradients of a group as one operation.
 
-        ``stand_ins`` has zeros for members without a gradient; their ``param.grad`` stays None. Sparse gradients cannot
-        be part of a group, so they are submitted alone.
+        ``stand_ins`` has zeros for gradients that are None, which ``param.grad`` remains. Sparse gradients cannot be
+        part of a group, so they are submitted alone.
         """
         grads = {}
         for slot in group.members:
@@ -270,7 +276,7 @@ class Submissions:
             self._submit(slot, None, grad, f"{name}_{i + 1}of{len(grads)}", name, len(grads))
 
     def bucket(self, bucket: Bucket) -> None:
-        """Submit a bucket as one tensor. Gathers its gradients first if necessary."""
+        """Submit a bucket as one tensor, after gathering its gradients if necessary."""
         if not bucket.gathered:
             bucket.gather(self.alone)
         bucket.sent = True
@@ -278,18 +284,18 @@ class Submissions:
         self._submit(None, bucket, bucket.flat, bucket.name)
 
     def out_of_bucket(self, slot: Slot) -> None:
-        """Submit one gradient of a bucket alone, in place in the bucket."""
+        """Submit one gradient of a bucket separately, in its place in the bucket."""
         self.watch(slot)
         self._submit(slot, slot.bucket, slot.view, "allreduce." + slot.name)
 
     def watch(self, slot: Slot) -> None:
-        """Remember the slot's gradient and its version, to detect changes until it is reduced."""
+        """Store the slot's gradient and its version, to detect changes until it is reduced."""
         slot.watched = grad = slot.parameter.grad
         slot.version = grad._version  # type: ignore[union-attr]
         self._watched.append(slot)
 
     def forget_watched(self, reduced: bool) -> None:
-        """Stop watching gradients for changes. ``reduced`` is False if they were discarded."""
+        """Stop watching gradients for changes. ``reduced`` is False if the gradients were discarded."""
         for slot in self._watched:
             slot.watched = None
             if reduced:
@@ -305,7 +311,7 @@ class Submissions:
         group: str = "",
         group_size: int = 0,
     ) -> None:
-        """Submit ``grad``, into which the result will be written.
+        """Submit a tensor of gradients, into which the engine writes the result.
 
         ``grad`` is the dense gradient of ``slot``, which is in ``bucket`` if that is not None. If ``slot`` is None,
         ``grad`` is the memory of the whole ``bucket``.
@@ -317,7 +323,7 @@ class Submissions:
         if self.norms is not None:
             self.norms.add(grad)
         if self._in_place and (slot is None or bucket is None):
-            # Fast path for most gradients. ``take`` accepts only tensors that ``plain`` would return unchanged.
+            # Fast path for most gradients, because ``take`` accepts only tensors that ``plain`` would return unchanged.
             known = (name, group_size, self._wire)
             again = repeats.take(known, grad, self.op, options.prescale, options.postscale, options.process_set)
             if again is not None:
@@ -327,7 +333,7 @@ class Submissions:
                 return
         grad = grad.detach()
         tensor, context = options.compression.compress(grad)
-        # Layouts such as channels last may differ between ranks, so send a contiguous tensor.
+        # Send a contiguous tensor, because layouts such as channels last can differ between ranks.
         tensor = plain(tensor)
         residual = self._residuals.of(key, tensor) if self._residuals is not None else None
         repeat = self._submit_in_place(
@@ -361,11 +367,12 @@ class Submissions:
     ) -> Repeat:
         """Start an allreduce of ``tensor`` in place, and return it as a Repeat.
 
-        The last step's Work is submitted again if possible. With a residual it is not, because the Work would keep the
-        residual's memory alive.
+        The last step's Work is submitted again if possible. With a residual, a new Work is created, because the old one
+        would keep the residual's memory alive.
         """
         process_set = self._options.process_set
-        known = (name, group_size, wire)  # a tuple, which cannot be equal to a name that the user passes
+        # Use a tuple as the key, which cannot be equal to a name of the program.
+        known = (name, group_size, wire)
         repeat = None
         if residual is None:
             repeat = repeats.take(known, tensor, op, prescale, postscale, process_set)
@@ -397,11 +404,12 @@ class Submissions:
             key.store_result(None)
 
     def finish(self) -> None:
-        """Wait for all operations in flight, even if one fails, then raise the first failure."""
+        """Wait for all operations in flight, even after one has failed, then raise the first error."""
         failure: Exception | None = None
         with torch.no_grad():
             while self._pending:
-                # Remove entries one by one: after an interrupt, the remaining ones must still keep their memory alive.
+                # Remove the entries one by one: after an interrupt, the remaining entries must still keep their memory
+                # alive.
                 key = next(iter(self._pending))
                 try:
                     self._await(key, self._pending[key])
@@ -419,11 +427,11 @@ class Submissions:
 
     @property
     def can_measure_noise(self) -> bool:
-        """True if the results are averages of the gradients of one backward pass on each rank, with equal weights."""
+        """True if each result averages the gradients of one backward pass per rank, with equal weights."""
         return self.op == Average and self._options.passes == 1 and self._in_place
 
     def forget(self) -> None:
-        """Wait for operations in flight, ignore their failures, and discard the errors stored for compression."""
+        """Wait for operations in flight, ignore their errors, and discard the compression errors."""
         with contextlib.suppress(Exception):
             self.finish()
         if self._residuals is not None:
@@ -433,18 +441,19 @@ class Submissions:
 class NoiseSampler:
     """Sampler of one optimizer's gradient norms, from which rank 0 estimates the noise scale.
 
-    Every 16th step is sampled, or every 32nd, 64th ... if that takes more than 0.5% of the time. Each rank decides this
-    for itself: the steps that all of them sample count.
+    Every 16th step is sampled, or a smaller fraction if sampling takes more than 0.5% of the time. Each rank chooses
+    its own interval. A step counts if all ranks sample it.
     """
 
     __slots__ = ("_interval", "_last")
 
     def __init__(self) -> None:
         self._interval = _NOISE_INTERVAL
-        self._last = 0  # time of the last sample in ns
+        # Time of the last sample in nanoseconds.
+        self._last = 0
 
     def after_step(self, submissions: Submissions, of: str, process_set: ProcessSet, steps: int) -> None:
-        """Request or take a sample. Called after each step; ``of`` and ``steps`` are as for ``after_step``."""
+        """Request or take a sample after a step. ``of`` and ``steps`` are as for ``after_step``."""
         phase = steps % self._interval
         if phase == self._interval - 1:
             if training.watched and submissions.can_measure_noise and not monitoring.is_capturing():

@@ -1,1 +1,1 @@
-"""ShardedOptimizer: each rank keeps the optimizer state of its part of every parameter (ZeRO stage 1)."""
+"""Optimizer that shards its state over the ranks (ZeRO stage 1)."""

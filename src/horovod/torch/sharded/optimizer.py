@@ -1,4 +1,4 @@
-"""ShardedOptimizer, which divides the state of an element-wise torch optimizer among the ranks."""
+"""ShardedOptimizer, which shards the state of an element-wise optimizer over the ranks."""
 
 import mmap
 import os
@@ -39,7 +39,7 @@ def ShardedOptimizer(
     elementwise: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """Divide the optimizer's state among the ranks (ZeRO stage 1), and return ``optimizer``.
+    """Shard the optimizer's state over the ranks (ZeRO stage 1), and return ``optimizer``.
 
     Use it in place of ``DistributedOptimizer`` if the optimizer's state does not fit in the memory of one worker. Each
     rank owns 1/n of the elements of all parameters: gradients are reduced to their owners during ``backward()``, each
@@ -80,7 +80,8 @@ def ShardedOptimizer(
             "optimizers that use norms or factors of whole tensors (LAMB, LARS, Adafactor, Muon) would compute other "
             "results on parts of them. Use hvd.DistributedOptimizer, or pass elementwise=True if it is element-wise"
         )
-    if "step" in vars(optimizer):  # a scheduler's wrapper of the plain step would update this rank's elements only
+    # A scheduler's wrapper of the plain step would only update this rank's elements.
+    if "step" in vars(optimizer):
         raise ValueError("optimizer must be sharded before its learning rate scheduler is created; swap the two lines")
     if op not in (Average, Sum):
         raise ValueError(f"op must be hvd.Average or hvd.Sum, got {op!r}")
@@ -105,7 +106,10 @@ def ShardedOptimizer(
 
 
 def divide_again(optimizer: Any) -> None:
-    """Divide the parameters among the ranks of the current job, which may be others. This discards the state."""
+    """Shard the parameters over the ranks of the current job, after the job's ranks have changed.
+
+    This discards the optimizer's state.
+    """
     old: Shards = optimizer._hvd_shards
     old.close()
     groups = [
@@ -116,7 +120,7 @@ def divide_again(optimizer: Any) -> None:
 
 
 def _assign(optimizer: Any, shards: Shards) -> None:
-    """Let ``optimizer`` update the elements of ``shards`` that this rank owns."""
+    """Let ``optimizer`` update only the elements of ``shards`` that this rank owns."""
     optimizer.state.clear()
     for i, group in enumerate(optimizer.param_groups):
         group["params"] = [tensor for segment, tensor, _ in shards.owned if shards.group_of[segment.index] == i]
@@ -126,7 +130,7 @@ def _assign(optimizer: Any, shards: Shards) -> None:
 
 
 class _Sharded:
-    """Methods of a sharded optimizer, which override methods of the plain optimizer."""
+    """Methods that a sharded optimizer overrides."""
 
     _hvd_shards: Shards
     _hvd_plain: type
@@ -167,16 +171,16 @@ class _Sharded:
         self._hvd_shards.synchronize()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Discard all gradients, whether reduced or not."""
+        """Discard all gradients, even if they are reduced."""
         self._hvd_shards.recover()
         for p in self._hvd_shards.parameters:
             p.grad = None
         self._hvd_shards.reset()
 
     def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
-        """Scale the gradients of all ranks so that their total 2-norm is at most ``max_norm``; return the former norm.
+        """Clip the total 2-norm of all ranks' gradients to ``max_norm``, and return the norm before.
 
-        Call it between ``backward()`` and ``step()``, with GradScaler after ``unscale_``, on all ranks.
+        All ranks must call this between ``backward()`` and ``step()``, with GradScaler after ``unscale_``.
 
         Args:
             max_norm (float): Maximum norm.
@@ -199,8 +203,8 @@ class _Sharded:
     def state_dict(self, folder: str | os.PathLike[str] | None = None) -> dict[str, Any]:
         """Return the state of the whole optimizer on the first rank, and only the options on the others.
 
-        All ranks must call it. The state is keyed by parameter name and gathered tensor by tensor in host memory. A
-        plain or distributed optimizer can load it, and a sharded one with any number of ranks.
+        All ranks must call this. The state is keyed by parameter name, and is gathered tensor by tensor in host memory.
+        A plain, distributed or sharded optimizer can load the state, with any number of ranks.
 
         Args:
             folder (str or path, optional): Folder on a disk for temporary files, if the state does not fit in the
@@ -247,7 +251,7 @@ class _Sharded:
         return gathered[0] if isinstance(gathered, tuple) else gathered
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load the state of a sharded, distributed or plain optimizer. Every rank keeps its part.
+        """Load the state of a sharded, distributed or plain optimizer, of which each rank keeps its part.
 
         Args:
             state_dict (dict[str, Any]): Complete state, the same on all ranks, such as the result of
@@ -285,7 +289,7 @@ class _Sharded:
                 self.state[tensor] = {key: shards.slice(segment, key, value) for key, value in entries.items()}
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Raise an error, because the parameters are divided when the optimizer is wrapped.
+        """Raise an error, because a sharded optimizer cannot get new parameters.
 
         Raises:
             ValueError: Always.
@@ -299,15 +303,16 @@ class _Sharded:
 
 
 def _in_file(tensor: torch.Tensor, folder: str | os.PathLike[str]) -> torch.Tensor:
-    """Return a copy of ``tensor`` in a file without a name, whose pages do not stay in this process's memory."""
+    """Copy a tensor to an unnamed file, whose pages do not stay in this process's memory."""
     with tempfile.TemporaryFile(dir=folder) as file:
         file.truncate(tensor.nbytes)
         memory = mmap.mmap(file.fileno(), tensor.nbytes)
     copy = torch.frombuffer(memory, dtype=tensor.dtype).copy_(tensor.view(-1))
-    memory.madvise(mmap.MADV_DONTNEED)  # the pages remain in the file
+    # The pages remain in the file.
+    memory.madvise(mmap.MADV_DONTNEED)
     return copy
 
 
 def is_sharded(value: Any, length: int) -> bool:
-    """Return True if this entry of the state of ``length`` elements has one value for each element."""
+    """Return True if a state entry has one value for each of the ``length`` elements."""
     return isinstance(value, torch.Tensor) and value.dim() == 1 and value.numel() == length

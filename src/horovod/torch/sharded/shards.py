@@ -1,4 +1,4 @@
-"""Parameters in flat buckets, the reduction of their gradients to shards, and the gathering of updated parameters."""
+"""Sharding of parameters in flat buckets, with reduction of gradients and gathering of parameters."""
 
 import contextlib
 from _thread import get_ident
@@ -20,13 +20,18 @@ from horovod.torch.ops.reducescatter import reducescatter_async
 from horovod.torch.ops.tensors import set_rank_and_size
 from horovod.torch.reducer import backward
 
-# Buckets of parameters, and the segments of parameters that each rank owns. No tensors, no communication.
+# Buckets of parameters, and the segments of parameters that each rank owns. This part has no tensors and no
+# communication.
 
 BUCKET_BYTES = 16 * 1024 * 1024
 
 
 class Item(NamedTuple):
-    """A parameter: its group, dtype and device as one key, its number of elements, and the bytes of an element."""
+    """Size of a parameter, and the key that parameters of one bucket share.
+
+    The key consists of the parameter group, the dtype and the device. The size is the number of elements, and the bytes
+    per element.
+    """
 
     key: Hashable
     size: int
@@ -34,7 +39,7 @@ class Item(NamedTuple):
 
 
 class Segment(NamedTuple):
-    """Elements ``start`` to ``stop`` of a parameter, which begin at ``offset`` in the rank's shard."""
+    """Segment of a parameter: elements ``start`` to ``stop``, at ``offset`` in the rank's shard."""
 
     index: int
     start: int
@@ -43,7 +48,7 @@ class Segment(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """Parameters of a bucket by index, the position of each one, and the number of elements of one rank's shard."""
+    """Layout of a bucket: its parameters by index, their positions, and the elements per shard."""
 
     indices: list[int]
     offsets: list[int]
@@ -51,7 +56,7 @@ class Layout(NamedTuple):
 
 
 def make_layouts(items: Sequence[Item], ranks: int, bucket_bytes: int = BUCKET_BYTES) -> list[Layout]:
-    """Divide parameters into buckets of one key each, which the ranks share equally.
+    """Divide parameters into buckets with one key each, which are split evenly among the ranks.
 
     A bucket is closed when it reaches ``bucket_bytes``. Its size is rounded up to a multiple of ``ranks``.
     """
@@ -75,7 +80,7 @@ def make_layouts(items: Sequence[Item], ranks: int, bucket_bytes: int = BUCKET_B
 
 
 def segments(layout: Layout, sizes: Sequence[int], rank: int) -> list[Segment]:
-    """Return the segments of a bucket that ``rank`` owns, without padding and empty ones."""
+    """Return the segments of a bucket that ``rank`` owns, without padding and empty segments."""
     low, high = rank * layout.shard, (rank + 1) * layout.shard
     found = []
     for index, offset in zip(layout.indices, layout.offsets, strict=True):
@@ -85,15 +90,17 @@ def segments(layout: Layout, sizes: Sequence[int], rank: int) -> list[Segment]:
     return found
 
 
-_MAX_IN_FLIGHT = 4  # buckets whose gradients wait for other ranks
+# Maximum number of buckets whose gradients wait for other ranks.
+_MAX_IN_FLIGHT = 4
 _WAIT_SECONDS = 1.0
 
 
 class Bucket:
-    """Flat memory of some parameters, which become views of it, and this rank's shard of it."""
+    """Flat memory for several parameters, which are views of it, with this rank's shard."""
 
     def __init__(self, name: str, layout: Layout, parameters: Sequence[torch.Tensor], rank: int, ranks: int) -> None:
-        self.name = name  # of its operations
+        # Name of the bucket's operations.
+        self.name = name
         self.layout = layout
         self.members = [parameters[i] for i in layout.indices]
         self.flat = self.members[0].new_zeros(layout.shard * ranks)
@@ -105,12 +112,17 @@ class Bucket:
         self.shard = self.flat[rank * layout.shard : (rank + 1) * layout.shard]
         self.segments = segments(layout, [p.numel() for p in parameters], rank)
         self.handle: int | None = None
-        self._restore: Callable[[torch.Tensor], torch.Tensor]  # undoes the compression
-        self.reduced: torch.Tensor | None = None  # this rank's shard of the gradients
+        # Function that undoes the compression.
+        self._restore: Callable[[torch.Tensor], torch.Tensor]
+        # This rank's shard of the reduced gradients.
+        self.reduced: torch.Tensor | None = None
         self.missing: set[torch.Tensor] = set()
 
     def take_gradients(self) -> torch.Tensor:
-        """Return the gradients as one flat tensor, zeros where there is none, and release those of the parameters."""
+        """Return the gradients as one flat tensor, and release the parameters' gradients.
+
+        Missing gradients are zeros.
+        """
         flat, end = torch.empty_like(self.flat), 0
         for p, offset in zip(self.members, self.layout.offsets, strict=True):
             end = offset + p.numel()
@@ -124,13 +136,13 @@ class Bucket:
         return flat
 
     def start(self, compression: Any, op: int, process_set: ProcessSet) -> None:
-        """Submit the gradients and release them."""
+        """Submit the bucket's gradients and release them."""
         flat, context = compression.compress(self.take_gradients())
         self._restore = lambda values: compression.decompress(values, context)
         self.handle = reducescatter_async(flat, self.name, op, process_set)
 
     def finish(self) -> torch.Tensor:
-        """Wait for the reduction, and return this rank's shard of the gradients."""
+        """Wait for the bucket's reduction, and return this rank's shard of the gradients."""
         if self.reduced is None:
             handle, self.handle = self.handle, None
             assert handle is not None
@@ -138,14 +150,14 @@ class Bucket:
         return self.reduced
 
     def moved(self) -> bool:
-        """Return True if a parameter is no longer a view of this bucket."""
+        """Return True if any parameter is no longer a view of this bucket."""
         at, width = self.flat.data_ptr(), self.flat.element_size()
         offsets = zip(self.members, self.layout.offsets, strict=True)
         return any(p.numel() and p.data_ptr() != at + offset * width for p, offset in offsets)
 
 
 class Slot:
-    """A parameter, its bucket, and the handle of its hook."""
+    """Parameter with its bucket and the handle of its hook."""
 
     def __init__(self, parameter: torch.Tensor, bucket: Bucket) -> None:
         self.parameter, self.bucket = parameter, bucket
@@ -153,10 +165,11 @@ class Slot:
 
 
 class Shards(backward.PassState):
-    """All buckets of an optimizer. Implements ``backward.Reducer``: the last pass before a step reduces the gradients.
+    """All buckets of an optimizer, which implement ``backward.Reducer``.
 
-    A bucket is submitted when all its gradients have arrived, or at the end of the pass. When all buckets are reduced,
-    a message with Max tells each rank which parameters have gradients on any rank, and of overflows and failures.
+    The last backward pass before a step reduces the gradients. A bucket is submitted when all its gradients have
+    arrived, or at the end of the pass. After the reduction, a message with Max shows each rank which parameters have
+    gradients on any rank, and whether a rank has an overflow or a failure.
     """
 
     def __init__(
@@ -189,16 +202,20 @@ class Shards(backward.PassState):
         ]
         self.group_of = of_group
         device = self.parameters[0].device
-        # Gets an infinite gradient if any rank has an overflow, so that GradScaler skips the step on every rank.
+        # This tensor gets an infinite gradient if any rank has an overflow, so that GradScaler skips the step on every
+        # rank.
         self.guard = torch.zeros(1, device=device)
         self._used: set[torch.Tensor] = set()
         self._in_flight: deque[Bucket] = deque()
-        self._message: tuple[int, torch.Tensor] | None = None  # handle and tensor
+        # Handle and tensor of the message.
+        self._message: tuple[int, torch.Tensor] | None = None
         self._turn = backward.Turn()
-        self._done = 0  # backward passes since the last step
+        # Number of backward passes since the last step.
+        self._done = 0
         self._job = face.job
         self._hooks = backward.Hooks(self)
-        # A frozen parameter gets its hook too, because it may be unfrozen; registration requires requires_grad.
+        # Register hooks on frozen parameters too, because the program can unfreeze them. Registration needs
+        # requires_grad=True.
         for bucket in self.buckets:
             for p in bucket.members:
                 frozen = not p.requires_grad
@@ -209,11 +226,11 @@ class Shards(backward.PassState):
 
     @property
     def name(self) -> str:
-        """Name of the message, unique in the job."""
+        """Name of the message after the reduction, which is unique in the job."""
         return f"{self.wire}.used"
 
     def reset(self) -> None:
-        """Discard the gradients of all buckets, wait for operations in flight, and ignore their failures."""
+        """Discard the gradients of all buckets, wait for operations in flight, and ignore their errors."""
         self._leave_pass()
         issued = [bucket.handle for bucket in self.buckets] + [self._message and self._message[0]]
         self._message = None
@@ -231,14 +248,14 @@ class Shards(backward.PassState):
         self._turn.end_round()
 
     def close(self) -> None:
-        """Remove the hooks. The caller must make sure that no operation is in flight."""
+        """Remove the hooks; no operation must be in flight."""
         self._leave_pass()
         self._hooks.remove()
 
-    # ---- in a backward pass ----------------------------------------------------------------------------------------
+    # -- in a backward pass ------------------------------------------------------------------------------------------
 
     def on_gradient(self, slot: Slot) -> None:
-        """Note a new gradient, and submit its bucket if it was the last one. Called by the hooks."""
+        """Handle a new gradient, and submit its bucket if it was the last one. Hooks call this method."""
         if self._pass is None:
             self._begin_pass()
         if self._turn.thread != get_ident() and not self._turn.is_shared():
@@ -265,23 +282,26 @@ class Shards(backward.PassState):
             self.recover()
             joined = backward.join(self)
             self._pass = joined or backward.without_end
-            if joined is None:  # the end of this pass is not detected, so step() reduces the gradients
+            # The end of this backward pass is not detected, so step() reduces the gradients.
+            if joined is None:
                 self._turn.end()
 
     def pass_ended(self) -> bool:
-        """Count the pass that has ended; see ``backward.Reducer``."""
+        """Count a backward pass that has ended; see ``backward.Reducer``."""
         self._done += 1
         due = self._done == self.passes
         self._end_pass(with_round=due)
         return due
 
     def pass_failed(self) -> None:
-        """Record a failed pass; see ``backward.Reducer``.
+        """Record a failed backward pass; see ``backward.Reducer``.
 
-        Ranks whose pass succeeded wait for this rank, which reports the failure before it next waits itself.
+        Ranks whose pass has succeeded wait for this rank. This rank reports the failure before it waits for any
+        operation.
         """
         self._end_pass()
-        if self.guard.grad is not None:  # the pass failed because the gradients were reduced before
+        # The pass failed because the gradients were reduced before.
+        if self.guard.grad is not None:
             return
         self._done += 1
         self._failed = True
@@ -295,10 +315,12 @@ class Shards(backward.PassState):
         self._pass = None
         self._turn.end(with_round)
 
-    # ---- the reduction ---------------------------------------------------------------------------------------------
+    # -- the reduction -----------------------------------------------------------------------------------------------
 
     def synchronize(self) -> None:
-        """Reduce the gradients that are not reduced yet. Every rank must call it or run the same backward passes.
+        """Reduce the gradients that are not reduced yet.
+
+        Every rank must call this or run the same backward passes.
 
         Raises:
             HorovodInternalError: A rank was lost, or its backward pass failed.
@@ -318,7 +340,7 @@ class Shards(backward.PassState):
             raise
 
     def begin(self, *, alone: bool = True) -> None:
-        """Submit the buckets that are not submitted yet; see ``backward.Reducer``."""
+        """Submit the remaining buckets; see ``backward.Reducer``."""
         for bucket in self.buckets:
             if bucket.handle is None and bucket.reduced is None:
                 self._start(bucket)
@@ -329,9 +351,9 @@ class Shards(backward.PassState):
         bucket.start(self.compression, self.op, self.process_set)
 
     def _release(self) -> None:
-        """Release the gradients of buckets that are reduced. If many are in flight, wait for the oldest one.
+        """Release the gradients of reduced buckets. If many buckets are in flight, wait for the oldest one.
 
-        The wait has a limit, because another rank may compute gradients in another order and wait for this rank, too.
+        The wait is limited, because another rank can compute gradients in a different order and wait for this rank too.
         """
         while self._in_flight:
             oldest = self._in_flight[0]
@@ -342,7 +364,7 @@ class Shards(backward.PassState):
             self._in_flight.popleft().finish()
 
     def answer(self, seconds: float = -1.0) -> bool:
-        """Send the message when all buckets are reduced; see ``backward.Reducer``."""
+        """Send the message after all buckets are reduced; see ``backward.Reducer``."""
         for bucket in self._in_flight:
             if bucket.handle is not None and seconds >= 0 and not handles.wait_briefly(bucket.handle, seconds):
                 return False
@@ -360,7 +382,7 @@ class Shards(backward.PassState):
         return True
 
     def finish(self) -> None:
-        """Give this rank's elements their gradients, None where no rank has one; see ``backward.Reducer``."""
+        """Set the gradients of this rank's elements, or None where no rank has one; see ``backward.Reducer``."""
         assert self._message is not None
         (handle, message), self._message = self._message, None
         handles.synchronize(handle)
@@ -377,7 +399,7 @@ class Shards(backward.PassState):
         self._turn.end_round()
 
     def check_memory(self) -> None:
-        """Check that the parameters still are views of the buckets.
+        """Check that the parameters are still views of the buckets.
 
         Raises:
             RuntimeError: A parameter's memory was replaced.
@@ -390,7 +412,7 @@ class Shards(backward.PassState):
 
     @torch.no_grad()
     def gather(self) -> None:
-        """Give every rank the updated parameters, bucket by bucket, with at most two buckets in flight."""
+        """Gather the updated parameters on every rank, bucket by bucket, with at most two buckets in flight."""
 
         def start(i: int) -> int:
             return allgather_async(self.buckets[i].shard, self.buckets[i].name, self.process_set)
@@ -402,7 +424,7 @@ class Shards(backward.PassState):
             pending = following
 
     def norm(self) -> torch.Tensor:
-        """Return the 2-norm of the gradients of all ranks' shards, in float64."""
+        """Return the 2-norm of the gradients on all ranks, as float64."""
         total = torch.zeros(1, dtype=torch.float64, device="cpu")
         for _, tensor, _ in self.owned:
             if tensor.grad is not None:
@@ -411,7 +433,10 @@ class Shards(backward.PassState):
         return total.sqrt()[0]
 
     def slice(self, segment: Segment, key: str, value: Any) -> Any:
-        """Return the part of entry ``key`` of a parameter's state that belongs to ``segment``. Copy other entries."""
+        """Return the part of a parameter's state entry ``key`` that belongs to ``segment``.
+
+        Entries without one value per element are copied.
+        """
         p = self.parameters[segment.index]
         if isinstance(value, torch.Tensor) and value.shape == p.shape and key != "step":
             return value.detach().reshape(-1)[segment.start : segment.stop].to(p.device, copy=True)
