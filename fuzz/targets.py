@@ -27,7 +27,7 @@ from horovod.common.security.auth import Acceptor, AuthError, Connector, Place
 from horovod.common.store.messages import Exchange, Get, Reply, Request, Set
 from horovod.common.store.table import MAX_TOTAL_BYTES, Table
 from horovod.data import TarFiles
-from horovod.recorder import diff
+from horovod.recorder import __main__
 from horovod.runner.attribution import first_failure
 from horovod.runner.attribution.endings import Endings
 from horovod.runner.base.errors import AgentError
@@ -181,8 +181,8 @@ def timeline(data: bytes) -> None:
 def recorder(data: bytes) -> None:
     """Read a flight recorder's file, which can belong to another user."""
     with _file(data) as path, contextlib.suppress(ValueError):
-        one = diff.read(Path(path))
-        diff.compare([one, dataclasses.replace(one, rank=one.rank + 1, entries=one.entries[:-1])])
+        one = __main__.read(Path(path))
+        __main__.compare([one, dataclasses.replace(one, rank=one.rank + 1, entries=one.entries[:-1])])
 
 
 @contextlib.contextmanager

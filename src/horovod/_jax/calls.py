@@ -1,16 +1,17 @@
 """JAX primitive for collectives in compiled programs, with its rules for differentiation and vmap.
 
-This module also loads the native library that programs call (bindings/jax), and installs the hook that orders a
-program's calls.
+This module also loads the native library that programs call (bindings/jax), installs the hook that orders a program's
+calls, and converts JAX's errors to Horovod's: JAX raises one of two types for the same failure.
 
 The primitive runs collectives on any number of arrays. It is executed even if its results are unused, because other
 ranks can use theirs. ``ordering`` defines the order of calls in a program; bindings/jax executes them.
 """
 
+import contextlib
 import ctypes
 import functools
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -33,6 +34,7 @@ from horovod._core import (
 )
 from horovod._jax.foreign import PASS_ON, TARGET, UNORDERED, Arrays, create
 from horovod._jax.ordering import order
+from horovod.common.exceptions import HorovodInternalError, RanksDisagreeError
 from horovod.common.frontends import library_path
 from horovod.common.ops import Average, Max, Min, Product, Sum, check_differentiable
 from horovod.common.process_sets import by_id
@@ -356,3 +358,35 @@ def _batched(arrays: Sequence[Any], dims: Sequence[Any], *, call: Call) -> tuple
 
 
 batching.primitive_batchers[_primitive] = _batched
+
+
+# All messages of errors with Code::mismatch contain this text.
+_DISAGREE = "ranks disagree about"
+# Messages of bindings/jax begin with this text, after the status that XLA adds.
+_MARK = "horovod: "
+
+
+@contextlib.contextmanager
+def as_ours() -> Iterator[None]:
+    """Return a context that converts JAX errors of failed collectives to HorovodInternalError.
+
+    All other errors are raised unchanged.
+    """
+    try:
+        yield
+    except (RuntimeError, ValueError) as error:
+        _, mark, text = str(error).partition(_MARK)
+        if not mark or isinstance(error, HorovodInternalError):
+            raise
+        raise (RanksDisagreeError if _DISAGREE in text else HorovodInternalError)(text) from error
+
+
+def errors_as_ours(func: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorate ``func`` to convert JAX errors of failed collectives to HorovodInternalError."""
+
+    @functools.wraps(func)
+    def translated(*args: Any, **kwargs: Any) -> Any:
+        with as_ours():
+            return func(*args, **kwargs)
+
+    return translated

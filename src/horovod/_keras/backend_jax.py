@@ -15,8 +15,8 @@ from jax import numpy as jnp
 from horovod._arrays import collectives as arrays
 from horovod._arrays.collectives import Reduction
 from horovod._jax import calls
+from horovod._jax.calls import as_ours, errors_as_ours
 from horovod._jax.compression import Compression
-from horovod._jax.errors import as_ours, errors_as_ours
 from horovod.common.basics import HorovodBasics
 from horovod.common.compression import check_wire
 from horovod.common.frontends import KERAS

@@ -20,7 +20,7 @@ from typing import Any
 
 import jax
 
-from horovod._jax.errors import errors_as_ours
+from horovod._jax.calls import errors_as_ours
 from horovod.common.basics import failures
 from horovod.common.elastic import Batch, State, run_fn
 from horovod.common.elastic import ObjectState as _ObjectState

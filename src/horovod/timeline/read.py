@@ -1,6 +1,8 @@
-"""Reader of timeline files, one per rank: events, and information about the rank and its clock."""
+"""Timeline files, one per rank: their names, events, and information about the rank and its clock."""
 
+import glob
 import os
+import re
 import stat
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -8,7 +10,35 @@ from typing import Annotated, Any
 
 import msgspec
 
-from horovod.timeline import names
+# The user names rank 0's file, and other ranks insert a word into that name.
+
+
+def with_word(path: str, word: str) -> str:
+    """Insert a word before the path's suffix: ``t.json`` and "all" give ``t.all.json``."""
+    root, suffix = os.path.splitext(path)
+    return f"{root}.{word}{suffix}"
+
+
+def of_rank(path: str, rank: int) -> str:
+    """Return the path of a rank's file if rank 0 writes to ``path``."""
+    return path if rank == 0 else with_word(path, f"rank{rank}")
+
+
+def others(path: str) -> list[str]:
+    """Return the existing files of other ranks beside rank 0's ``path``, by rank."""
+    root, suffix = os.path.splitext(path)
+    numbered = []
+    for name in glob.glob(f"{glob.escape(root)}.rank*{glob.escape(suffix)}"):
+        number = re.fullmatch(r"\.rank(\d+)", name[len(root) : len(name) - len(suffix)])
+        if number:
+            numbered.append((int(number[1]), name))
+    return [name for _, name in sorted(numbered)]
+
+
+def printable(text: str) -> str:
+    """Escape unprintable characters in the text, because they could control a terminal."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
 
 Event = dict[str, Any]
 MOST_RANKS = 1 << 20
@@ -83,8 +113,8 @@ def find(paths: Sequence[str]) -> list[str]:
     for path in paths:
         if not os.path.exists(path):
             raise FileNotFoundError(f"{path}: no such file")
-        for each in [path, *names.others(path)]:
-            before = names.with_word(each, "before")
+        for each in [path, *others(path)]:
+            before = with_word(each, "before")
             for name in (before, each):
                 if os.path.exists(name):
                     found[name] = None

@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from horovod.timeline.merge import Operation, base_of, by_number, operations, to_common
-from horovod.timeline.names import printable
-from horovod.timeline.read import Trace
+from horovod.timeline.read import Trace, printable
 
 
 @dataclass

@@ -18,7 +18,7 @@ from horovod.common.contract.settings import Settings
 from horovod.common.devices import libraries
 from horovod.common.devices.libraries import Missing
 from horovod.common.job import Job
-from horovod.timeline import names
+from horovod.timeline import read
 
 if TYPE_CHECKING:
     from horovod import _core
@@ -64,7 +64,7 @@ class Timelines:
         first, end = steps_of(self._settings.text("HOROVOD_TIMELINE_STEPS"))
         with self._lock:
             self._running = self._engine.start_timeline(
-                names.of_rank(path, self._job.rank),
+                read.of_rank(path, self._job.rank),
                 socket.gethostname(),
                 mark_cycles,
                 self._settings.number("HOROVOD_TIMELINE_LAST"),
@@ -91,10 +91,10 @@ class Timelines:
         if not wanted or not self._asked or self._asked.upper() == DYNAMIC or not os.path.exists(self._asked):
             return ""
         deadline = time.monotonic() + _PATIENCE
-        others = [names.of_rank(self._asked, rank) for rank in range(1, self._job.size)]
+        others = [read.of_rank(self._asked, rank) for rank in range(1, self._job.size)]
         while not all(map(_complete, others)) and time.monotonic() < deadline:
             time.sleep(0.05)
-        words = ["merge", self._asked, "-o", names.with_word(self._asked, "all")]
+        words = ["merge", self._asked, "-o", read.with_word(self._asked, "all")]
         try:
             subprocess.run(
                 [sys.executable, *boot.arguments("horovod.timeline.__main__"), *words],
