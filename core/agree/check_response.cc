@@ -44,7 +44,6 @@ const char* disagreement(const Response& r, const std::vector<int64_t>& shape, c
   return nullptr;
 }
 
-// Check the sizes of tensor `i` of the response.
 bool good_sizes(const Response& r, size_t i, const Request& q, size_t size, size_t rank) {
   const uint64_t row = row_bytes(r.shapes[i], r.dtype);
   if (r.kind == Kind::allgather) {
@@ -92,7 +91,7 @@ Status check_set_change(const Response& r, int world) {
     good = good && id > 0 && s.size() > 2 && s[2] >= 0 && s.back() < world;
     for (size_t i = 3; i < s.size(); ++i) good = good && s[i - 1] < s[i];
   } else {
-    // If the set did not exist, the response can carry any id.
+    // A response about a set that did not exist can carry any id.
     good = good || s[0] == 0;
     good = good && (s[0] == 0 || id > 0);
   }

@@ -29,7 +29,7 @@ class Coordinator {
   std::vector<Response> decide();
 
   uint64_t epoch() const { return epoch_; }
-  // Leave the schedule after `rounds` rounds and negotiate operations again.
+  // Leave the schedule, which has run `rounds` rounds, and return to negotiation.
   void fall_back(uint64_t rounds, double now);
 
   // Set the fusion threshold for later decisions, and the tuning (Tuning::values) that all ranks adopt with the next
@@ -40,10 +40,11 @@ class Coordinator {
     retuned_ = leaves_schedule;
   }
 
-  // Record a rank's position in the running schedule. Used only with several nodes. Return true if `go` has advanced.
+  // Record a rank's position in the running schedule, for jobs with several nodes. Return true if `go`, the position
+  // that all ranks have reached, has advanced.
   bool on_ready(int rank, uint64_t id, uint64_t position, uint64_t* go);
-  // Handle a rank that leaves the schedule. Return true for the first rank that leaves; the caller must then broadcast
-  // `final`.
+  // Handle a rank that leaves the schedule. Return true for the first rank that leaves. The caller must then broadcast
+  // `final`, the last position of the schedule.
   bool on_revoke(uint64_t id, uint64_t* final);
 
   Negotiator& negotiator() { return negotiator_; }
@@ -65,11 +66,11 @@ class Coordinator {
   uint64_t last_schedule_ = 0;
   std::vector<uint64_t> settled_;
   std::deque<Early> early_;
-  // State of the running schedule, from which the GoUpTo and Revoked messages are built.
+  // State of the running schedule: each bucket's ranks, and each rank's position.
   std::vector<std::vector<int>> members_;
   std::vector<uint64_t> positions_;
   uint64_t go_ = 0;
-  // Number of ranks, counted from the first member, that are known to be ready for bucket go_.
+  // Number of ranks found ready for bucket go_, counted from the bucket's first rank.
   size_t ready_ = 0;
   // Number of operations in the running schedule.
   size_t operations_ = 0;

@@ -5,17 +5,16 @@
 namespace hvd {
 namespace {
 
-// True if one response may carry both operations.
+// True if the two operations can be fused into one response.
 bool alike(const Response& x, const Response& y) {
   return x.kind == y.kind && joinable(x.kind) && x.error.ok() && y.error.ok() && x.set == y.set && x.frontend == y.frontend &&
          x.dtype == y.dtype && x.op == y.op && x.wire == y.wire && x.device == y.device && x.across_hosts == y.across_hosts &&
          x.partial == y.partial && x.prescale == y.prescale && x.postscale == y.postscale;
 }
 
-// Operations that always stay in the same response: a single operation, or all members of a group that fits one
-// response.
+// Unit of fusion: operations that always stay in the same response. It is a single operation, or a whole group that
+// fits one response.
 struct FusionUnit {
-  // Indices of the operations in this unit.
   std::vector<size_t> members;
   size_t bytes = 0;
   // True if these operations must not be fused with others.

@@ -31,12 +31,13 @@ struct Ready {
 };
 
 // Fuse operations into responses. Allreduces with equal set, frontend, dtype, op, wire format and scale are fused up to
-// the threshold, even if other operations are between them. Reducescatters (counted by input bytes) and allgathers
-// (counted by output bytes) are fused in the same way. Other kinds are never fused. A group whose members share one
-// kind and these fields is one response, whatever its size. A group that needs several responses is fused with nothing
-// else. Responses are ordered by their first members. The result is deterministic.
+// the threshold, even if other operations are between them. The same applies to reducescatters (counted by input bytes)
+// and allgathers (counted by output bytes). Other kinds are never fused. A group whose operations agree in kind and in
+// these fields becomes one response of any size. A group that needs several responses is fused with nothing else.
+// Responses are ordered by their first operations. The result is deterministic.
 std::vector<Response> fuse(std::vector<Ready> ready, const FuseOptions& options);
-// Fuse as above. Also return, for each response, the indices of its operations in `ready`.
+// Fuse operations into responses, as the function above does. Also return, for each response, the indices of its
+// operations in `ready`.
 std::vector<Response> fuse(std::vector<Ready> ready, const FuseOptions& options, std::vector<std::vector<size_t>>* members);
 
 }  // namespace hvd

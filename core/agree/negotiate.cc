@@ -18,8 +18,8 @@ std::vector<int64_t> gather_sizes(Kind kind, const std::vector<RankRequest>& by_
 
 namespace {
 
-// Return the bytes that count towards the fusion threshold. For an allgather, this is the size of the result. The
-// arithmetic only has to avoid overflow, because every rank rejects impossible sizes (check_response.h).
+// Return the bytes of an operation that count towards the fusion threshold. For an allgather, this is the size of the
+// result. Impossible sizes must not overflow here; every rank rejects them later (check_response.h).
 size_t bytes_to_fuse(const Request& like, const Response& r) {
   if (r.kind != Kind::allgather || !r.error.ok()) return like.bytes();
   size_t bytes = 0;
@@ -28,8 +28,8 @@ size_t bytes_to_fuse(const Request& like, const Response& r) {
   return bytes * size_of(like.dtype);
 }
 
-// True if only the members of a new process set request it. A named request comes from the members alone, so the
-// coordinator must not wait for other ranks.
+// True if only the ranks of a new process set request it. This is the case for named requests, so the coordinator must
+// not wait for other ranks.
 bool by_members(const Request& q) { return q.kind == Kind::add_set && !q.unnamed; }
 
 Status no_such_set(const Request& q) {
@@ -68,7 +68,7 @@ void Negotiator::add_request(int rank, Request request, double now) {
 
 bool Negotiator::complete(const Key& key, const Pending& p) const {
   const auto set = table_.sets.find(key.set);
-  // The set does not exist, so the operation is decided now, as an error.
+  // The set does not exist. Report this error now instead of waiting for more ranks.
   if (set == table_.sets.end()) return true;
   size_t have = p.by_rank.size();
   if (const Request& like = p.by_rank.front().request; by_members(like)) return have >= like.splits.size();
@@ -198,8 +198,9 @@ void Negotiator::push(Ready ready, uint64_t unit) {
   ready_.push_back(std::move(ready));
 }
 
-// Emit an operation that all ranks have requested. Hold a group member until all other members are complete. If one
-// member fails, fail the whole group before any member runs, so that the program can retry the whole group.
+// Emit an operation that all ranks have requested. If it belongs to a group, hold it until the rest of the group is
+// complete. If one operation of a group fails, fail the whole group before any of it runs, so that the program can
+// retry the group.
 void Negotiator::emit(const Key& key, Ready ready) {
   const auto it = pending_.find(key);
   const std::set<GroupKey> groups = groups_of(key, it->second);
@@ -230,7 +231,7 @@ void Negotiator::emit(const Key& key, Ready ready) {
   push(std::move(ready), groups.empty() ? ++units_ : units_);
 }
 
-// Emit the held members of a group, or fail them if the group has failed.
+// Emit the held operations of a group, or fail them if the group has failed.
 void Negotiator::release(const GroupKey& key, Group* group) {
   std::vector<Ready> members;
   uint64_t fence = 0;
@@ -244,14 +245,14 @@ void Negotiator::release(const GroupKey& key, Group* group) {
   ++units_;
   for (Ready& member : members) {
     if (!group->error.ok()) member.response.error = group->error.with("group '" + key.name + "'");
-    // Give all members one fence. Another thread may have waited for an unrelated operation while this group was
-    // submitted.
+    // Give all operations of the group one fence. Another thread might have waited for an unrelated operation while
+    // this group was submitted.
     member.fence = fence;
     push(std::move(member), units_);
   }
 }
 
-// Fail the held members of every group that contains the operation `key`.
+// Fail the held operations of every group that contains the operation `key`.
 void Negotiator::spoil(const Key& key, const Status& why) {
   for (const GroupKey& g : groups_of(key, pending_.at(key))) {
     Group& group = groups_[g];
@@ -303,7 +304,8 @@ void Negotiator::clear_pending() {
 }
 
 bool Negotiator::may_be_scheduled(const std::vector<Ready>& period) const {
-  // clear_pending() would drop the error of a failed group, but members that arrive later must fail with this error.
+  // Reject the period while a group has failed. clear_pending() would drop the group's error, but operations that
+  // arrive later must fail with it.
   for (const auto& [key, group] : groups_) {
     if (!group.error.ok()) return false;
   }
@@ -344,7 +346,7 @@ std::vector<Negotiator::Waiting> Negotiator::waiting(double since) const {
     }
     out.push_back(std::move(w));
   };
-  // Groups whose missing operation is already in this list by name.
+  // Groups that are already reported through one of their named operations.
   std::set<GroupKey> told;
   for (const auto& [key, p] : pending_) {
     if (p.decided) continue;

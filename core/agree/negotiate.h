@@ -78,7 +78,8 @@ class Negotiator {
   struct GroupKey {
     uint32_t set;
     uint8_t frontend;
-    // Part of the key, because ranks that disagree about a group's size mean different groups.
+    // Number of operations in the group. Part of the key, because ranks that disagree about the size mean different
+    // groups.
     uint32_t size;
     std::string name;
     auto operator<=>(const GroupKey&) const = default;
@@ -86,7 +87,7 @@ class Negotiator {
   struct Group {
     // Number of the group's operations that all ranks have requested.
     uint32_t decided = 0;
-    // Keys of the group's operations that are decided and wait in pending_.
+    // Keys of the group's operations that are ready but held until the group is complete.
     std::vector<Key> held;
     // First error of an operation in the group. All other operations of the group fail with it.
     Status error;
@@ -130,9 +131,9 @@ class Negotiator {
   ProcessSetTable table_;
   // All requests without a response. Every waiting operation is either here or in joined_.
   std::map<Key, Pending> pending_;
-  // Groups with at least one decided operation.
+  // Groups of which at least one operation has been requested by all ranks.
   std::map<GroupKey, Group> groups_;
-  // True if any group has `over` set.
+  // True if ranks disagree about the size of any group.
   bool any_over_ = false;
   // Operations failed by fail_rest(). A rank that still requests one submitted it before the error arrived, and gets
   // the same error.

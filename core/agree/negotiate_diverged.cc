@@ -1,4 +1,3 @@
-// Operations that can never complete because the ranks' programs have diverged.
 #include <algorithm>
 #include <tuple>
 
@@ -19,8 +18,8 @@ std::string base_of(const Request& q) {
 
 }  // namespace
 
-// Find groups that have the same name but different sizes, and that every rank of the set waits for. The members of
-// such groups can have entirely different names, so comparing members would not detect them.
+// Find groups that have the same name but different sizes, and for which every rank of the set is waiting. Comparing
+// operations would not detect such groups, because their operations can have entirely different names.
 std::vector<std::pair<Negotiator::Key, Status>> Negotiator::unlike_groups(double since) const {
   struct Spoken {
     // Group sizes that each rank requested.
@@ -81,9 +80,9 @@ void Negotiator::fail(const Key& key, const Status& why) {
   emit(key, failure_of(it->second.by_rank.front().request, why));
 }
 
-// Fail the unnamed members of groups whose sizes differ between ranks. Do so without waiting for the other ranks:
-// later, their next unnamed operations would be matched with these members. A rank that has already submitted such a
-// member gets the error when its request arrives.
+// Fail the unnamed operations of groups whose sizes differ between ranks. Do not wait for the other ranks, because
+// their next unnamed operations would be matched with these operations. A rank that has already submitted one of them
+// gets the error when its request arrives.
 void Negotiator::fail_rest() {
   if (!any_over_) return;
   // Maximum number of failed names to remember. A rank that receives an error before it uses the name never sends a
@@ -150,8 +149,8 @@ void Negotiator::fail_diverged(double since) {
       failed.emplace_back(b->first, error);
     }
   }
-  // Fail the other members of a failed group. The ranks disagree about the group's size or members, so no other rank
-  // will request them.
+  // Groups that have failed because ranks disagree about their size or operations. Their other operations fail too,
+  // because no other rank will request them.
   std::set<GroupKey> over;
   const auto has_failed = [this](const GroupKey& g) {
     const auto group = groups_.find(g);
@@ -174,8 +173,8 @@ void Negotiator::fail_diverged(double since) {
       if (!groups_.count(g)) whole.insert(g);
     }
   }
-  // Forget these groups. They have received more members than their size, so later operations with the same names must
-  // start new groups.
+  // Forget these groups. They have received more operations than their size, so later operations with the same names
+  // must start new groups.
   for (const GroupKey& g : whole) groups_.erase(g);
 }
 

@@ -11,17 +11,17 @@ namespace hvd {
 // Global ranks of each set in ascending order, keyed by the set's id. Equal on every rank.
 struct ProcessSetTable {
   std::map<uint32_t, std::vector<int>> sets;
-  // Generation number of the newest set (see NodeGroup).
+  // Generation number of the newest process set (see NodeGroup).
   uint64_t generation = 0;
 
   uint32_t lowest_free_id() const;
-  // Return the id of the set that contains exactly these ranks, or -1.
+  // Return the id of the process set with exactly these ranks, or -1.
   int64_t find(const std::vector<int>& ranks) const;
 
   // Add the set of `ranks`. `world` is the number of ranks in the job. `sizes` receives the id, the generation and the
   // ranks of the new set, as in a response.
   Status add(const std::vector<int64_t>& ranks, int world, std::vector<int64_t>* sizes);
-  // Remove a set. Return false if it does not exist or is the global set.
+  // Remove a process set. Return false if the set does not exist or is the global set.
   bool remove(uint32_t id);
 };
 

@@ -11,7 +11,7 @@
 
 namespace hvd {
 
-// The codes are shared with the Python package (KIND_* in _core), so they must not change.
+// These codes are shared with the Python package (KIND_* in _core), so they must not change.
 enum class Kind : uint8_t {
   allreduce = 0,
   allgather = 1,
@@ -22,7 +22,7 @@ enum class Kind : uint8_t {
   join = 6,
   add_set = 7,
   remove_set = 8,
-  // Used in responses only.
+  // Kind of responses only: the ranks adopt a schedule.
   adopt_schedule = 9,
 };
 const char* name_of(Kind kind);
@@ -90,14 +90,14 @@ struct Response {
   WireFormat wire = WireFormat::none;
   DeviceKind device = DeviceKind::host;
   bool across_hosts = false;
-  // True if a rank of the set has joined and contributes nothing.
+  // True if a rank of the process set has joined and contributes nothing.
   bool partial = false;
   int32_t root = 0;
   double prescale = 1.0;
   double postscale = 1.0;
   // Names of the fused operations.
   std::vector<std::string> names;
-  // Shape of each name's tensor. A rank that has joined has no request and takes the sizes from here.
+  // Shape of each name's tensor, for ranks that have joined and have no request.
   std::vector<std::vector<int64_t>> shapes;
   // Numbers whose meaning depends on the kind. For an allgather: the first dimension of each name's tensor on each set
   // rank. For an alltoall: the matrix of splits, one row per sender. For a join: the last rank to join. For add_set:
@@ -129,7 +129,7 @@ std::string shape_string(const std::vector<int64_t>& shape);
 
 void encode(const std::vector<Request>& requests, std::string* out);
 void encode(const std::vector<Response>& responses, std::string* out);
-// Decode the bytes at *at. Return false if encode() could not have produced them.
+// Decode requests at *at. Return false if encode() could not have produced the bytes.
 bool decode(const char** at, const char* end, std::vector<Request>* out);
 bool decode(const char** at, const char* end, std::vector<Response>* out);
 

@@ -54,7 +54,7 @@ void encode(const Schedule& s, std::string* out) {
 
 namespace {
 
-// True if the responses of the bucket name exactly its entries.
+// True if the responses of the bucket have exactly the names of its entries.
 bool belongs(const Schedule::Bucket& bucket, const std::vector<ScheduleEntry>& entries) {
   size_t at = 0;
   for (const Response& part : bucket.parts) {

@@ -13,8 +13,7 @@ void make_key(uint32_t set, uint8_t frontend, const std::string& name, std::stri
   key->append(name);
 }
 
-// Return the number in the name of an unnamed operation, such as 17 for "allreduce.noname.17". Unnamed entries are
-// matched in the order of submission.
+// Return the number in the name of an unnamed operation, such as 17 for "allreduce.noname.17".
 uint64_t number_of(const std::string& name) {
   const size_t dot = name.rfind('.');
   return dot == std::string::npos ? 0 : std::strtoull(name.c_str() + dot + 1, nullptr, 10);
@@ -47,8 +46,8 @@ ScheduleCursor::ScheduleCursor(std::shared_ptr<const Schedule> schedule, std::ve
               [&](uint32_t a, uint32_t b) { return number_of(schedule_->entries[a].name) < number_of(schedule_->entries[b].name); });
     for (uint32_t e : stream.entries) slots_[e].stream = &stream;
   }
-  // Keep the order of negotiation for entries with the same name: a name is reused only after its last operation has
-  // completed.
+  // Entries with the same name are already in the order of negotiation, because a name is reused only after its last
+  // operation has completed.
   for (auto& [key, stream] : by_name_) {
     for (uint32_t e : stream.entries) slots_[e].stream = stream.entries.size() > 1 ? &stream : nullptr;
   }
@@ -95,8 +94,8 @@ void ScheduleCursor::advance() {
     ready_ = kNoPart;
     return;
   }
-  // A waiting token belongs to this round of its bucket, because all earlier rounds have been taken. A rank is at most
-  // one round ahead of execution: the program waits for its gradients before it continues.
+  // Count the bucket of the current round. Earlier rounds of the bucket have been taken, because a rank is at most one
+  // round ahead of execution: the program waits for its gradients before it continues.
   const uint64_t n = schedule_->buckets.size();
   while (ready_ < executed_ + n && missing_[ready_ % n] == 0) ++ready_;
 }
@@ -131,7 +130,7 @@ const Schedule::Bucket& ScheduleCursor::peek(std::vector<void*>* tokens) const {
 bool ScheduleCursor::stuck(const void* token) const {
   if (!anything_mine()) return false;
   const uint64_t n = schedule_->buckets.size();
-  // Skip complete buckets: they wait only for other ranks.
+  // Skip complete buckets, because they wait only for other ranks.
   for (uint64_t position = executed_; position < ready_; ++position) {
     for (uint32_t e : schedule_->buckets[position % n].entries) {
       if (!slots_[e].waiting.empty() && slots_[e].waiting.front() == token) return false;

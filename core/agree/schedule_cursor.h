@@ -27,7 +27,7 @@ class ScheduleCursor {
 
   const Schedule& schedule() const { return *schedule_; }
 
-  // Return the entry that matches a submission of this kind and name, or kNoEntry.
+  // Return the entry that matches a submission's kind and name, or kNoEntry.
   static constexpr uint32_t kNoEntry = UINT32_MAX;
   uint32_t find(const Request& request) const;
   // True if an operation of this entry is in flight: offered but not yet passed to finish(). An unnamed entry can have
@@ -36,15 +36,14 @@ class ScheduleCursor {
   // True if the name of this entry occurs several times in a round.
   bool repeated(uint32_t entry) const { return slots_[entry].stream != nullptr; }
   // Offer a submission for the entry that find() returned. Return false, and store nothing, if the schedule expects a
-  // different request. `token` is opaque to the cursor. `completed` is set to true if this submission completed a
-  // bucket.
+  // different request. The cursor stores `token` without using it. `completed` is set to true if this submission
+  // completed a bucket.
   bool offer(uint32_t entry, const Request& request, void* token, bool* completed);
-  // Offer a submission whose request was accepted for this entry before, without comparing it again. Not for repeated()
-  // names.
+  // Offer a submission whose request was accepted for this entry before, without comparing the request again. Not for
+  // repeated() names.
   void offer_again(uint32_t entry, void* token, bool* completed);
 
-  // Return the number of buckets that this rank has submitted completely, counted from the start of the schedule
-  // without gaps.
+  // Return the number of buckets, from the first on, that this rank has submitted completely.
   uint64_t ready() const { return ready_; }
   uint64_t executed() const { return executed_; }
   // Take the next bucket. `tokens` receives the token of each entry, or null for an entry in which this rank takes no
@@ -53,17 +52,17 @@ class ScheduleCursor {
   // Mark the operation of this entry as executed.
   void finish(uint32_t entry) { slots_[entry].running = false; }
 
-  // Return the same bucket and tokens as take(), but leave them in place.
+  // Return the same bucket and tokens as take(), but do not remove them.
   const Schedule::Bucket& peek(std::vector<void*>* tokens) const;
 
-  // True if this operation waits in a bucket that this rank has not completed. The caller must then leave the schedule,
-  // because waiting alone would never end.
+  // True if this operation waits in a bucket that this rank has not completed. The wait would never end, so the caller
+  // must leave the schedule.
   bool stuck(const void* token) const;
   // Return all tokens that were offered but not taken.
   std::vector<void*> outstanding() const;
 
  private:
-  // Entries that only their order distinguishes: unnamed entries, and entries with a repeated name.
+  // Stream of entries that only their order distinguishes: unnamed entries, and entries with a repeated name.
   struct Stream {
     // Entries of the stream in the order of submission.
     std::vector<uint32_t> entries;

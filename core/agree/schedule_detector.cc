@@ -20,8 +20,8 @@ void ScheduleDetector::note_revoked(uint64_t rounds, size_t operations) {
   if (rounds >= kLasting) {
     failures_ = 0;
     least_ = 1;
-    // Require a longer period after several short-lived schedules. For example, a barrier after every twenty equal
-    // calls makes each short schedule worthwhile, but hides the longer period. Search for a longer period only
+    // Detect short-lived schedules. Several in a row suggest a longer period: for example, a barrier after every twenty
+    // equal calls makes each short schedule worthwhile but hides the longer period. Search for the longer period only
     // occasionally, so that programs without one do not pay for the search.
     const bool brief = rounds * operations < kBrief;
     brief_ = brief ? brief_ + 1 : 0;
@@ -52,9 +52,9 @@ void ScheduleDetector::feed(const Ready& ready, uint64_t identity) {
   }
 }
 
-// Return a canonical form of a period that races between ranks cannot change. Split each process set's operations at
-// the points where the program waits, and sort each section by identity. Keep the order of the sections and of unnamed
-// operations.
+// Return a canonical form of a period that races between ranks cannot change. Each process set's operations are split
+// at the points where the program waits, and each section is sorted by identity. Sections and unnamed operations keep
+// their order.
 ScheduleDetector::Shape ScheduleDetector::shape_of(size_t from, size_t count) const {
   Shape shape;
   std::map<uint32_t, uint64_t> fence;
@@ -92,8 +92,8 @@ bool ScheduleDetector::repeats_within(size_t p) const {
   return false;
 }
 
-// True if one name stands for different operations among the last p. Such a period cannot be scheduled, because ranks
-// follow a schedule by name and keep one request per name.
+// True if the same name was used for different operations among the last p. Such a period cannot be scheduled, because
+// ranks follow a schedule by name and keep one request per name.
 bool ScheduleDetector::ambiguous(size_t p) const {
   std::map<std::string, uint64_t> known;
   for (size_t i = log_.size() - p; i < log_.size(); ++i) {

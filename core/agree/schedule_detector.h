@@ -25,10 +25,10 @@ class ScheduleDetector {
   // Return the last period, in order, if the latest operations are two equal periods that begin at a fence. Return an
   // empty list if not.
   std::vector<Ready> period() const;
-  // Record that a schedule with `operations` operations ended after `rounds` rounds. A schedule that did not last was
-  // part of a longer period, as were several schedules in a row that lasted only briefly. The detector then proposes
-  // only longer periods. After several schedules that did not last, it also delays the next proposal, each time by
-  // twice as many operations. A program that never repeats itself then pays almost nothing for these attempts.
+  // Record that a schedule with `operations` operations ended after `rounds` rounds. If it did not last, or if several
+  // schedules in a row lasted only briefly, it was part of a longer period. The detector then proposes only longer
+  // periods. After several schedules that did not last, it delays the next proposal, each time by twice as many
+  // operations. A program that never repeats itself then pays almost nothing for these attempts.
   void note_revoked(uint64_t rounds, size_t operations);
 
  private:

@@ -8,12 +8,13 @@
 
 namespace hvd {
 
-// Position of a rank that takes no part in any bucket. Other ranks do not wait for this rank.
+// Number of bits of a position. The highest position belongs to a rank that takes no part in any bucket; other ranks do
+// not wait for such a rank.
 inline constexpr int kPositionBits = 38;
 inline constexpr uint64_t kNoPart = (uint64_t{1} << kPositionBits) - 1;
 
-// Layout from the highest bit: 25 bits of schedule id, the frozen bit, then the position. The rank is ready for all
-// buckets below its position. A frozen word changes only when it gets another id.
+// Position of a rank in a schedule. Layout from the highest bit: 25 bits of schedule id, the frozen bit, then the
+// position. The rank is ready for all buckets below its position. A frozen word changes only when it gets another id.
 struct ScheduleWord {
   uint64_t bits = 0;
 
@@ -31,7 +32,7 @@ struct ScheduleWord {
 inline uint64_t last_position(std::span<const ScheduleWord> words, const std::vector<std::vector<int>>& members) {
   uint64_t at = kNoPart;
   for (const ScheduleWord& w : words) at = w.position() < at ? w.position() : at;
-  // Stop at most one round after the slowest rank's position.
+  // This loop ends at most one round after the slowest rank's position.
   for (;; ++at) {
     for (int rank : members[at % members.size()]) {
       if (words[static_cast<size_t>(rank)].position() <= at) return at;

@@ -40,7 +40,7 @@ Status StallCheck::check(const Negotiator& negotiator, double now, const LogSink
   const auto waiting = negotiator.waiting(now - (warning_ > 0 ? warning_ : shutdown_));
   if (waiting.empty()) return {};
 
-  // Operations that wait for each rank.
+  // Names of the operations that wait for each rank.
   std::map<int, std::vector<std::string>> missing;
   bool ended = false;
   double longest = 0;
@@ -86,7 +86,8 @@ Status LocalStallCheck::check(const std::vector<Waiting>& waiting, const std::st
   last_look_ = now;
   const bool may_end = shutdown_ > 0 && shutdown_ >= warning_;
   const double first = (warning_ > 0 ? warning_ : shutdown_) + grace();
-  // Trust rank 0's report only while it is recent: rank 0 repeats its reports unless it fails or forgets an operation.
+  // Trust rank 0's report only while it is recent. Rank 0 repeats its reports while an operation waits, so an old
+  // report can be outdated.
   const bool fresh = known_at_ > 0 && now - known_at_ <= first;
   std::vector<const Waiting*> unknown;
   double longest = 0;

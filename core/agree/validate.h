@@ -1,4 +1,4 @@
-// Checks that the ranks agree about one operation. These functions do no I/O and keep no state.
+// Checks that all ranks request the same operation. These functions do no I/O and keep no state.
 #pragma once
 #include <string>
 #include <utility>
@@ -8,7 +8,6 @@
 
 namespace hvd {
 
-// Request of one rank. `rank` is the global rank.
 struct RankRequest {
   int rank;
   Request request;

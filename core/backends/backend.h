@@ -16,7 +16,7 @@ class Backend {
  public:
   virtual ~Backend() = default;
   virtual const char* name() const = 0;
-  // Return the name of the algorithm for an operation of this size. Observers record it.
+  // Return the name of the algorithm for an operation of this size, which observers record.
   virtual std::string_view algorithm(const Comm&, Collective, DType, WireFormat, size_t bytes) const {
     (void)bytes;
     return name();
@@ -32,13 +32,13 @@ class Backend {
   // time. All ranks must return the same answer.
   virtual bool may_be_guarded(const Comm&, size_t count, DType) const = 0;
 
-  // `root` is a set rank.
+  // Broadcast `bytes` bytes at `data`. `root` is a set rank.
   virtual Status broadcast(Comm&, std::byte* data, size_t bytes, int root) = 0;
-  // `bytes` holds the size of each set rank's contribution.
+  // Gather the contributions of all ranks. `bytes` holds the size of each set rank's contribution.
   virtual Status allgather(Comm&, const std::byte* in, std::byte* out, std::span<const size_t> bytes) = 0;
   virtual Status alltoall(Comm&, const std::byte* in, std::span<const size_t> send_bytes, std::byte* out,
                           std::span<const size_t> recv_bytes) = 0;
-  // `counts` holds the number of elements that each set rank receives.
+  // Reduce `in` and scatter the result. `counts` holds the number of elements that each set rank receives.
   virtual Status reducescatter(Comm&, const std::byte* in, std::byte* out, std::span<const size_t> counts, DType, ReduceOp,
                                const Scale&) = 0;
   virtual Status barrier(Comm&) = 0;

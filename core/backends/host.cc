@@ -14,7 +14,7 @@ WorldShape shape_of(const Comm& c) {
   w.all_local = c.node != nullptr;
   w.links = c.node == nullptr;
   w.nested = c.local != nullptr;
-  // The cost model only distinguishes one host from several.
+  // The cost model distinguishes only one host from several hosts.
   w.hosts = w.all_local ? 1 : 2;
   w.power_of_two = (c.size & (c.size - 1)) == 0;
   return w;
@@ -33,7 +33,6 @@ class HostBackend final : public Backend {
 
   Status allreduce(Comm& c, const Segments& s, DType d, ReduceOp op, const Scale& scale) override {
     if (c.size == 1) return alone(s, d, scale);
-    // Adasum has only one algorithm.
     if (op == ReduceOp::adasum) return allreduce_adasum(c, s, d, scale);
     const Algorithm algorithm = pick(Collective::allreduce, c, d, s.total * size_of(d));
     if (algorithm == Algorithm::shm) return allreduce_shm(c, s, d, op, scale);

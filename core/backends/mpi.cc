@@ -31,7 +31,7 @@ using mpi::Handle;
 
 // Bytes that a vote message over the engine's own connections can carry at almost no extra cost.
 constexpr size_t kRides = 4 << 10;
-// Bytes received per rank up to which fewer messages matter more than fewer bytes.
+// Maximum bytes received per rank for the algorithm with fewer messages. Above this size, fewer bytes matter more.
 constexpr size_t kSmall = 256 << 10;
 
 // Return the number of bytes that one rank handles in one piece of an operation. Pieces are small enough for copies to
@@ -67,9 +67,9 @@ class MpiBackend final : public Backend {
     return host_->allreduce_compressed(c, s, residuals, format, scale);
   }
 
-  // Run small allreduces with the vote. The vote uses the engine's own connections in any case, so a little data costs
-  // no extra time, while an MPI call would add a second network latency. Floats summed by MPI are excluded, because
-  // MPI's sums can have different bits.
+  // True for small allreduces. The vote uses the engine's own connections in any case, so a little data costs no extra
+  // time, while an MPI call would add a second network latency. Floats summed by MPI are excluded, because MPI's sums
+  // can have different bits.
   bool may_be_guarded(const Comm& c, size_t count, DType d) const override {
     return !(reduces_ && is_float(d)) && count * size_of(d) <= kRides && host_->may_be_guarded(c, count, d);
   }
@@ -218,7 +218,7 @@ class MpiBackend final : public Backend {
     return {};
   }
 
-  // Compute how many bytes of each part belong to the round that starts at `first`. Return the sum of these bytes.
+  // Compute the bytes of each part in the round that starts at `first`. Return their sum.
   static size_t cut(std::span<const size_t> parts, size_t first, size_t block, std::vector<size_t>* out) {
     out->clear();
     for (const size_t bytes : parts) out->push_back(std::min(block, bytes - std::min(first, bytes)));
@@ -245,7 +245,8 @@ class MpiBackend final : public Backend {
     }
   }
 
-  // Return the address of these input elements if a single tensor contains all of them, or null if not.
+  // Return the address of the input elements [first, first + count) if a single tensor contains all of them, or null if
+  // not.
   static const std::byte* in_one(const Segments& s, size_t first, size_t count, size_t element) {
     for (const Segments::Piece& piece : s.pieces) {
       if (first < piece.count) return piece.in && count <= piece.count - first ? piece.in + first * element : nullptr;

@@ -1,5 +1,5 @@
-// Backend that uses the site's MPI library, and so any network that MPI supports. Ranks on one host still use shared
-// memory. Control messages, Adasum and compressed formats use the engine's own connections.
+// Backend that uses the site's MPI library, and therefore any network that MPI supports. Ranks on one host still use
+// shared memory. Control messages, Adasum and compressed formats use the engine's own connections.
 #pragma once
 #include <memory>
 #include <vector>

@@ -12,7 +12,7 @@ namespace {
 // Seconds that shutdown waits for operations in flight, if the other ranks are alive and MPI is usable.
 constexpr double kDrain = 2;
 
-// Counts and displacements as int arrays, as expected by MPI functions for parts of different sizes. `left_out` is the
+// Counts and displacements of parts of different sizes, as the int arrays that MPI functions expect. `left_out` is the
 // index of a part that is not moved.
 struct Parts {
   std::vector<int> counts, places;
@@ -36,7 +36,7 @@ struct MpiCalls::Memory {
   Scratch scratch;
   Parts out, in;
 
-  // Keep the memory until the process ends. It stays reachable, so that leak checkers do not report it.
+  // Keep the memory until the process ends. It stays reachable, because leak checkers would report it otherwise.
   static void leave_behind(std::unique_ptr<Memory> memory) {
     static auto* const mutex = new std::mutex;
     static auto* const all = new std::vector<std::unique_ptr<Memory>>;
@@ -131,7 +131,7 @@ Status MpiCalls::alltoall(Comm& c, mpi::Handle comm, const std::byte* in, std::s
 
 Status MpiCalls::finish(Comm& c, const char* what, int begun, mpi::Handle request) {
   const mpi::Library& library = session_->library();
-  // An MPI error most likely means that a rank is lost. The control tree will report which rank.
+  // An MPI error most likely means that a rank is lost. The control plane will report which rank.
   if (begun != 0) return give_up({Code::peer_lost, library.error(begun, what)});
   const std::function<std::string()> describe = [&] { return described(what, c); };
   PolledWait wait(*c.waiter, c.timeout, describe);

@@ -20,13 +20,13 @@ class MpiCalls {
   // Return the MPI_COMM_WORLD rank of each set rank.
   std::vector<int> members_of(const Comm& comm) const;
 
-  // Select the MPI communicator for the members of `comm`, and create it on first use. Creating a communicator is a
+  // Select the MPI communicator for the ranks of `comm`, and create it on first use. Creating a communicator is a
   // blocking MPI call. Like all calls, it is abandoned if the waiter reports an error or the timeout passes.
   Status enter(const Comm& comm, mpi::Handle* out);
   // Release the communicator of this process set.
   void forget(const Comm& comm);
 
-  // Call all functions below only within session.use().
+  // Call these functions only within session.use().
 
   enum Slot { kSend, kReceive, kMine, kResult, kSlots };
   // Return memory for this slot, aligned to 64 bytes. It stays valid until the next call for the slot, and its contents
@@ -39,9 +39,10 @@ class MpiCalls {
   Status broadcast(Comm&, mpi::Handle, std::byte* data, size_t bytes, int root);
   Status allreduce(Comm&, mpi::Handle, const std::byte* in, std::byte* out, size_t count, mpi::Handle type, mpi::Handle op);
   Status allgather(Comm&, mpi::Handle, const std::byte* in, std::byte* out, size_t bytes_of_each);
-  // The contributions are consecutive in `out`, in the order of set ranks.
+  // Gather the contributions of all ranks in `out`, consecutive and in the order of set ranks.
   Status allgather(Comm&, mpi::Handle, const std::byte* in, std::byte* out, std::span<const size_t> bytes);
-  // If `without_me` is true, this rank's own part is not moved, and its place in `out` stays undefined.
+  // Exchange parts between all ranks. If `without_me` is true, this rank's own part is not moved, and its place in
+  // `out` stays undefined.
   Status alltoall(Comm&, mpi::Handle, const std::byte* in, std::span<const size_t> send, std::byte* out, std::span<const size_t> receive,
                   bool without_me = false);
 

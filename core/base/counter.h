@@ -1,4 +1,4 @@
-// Counter that only grows. It has one writer at a time and any number of readers, so it needs no atomic
+// Counter that never decreases. It has one writer at a time and any number of readers, so it needs no atomic
 // read-modify-write.
 #pragma once
 #include <atomic>

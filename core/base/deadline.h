@@ -7,7 +7,7 @@ namespace hvd {
 
 using Clock = std::chrono::steady_clock;
 
-// Seconds of the longest sleep if nothing else limits the sleep.
+// Maximum seconds of a sleep without a deadline.
 inline constexpr double kForever = 3600;
 
 class Deadline {

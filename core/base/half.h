@@ -38,7 +38,7 @@ HVD_ON_DEVICE constexpr uint16_t float_to_half(float f) {
   // Below 2^-14, round to a multiple of 2^-24. The addition does this, because 2^-24 is the unit in the last place of a
   // float32 at 0.5.
   const uint32_t tiny = std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) + 0.5f) - 0x3f000000;
-  // A carry into the exponent still gives the right result.
+  // A carry into the exponent gives the right result.
   uint32_t h = (magnitude - (112u << 23) + 0x0fff + ((magnitude >> 13) & 1)) >> 13;
   h = magnitude < 0x38800000 ? tiny : h;
   // Values of 2^16 and above become infinity.

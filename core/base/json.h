@@ -11,7 +11,7 @@ namespace hvd {
 template <class T>
 concept JsonInteger = std::integral<T> && !std::same_as<T, bool>;
 
-// Append `text` in quotes. Invalid UTF-8 becomes U+FFFD, so the result is always valid.
+// Append `text` in quotes. Invalid UTF-8 becomes U+FFFD, so that the output is valid JSON.
 void append_json(std::string* out, std::string_view text);
 
 template <JsonInteger Integer>
@@ -21,8 +21,8 @@ void append_json(std::string* out, Integer value) {
   out->append(text, end);
 }
 
-// Append a member name, preceded by a comma if it is not the object's first member. The name must not need escapes. The
-// caller appends the value.
+// Append the name of an object member, preceded by a comma if it is not the first one. The name must not need escapes.
+// The caller appends the value.
 void append_name(std::string* out, std::string_view name);
 
 void append_member(std::string* out, std::string_view name, std::string_view text);

@@ -1,10 +1,9 @@
-// Limits that several layers of the core share.
 #pragma once
 
 namespace hvd {
 
-// Maximum number of process sets that can exist at the same time, including set 0. A node's shared memory holds this
-// many barriers.
+// Maximum number of process sets that can exist at the same time, including the global set. A node's shared memory has
+// room for this many.
 inline constexpr int kMaxProcessSets = 256;
 
 }  // namespace hvd

@@ -46,13 +46,13 @@ struct Sums {
   int32_t unit_a = kLeast, unit_b = kLeast;
 };
 
-// Return the exponent of the unit for values of at most this magnitude.
+// Return the exponent of the unit for values up to `magnitude`.
 int32_t unit_of(double magnitude) {
   if (magnitude == 0) return kLeast;
   return std::isfinite(magnitude) ? std::ilogb(magnitude) & ~1 : 0;
 }
 
-// Return a factor that, applied twice by the kernels, converts values to units of 2^exponent.
+// Return a factor that converts values to units of 2^exponent. The kernels apply it twice.
 double root_of_inverse(int32_t exponent) { return std::ldexp(1.0, -exponent / 2); }
 
 Sums sums_of(DType d, const std::byte* a, const std::byte* b, size_t n) {
@@ -106,7 +106,7 @@ class Adasum {
 
  private:
   struct Range {
-    // Range of part indices: from lo up to, but excluding, hi.
+    // Parts lo to hi - 1.
     size_t lo, hi;
     Range half(bool low) const { return low ? Range{lo, (lo + hi) / 2} : Range{(lo + hi) / 2, hi}; }
   };
@@ -119,7 +119,8 @@ class Adasum {
   int partner(int step) const { return comm_.rank ^ (1 << step); }
 
   template <class Visit>
-  void each_part(Visit visit) const;  // Call visit(piece, first element in the piece, first element in the buffer, number of elements).
+  // Call visit(piece, first element in the piece, first element in the buffer, number of elements) for each part.
+  void each_part(Visit visit) const;
   void pack();
   Status trade(int step, ConstBytes out, Bytes in);
   Status combine(int step, Range kept, const std::byte* theirs);
@@ -133,11 +134,12 @@ class Adasum {
   size_t* starts_;
   // Values in the accumulation type acc_.
   std::byte* wide_;
-  // Result in dtype_. Same memory as wide_ if the two types are equal.
+  // Result in dtype_. It shares the memory of wide_ if the two types are equal.
   std::byte* narrow_;
-  // Dot products of each tensor: this rank's and the partner's.
+  // Dot products of each tensor, from this rank and from its partner.
   Sums *sums_, *received_;
-  std::vector<size_t> sent_bytes_, received_bytes_;  // Bytes for each rank, used by exchanges in shared memory.
+  // Bytes sent to and received from each rank in shared memory.
+  std::vector<size_t> sent_bytes_, received_bytes_;
 };
 
 Adasum::Adasum(Comm& comm, const Segments& data, DType d)
@@ -192,7 +194,7 @@ void Adasum::deliver(const Scale& s) const {
   });
 }
 
-// Exchange data with this step's partner. All ranks do so at the same time.
+// Exchange data with the partner of this step, while all other ranks do the same.
 Status Adasum::trade(int step, ConstBytes out, Bytes in) {
   const int peer = partner(step);
   if (!comm_.node) return exchange(comm_, peer, out, peer, in);
@@ -224,8 +226,8 @@ Status Adasum::run() {
   return {};
 }
 
-// Combine this rank's values with those of its partner. `a` belongs to the lower rank. Each tensor's parts in the range
-// are processed separately, so that a tensor's dot products do not depend on its neighbours in the buffer.
+// Combine this rank's values with those of its partner. `a` belongs to the lower rank. Each tensor in the range is
+// processed separately, so that its dot products do not depend on the tensors fused with it.
 Status Adasum::combine(int step, Range kept, const std::byte* theirs) {
   const size_t from = at(kept.lo);
   auto each = [&](auto&& visit) {
@@ -248,8 +250,8 @@ Status Adasum::combine(int step, Range kept, const std::byte* theirs) {
   return {};
 }
 
-// Add the dot products of the ranks whose numbers differ only in bits 0 to `step`. Together, these ranks hold all parts
-// of a and b.
+// Add the dot products of the ranks whose numbers differ only in bits 0 to `step`. Together, these ranks hold both
+// whole operands.
 Status Adasum::add_sums(int step) {
   const size_t bytes = tensors() * sizeof(Sums);
   for (int k = 0; k <= step; ++k) {

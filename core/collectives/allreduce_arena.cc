@@ -7,7 +7,7 @@
 namespace hvd {
 namespace {
 
-// Block size within a slice, chosen so that the data read from and written to all members stay in the L1 cache.
+// Bytes of a block within a slice. Chosen so that the data read from and written to all ranks stay in the L1 cache.
 constexpr size_t kArenaBlockBytes = 8 << 10;
 
 }  // namespace
@@ -18,8 +18,8 @@ ArenaOffsets arena_offsets_of(const NodeGroup& node, const Segments& data, size_
   if (!base || data.pieces.size() > ArenaOffsets::kMax) return mine;
   for (size_t i = 0; i < data.pieces.size(); ++i) {
     const Segments::Piece& piece = data.pieces[i];
-    // If the memory is below the arena or null (a joined rank), this difference wraps around and exceeds the size of
-    // the arena.
+    // The difference wraps around and exceeds the arena's size if the memory is below the arena or null (a joined
+    // rank).
     const uint64_t offset = reinterpret_cast<uintptr_t>(piece.out) - reinterpret_cast<uintptr_t>(base);
     if (piece.in != piece.out || offset > node.arena_bytes() || piece.count * element > node.arena_bytes() - offset) return mine;
     mine.offset[i] = offset;

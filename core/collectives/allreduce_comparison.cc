@@ -108,7 +108,7 @@ Status allreduce_driver(Comm& comm, std::byte* data, size_t count, DType d, Redu
 
 namespace {
 
-// Reduce to place 0, which belongs to rank 0.
+// Reduce all values to place 0, which belongs to rank 0.
 Status reduce_up(Comm& comm, const Fold& fold, const AllreduceValues& v, ReduceOp op) {
   for (int distance = 1; distance < fold.places; distance *= 2) {
     const int place = fold.place ^ distance, peer = fold.rank_at(place);

@@ -10,12 +10,12 @@
 //
 // Error feedback: the encoding error of a rank's contribution stays in its residual and is added to its next
 // contribution. The encoding error of the result goes to the residual of the slice's owner, in units of a contribution.
-// So no value is lost: the sum of all results and residuals equals the sum of all contributions, up to float32
-// rounding. Infinities and NaNs are not kept in residuals. Sources: F. Seide et al., "1-bit stochastic gradient descent
-// and its application to data-parallel distributed training of speech DNNs", Interspeech 2014; S. P. Karimireddy et
-// al., "Error feedback fixes SignSGD and other gradient compression schemes", ICML 2019. For feedback in both
-// directions: H. Tang et al., "DoubleSqueeze: parallel stochastic gradient descent with double-pass error-compensated
-// compression", ICML 2019.
+// No value is lost: the sum of all results and residuals equals the sum of all contributions, up to float32 rounding.
+// Infinities and NaNs are not kept in residuals. Sources: F. Seide et al., "1-bit stochastic gradient descent and its
+// application to data-parallel distributed training of speech DNNs", Interspeech 2014; S. P. Karimireddy et al., "Error
+// feedback fixes SignSGD and other gradient compression schemes", ICML 2019. For feedback in both directions: H. Tang
+// et al., "DoubleSqueeze: parallel stochastic gradient descent with double-pass error-compensated compression", ICML
+// 2019.
 #include <cmath>
 #include <cstring>
 
@@ -101,7 +101,7 @@ class CodedAllreduce {
     }
   }
 
-  // Add the encoding error of the result to the residual, in units of a contribution.
+  // Add the encoding error of the result to the residual. A residual is in units of a contribution.
   void keep_rest(const CodedRun& part, size_t at, size_t some, const float* sum, const std::byte* coded) const {
     const double unit = static_cast<double>(scale_.divisor) / scale_.factor;
     if (!std::isfinite(unit)) return;
@@ -143,9 +143,9 @@ class CodedAllreduce {
   const WireFormat format_;
   const Scale& scale_;
   const Parts parts_;
-  // Encoded bytes of each rank's slice.
+  // Encoded bytes of the slice that each rank owns.
   std::span<size_t> bytes_;
-  // Bytes that each rank sends to this rank: always the size of this rank's slice.
+  // Encoded bytes that each rank sends to this rank. All are equal to the size of this rank's slice.
   std::span<size_t> mine_;
   size_t total_ = 0, before_ = 0;
 };

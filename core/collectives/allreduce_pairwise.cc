@@ -22,7 +22,7 @@
 namespace hvd {
 namespace {
 
-// Total bytes of the contributions that wait to be added.
+// Total bytes of contributions that wait to be added.
 constexpr size_t kBlocks = 256 << 10;
 constexpr size_t kBlockLeast = 16 << 10, kBlockMost = 128 << 10;
 constexpr size_t kAlign = 64;
@@ -30,15 +30,15 @@ constexpr size_t kAlign = 64;
 // Data in flight between this rank and one peer.
 struct Exchange {
   int peer;
-  // Unsent rest of this rank's contribution to the peer's slice.
+  // Part of this rank's contribution to the peer that has not been sent.
   ConstBytes give;
-  // Receive buffer for one block of the peer's contribution to this rank's slice.
+  // Receive buffer for one block of the peer's contribution.
   Bytes block;
-  // Rest of `block` that has not yet arrived.
+  // Part of `block` that has not arrived.
   Bytes missing;
   // Bytes of this rank's result that have been sent to the peer.
   size_t told = 0;
-  // Rest of the peer's result that has not yet arrived.
+  // Part of the peer's result that has not arrived.
   Bytes result;
 };
 
@@ -126,11 +126,11 @@ class Direct {
 
   bool waits_for(const Exchange& e) const { return !e.missing.empty() || !e.result.empty(); }
   bool owes(const Exchange& e) const { return !e.give.empty() || e.told < final_.size(); }
-  // Return the number of bytes of the result that can be sent.
+  // Return the number of bytes of the result that are complete and can be sent.
   size_t final_ready() const { return ready_ / size_of(dtype_) * size_of(out_); }
 
   std::string text() const {
-    // If a contribution is missing, name its rank first, because the other ranks wait for the same contribution.
+    // If a contribution is missing, name its rank first, because all other ranks wait for this rank too.
     for (const Exchange& e : exchanges_) {
       if (!e.missing.empty()) return pending_text(comm_, e.peer, !e.give.empty(), e.peer, true);
     }
@@ -152,7 +152,7 @@ class Direct {
   Bytes final_;
   // Number of bytes reduced at a time.
   size_t block_ = 0;
-  // Number of bytes of this rank's slice that have been reduced.
+  // Number of reduced bytes of this rank's slice.
   size_t ready_ = 0;
   std::byte* staging_ = nullptr;
   const std::byte** sources_ = nullptr;

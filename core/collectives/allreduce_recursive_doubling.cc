@@ -12,20 +12,20 @@
 namespace hvd {
 namespace {
 
-// First step for 16-bit floats. Each rank starts with either its original values or the sum of two ranks.
+// First step for 16-bit floats. Each rank starts with its original values or, after folding, with the sum of two ranks.
 Status first_of_halves(Comm& comm, const Fold& fold, const AllreduceValues& v, ReduceOp op) {
   const int place = fold.place ^ 1, peer = fold.rank_at(place);
   const bool sum = fold.begins_with_sum(fold.place), theirs_is_sum = fold.begins_with_sum(place);
   const Bytes mine = v.mine(0, v.count);
   const Combine combine = v.combine(theirs_is_sum, op, place < fold.place);
   if (!sum) return exchange_combine(comm, peer, v.outgoing(false, 0, v.count), peer, mine, combine);
-  // Add the peer's values only after the exchange, because data must not change while they are being sent.
+  // Add the peer's values only after the exchange, because data must not change while they are sent.
   std::byte* theirs = comm.scratch->get(kSlotTheirs, mine.size());
   if (theirs_is_sum) return swap_combine(comm, peer, mine, theirs, combine);
   HVD_RETURN_IF_ERROR(exchange(comm, peer, mine, peer, {theirs, v.count * size_of(v.d)}));
   auto* wide = reinterpret_cast<float*>(comm.scratch->get(kSlotTheirsWide, mine.size()));
   widen(v.d, wide, theirs, v.count);
-  // Only the lowest places start with sums of two ranks.
+  // This rank's values are the left operand, because only the lowest places start with sums.
   reduce2(v.acc, op, mine.data(), mine.data(), reinterpret_cast<std::byte*>(wide), v.count);
   return {};
 }
@@ -41,7 +41,7 @@ Status double_up(Comm& comm, const Fold& fold, const AllreduceValues& v, ReduceO
   for (; distance < fold.places; distance *= 2) {
     const int place = fold.place ^ distance;
     const int peer = fold.rank_at(place);
-    // Both ranks add the same operands in the same order, so they get the same bits.
+    // Both ranks add the same operands in the same order and therefore get the same bits.
     HVD_RETURN_IF_ERROR(swap_combine(comm, peer, mine, theirs, {v.acc, op, place < fold.place}));
   }
   return {};
@@ -52,7 +52,7 @@ Status double_up(Comm& comm, const Fold& fold, const AllreduceValues& v, ReduceO
 Status allreduce_recursive_doubling(Comm& comm, std::byte* data, size_t count, DType d, ReduceOp op) {
   if (count == 0 || comm.size == 1) return {};
   const Fold fold = Fold::of(comm.rank, comm.size);
-  // With two ranks, add 16-bit values directly: a single addition rounds only once even without float32.
+  // With two ranks, add 16-bit values directly, because a single addition rounds only once.
   const AllreduceValues v = comm.size == 2 ? AllreduceValues{data, data, count, d, d} : AllreduceValues::of(comm, data, count, d);
   HVD_RETURN_IF_ERROR(fold_in(comm, fold, v, op));
   if (fold.place >= 0) {

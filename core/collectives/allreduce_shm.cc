@@ -35,8 +35,7 @@ class Job {
         large_(data.total * element_ >= tuning_.stream_bytes), staged_(data), reduced_(data), copied_(data), sources_(node_.size()) {}
 
   Status direct(const SubBuffers& subs);
-  // Run the sliced algorithm. `*mixed` is set to true, and nothing is done, if only some ranks have their tensors in
-  // their arenas.
+  // Run the sliced algorithm. If only some ranks have their tensors in arenas, do nothing and set `*mixed` to true.
   Status sliced(const SubBuffers& subs, const ArenaOffsets& offsets, bool* mixed);
 
  private:
@@ -119,13 +118,12 @@ void Job::reduce_own(const SubBuffers& subs, size_t round, size_t at, size_t fir
 // after it has copied out round m - 5.
 constexpr size_t kSlicedDepth = 5;
 
-// Return the arena offsets of a rank. They are valid once the rank has published its first stage.
+// Return the arena offsets of rank `member`. They are valid once that rank has published its first stage.
 const ArenaOffsets* homes_at(const SubBuffers& subs, int member) {
   return reinterpret_cast<const ArenaOffsets*>(subs.stage.staging[member]);
 }
 
-// Number of stages that every rank has published after a mixed attempt. It exceeds the number that any rank can have
-// published earlier.
+// Number of stages that counts as published after a mixed attempt. No rank can have published more.
 constexpr uint64_t kMixedStages = 4;
 
 int Job::count_at_home(const SubBuffers& subs) const {
@@ -157,7 +155,6 @@ Status Job::sliced(const SubBuffers& subs, const ArenaOffsets& offsets, bool* mi
   const size_t most = round_down(std::min(subs.bytes / members, tuning_.chunk_bytes) / element_, unit);
   const size_t rounds = ceil_div(total, most * members);
   const size_t slice = round_up(ceil_div(total, rounds * members), unit);
-  // Return the first element of rank m's slice in round k.
   auto start = [&](size_t k, size_t m) { return std::min(total, (k * members + m) * slice); };
   auto staged_stage = [&](size_t k) { return k == 0 ? 1 : 2 * k; };
   auto reduced_stage = [&](size_t k) { return k + 1 < rounds ? 2 * k + 3 : 2 * rounds; };
@@ -227,8 +224,8 @@ Status allreduce_shm(Comm& comm, const Segments& data, DType d, ReduceOp op, con
   bool mixed = false;
   HVD_RETURN_IF_ERROR(job.sliced(subs, arena_offsets_of(node, data, size_of(d)), &mixed));
   if (!mixed) return {};
-  // Some tensors are outside the arenas, but all ranks must use the same algorithm. Repeat as if no tensor were in an
-  // arena.
+  // Some tensors are outside the arenas, and all ranks must use the same algorithm. Repeat the reduction without
+  // arenas.
   HVD_RETURN_IF_ERROR(node.begin(&stage));
   return Job(comm, data, d, op, s).sliced(SubBuffers(stage, kSlicedDepth, sizeof(ArenaOffsets)), ArenaOffsets{}, &mixed);
 }

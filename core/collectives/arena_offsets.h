@@ -13,7 +13,7 @@ namespace hvd {
 // Arena offsets of one rank's pieces, stored at the start of the rank's staging area.
 struct ArenaOffsets {
   static constexpr size_t kMax = 63;
-  // Number of pieces. 0 unless every piece is in this rank's arena and is reduced in place.
+  // Number of pieces, or 0 if any piece is outside this rank's arena or not reduced in place.
   uint64_t count = 0;
   uint64_t offset[kMax];
 };

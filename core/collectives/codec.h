@@ -24,7 +24,7 @@ namespace hvd {
 
 inline constexpr size_t kCodeBlock = 256;
 
-// Return the granularity of encoded data: data can be split only at multiples of this many values.
+// Return the granularity of encoded data in values. Data can be split only at multiples of it.
 constexpr size_t code_unit(WireFormat f) { return f == WireFormat::int8 ? kCodeBlock : 32; }
 
 // Return the encoded size of `count` values in bytes.
@@ -36,14 +36,15 @@ constexpr size_t coded_bytes(WireFormat f, size_t count) {
   }
 }
 
-// Float values must be aligned for float; encoded data need no alignment. Every CPU produces the same bits.
+// Encode or decode floats. Float values must be aligned for float; encoded data need no alignment. Every CPU produces
+// the same bits.
 void encode_floats(WireFormat, std::byte* to, const float* from, size_t count);
 void decode_floats(WireFormat, float* to, const std::byte* from, size_t count);
 
-// Helpers of the two compressed allreduces: tensors split into runs, and the batches in which runs are processed.
-// Private to this layer.
+// Helpers of the two compressed allreduces. Tensors are split into runs, which are processed in batches. Private to
+// this layer.
 
-// Range of elements of one float32 tensor.
+// Run: a range of elements of one float32 tensor.
 struct CodedRun {
   // Input values, or null for zeros.
   const std::byte* in;
@@ -51,7 +52,6 @@ struct CodedRun {
   std::byte* out;
   // Encoding error kept for the next call, or null to drop the error.
   std::byte* residual;
-  // Number of elements.
   size_t count;
 
   CodedRun part(size_t first, size_t n) const {

@@ -36,12 +36,12 @@ Function* implementation(const Implementation<Function> (&table)[kCount], Algori
 // algorithms by size.
 Status allreduce_shm(Comm&, const Segments&, DType, ReduceOp, const Scale&);
 
-// Allreduce over links, in place on `count` contiguous elements. 16-bit floats accumulate in float32 (see each file).
+// Allreduce over links, in place on `count` contiguous elements. 16-bit floats accumulate in float32.
 using Allreduce = Status(Comm&, std::byte* data, size_t count, DType, ReduceOp);
 Allreduce allreduce_recursive_doubling, allreduce_rabenseifner;
-// Direct reduce-scatter, then direct allgather.
+// Allreduce by direct reduce-scatter, then direct allgather.
 Allreduce allreduce_pairwise;
-// Ring of ranks around which slices travel.
+// Allreduce around a ring of ranks.
 Allreduce allreduce_ring;
 Allreduce allreduce_hierarchical;
 // Algorithms for comparison only; they are never chosen. In the naive algorithm, every rank sends to every rank. The
@@ -82,9 +82,9 @@ Status allreduce_compressed_hierarchical(Comm&, const Segments&, std::span<float
 // Broadcast `bytes` bytes at `data` from set rank `root`.
 using Broadcast = Status(Comm&, std::byte* data, size_t bytes, int root);
 Broadcast broadcast_shm;
-// Binomial tree.
+// Broadcast along a binomial tree.
 Broadcast broadcast_tree;
-// Chain of ranks that forward segments.
+// Broadcast along a chain of ranks that forward segments.
 Broadcast broadcast_pipelined;
 inline constexpr Implementation<Broadcast> kBroadcasts[] = {
     {Algorithm::tree, broadcast_tree}, {Algorithm::pipelined, broadcast_pipelined}, {Algorithm::shm, broadcast_shm}};
@@ -101,7 +101,7 @@ using Alltoall = Status(Comm&, const std::byte* in, std::span<const size_t> send
 Alltoall alltoall_shm, alltoall_pairwise;
 inline constexpr Implementation<Alltoall> kAlltoalls[] = {{Algorithm::shm, alltoall_shm}, {Algorithm::pairwise, alltoall_pairwise}};
 
-// Reduce-scatter: `in` holds sum(counts) elements, and rank i receives the counts[i] elements of its part at `out`.
+// Reduce-scatter: `in` holds sum(counts) elements, and rank i receives counts[i] elements of the result at `out`.
 using Reducescatter = Status(Comm&, const std::byte* in, std::byte* out, std::span<const size_t> counts, DType, ReduceOp, const Scale&);
 Reducescatter reducescatter_shm, reducescatter_pairwise;
 inline constexpr Implementation<Reducescatter> kReducescatters[] = {{Algorithm::shm, reducescatter_shm},

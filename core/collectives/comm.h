@@ -41,14 +41,13 @@ class Scratch {
   std::atomic<size_t> held_{0};
 };
 
-// A process set as seen by one rank. A Comm does not own the objects that its pointers refer to.
 struct Comm {
   // This rank's index in the set.
   int rank = 0;
   int size = 1;
   // Link to each set rank. Null for this rank, and for all ranks if `node` is set.
   std::vector<Link*> links;
-  // Shared memory of the host; set if all ranks are on this host.
+  // Shared memory of the host. Set if all ranks are on this host.
   NodeGroup* node = nullptr;
   Waiter* waiter = nullptr;
   Scratch* scratch = nullptr;
@@ -56,12 +55,12 @@ struct Comm {
   Counter* traffic = nullptr;
   // Seconds without progress after which an operation fails.
   double timeout = 30;
-  // Limits of the algorithms, equal on all ranks.
+  // Size thresholds of the algorithms, equal on all ranks.
   Tuning tuning;
 
-  // Hierarchy of the set (collectives/allreduce_hierarchical.cc). Set if the process set spans several hosts and at
-  // least one host has several of its ranks; null if not.
-  // Comm of the ranks on this host; its `node` is set.
+  // Hierarchy of the process set (collectives/allreduce_hierarchical.cc). `local` is the Comm of the ranks on this
+  // host; its `node` is set. Both pointers are null unless the set spans several hosts and a host has several of its
+  // ranks.
   Comm* local = nullptr;
   // Comm of the ranks with this rank's local index on all hosts. Null if the index is not below `slices`.
   Comm* cross = nullptr;
@@ -73,7 +72,7 @@ struct Comm {
   // Label of each set rank, for messages. If empty, ranks appear as "rank 3".
   std::vector<std::string> labels;
 
-  // Return the set rank of a global rank, or -1 if the rank is not in the set.
+  // Return the set rank of a global rank, or -1 if that rank is not in the set.
   int rank_of(int global) const;
 };
 
@@ -83,12 +82,12 @@ struct Comm {
 // global rank of the peer.
 Status send_to(Comm& comm, int peer, ConstBytes data);
 Status recv_from(Comm& comm, int peer, Bytes data);
-// Send and receive at the same time, without deadlock for any size of socket buffers. The two peers can be the same
-// rank, and either buffer can be empty.
+// Send and receive at the same time. This cannot deadlock, even with small socket buffers. The two peers can be the
+// same rank, and either buffer can be empty.
 Status exchange(Comm& comm, int to, ConstBytes out, int from, Bytes in);
 
-// Run many transfers at the same time, as for a pairwise all-to-all, and return when all are complete. Each peer can
-// have at most one transfer. The spans are empty afterwards.
+// Run many transfers at the same time, as for a pairwise all-to-all, and return when all are complete. Each peer has at
+// most one transfer. The spans are empty afterwards.
 struct Transfer {
   int peer;
   // Bytes to send to the peer.
@@ -107,11 +106,10 @@ struct Segments {
     const std::byte* in;
     // Memory for the result. Null drops the result (a joined rank). Equal to `in` for an in-place operation.
     std::byte* out;
-    // Number of elements.
     size_t count;
   };
   std::span<const Piece> pieces;
-  // Total number of elements of all pieces.
+  // Total number of elements.
   size_t total = 0;
 
   // Copy elements [first, first + count) of the concatenated inputs to `to`, or copy `from` to the same elements of the

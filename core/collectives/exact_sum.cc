@@ -49,7 +49,7 @@ class Scaler {
     fits_ = divisor_ > 0 && divisor_ == static_cast<int64_t>(divisor_);
   }
   Wide operator()(Wide x) const {
-    // Avoid 128-bit divisions, which call a library function.
+    // Skip the 128-bit divisions below, which call a library function.
     if (factor_ == 1.0) {
       const auto narrow = static_cast<int64_t>(x);
       return fits_ && x == narrow ? Wide{narrow / static_cast<int64_t>(divisor_)} : x / divisor_;
@@ -72,7 +72,7 @@ T clamped(Wide x, Wide low = std::numeric_limits<T>::min(), Wide high = std::num
 
 template <class T>
 void to(int64_t* words, const std::byte* src, size_t n, double factor) {
-  // Largest value in a single word that leaves room for the sum over 2^11 ranks.
+  // Maximum of a word. It leaves room for the sum over 2^11 ranks.
   constexpr Wide kMax = sizeof(T) == 8 ? Wide{std::numeric_limits<int64_t>::max()} : Wide{1} << 52;
   const Scaler scaled({factor, 1});
   for (size_t i = 0; i < n; ++i) {

@@ -110,7 +110,7 @@ Status pass(Comm& comm, std::byte* base, std::span<const size_t> offsets, int fi
     halves.wire = d;
   }
   Inflow in(comm, previous, combine);
-  // Step numbers. slice(s + 1) arrives in step s and is sent in step s + 1.
+  // Steps in progress. slice(s + 1) arrives in step s and is sent in step s + 1.
   int receiving = 0, sending = 0;
   // Bytes of slice(sending) that have been sent.
   size_t sent = 0;

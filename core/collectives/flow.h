@@ -27,7 +27,7 @@ bool over_sockets(const Comm& comm);
 // what the loop is waiting for.
 template <class Text, class Step>
 Status pump(Comm& comm, const Text& text, Step step) {
-  // Capture only one pointer, so that std::function does not allocate.
+  // The lambda captures only one pointer, so that std::function does not allocate.
   Wait wait(*comm.waiter, comm.timeout, [&text] { return text(); });
   if (over_sockets(comm)) wait.polling_is_expensive();
   while (true) {
@@ -44,12 +44,12 @@ Status pump(Comm& comm, const Text& text, Step step) {
 
 // ---- Receiving and combining values ---------------------------------------------------------------------------------
 struct Combine {
-  // Type of the values in memory; always an accumulation type.
+  // Type of the values in memory, always an accumulation type.
   DType dtype;
   ReduceOp op;
   // True if the peer's value is the left operand, which belongs to the lower rank.
   bool theirs_first;
-  // Type of the arriving values. 16-bit floats can arrive for float32 values.
+  // Type of the received values. It can be a 16-bit type if `dtype` is float32.
   DType wire = dtype;
 };
 
@@ -69,7 +69,7 @@ class Inflow {
   Comm& comm_;
   int from_;
   const Combine* combine_;
-  // target_ is the memory range, window_ the block that is arriving, and rest_ the missing bytes of that block.
+  // Memory range of the target, block that is arriving, and missing bytes of that block.
   Bytes target_, window_, rest_;
   size_t ready_ = 0;
   void open_window();
@@ -79,8 +79,8 @@ class Inflow {
 // format.
 Status exchange_combine(Comm& comm, int to, ConstBytes out, int from, Bytes mine, const Combine& combine);
 
-// Exchange `mine` with a peer and combine, so that both ranks end up with the combination in `mine`. `theirs` is
-// scratch memory of the same size. Blocks that were both received and sent are combined while the rest is in flight.
+// Exchange `mine` with a peer and combine the values, so that both ranks have the result in `mine`. `theirs` is scratch
+// memory of the same size. Blocks that were both received and sent are combined while the rest is in flight.
 Status swap_combine(Comm& comm, int peer, Bytes mine, std::byte* theirs, const Combine& combine);
 
 // Make one pass around the ring. `base` has one slice per rank; slice i is the bytes [offsets[i], offsets[i + 1]). This
@@ -89,8 +89,8 @@ Status swap_combine(Comm& comm, int peer, Bytes mine, std::byte* theirs, const C
 // it is sent on. Steps overlap: bytes are sent on as soon as they have arrived and been combined.
 Status ring_pass(Comm& comm, std::byte* base, std::span<const size_t> offsets, int first, const Combine* combine);
 
-// Make the same pass for 16-bit floats. `data` has this rank's values, and `base` receives the float32 sums. The first
-// slice is sent as 16-bit floats.
+// Make one pass around the ring for 16-bit floats. `data` has this rank's values, and `base` receives the float32 sums.
+// The first slice is sent as 16-bit floats.
 Status ring_pass_halves(Comm& comm, const std::byte* data, DType d, std::byte* base, std::span<const size_t> offsets, int first,
                         ReduceOp op);
 
@@ -105,7 +105,7 @@ std::byte* widened(Comm& comm, int slot, std::byte* data, size_t count, DType d)
 // Convert elements [first, first + count) of `wide` back to `data`. Does nothing if both are the same memory.
 void narrowed(std::byte* data, const std::byte* wide, size_t first, size_t count, DType d);
 
-// Return the index of the first element of slice i if `count` elements are split into n slices.
+// Return the index of the first element of slice i when `count` elements are split into n slices.
 constexpr size_t slice_at(size_t count, int n, int i) {
   const size_t q = count / n, r = count % n;
   return q * i + (static_cast<size_t>(i) < r ? i : r);
@@ -114,28 +114,28 @@ constexpr size_t slice_at(size_t count, int n, int i) {
 // Scratch slots of the algorithms over links. A Comm and its `local` and `cross` comms can share one Scratch.
 // Algorithms in shared memory use lower slots.
 enum LinkSlot : int {
-  // Float32 copy of the data.
+  // Slot for a float32 copy of the data.
   kSlotWide = 16,
-  // Data received from a peer.
+  // Slot for data received from a peer.
   kSlotTheirs,
-  // Data received from a peer, converted to float32.
+  // Slot for data received from a peer, converted to float32.
   kSlotTheirsWide,
   kSlotOffsets,
   kSlotCounts,
   kSlotSources,
-  // Float32 copy of a hierarchical allreduce. It stays in use while another algorithm runs between hosts.
+  // Slot for the float32 copy of a hierarchical allreduce. It stays in use while another algorithm runs between hosts.
   kSlotHierarchyWide,
   kSlotHierarchySlice,
   kSlotHierarchyCounts,
-  // This rank's encoded contribution to a compressed allreduce; later the encoded result.
+  // Slot for this rank's encoded contribution to a compressed allreduce, and later for the encoded result.
   kSlotCoded,
-  // Encoded contributions of all ranks to this rank's slice.
+  // Slot for the encoded contributions of all ranks to this rank's slice.
   kSlotCodedTheirs,
   kSlotCodedCounts,
   kSlotCodedFloats,
-  // 16-bit result of Adasum.
+  // Slot for the 16-bit result of Adasum.
   kSlotAdasum,
-  // Message of a guarded allreduce, kept between calls. No other collective uses this slot.
+  // Slot for the message of a guarded allreduce, kept between calls. No other collective uses this slot.
   kSlotGuardMine,
   kSlotGuardTheirs,
 };
@@ -149,11 +149,12 @@ enum LinkSlot : int {
 
 inline constexpr int kPairwiseWindow = 16;
 
-// Return the maximum bytes that each of `ranks` ranks can have waiting at the rank that reduces their contributions.
-// The total is about 16 MiB, and the result is a multiple of every element size.
+// Return the maximum bytes of a contribution that one rank sends in a round. The contributions of all `ranks` ranks
+// wait at the rank that reduces them, so together they have about 16 MiB. The result is a multiple of every element
+// size.
 constexpr size_t block_of_contributions(size_t ranks) { return std::clamp<size_t>((16u << 20) / ranks / 64 * 64, 64 << 10, 2 << 20); }
 
-// Run transfer(peer), which returns a Transfer, for every other rank.
+// Run transfer(peer), which returns a Transfer, for every other rank of the set.
 template <class F>
 Status with_every_peer(Comm& comm, F transfer) {
   for (int begin = 0; begin < comm.size; begin += kPairwiseWindow) {
@@ -196,7 +197,7 @@ struct Fold {
 // Values during an allreduce. 16-bit floats are added in float32 and rounded once, at the end. A rank's initial values
 // can be sent as 16 bits, but sums must be sent as float32.
 struct AllreduceValues {
-  // This rank's values of type `d`. This memory receives the result.
+  // This rank's values of type `d`. The memory receives the result.
   std::byte* data;
   // Values in the accumulation type: either `data` itself or a copy in scratch memory.
   std::byte* wide;
@@ -206,8 +207,8 @@ struct AllreduceValues {
   static AllreduceValues of(Comm& comm, std::byte* data, size_t count, DType d) {
     return {data, widened(comm, kSlotWide, data, count, d), count, d, accumulator(d)};
   }
-  // Return elements [lo, hi) as they are in memory (mine) or as they are sent (outgoing). `sum` is true if the elements
-  // are sums of several ranks.
+  // Return the bytes of elements [lo, hi) as they are in memory (mine) or on the wire (outgoing). `sum` is true if the
+  // elements are sums of several ranks.
   Bytes mine(size_t lo, size_t hi) const { return {wide + lo * size_of(acc), (hi - lo) * size_of(acc)}; }
   ConstBytes outgoing(bool sum, size_t lo, size_t hi) const {
     return sum ? mine(lo, hi) : Bytes(data + lo * size_of(d), (hi - lo) * size_of(d));
@@ -215,7 +216,8 @@ struct AllreduceValues {
   Combine combine(bool sum, ReduceOp op, bool theirs_first) const { return {acc, op, theirs_first, sum ? acc : d}; }
 };
 
-// Fold before the algorithm. `sums` is true if the initial values of the ranks are already sums.
+// Combine the values of folded ranks before the algorithm. `sums` is true if the initial values of the ranks are
+// already sums.
 inline Status fold_in(Comm& comm, const Fold& fold, const AllreduceValues& v, ReduceOp op, bool sums = false) {
   if (!fold.pairs(comm.rank)) return {};
   if (fold.place < 0) return send_to(comm, comm.rank - 1, v.outgoing(sums, 0, v.count));

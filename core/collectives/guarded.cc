@@ -13,7 +13,7 @@ namespace {
 // Offset of the data in a message. The data start on a cache line, directly after the header.
 constexpr size_t kDataAt = 64;
 constexpr size_t kHeaderAt = kDataAt - sizeof(GuardHeader);
-// Step number of folding. Steps of the doubling are numbered by distance, which is always lower.
+// Number of the folding step. Steps of the doubling are numbered by distance, which is always lower.
 constexpr uint32_t kFoldStep = 1u << 31;
 
 }  // namespace
@@ -87,7 +87,7 @@ Status GuardedAllreduce::finish_step() {
     return {};
   }
   header().ready = std::min(header().ready, theirs.ready);
-  // Do not combine if some rank is not ready, because the data are meaningless.
+  // If any rank is not ready, the data are meaningless. Do not combine them.
   if (header().ready <= position_ || count_ == 0) return {};
   std::byte* mine = mine_ + kDataAt;
   const std::byte* other = theirs_ + kDataAt;

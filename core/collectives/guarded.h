@@ -59,10 +59,10 @@ class GuardedAllreduce {
   enum class Then : uint8_t { nothing, combine_mine_first, combine_theirs_first, take };
   struct Step {
     int peer;
-    // Step number, equal on both ranks.
+    // Number of the step, equal on both ranks.
     uint32_t number;
     bool sends;
-    // Action for the received message, or `nothing` if no message is received.
+    // Action for the received message, or `nothing` in a step without one.
     Then then;
   };
   void plan();

@@ -1,5 +1,4 @@
-// Table of the array kernels for one instruction set. Only collectives/reduce.cc uses it, to select the kernels at run
-// time.
+// Table of the array kernels for one instruction set. collectives/reduce.cc selects a table at run time.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -16,7 +15,7 @@ inline constexpr int kFusedSources = 4;
 struct Kernels {
   // Kernel that computes dst[i] = f(sources[0][i], ..., sources[k - 1][i]) * factor. Integers and bool ignore `factor`.
   // Sources are combined in the canonical order (reduce.h), in the accumulation type. dst can be one of the sources,
-  // but must not overlap a source otherwise.
+  // but must not partly overlap a source.
   using Reduce = void (*)(std::byte* dst, const std::byte* const* sources, size_t n, double factor);
 
   const char* name;
@@ -38,7 +37,7 @@ struct Kernels {
   void (*dots[2])(const std::byte* a, const std::byte* b, size_t n, double unit_a, double unit_b, double* sums);
   void (*blend[2])(std::byte* dst, const std::byte* a, const std::byte* b, size_t n, const double* units, const double* factors);
   double (*largest)(const double* x, size_t n);
-  // Copy bytes without memcpy. reduce.cc gives the reason at kCopyFrom.
+  // Copy bytes without memcpy, for the reason given at kCopyFrom (reduce.cc).
   void (*copy)(std::byte* dst, const std::byte* src, size_t bytes);
   // Copy with stores that bypass the cache, if the instruction set has them. The caller must call stream_fence()
   // afterwards.

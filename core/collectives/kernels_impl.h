@@ -63,7 +63,8 @@ using FloatVec = Vector<float>;
 using WordVec = Vector<uint32_t>;
 using IntVec = Vector<int32_t>;
 
-// Return all ones in the lanes where a > b. Both must be below 2^31, because SSE2 and AVX2 compare only signed words.
+// Return all ones in the lanes where a > b. Both values must be below 2^31, because SSE2 and AVX2 compare only signed
+// words.
 HVD_INLINE WordVec greater(WordVec a, uint32_t b) { return same_bits<WordVec>(same_bits<IntVec>(a) > static_cast<int32_t>(b)); }
 
 // Convert between 16-bit values in memory and words. On x86, this uses intrinsics, because GCC splits
@@ -119,7 +120,7 @@ struct Float16 {
     memcpy(p, &h, sizeof h);
   }
 #else
-  // base/half.h explains the cases. This version computes all of them and selects the right one.
+  // Convert without branches: compute all cases of base/half.h and select the right one.
   HVD_INLINE static Vec load(const std::byte* p) {
     const WordVec h = load_halves(p);
     const WordVec magnitude = h & 0x7fff;
@@ -173,8 +174,8 @@ struct Product {
     return a * b;
   }
 };
-// Return a if it wins or is NaN, and b if not. The result is then NaN if either operand is. For integers, the compiler
-// removes `a != a`.
+// Return a if it wins or is NaN, and b if not. The result is then NaN if either operand is NaN. For integers, the
+// compiler removes `a != a`.
 struct Min {
   template <class V>
   HVD_INLINE static V apply(V a, V b) {
@@ -221,7 +222,8 @@ HVD_INLINE typename In::Vec combine(const std::byte* const (&s)[K], size_t at) {
   }
 }
 
-// Multiply by one for unscaled results: it changes no bit, and memory bounds the speed of the loop in any case.
+// Reduce and scale. Unscaled results are multiplied by one, which changes no bit; memory bounds the speed of the loop
+// in any case.
 template <class Acc, class V>
 HVD_INLINE V scaled(V v, Acc factor) {
   if constexpr (kIsFloat<Acc>) {

@@ -48,7 +48,8 @@ const Kernels* find_kernels(std::string_view name) {
   return name.empty() || name == "plain" ? kernels_plain() : nullptr;
 }
 
-// Kernels for this CPU, shared by all engines of the process. Atomic because tests change them.
+// Kernels in use, shared by all engines of the process because they depend only on the CPU. Atomic because tests change
+// them.
 std::atomic<const Kernels*>& chosen() {
   static std::atomic<const Kernels*> kernels{find_kernels("")};
   return kernels;
@@ -69,7 +70,7 @@ template <class T>
 void scale_integers(std::byte* dst, const std::byte* src, size_t n, const Scale& scale) {
   const double factor = scale.factor, divisor = static_cast<double>(scale.divisor);
   constexpr double kLow = static_cast<double>(std::numeric_limits<T>::min());
-  // For int64, this is 2^63, just out of range.
+  // This is 2^63 for int64, which is just out of range.
   constexpr double kHigh = static_cast<double>(std::numeric_limits<T>::max());
   for (size_t i = 0; i < n; ++i) {
     T x;
@@ -93,8 +94,8 @@ void scale_bools(std::byte* dst, const std::byte* src, size_t n, const Scale& sc
 
 double multiplier(const Scale& scale) { return scale.factor / static_cast<double>(scale.divisor); }
 
-// Partial values of the canonical order. After the first step, `count` of them remain. Partial i covers the sources
-// [start(i), start(i + 1)).
+// Partial values in the canonical order. After the first step, `count` of them remain. Partial value i covers the
+// sources [start(i), start(i + 1)).
 struct Plan {
   size_t count, pairs;
   explicit Plan(size_t sources) : count(std::bit_floor(sources)), pairs(sources - count) {}

@@ -1,4 +1,4 @@
-// Arithmetic on arrays. No other code interprets elements. The implementation for this CPU is selected once at run
+// Arithmetic on arrays, the only code that interprets elements. The implementation for this CPU is selected once at run
 // time: plain (NEON on AArch64), AVX2 or AVX-512. All implementations give the same bits, so different CPUs can work in
 // one job.
 #pragma once
@@ -54,8 +54,8 @@ void copy_bytes(std::byte* dst, const std::byte* src, size_t bytes, bool streami
 // and so on. Recursive doubling and Rabenseifner's algorithm follow this order by design; direct algorithms follow it
 // through reduce_many.
 
-// isa() returns the name of the implementation in use, for example "avx2". force_isa() selects one for tests and
-// returns false if this CPU cannot run it.
+// Return the name of the implementation in use, for example "avx2" (isa), or select one for tests (force_isa).
+// force_isa() returns false if this CPU cannot run the implementation.
 std::string_view isa();
 bool force_isa(std::string_view name);
 

@@ -7,8 +7,8 @@
 // the traffic of one rank: R bytes read and W bytes written in user memory, and X bytes read from other ranks' staging
 // areas.
 //
-// Common rule: a rank writes only to its own staging area. NodeGroup::begin() then only has to wait for the readers of
-// that area.
+// Common rule: a rank writes only to its own staging area. NodeGroup::begin() therefore only waits for the ranks that
+// read this area.
 #pragma once
 #include <algorithm>
 #include <cstring>
@@ -36,7 +36,7 @@ struct SubBuffers {
   // Bytes of one sub-buffer; a multiple of kLine.
   size_t bytes;
 
-  // Bytes before the first sub-buffer.
+  // Bytes of a staging half before the first sub-buffer.
   size_t skip;
 
   SubBuffers(const NodeGroup::Stage& s, size_t n, size_t skipped = 0)
@@ -54,8 +54,8 @@ struct SubBuffers {
 // Run a collective with one stage per round. Every rank stages round k + 1 before it takes out round k, so that ranks
 // rarely wait for each other.
 //
-// stage_in(k) stores this rank's data of round k in sub-buffer k % kDepth. take_out(k) waits until the ranks that it
-// reads from have reached stage k + 1, reads their data, and returns a Status.
+// stage_in(k) stores this rank's data of round k in sub-buffer k % kDepth. take_out(k) waits until the other ranks have
+// reached stage k + 1, reads their data, and returns a Status.
 //
 // `staged` is the number of rounds (0 or 1) that the caller has already staged and published.
 //

@@ -45,12 +45,12 @@ class Device {
   // Return an event to the pool. The caller must not make any stream wait for it afterwards.
   virtual void give_back(Event event) = 0;
   virtual Status record(Event event, Stream stream) = 0;
-  // Make later work on the stream wait for the recorded work.
+  // Make later work on `stream` wait for the work before `event`.
   virtual Status wait(Stream stream, Event event) = 0;
   // Set `out` to true if the device has reached the event. An error means that the device has failed.
   virtual Status reached(Event event, bool* out) = 0;
 
-  // Copy in stream order. `from` and `to` are device memory or memory from pin().
+  // Copy in stream order. `from` and `to` are device memory, or host memory from pin().
   virtual Status copy(void* to, const void* from, size_t bytes, Stream stream) = 0;
 
   virtual Status zero(void* to, size_t bytes, Stream stream) = 0;

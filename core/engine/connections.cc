@@ -22,7 +22,7 @@ SpinPolicy spin_policy(const Settings& settings) {
   return policy;
 }
 
-// Interval between checks as a fraction of the heartbeat timeout. The timeout can expire that much too early.
+// Interval between checks, as a fraction of the heartbeat timeout. A lost host is detected that much too early at most.
 constexpr double kLook = 0.1;
 
 }  // namespace
@@ -71,7 +71,7 @@ void talk_through_memory(EngineOptions& o) {
     link =
         std::make_unique<NodeControlLink>(std::move(link), o.segment, me, peer, WakeupEvent(o.event_fds[peer], &o.segment->wakeup(peer)));
   };
-  // The parent of a node's first rank is on another node.
+  // The parent of a node's first rank is on another node, so its link stays a socket.
   if (me != 0) wrap(o.parent, locals.front());
   for (auto& [rank, link] : o.children) wrap(link, rank);
 }

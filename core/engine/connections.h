@@ -33,7 +33,7 @@ class Connections {
   // Return an error that names a rank if its host has not acknowledged data for longer than the heartbeat timeout. The
   // call is cheap, because it checks the connections only at intervals.
   Status look_for_silence();
-  // Return the number of seconds between two such checks while this rank waits for peers.
+  // Return the maximum number of seconds between two calls of look_for_silence() while this rank waits for peers.
   double between_looks() const { return look_every_ > 0 && !one_node_ ? look_every_ : kForever; }
   // Return the global ranks on this node.
   const std::vector<int>& locals() const { return locals_; }

@@ -87,7 +87,7 @@ short Control::events_of(const Neighbour& n) const {
 void Control::flush(Neighbour& n) {
   while (!n.broken && n.sent < n.out.size()) {
     const int64_t moved = n.link->try_send({reinterpret_cast<const std::byte*>(n.out.data()) + n.sent, n.out.size() - n.sent});
-    // Leave a broken pipe to receive(), because the peer's last message, such as a goodbye, can still be unread.
+    // Ignore the error here. receive() handles a broken pipe after reading the peer's last message, such as a goodbye.
     if (moved <= 0) break;
     n.sent += static_cast<size_t>(moved);
   }
@@ -154,7 +154,7 @@ void Control::handle(Neighbour& from, Frame frame) {
     case FrameType::observer_message_down:
       for (auto& child : children_) queue(*child, frame);
       break;
-    // All other frames travel towards the root.
+    // All other frames travel to the root.
     default:
       if (parent_) {
         queue(*parent_, frame);

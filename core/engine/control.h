@@ -69,11 +69,6 @@ class SocketSet {
   unsigned rounds_ = 0;
 };
 
-// Control plane: a tree of links over which ranks request operations, agree on their order, and learn of failures. Rank
-// 0 is the root. The first rank of each node is a child of the root and the parent of the node's other ranks, so the
-// root's work grows with the number of nodes, not ranks. These first ranks relay frames to the root. Frames from the
-// root go to all ranks. pump() never blocks.
-
 // Types of frames, with the direction in which each travels. engine/protocol.h defines the contents. A "flooded" frame
 // goes from any rank to all others.
 enum class FrameType : uint8_t {
@@ -145,21 +140,21 @@ class Control {
   void flood(FrameType type, const std::string& payload);
 
   // Send and receive without blocking, relay frames, and fill the inbox. take_lost() reports each neighbour whose link
-  // has broken once.
+  // has broken.
   void pump();
   // Check that the neighbours connected through shared memory are alive, because pump() would not notice their death.
   // Costs one system call.
   void probe();
   bool pop(Frame* frame);
-  // Pop a goodbye or abort from the inbox. These are handled before all other frames.
+  // Pop a goodbye or abort from the inbox, to handle it before all other frames.
   bool pop_urgent(Frame* frame);
   bool inbox_empty() const { return inbox_.empty(); }
   // True if every neighbour is gone or has received all frames from this rank, including the flood that ended the job.
   // Closing a socket with unread messages would reset the connection and lose the last frames.
   bool parted() const;
   bool unsent() const;
-  // True if shared memory has work for pump(): messages to read, or room for messages that wait. Call this only after
-  // the sleep state says that this engine sleeps. Later changes then trigger the wakeup event.
+  // True if shared memory has work for pump(): messages to read, or room for messages to send. Call this only after
+  // setting the sleep state to sleeping. Later changes then trigger the wakeup event.
   bool work_in_memory() const;
 
   struct Lost {
@@ -182,7 +177,7 @@ class Control {
   struct Neighbour {
     int rank;
     std::unique_ptr<Link> link;
-    // Bytes that have not been sent yet.
+    // Bytes to send.
     std::string out;
     size_t sent = 0;
     // Received bytes of an incomplete frame.
@@ -192,7 +187,8 @@ class Control {
     bool acked = false;
     // Index of the neighbour in children_.
     uint32_t number = 0;
-    // True if watch_ watches the neighbour's socket, and true if it also watches for room to send.
+    // True if watch_ watches the neighbour's socket (watched), and true if it also watches for room to send
+    // (awaits_room).
     bool watched = false, awaits_room = false;
   };
   short events_of(const Neighbour& n) const;

@@ -53,7 +53,7 @@ uint64_t cpu_ns() {
 }  // namespace
 
 bool Driver::step(bool flush) {
-  // Measure only one turn in kTimed, because reading the clock would add noticeable time to an operation of 300 ns.
+  // Measure only every kTimed-th turn, because reading the clock takes noticeable time next to an operation of 300 ns.
   constexpr uint64_t kTimed = 64;
   timing_ = ++turns_ % kTimed == 0;
   if (!timing_) return turn(flush);
@@ -159,8 +159,8 @@ bool Driver::send_requests(bool flush) {
 // ---- Execution of agreed operations ---------------------------------------------------------------------------------
 bool Driver::execute_agreed() {
   bool moved = false;
-  // A rank that has left takes no part in these operations. Its goodbye has already been received, so it could not wake
-  // a wait inside an operation. Therefore, do not start them.
+  // Do not start operations in which a rank that has left takes no part. Its goodbye has already been received, so
+  // nothing could wake a wait inside them.
   while (!order_.empty() && !shutdown_state_.over() && !schedule_sync_ && !past_goodbye()) {
     Response response = std::move(order_.front());
     order_.pop_front();
@@ -189,7 +189,7 @@ Status Driver::check(const Response& response, const std::vector<Operation*>& op
   if (response.names.empty())
     return Status(Code::internal, "rank 0's decision about " + std::string(name_of(response.kind)) + " names no operation");
   const Comm* comm = connections_.comm(response.set);
-  // This rank is not in the process set.
+  // Skip the operation, because this rank is not in the process set.
   if (!comm) return {};
   std::vector<const Request*> requests;
   for (const Operation* op : ops) requests.push_back(op ? &op->request : nullptr);
@@ -210,7 +210,7 @@ void Driver::execute(Response response) {
     OperationPtr op = std::move(it->second);
     joins_.erase(it);
     op->sizes = response.sizes;
-    // Ranks that joined early have numbered fewer operations.
+    // Start again at 0 on all ranks, because ranks that joined early have numbered fewer operations.
     submissions_->restart_unnamed(0, response.frontend);
     finish({op.get()}, {});
     return;
@@ -249,7 +249,7 @@ void Driver::execute(Response response) {
     if (!on_device) finish(ops, status);
     return;
   }
-  // Notify their callers together with the callers of all other operations.
+  // Keep these operations pending, so that their callers are notified together with all others.
   for (OperationPtr& op : keep) pending_[key_of(op->request)] = std::move(op);
   collective_failed(status);
 }

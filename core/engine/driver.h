@@ -10,9 +10,9 @@
 //     (readiness_vote_). leave_schedule() returns to negotiation when all ranks know the schedule's last position and
 //     have reached it.
 //
-// The job can end only once, from either state. It ends in fail() when a rank is lost, an operation cannot be executed,
-// or all operations that a leaving rank promised are done (shutdown_state_). It ends in leave() when this program shuts
-// down. Afterwards, a turn only relays the other ranks' goodbyes.
+// The job ends only once, from either state. It ends in fail() when a rank is lost, an operation cannot be executed, or
+// all operations that a leaving rank still takes part in are done (shutdown_state_). It ends in leave() when this
+// program shuts down. Afterwards, a turn only relays the other ranks' goodbyes.
 //
 // driver.cc contains turns, requests and execution; driver_messages.cc the received messages; driver_schedule.cc and
 // driver_vote.cc the schedules; driver_devices.cc device tensors; driver_end.cc the end of the job; driver_sleep.cc the
@@ -50,12 +50,12 @@ class Driver {
   Driver(EngineOptions& options, Submissions* submissions, Observers* observers, MessageBus* message_bus,
          const AbortRequest* abort_request);
 
-  // Run one turn. `flush` means that a caller is waiting, so requests are sent without delay. Return true if something
-  // progressed and the caller should call step() again. A turn sleeps only inside collectives.
+  // Run one turn. `flush` means that a caller is waiting, so requests are sent without delay. Return true if anything
+  // progressed; the caller should then call step() again. A turn sleeps only inside collectives.
   bool step(bool flush);
 
-  // Prepare for sleep: return the events that must wake the thread, the longest sleep in seconds, and whether there is
-  // work to do instead.
+  // Prepare for sleep. These functions return the events that must wake the thread, the longest sleep in seconds, and
+  // whether there is work to do instead.
   SleepState resting_sleep_state() const;
   double resting_seconds() const;
   bool work_waiting() const;
@@ -68,7 +68,7 @@ class Driver {
   // Leave the job: send a goodbye with `reason`, fail pending operations, and wait briefly until the neighbours have
   // received the goodbye.
   void leave(const std::string& reason);
-  // Request a stop from another thread. A collective in flight then gives up.
+  // Request a stop from another thread. A collective in flight is then abandoned.
   void request_stop() { stopping_.store(true, std::memory_order_seq_cst); }
 
   // Change the fusion threshold and the size thresholds of all ranks. Callable from any thread, but only on rank 0. All
@@ -137,10 +137,11 @@ class Driver {
   // True if a rank has left and all operations that it takes part in are done.
   bool past_goodbye() const;
   bool all_take_part() const;
-  // True if this rank has no entry in the running schedule. This rank then does not count the schedule's operations.
+  // True if this rank has no entry in the running schedule. It then does not count the schedule's operations.
   bool has_no_part() const;
   void watch();
-  // Return `end`, the error of a stall timeout. If a report on the ranks' activity was written, append its location.
+  // Return `end`, the error of a stall timeout, with the location of the report on the ranks' activity if one was
+  // written.
   Status with_report(const Status& end) const;
   // True while the end of a stalled job waits for a report on the ranks' activity. The first call requests the report.
   // The wait lasts at most a few seconds.
@@ -168,12 +169,12 @@ class Driver {
   NcclCommon nccl_;
   NcclPath nccl_path_;
   HierarchicalNcclPath hierarchical_path_;
-  // True to prefer hierarchical_path_ even where NCCL could connect the hosts.
+  // True if hierarchical_path_ is preferred even where NCCL could connect the hosts.
   const bool hosts_first_;
   IpcPath ipc_path_;
   SingleRankPath single_rank_path_;
-  // Operations that were launched, or failed to launch, and whose callers have not been notified. Any entry in
-  // `unlaunched_` ends the job.
+  // Operations that were launched (launched_) or failed to launch (unlaunched_), and whose callers have not been
+  // notified. A failed launch ends the job.
   std::vector<HostStagedPath::Done> launched_, unlaunched_;
   // Coordinator of rank 0; null on other ranks.
   std::unique_ptr<Coordinator> coordinator_;
@@ -182,7 +183,7 @@ class Driver {
   Clock::time_point start_ = Clock::now();
   double last_divergence_check_ = 0;
   double report_asked_ = 0;
-  // Time of the last execution in seconds, updated only while this rank has joined.
+  // Time in seconds of the last execution. Updated only while this rank has joined.
   double last_executed_ = 0;
 
   std::vector<OperationPtr> to_request_;
@@ -201,9 +202,9 @@ class Driver {
   // Revoked message that arrived before this rank adopted its schedule.
   std::optional<Revoked> early_revoked_;
 
-  // Description of the operation being executed, for messages.
+  // Description of the operation being executed, for error messages.
   std::string busy_;
-  // Bucket being executed, for messages.
+  // Bucket being executed, for error messages.
   const Schedule::Bucket* in_bucket_ = nullptr;
   ShutdownState shutdown_state_;
   std::atomic<bool> stopping_{false};
@@ -216,7 +217,7 @@ class Driver {
   // Values that retune() has requested and that have not been applied.
   std::optional<Retuning> retuning_;
   uint64_t turns_ = 0;
-  // True if this turn is timed.
+  // True if the CPU time of this turn is measured.
   bool timing_ = false;
   // Nanoseconds of CPU time that this turn has spent in collectives.
   uint64_t in_collectives_ = 0;

@@ -20,8 +20,8 @@ bool names_a_rank(const Message& message, int size) {
 
 }  // namespace
 
-// True if requests are unanswered or a schedule cannot end. This includes a caller that is stuck in a schedule, because
-// it asks to leave the schedule.
+// True if requests are unanswered or a schedule cannot end. A stuck schedule counts too, because its caller asks to
+// leave it.
 bool Driver::anything_waits() const { return !pending_.empty() || !joins_.empty() || (schedule_sync_ && schedule_sync_->frozen()); }
 
 void Driver::watch() {
@@ -31,7 +31,7 @@ void Driver::watch() {
   const auto age = [this](Clock::time_point t) { return std::chrono::duration<double>(t - start_).count(); };
   std::vector<LocalStallCheck::Waiting> waiting;
   for (const auto& [key, op] : pending_) waiting.push_back({key, describe(*op), age(op->requested)});
-  // A join waits until the other ranks stop executing operations.
+  // A join waits while other ranks execute operations, so count its wait from the last execution.
   for (const auto& [frontend, op] : joins_)
     waiting.push_back({key_of(0, frontend, kJoinName), "join", std::max(age(op->requested), last_executed_)});
   std::string why;
@@ -58,8 +58,8 @@ Status Driver::hook() {
   hear_urgent();
   if (shutdown_state_.over()) return submissions_->ended();
   if (stopping_.load(std::memory_order_seq_cst)) return Status(Code::shutdown, label(rank_) + " has called shutdown");
-  // A rank that has left still takes part in all operations up to the number in its goodbye, and these operations
-  // complete.
+  // A rank that has left still takes part in all operations up to the number in its goodbye. Those complete; later ones
+  // fail.
   if (shutdown_state_.beyond(executed_)) return shutdown_state_.why();
   return connections_.look_for_silence();
 }
@@ -91,14 +91,14 @@ void Driver::hear_urgent() {
 
 bool Driver::has_no_part() const { return schedule_sync_ && submissions_->progress().ready == kNoPart; }
 
-// True unless a rank has left before launching an operation that this rank has launched.
+// True if no rank has left before launching an operation that this rank has launched.
 bool Driver::all_take_part() const { return !shutdown_state_.beyond(executed_); }
 
 bool Driver::past_goodbye() const { return shutdown_state_.leaving() && shutdown_state_.past(executed_, has_no_part()); }
 
 void Driver::collective_failed(const Status& status) {
-  // A closed data link is only a symptom. The control tree will report which rank is gone and why.
-  // Seconds to wait for the report on an overloaded machine.
+  // A closed data link is only a symptom. Wait up to 0.5 s, which an overloaded machine might need, for the control
+  // plane to report which rank is gone and why.
   const Deadline patience = Deadline::after(0.5);
   while (status.code() == Code::peer_lost && !shutdown_state_.over() && !shutdown_state_.beyond(executed_) && !patience.passed()) {
     connections_.waiter().nap(Deadline::after(0.005));
@@ -107,11 +107,11 @@ void Driver::collective_failed(const Status& status) {
     hear_urgent();
   }
   if (!shutdown_state_.over() && stopping_.load(std::memory_order_seq_cst)) {
-    // This rank's goodbye must not promise the failed operation.
+    // Do not count the failed operation, because this rank's goodbye must not announce it as executed.
     --executed_;
     fail(status, false);
   } else if (!shutdown_state_.over() && shutdown_state_.beyond(executed_)) {
-    // The other ranks get the goodbye directly from the rank that left.
+    // Do not notify the other ranks: they get the goodbye directly from the rank that left.
     fail(shutdown_state_.why(), false);
   } else {
     fail(status, true);
@@ -150,8 +150,7 @@ void Driver::check_abort_request() {
 
 void Driver::fail(Status why, bool tell) {
   if (shutdown_state_.over()) {
-    // The end of the job was received inside a collective that has now returned its operations. Complete them with the
-    // error.
+    // The job ended inside a collective that has now returned its operations. Complete them with the error.
     for (OperationPtr& op : take_unfinished()) op->complete(shutdown_state_.error());
     return;
   }

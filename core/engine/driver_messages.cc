@@ -4,7 +4,7 @@
 namespace hvd {
 namespace {
 
-// Buffer for log messages that are written later.
+// Buffer for log messages, which are written later.
 class LogBuffer {
  public:
   LogSink sink() {
@@ -62,13 +62,14 @@ bool Driver::awaits_report() {
     report_asked_ = now();
     observers_->tell(&Observer::waiting, coordinator_->negotiator().waiting(now() - settings_.stall_warning), now(), false);
   }
-  // Report to the other ranks while rank 0 waits. Without a report from rank 0, they would end the job.
+  // Send the keys of all waiting operations to the other ranks. Without this report from rank 0, they would end the
+  // job.
   broadcast(control_, StalledKeys{coordinator_->epoch(), coordinator_->negotiator().keys()});
   return now() - report_asked_ < kPatience;
 }
 
 void Driver::decide() {
-  // decide() advances the coordinator's epoch, but its message must carry the epoch before that.
+  // Read the epoch before decide(), which advances it: the message must carry the old epoch.
   const uint64_t epoch = coordinator_->epoch();
   std::vector<Response> responses = coordinator_->decide();
   if (responses.empty()) return;
@@ -81,7 +82,8 @@ void Driver::decide() {
 void Driver::send_observer_messages() {
   bool asked = false;
   for (ObserverMessage& message : message_bus_->take(&asked)) {
-    // Do not broadcast, because in a large job each rank can get a separate message.
+    // Send the message to one rank only. In a large job, each rank can get a separate message, so broadcasts would be
+    // expensive.
     if (coordinator_ && message.to >= 0) {
       const int to = message.to;
       if (to < connections_.size())
@@ -164,8 +166,8 @@ bool Driver::on(int, Revoked& message) {
   if (schedule_sync_ && schedule_sync_->id() == message.schedule) {
     schedule_sync_->on_revoked(message.position);
   } else {
-    // The schedule might still be queued in order_. Ignoring a GoUpTo message here is harmless, because the next one
-    // replaces it.
+    // Keep the message, because its schedule might still be queued in order_. A GoUpTo message in this situation can be
+    // ignored, because the next one replaces it.
     early_revoked_ = message;
   }
   return true;

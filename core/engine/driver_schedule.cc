@@ -31,7 +31,7 @@ void Driver::adopt(const Response& response) {
     members.push_back(set->second);
   }
   // A rank takes part in all operations of its process sets. If it no longer has its own request for an operation, it
-  // expects a request that nothing matches. It then leaves the schedule instead of contributing zeros.
+  // stores a request that matches nothing. It then leaves the schedule instead of contributing zeros.
   static const Request kUnknown = [] {
     Request q;
     q.kind = Kind::adopt_schedule;
@@ -42,7 +42,7 @@ void Driver::adopt(const Response& response) {
     const Request* known = recent_.find(key_of(entry.set, entry.frontend, entry.name));
     requests.push_back(!connections_.comm(entry.set) ? nullptr : known ? known : &kUnknown);
   }
-  // Also expect an impossible request where the schedule contradicts this rank's requests.
+  // Store the same request where the schedule contradicts this rank's requests.
   for (const auto& bucket : schedule->buckets) {
     const Comm* comm = connections_.comm(bucket.set());
     if (!comm) continue;
@@ -81,8 +81,8 @@ void Driver::retune(size_t fusion_threshold, const Tuning& tuning) {
   retuning_requested_.store(true, std::memory_order_seq_cst);
 }
 
-// Wait while a schedule begins or ends. A schedule that this rank has not adopted yet uses the old values, and a rank
-// that revokes a schedule does not know its last position yet.
+// Wait while a schedule begins or ends. A schedule that this rank has not adopted was built with the old values, and a
+// rank that revokes a schedule does not know its last position yet.
 void Driver::apply_retuning() {
   if (!coordinator_ || coordinator_->epoch() != epoch_ || (schedule_sync_ && schedule_sync_->frozen())) return;
   std::optional<Retuning> wanted;
@@ -120,7 +120,7 @@ bool Driver::run_schedule() {
 }
 
 bool Driver::run_bucket() {
-  // A rank that has left takes no part in this bucket, even if the bucket is ready.
+  // Do not execute the bucket if a rank has left and takes no part in it, even if the bucket is ready.
   if (past_goodbye()) {
     fail(shutdown_state_.why(), false);
     return false;
@@ -137,18 +137,18 @@ bool Driver::run_bucket() {
   in_bucket_ = nullptr;
   if (status.ok()) {
     observers_->tell(&Observer::bucket_done, *bucket);
-    // Device operations are still in flight and complete later.
+    // Skip device operations, which are still in flight and complete later.
     std::erase_if(ops, [](const Operation* op) { return op && op->on_device; });
     finish(ops, status);
     return true;
   }
-  // These operations fail together with all other unfinished ones.
+  // Queue these operations again, so that they fail together with all other unfinished ones.
   for (OperationPtr& op : keep) to_request_.push_back(std::move(op));
   collective_failed(status);
   return false;
 }
 
-// Execute the parts of a bucket, which count as one operation because they complete together.
+// Execute the responses of a bucket. They count as one operation, because they complete together.
 Status Driver::carry_out(const Schedule::Bucket& bucket, const std::vector<Operation*>& ops, std::vector<OperationPtr>* keep) {
   const auto one = [&](const Response& part, const std::vector<Operation*>& of_it) {
     return part.device == DeviceKind::host ? carry_out(part, of_it) : launch(part, of_it, keep);

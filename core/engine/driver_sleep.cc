@@ -41,7 +41,7 @@ bool Driver::work_waiting() const {
   if (shutdown_state_.over()) return false;
   if (!launched_.empty()) return true;
   if (stopping_.load() || message_bus_->any() || abort_request_->requested()) return true;
-  // True if unhandled messages exist, received while a caller drove a collective.
+  // Handle messages that were received while a caller drove a collective.
   if (!control_.inbox_empty() || past_goodbye()) return true;
   if (!schedule_sync_) return !submissions_->empty() || !order_.empty();
   const auto p = submissions_->progress();

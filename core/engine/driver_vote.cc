@@ -13,10 +13,10 @@ Driver::Vote Driver::vote(const Submissions::Progress& p, bool* moved) {
     if (!leave) submissions_->peek_bucket(&ops);
     readiness_vote_.begin(schedule_sync_->schedule(), p.executed, leave ? p.executed : p.ready, ops);
   }
-  // Once any rank has asked to leave, all votes should arrive soon, so the timeout applies. Before that, ranks can be
-  // arbitrarily late.
+  // The timeout applies once any rank has asked to leave, because all votes should then arrive soon. Before that, ranks
+  // can be arbitrarily late.
   if (const Status status = readiness_vote_.advance(schedule_sync_->frozen(), moved); !status.ok()) {
-    // The operation counts as started.
+    // Count the operation as started.
     ++executed_;
     collective_failed(status);
     return Vote::ended;

@@ -104,8 +104,8 @@ Status Engine::submit_again(OperationPtr* op, const std::byte* in, std::byte* ou
   if (op->use_count() == 1) {
     (*op)->reuse();
   } else {
-    // The result still has other references, perhaps only from the driver, which is about to release it. Use a new
-    // operation.
+    // Use a new operation. The result still has other references, perhaps only from the driver, which is about to
+    // release it.
     auto fresh = std::make_shared<Operation>();
     fresh->request = (*op)->request;
     if (fresh->request.unnamed) fresh->request.name.clear();
@@ -121,7 +121,7 @@ Status Engine::submit_again(OperationPtr* op, const std::byte* in, std::byte* ou
   Status status = submissions_.submit_again(*op, &wake);
   if (!status.ok()) {
     observers_.tell_submission(&Observer::refused, **op, status);
-    // The operation is already pending, and nothing else would complete it.
+    // Complete the operation here. It is already pending, and nothing else would complete it.
     (*op)->complete(status);
   }
   if (wake && !blocking) waker_.notify_soon();
@@ -166,7 +166,7 @@ bool Engine::wait(Operation& op, Deadline deadline) {
   while (!op.done()) {
     if (submissions_.nudge(op, asked_for(op) > kImpatientAfter)) waker_.notify();
     if (deadline.passed()) return false;
-    // Repeat this, because a later schedule might be the one that is stuck.
+    // Check repeatedly, because a later schedule might be the one that is stuck.
     const Deadline slice = Deadline::after(0.1);
     op.sleep_until(slice.when() < deadline.when() ? slice : deadline);
   }
@@ -188,7 +188,7 @@ void Engine::run(int cpu) {
     cpu_set_t set;
     CPU_ZERO(&set);
     CPU_SET(cpu, &set);
-    // An unavailable core is no reason to fail.
+    // Ignore errors: an unavailable core is no reason to fail.
     pthread_setaffinity_np(pthread_self(), sizeof set, &set);
   }
   progress_lock_->run();

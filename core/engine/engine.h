@@ -23,7 +23,7 @@ class Engine {
  public:
   // `options` must have passed EngineOptions::check().
   explicit Engine(EngineOptions options);
-  // Calls shutdown() if it has not been called.
+  // Calls shutdown() unless it has already been called.
   ~Engine();
   Engine(const Engine&) = delete;
 
@@ -63,8 +63,8 @@ class Engine {
   // End the job at the request of something outside the engine. Pending operations fail with `why` on this rank and on
   // every peer that can be reached. Callable from any thread. Does not wait. Has no effect once the job has ended.
   void give_up(Status why);
-  // Change the fusion threshold and the size thresholds of all ranks (see Driver::retune). Only rank 0 can call this.
-  // Callable from any thread. Does not wait.
+  // Change the fusion threshold and the size thresholds of all ranks (see Driver::retune). Callable from any thread,
+  // but only on rank 0. Does not wait.
   void retune(size_t fusion_threshold, const Tuning& tuning) {
     std::lock_guard once(shutdown_mutex_);
     if (driver_) driver_->retune(fusion_threshold, tuning);
@@ -96,10 +96,9 @@ class Engine {
   Stats stats() const;
   // Return the observers of this engine. Callable from any thread.
   Observers& observers() { return observers_; }
-  // Return the record of the time that callers spent blocked in wait().
+  // Return the measurement of the time that callers were blocked in wait().
   std::shared_ptr<const Waits> waits() const { return waits_; }
-  // Send a message to observers of other ranks (see MessageBus). Callable from any thread. Return false as described at
-  // MessageBus::post().
+  // Send a message to observers of other ranks. Callable from any thread. Return false if MessageBus::post() does.
   bool post_message(ObserverMessage message);
   void ask_who_waits();
   void set_report(std::string where) { message_bus_.set_report(std::move(where)); }

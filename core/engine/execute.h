@@ -22,9 +22,9 @@ class Executor {
   // The caller completes the operations. An error means that the job is over.
   Status run(const Response& response, const std::vector<Operation*>& operations);
 
-  // Begin and end of a guarded allreduce (engine/schedule_sync.h). stage() writes this rank's contribution to `values`:
-  // staged_count() elements of the accumulation type. deliver() writes the results from the reduced values. For a
-  // barrier, nothing is staged, and deliver() only notifies the observers.
+  // First and second half of a guarded allreduce (engine/schedule_sync.h). stage() writes this rank's contribution to
+  // `values`: staged_count() elements of the accumulation type. deliver() writes the results from the reduced values.
+  // For a barrier, nothing is staged, and deliver() only notifies the observers.
   size_t staged_count(const Response& response) const;
   void stage(const Response& response, const std::vector<Operation*>& operations, std::byte* values);
   void deliver(const Response& response, const std::vector<Operation*>& operations, std::byte* values);
@@ -48,13 +48,13 @@ class Executor {
   Backend* backend_;
   const Observers* observers_;
   const uint64_t* number_;
-  // Execution in progress.
+  // Execution that is in progress.
   const Execution* current_ = nullptr;
   std::vector<Segments::Piece> pieces_;
   std::vector<float*> residuals_;
   std::vector<size_t> sizes_, more_sizes_;
-  // Partition of several allgathers or reducescatters, as indices of tensors, into those that are packed together and
-  // those that are executed alone.
+  // Partition of several allgathers or reducescatters into those that are packed together and those that are executed
+  // alone. Operations are given as indices of tensors.
   struct Parts {
     std::vector<size_t> packed, alone;
     size_t packed_bytes = 0;
@@ -78,7 +78,7 @@ ReduceOp backend_op(ReduceOp op);
 // Return the scaling to apply after the reduction over n ranks.
 Scale scale_after(const Response& response, int n);
 
-// True if the response averages or scales integers, whose sum must not wrap (collectives/exact_sum.h). Only the host
+// True if the response averages or scales integers. Their sum must not wrap (collectives/exact_sum.h). Only the host
 // path supports this.
 bool sums_exactly(const Response& response);
 // True if a joined rank must contribute values other than zeros.

@@ -10,7 +10,7 @@
 namespace hvd {
 namespace {
 
-// Number of elements that are carried as words at a time. This bounds the memory.
+// Number of elements carried as words at a time. This bounds the memory.
 constexpr size_t kBlock = 256u << 10;
 // Scratch slots used by this file.
 constexpr int kElements = 10, kWords = 11, kResult = 12, kNeutral = 13;
@@ -37,7 +37,7 @@ std::byte* fill_halves(Comm& comm, size_t n, ReduceOp op, uint16_t one, uint16_t
 
 }  // namespace
 
-// Return as many neutral values as the longest tensor of the response has elements. For a minimum, for example, min(x,
+// Return neutral values, as many as the longest tensor of the response has elements. For a minimum, for example, min(x,
 // neutral) = x for every x.
 const std::byte* Executor::neutral(Comm& comm, const Response& r) {
   size_t n = 0;
@@ -57,7 +57,7 @@ const std::byte* Executor::neutral(Comm& comm, const Response& r) {
   }
 }
 
-// Reduce pieces_ without overflow of integer sums.
+// Reduce pieces_ such that integer sums do not wrap.
 Status Executor::allreduce_exactly(Comm& among, const Response& r, const Scale& after) {
   size_t total = 0;
   for (const Segments::Piece& piece : pieces_) total += piece.count;

@@ -80,7 +80,7 @@ Status Executor::allgather_packed(Comm& comm, const Response& r, const std::vect
   enter(Phase::carry);
   HVD_RETURN_IF_ERROR(backend_->allgather(comm, mine, const_cast<std::byte*>(all), sizes_));
   enter(Phase::copy_out);
-  // Bytes of each result that have been received.
+  // Received bytes of each result.
   more_sizes_.assign(ops.size(), 0);
   for (size_t rank = 0; rank < n; ++rank) {
     for (size_t i : parts_.packed) {
@@ -138,7 +138,7 @@ Status Executor::reducescatter_packed(Comm& comm, const Response& r, const std::
   enter(Phase::copy_in);
   std::byte* packed = comm.scratch->get(kSlotIn, total * element);
   sizes_.assign(static_cast<size_t>(n), 0);
-  // Number of elements of each tensor that have been packed.
+  // Number of packed elements of each tensor.
   more_sizes_.assign(ops.size(), 0);
   std::byte* to = packed;
   for (int rank = 0; rank < n; ++rank) {

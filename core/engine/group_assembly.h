@@ -16,11 +16,11 @@ class GroupAssembly {
  public:
   static bool concerns(const Request& q) { return q.group_size > 1 && !q.group.empty(); }
 
-  // Return the error if an operation of the group was refused, for a caller that continues with the other operations. A
-  // caller that gave up and starts the group again, with an operation already seen, gets ok.
+  // Return the error if an operation of the group was refused and the caller continues with the other operations.
+  // Return ok if the caller starts the group again with an operation already seen.
   Status refusal(const Request& q);
-  // Add an operation to its group. Return all operations in order if it is the last one. Return only this operation if
-  // earlier ones were already released. Return nothing in all other cases.
+  // Add an operation to its group. If it is the last one, return all operations in order. If earlier operations were
+  // already released, return only this one. In all other cases, return nothing.
   std::vector<OperationPtr> add(const OperationPtr& op);
   // Record that `q` was refused. Return the earlier operations of its group, which the rest of the engine has not seen.
   std::vector<OperationPtr> refuse(const Request& q, const Status& why);
@@ -42,10 +42,10 @@ class GroupAssembly {
   };
   struct Group {
     std::vector<OperationPtr> members;
-    // Number of operations submitted so far, including refused ones.
+    // Number of submitted operations, including refused ones.
     uint32_t count = 0;
     Status refused;
-    // True once a caller has waited for an operation while others were missing.
+    // True once the group was released to a caller that waited while other operations were missing.
     bool given_out = false;
     // Names of the group's operations, set once the group is refused or released. Unnamed operations are not included.
     std::set<std::string> names;

@@ -39,8 +39,8 @@ struct Execution {
   // (Schedule::Bucket) have the same number.
   uint64_t number = 0;
 
-  // Return the name of the algorithm, for example "shm" or "ring", computed on demand. The name is "none" for a rank
-  // that is alone, and "guarded" if the vote carried the data.
+  // Return the name of the algorithm, for example "shm" or "ring". The name is "none" for a rank that is alone, and
+  // "guarded" if the vote carried the data. It is computed on demand.
   std::string_view algorithm() const;
 };
 
@@ -58,8 +58,8 @@ class Observer {
  public:
   virtual ~Observer() = default;
 
-  // True if the observer receives submitted() and refused(). Without such an observer, submitting threads pay nothing.
-  // The value must not change.
+  // True if the observer needs submitted() and refused(). Without such an observer, submitting threads pay nothing. The
+  // value must not change.
   virtual bool wants_submissions() const { return false; }
   // True if the observer needs Operation::submitted_ticks, which costs submitting threads a clock reading. The value
   // must not change.
@@ -73,7 +73,8 @@ class Observer {
   // Called when requests are sent to the coordinator in one message. Some can be repeats, if a schedule ended before it
   // executed them.
   virtual void requested(std::span<const Request>) {}
-  // Rank 0 only: called when requests of a rank (possibly rank 0 itself) have arrived. Some can be repeats, as above.
+  // Rank 0 only: called when requests of a rank (possibly rank 0 itself) have arrived. Some can be repeats of earlier
+  // requests.
   virtual void noticed(int /*from*/, std::span<const Request>) {}
   // Rank 0 only: called when the coordinator has decided on these operations.
   virtual void decided(std::span<const Response>) {}
@@ -90,7 +91,7 @@ class Observer {
   virtual void schedule_begun(const Schedule&) {}
   // Called when a bucket has been executed. Each of its responses had one started() and one finished().
   virtual void bucket_done(const Schedule::Bucket&) {}
-  // Called when the ranks have returned to negotiation. The number counts the buckets executed since schedule_begun().
+  // Called when the ranks have returned to negotiation, with the number of buckets executed since schedule_begun().
   virtual void schedule_ended(const Schedule&, uint64_t) {}
 
   // Rank 0 only: called for operations that wait for ranks which have not submitted them. `now` is on the clock of
@@ -103,9 +104,9 @@ class Observer {
   // Called when a message from an observer of rank `from` has arrived; see MessageBus.
   virtual void heard(int /*from*/, uint32_t /*topic*/, std::string_view /*body*/) {}
 
-  // Called when the engine's thread, or a driving caller, goes to sleep for at most this many seconds. A caller can
-  // drive while the thread sleeps, so other events can occur before awake(). An observer that was added in between
-  // receives only awake().
+  // Called before the engine's thread, or a driving caller, sleeps for at most this many seconds. A caller can drive
+  // while the thread sleeps, so other events can occur before awake(). An observer that was added in between receives
+  // only awake().
   virtual void asleep(double) {}
   virtual void awake() {}
   // Called with an estimate of the CPU time in nanoseconds spent outside collectives, scaled up from a sample of the

@@ -16,14 +16,15 @@ namespace hvd {
 
 class Observers {
  public:
-  // Callable from any thread at any time, even inside an observer call. The driver applies changes at its next turn.
-  // Until then, a new observer can miss events, and a removed observer can still receive them; it is kept alive.
+  // Add or remove an observer. Callable from any thread at any time, even inside an observer call. The driver applies
+  // changes at its next turn. Until then, a new observer can miss events, and a removed observer can still receive
+  // events and is kept alive.
   void add(std::shared_ptr<Observer> observer);
   void remove(const Observer* observer);
 
   // ---- Functions called by the driver, which holds the progress lock ------------------------------------------------
 
-  // Apply changes; called at the beginning of a turn.
+  // Apply changes to the list of observers. Called at the beginning of a turn.
   void refresh() {
     if (changed_.load(std::memory_order_acquire)) follow();
   }
@@ -51,7 +52,7 @@ class Observers {
   // Guarded by mutex_.
   std::vector<std::shared_ptr<Observer>> all_;
   std::atomic<bool> changed_{false}, submissions_wanted_{false}, times_wanted_{false};
-  // Used by the driver only.
+  // Used only by the driver.
   std::vector<std::shared_ptr<Observer>> followed_;
 };
 

@@ -16,9 +16,9 @@ namespace hvd {
 // Output of an allgather or alltoall. Only the engine knows its size.
 class Output {
  public:
-  // Allocate on the heap. Throws std::bad_alloc.
+  // Allocate the output on the heap. Throws std::bad_alloc.
   explicit Output(size_t bytes);
-  // Use existing memory, which `owner` keeps alive.
+  // Use existing memory as the output. `owner` keeps the memory alive.
   Output(std::shared_ptr<void> owner, std::byte* data, size_t bytes) : owner_(std::move(owner)), data_(data), bytes_(bytes) {}
   Output(const Output&) = delete;
   std::byte* data() const { return data_; }
@@ -39,7 +39,7 @@ struct OnDevice {
   // Completion of the operation. Set once the work is launched, which is when the operation counts as done, or once the
   // operation has failed while the device still uses its memory. Null if there was nothing to do.
   std::shared_ptr<const Completion> completion;
-  // Operation::carries of the host operations that execute this one, or 0 if there are none yet.
+  // Number that the host operations executing this operation have in Operation::carries, or 0 if there are none yet.
   std::atomic<uint64_t> carried{0};
   ~OnDevice() {
     if (ready) device->give_back(ready);
@@ -53,21 +53,21 @@ class Operation {
   std::byte* out = nullptr;
   // Device state, or null if the CPU reads and writes `in`, `out` and `residual`.
   std::unique_ptr<OnDevice> on_device;
-  // Encoding error of the wire format, carried to the next call (collectives/collectives.h). Null drops the error.
+  // Encoding error, carried to the next call (collectives/collectives.h). Null drops the error.
   float* residual = nullptr;
   // Position in the order of submission on this rank.
   uint64_t sequence = 0;
-  // Number that becomes part of the name if an unnamed operation has to be negotiated.
+  // Number for the name of an unnamed operation, used if the operation has to be negotiated.
   uint64_t unnamed_number = 0;
   // Not 0 for the engine's own operations on host memory, which execute a device operation
-  // (engine/device/host_staged_path.h). They keep the fence of their request.
+  // (engine/device/host_staged_path.h). Such operations keep the fence of their request.
   uint64_t carries = 0;
   Clock::time_point submitted{};
   // Time of the first request.
   Clock::time_point requested{};
   // Time in nanoseconds at which a caller first polled or waited, or 0 if none has.
   std::atomic<int64_t> first_poll{0};
-  // True once a caller blocks on the operation and batching must stop.
+  // True once a caller blocks on the operation. Batching must then stop.
   std::atomic<bool> awaited{false};
   // Callback that replaces a waiting caller. It is called once, when the operation is done, on the thread that drives
   // the engine. It can submit operations but must not wait.
@@ -80,11 +80,11 @@ class Operation {
   // Results, valid once the operation is done.
   std::vector<int64_t> sizes;
   std::shared_ptr<Output> output;
-  // Allocator of outputs. If empty, outputs are on the heap. Returns null if there is not enough memory.
+  // Function that allocates outputs and returns null if there is not enough memory. If empty, outputs are on the heap.
   std::function<std::shared_ptr<Output>(size_t bytes)> outputs;
 
-  // Fields owned by Submissions and guarded by its lock: the schedule that has this request as `entry` (0 if none), and
-  // a reference that keeps the operation alive while the schedule, not the driver, holds it.
+  // Fields owned by Submissions and guarded by its lock: the id of the schedule that has this request as `entry` (0 if
+  // none), and a reference that keeps the operation alive while the schedule holds it.
   uint64_t schedule = 0;
   uint32_t entry = 0;
   // True if the schedule tracks the operation's name, from its offer until release().
@@ -95,7 +95,7 @@ class Operation {
   const Status& status() const { return status_; }
   // Mark the operation as done, wake its waiters, and call on_done.
   void complete(Status status);
-  // Allocate `output`. Throws std::bad_alloc.
+  // Allocate the output of the operation. Throws std::bad_alloc.
   void make_output(size_t bytes);
   // Make a completed operation pending again with the same request. The caller must hold the only reference.
   void reuse();

@@ -19,7 +19,7 @@ namespace hvd {
 struct Settings {
   // Maximum bytes of a fused operation; 0 disables fusion.
   size_t fusion_threshold = 128u << 20;
-  // Maximum seconds of the batching window.
+  // Maximum seconds for which requests are batched.
   double cycle_time = 1e-3;
   // Maximum number of operations in a schedule; 0 disables schedules.
   size_t cache_capacity = 1024;
@@ -30,7 +30,7 @@ struct Settings {
   double heartbeat = 0;
   // Seconds until a stall warning; 0 disables warnings.
   double stall_warning = 60;
-  // Seconds until a stall ends the job; 0 disables this.
+  // Seconds until a stall ends the job; 0 means never.
   double stall_shutdown = 0;
   // Algorithms requested by the user, which override the table (plan/algorithms.h).
   std::string algorithm;
@@ -61,7 +61,7 @@ struct NcclOptions {
   bool wanted() const { return std::find(kinds.begin(), kinds.end(), true) != kinds.end(); }
 };
 
-// Settings of CUDA IPC between ranks on one host, which access each other's GPU memory.
+// Settings of CUDA IPC, with which ranks on one host access each other's GPU memory.
 struct IpcOptions {
   bool wanted = true;
   // Bytes of tensors that are exchanged at a time, a multiple of 2 MiB. The buffer on the GPU has twice this size.
@@ -79,7 +79,7 @@ struct EngineOptions {
   std::shared_ptr<Segment> segment;
   // Wakeup eventfd of each local rank of this node. The engine owns these descriptors.
   std::vector<int> event_fds;
-  // Control link to the parent; see Control.
+  // Control link to the parent in the control tree.
   std::unique_ptr<Link> parent;
   std::map<int, std::unique_ptr<Link>> children;
   // Data links to ranks on other nodes, keyed by rank.
@@ -94,10 +94,10 @@ struct EngineOptions {
 // Return all file descriptors in the options.
 std::vector<int> descriptors(const EngineOptions& options);
 
-// Replace the control links between ranks of one node by NodeControlLinks over the segment.
+// Replace the control links between ranks of one node by links through shared memory (NodeControlLink).
 void talk_through_memory(EngineOptions& options);
 
-// Return an empty text if the options are consistent, or a description of the error.
+// Return a description of the error if the options are inconsistent, or an empty text.
 std::string check(const EngineOptions& options);
 
 }  // namespace hvd

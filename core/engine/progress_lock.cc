@@ -11,13 +11,13 @@ namespace hvd {
 
 namespace {
 
-// Time that a caller drives the engine without progress before it leaves driving to the thread and sleeps.
+// Time that a caller drives the engine without progress. The caller then leaves driving to the engine's thread and
+// sleeps.
 constexpr auto kDriveSpin = std::chrono::microseconds(100);
 constexpr int kDriveYields = 20;
 // Number of turns without progress before the first clock reading. Most waits are shorter.
 constexpr int kUntimedTurns = 16;
-// Resting time in seconds below which a check is due soon. When a caller stops driving, it must wake the thread for
-// such a check.
+// Resting time in seconds below which a check is due soon. A caller that stops driving must then wake the thread.
 constexpr double kLongRest = 60;
 
 }  // namespace
@@ -44,8 +44,8 @@ void ProgressLock::stop() {
 
 bool ProgressLock::drive(Operation& op, Deadline deadline) {
   if (!mutex_.try_lock() && !lock_soon(op)) return op.done();
-  // The sleeping thread has set its sleep state, but peers must not wake it while this caller drives. Change the state
-  // only if necessary, because peers read it several times per operation.
+  // Peers must not wake the sleeping thread while this caller drives. Change the sleep state only if necessary, because
+  // peers read it several times per operation.
   if (driver_ && waker_->sleep_state() == SleepState::waiting) waker_->set_sleep_state(SleepState::awake);
   waker_->cancel_notify();
   int idle_turns = 0;
@@ -68,7 +68,7 @@ bool ProgressLock::drive(Operation& op, Deadline deadline) {
     if (spin_ ? now - idle_since > (peers ? spin_window_ : kDriveSpin)
               : idle_turns > kDriveYields || (peers && spin_window_ < kDriveSpin)) {
       if (!peers || !doze(op, Deadline::at(std::min(deadline.when(), stay)))) break;
-      // Spinning pays only for messages that arrive soon, so recent waiting times determine how long to spin.
+      // Spin longer only if recent messages arrived soon, because spinning pays only for short waits.
       const bool soon = Clock::now() - idle_since <= kDriveSpin;
       spin_window_ = soon ? kDriveSpin : spin_window_ / 2;
       continue;
@@ -79,8 +79,8 @@ bool ProgressLock::drive(Operation& op, Deadline deadline) {
   return op.done();
 }
 
-// Take the lock if it becomes free within a short time. The thread might hold it because a peer's message woke the
-// thread. Waiting for the lock is then cheaper than sleeping.
+// Take the lock if it becomes free soon. The thread might hold it because a peer's message woke the thread. Waiting for
+// the lock is then cheaper than sleeping.
 bool ProgressLock::lock_soon(const Operation& op) {
   const auto begin = Clock::now();
   do {
@@ -91,8 +91,8 @@ bool ProgressLock::lock_soon(const Operation& op) {
   return true;
 }
 
-// Sleep with the lock held until a peer's message or the wakeup event arrives. Return false if the thread should do the
-// rest of the wait.
+// Sleep with the lock held until a peer's message or the wakeup event arrives. Return false if the engine's thread
+// should take over.
 bool ProgressLock::doze(Operation& op, Deadline deadline) {
   const auto left = deadline.when() - Clock::now();
   if (left <= Clock::duration::zero() || stopping()) return false;
@@ -110,8 +110,7 @@ bool ProgressLock::doze(Operation& op, Deadline deadline) {
   }
   waker_->set_sleep_state(SleepState::awake);
   if (!polls[0].revents && !polls[1].revents) return true;
-  // This can consume a wakeup that was meant for the thread, which sleeps on the same event. release() triggers the
-  // event again.
+  // This can consume a wakeup for the thread, which sleeps on the same event. release() triggers the event again.
   waker_->drain();
   return true;
 }
@@ -158,8 +157,8 @@ void ProgressLock::park() {
 
 namespace {
 
-// Seconds between two checks. A program that computes for longer than this between two operations of one bucket leaves
-// the schedule and negotiates.
+// Seconds between two checks. If a program computes for longer than this between two operations of one bucket, this
+// rank leaves the schedule.
 constexpr double kWatch = 1;
 
 }  // namespace
@@ -179,11 +178,11 @@ void Watchdog::start() {
 
 void Watchdog::look() {
   uint64_t drained;
-  // Return, because the timer has not expired yet.
+  // The timer has not expired yet.
   if (::read(timer_, &drained, sizeof drained) < 0) return;
   running_.store(false, std::memory_order_seq_cst);
   bool waiting = false;
-  // Wake the driver. At its next turn, it finds that this rank has left the schedule.
+  // Wake the driver, which lets this rank leave the schedule in its next turn.
   (void)submissions_->nudge_unattended(kWatch, kImpatientAfter, &waiting);
   // Check again later for operations that become due.
   if (waiting) start();

@@ -35,8 +35,8 @@ class Watchdog {
   std::atomic<bool> running_{false};
 };
 
-// Seconds after which a waiting or polling caller leaves a schedule, because other ranks might never submit.
-// Negotiation can then report which ranks are missing.
+// Seconds after which a waiting or polling caller leaves a schedule. Other ranks might never submit, and only
+// negotiation can report which ranks are missing.
 inline constexpr double kImpatientAfter = 2;
 
 // Lock that decides whether the engine's thread or a waiting caller drives the engine (runs its progress loop). A
@@ -47,18 +47,18 @@ inline constexpr double kImpatientAfter = 2;
 // some time without progress, it leaves driving to the thread and sleeps on its operation. While only a peer's message
 // is missing, it can sleep in doze() with the lock held.
 //
-// A thread that releases the lock sets the matching sleep state, and wakes the engine's thread if work is left.
+// A thread that releases the lock sets the new sleep state, and wakes the engine's thread if work is left.
 class ProgressLock {
  public:
-  // `spin` is true if every rank has a core.
+  // `spin` is true if there is a core for every rank.
   ProgressLock(Driver* driver, Observers* observers, ThreadWaker* waker, Watchdog* watchdog, bool spin);
 
-  // Run the engine's thread until stop() is called.
+  // Run the progress loop on the engine's thread until stop() is called.
   void run();
   // Drive the engine on behalf of a caller. Return true if the operation is done. Return false if the caller has
   // reached `deadline` or should sleep instead; the thread then finishes the operation.
   bool drive(Operation& op, Deadline deadline);
-  // Make run() return and end all sleeps. Callable from another thread.
+  // Make run() return, and end all sleeps. Callable from another thread.
   void stop();
   // Call `last` with the lock held, then prevent all further driving.
   template <class Last>
@@ -91,7 +91,7 @@ class ProgressLock {
   std::atomic<bool> stop_{false};
 };
 
-// Seconds that a caller waits for an operation of a schedule before it checks that the operation can still complete.
+// Seconds after which a caller that waits for an operation of a schedule checks that the operation can still complete.
 inline constexpr double kNudgeAfter = 2e-3;
 
 }  // namespace hvd

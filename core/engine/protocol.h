@@ -1,5 +1,5 @@
-// Messages of the control plane, with one structure for each. Only this code encodes and decodes their payloads.
-// FrameType (engine/control.h) defines how they are routed.
+// Messages of the control plane, with one structure each. This code alone encodes and decodes the payloads. FrameType
+// (engine/control.h) defines the routing.
 #pragma once
 #include <optional>
 #include <string>
@@ -49,7 +49,7 @@ struct Revoked {
   uint64_t schedule, position;
 };
 
-// A rank has returned to negotiation.
+// Message of a rank that has returned to negotiation.
 struct Settled {
   static constexpr FrameType kType = FrameType::settled;
   uint64_t epoch;
@@ -70,7 +70,7 @@ struct Goodbye {
   Status why;
 };
 
-// Messages between observers of different ranks (MessageBus). The engine does not read the body.
+// Messages between observers of different ranks (MessageBus). The engine does not read the text.
 struct ObserverMessageUp {
   static constexpr FrameType kType = FrameType::observer_message_up;
   uint32_t topic;

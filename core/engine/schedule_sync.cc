@@ -25,7 +25,7 @@ ScheduleWord ScheduleSync::word(int local_rank) const {
   return {connections_->segment().set_line(0, local_rank).schedule.load(std::memory_order_seq_cst)};
 }
 
-// Store this rank's word, and wake the ranks whose sleep state shows that they wait for it.
+// Store this rank's word, and wake the ranks that sleep until it changes.
 void ScheduleSync::tell(bool frozen, SleepState sleep_state) {
   connections_->segment()
       .set_line(0, connections_->local_rank())
@@ -50,7 +50,7 @@ bool ScheduleSync::may_run(uint64_t position) const {
   if (mode_ != Mode::shared) return position < go_;
   for (int rank : members_[position % members_.size()]) {
     if (rank == connections_->rank()) continue;
-    // Local and global ranks are equal on one node.
+    // On one node, local ranks equal global ranks.
     if (!word(rank).ready(id(), position)) return false;
   }
   return position < position_;
@@ -80,7 +80,8 @@ std::vector<int> ScheduleSync::silent() const {
   std::vector<int> ranks;
   if (mode_ != Mode::shared || !frozen_) return ranks;
   for (int l = 0; l < connections_->local_size(); ++l) {
-    if (!word(l).frozen(id())) ranks.push_back(l);  // Local and global ranks are equal on one node.
+    // On one node, local ranks equal global ranks.
+    if (!word(l).frozen(id())) ranks.push_back(l);
   }
   return ranks;
 }

@@ -41,7 +41,7 @@ class ScheduleSync {
   bool may_run(uint64_t position) const;
   bool must_publish(uint64_t position) const { return !guarded() && !frozen_ && (!published_ || position != position_); }
   bool frozen() const { return frozen_; }
-  // Return the time at which this rank started to wait for the other ranks' answers.
+  // Return the time since which this rank has waited for the other ranks' answers.
   Clock::time_point frozen_since() const { return frozen_since_; }
   // Ask to leave the schedule, because this rank deviates from it or another rank wants to leave.
   void revoke(bool stuck);
@@ -50,8 +50,8 @@ class ScheduleSync {
   // Get the position at which the schedule ends. Return false until every rank knows the position.
   bool final_position(uint64_t* position) const;
 
-  // Return the ranks whose answers are missing before the schedule can end, as numbers and as text. Empty if this rank
-  // does not know them.
+  // Return the ranks that have not answered yet, as numbers and as text, while a schedule ends. Empty if this rank does
+  // not know them.
   std::vector<int> silent() const;
   std::string waits_for() const;
 
@@ -73,7 +73,7 @@ class ScheduleSync {
   enum class Mode { shared, coordinated, guarded };
   static Mode mode_for(const Connections& connections, const Schedule& schedule);
   Mode mode_;
-  // Guarded mode: true if a rank wants to leave.
+  // True if a rank wants to leave (guarded mode only).
   bool told_ = false;
   bool frozen_ = false;
   Clock::time_point frozen_since_{};
@@ -97,18 +97,18 @@ class ReadinessVote {
       : connections_(connections), backend_(backend), executor_(executor), timeout_(timeout) {}
 
   // Start the vote on `position` of `schedule`. If ready > position, this rank is ready for all positions below
-  // `ready`. If not, this rank wants to leave. `operations` are the operations of the bucket; they are not used when
-  // leaving.
+  // `ready`. If not, this rank wants to leave. `operations` are the operations of the bucket, needed only if this rank
+  // is ready.
   void begin(const Schedule& schedule, uint64_t position, uint64_t ready, const std::vector<Operation*>& operations);
   // Advance the vote without blocking. `hurry` means that every rank was asked to vote, so the timeout applies. An
   // error means that the job is over.
   Status advance(bool hurry, bool* moved);
   bool under_way() const { return vote_.under_way(); }
 
-  // Return the position voted on, or the result of the vote. Both are valid once the vote is no longer in flight.
+  // Return the position voted on, or the result of the vote. Valid once the vote is no longer in flight.
   uint64_t position() const { return vote_.position(); }
   uint64_t agreed() const { return vote_.agreed(); }
-  // True if the vote carried the bucket's data. If all ranks agreed, only deliver() remains to be called.
+  // True if the vote carries the bucket's data. If all ranks agree, the caller then only has to call deliver().
   bool carries() const { return carries_; }
   void deliver(const Response& response, const std::vector<Operation*>& operations) { executor_->deliver(response, operations, values_); }
 

@@ -1,11 +1,11 @@
 // Shutdown state of this rank: which ranks have left, up to which operation each took part, and why the job ended. It
 // does no I/O; engine/driver_end.cc acts on it.
 //
-// At first, no rank has left. After a goodbye from any rank, the state is leaving; when all operations that the goodbye
-// promised are done, the state is over. If a rank is lost, a collective fails, or this program leaves, the state
-// changes to over directly.
+// At first, no rank has left. After a goodbye, the state is leaving. Once all operations up to the goodbye's number are
+// done, the state is over. The state changes to over directly if a rank is lost, a collective fails, or this program
+// leaves.
 //
-// While a rank leaves, operations up to the promised number still complete. Later operations are not started, or are
+// While a rank leaves, operations up to its goodbye's number still complete. Later operations are not started, or are
 // abandoned.
 #pragma once
 #include <algorithm>
@@ -28,7 +28,8 @@ class ShutdownState {
   // Record that `rank` has left. Its links can then close without counting as a loss.
   void parted(int rank) { parted_.insert(rank); }
   bool has_parted(int rank) const { return parted_.count(rank) != 0; }
-  // Record a goodbye. Operations up to its number still complete. With several goodbyes, the lowest number counts.
+  // Record a goodbye. Operations up to its number still complete. If there are several goodbyes, the lowest number
+  // counts.
   void add_goodbye(Goodbye goodbye) {
     if (!goodbye_ || goodbye.executed < goodbye_->executed) goodbye_ = std::move(goodbye);
   }
@@ -43,8 +44,9 @@ class ShutdownState {
 
   // ---- State of this rank -------------------------------------------------------------------------------------------
 
-  // Return the number of operations that this rank's goodbye promises. This is the number executed so far, even if an
-  // earlier goodbye promised more. A rank without entries in the schedule keeps the earlier promise.
+  // Return the number of operations for this rank's goodbye. It is the number executed so far, even if another rank's
+  // goodbye had a higher number. A rank without entries in the running schedule does not count its operations, so it
+  // uses the higher number.
   uint64_t promise(uint64_t executed, bool has_no_part) const {
     return goodbye_ && has_no_part ? std::max(executed, goodbye_->executed) : executed;
   }
@@ -55,7 +57,7 @@ class ShutdownState {
     error_ = std::move(error);
   }
   const Status& error() const { return error_; }
-  // Store the abort, sent or received, that ended the job. This rank sends the abort again when it leaves, for
+  // Store the abort, sent or received, that ended the job. When this rank leaves, it sends the abort again to
   // neighbours that have not received it.
   void set_final_abort(Abort abort) { final_abort_ = std::move(abort); }
   const std::optional<Abort>& final_abort() const { return final_abort_; }

@@ -39,7 +39,7 @@ Status Submissions::check(Request& q) const {
   return check_arguments(q, members);
 }
 
-// `entry` is the operation's entry in the running schedule.
+// Check the name of a request. `entry` is its entry in the running schedule.
 Status Submissions::check_name(const Request& q, uint32_t entry) const {
   if (q.unnamed) return {};
   const bool taken =
@@ -64,7 +64,8 @@ Status Submissions::submit(const OperationPtr& op, bool* wake) {
   return status;
 }
 
-// `refused` receives the earlier operations of the operation's group, which fail together with it.
+// Submit an operation while holding the lock. `refused` receives the earlier operations of its group, which fail
+// together with it.
 Status Submissions::submit_locked(const OperationPtr& op, bool* wake, std::vector<OperationPtr>* refused) {
   Request& q = op->request;
   q.unnamed = q.name.empty();
@@ -99,7 +100,7 @@ void Submissions::enter(const OperationPtr& op, uint32_t entry, bool* wake) {
   op->sequence = next_sequence_++;
   if (q.unnamed) op->unnamed_number = unnamed_[stream_of(q.set, q.frontend, q.kind)]++;
   if (op->on_done) {
-    // Not needed for a caller that waits, because it measures the age of its operation itself.
+    // Record the time. Callers that wait do not need this, because they measure the age of their operations.
     last_ = op->submitted = Clock::now();
     must_watch_.store(true, std::memory_order_relaxed);
   }
@@ -146,8 +147,8 @@ bool Submissions::on_devices(uint32_t set) const {
 Status Submissions::submit_again(const OperationPtr& op, bool* wake) {
   {
     std::lock_guard lock(mutex_);
-    // Skip the full check for a request that the running schedule knows. The check could only find a removed set or the
-    // end of the job, and both would have ended the schedule.
+    // Skip the full check for requests of the running schedule. The check could only find a removed set or the end of
+    // the job, and both would have ended the schedule.
     const bool known = cursor_ && !deviated_ && !op->request.unnamed && op->schedule == cursor_->schedule().id;
     if (known && !GroupAssembly::concerns(op->request) && !cursor_->repeated(op->entry) && !cursor_->busy(op->entry)) {
       op->request.fence = fence_;
@@ -203,7 +204,7 @@ void Submissions::skip_unnamed(const Response& response, const std::string& name
 void Submissions::add_set(uint32_t id, std::vector<int> ranks) {
   std::lock_guard lock(mutex_);
   sets_[id] = std::move(ranks);
-  // The id might have belonged to a set with other ranks.
+  // Restart the numbering of unnamed operations, because the id might have belonged to a set with other ranks.
   erase_unnamed(stream_of(id, 0, Kind{}), stream_of(id + 1, 0, Kind{}));
 }
 
@@ -242,7 +243,7 @@ void Submissions::release(const std::vector<Operation*>& operations) {
   bool told = false;
   for (Operation* op : operations) {
     if (!op) continue;
-    // True if the completion of the operation is reported to the program.
+    // True if the program is notified of the completion.
     const bool tells = op->on_done && !op->carries;
     if (tells && !told) ++fence_;
     told |= tells;
@@ -250,7 +251,7 @@ void Submissions::release(const std::vector<Operation*>& operations) {
     if (!op->scheduled || op->on_device) forget_name(*op);
     if (!op->scheduled) continue;
     op->scheduled = false;
-    // A device operation can complete after its schedule has ended.
+    // Check the schedule, because a device operation can complete after its schedule has ended.
     if (cursor_ && op->schedule == cursor_->schedule().id) cursor_->finish(op->entry);
   }
 }

@@ -19,7 +19,7 @@
 //     requests them next, and the state becomes negotiating. When another rank leaves, end_schedule() also ends the
 //     following state.
 //
-// While negotiating or deviated, new operations go to queue_. end() is final in every state: new submissions then fail
+// While negotiating or deviated, new operations go to queue_. end() is final in every state: all later submissions fail
 // with the error ended_.
 //
 // A caller that waits for an operation in cursor_ or assembly_ calls nudge(). If the operation cannot complete there,
@@ -44,11 +44,11 @@ class Submissions {
 
   // Check and accept an operation. `wake` is set to true if the driver now has something to do.
   Status submit(const OperationPtr& op, bool* wake);
-  // Accept an operation that was submitted before with the same request. If a running schedule has matched it before,
-  // this neither compares nor allocates.
+  // Accept an operation that was submitted before with the same request. If the running schedule has matched the
+  // request before, this neither compares nor allocates.
   Status submit_again(const OperationPtr& op, bool* wake);
-  // Separate earlier from later submissions. The program is about to wait or poll, so later operations must not be
-  // fused with earlier ones.
+  // Separate earlier from later submissions with a fence. The program is about to wait or poll, so later operations
+  // must not be fused with earlier ones.
   void fence();
 
   // ---- Functions called by the driver -------------------------------------------------------------------------------
@@ -80,7 +80,7 @@ class Submissions {
   void add_set(uint32_t id, std::vector<int> ranks);
   void remove_set(uint32_t id);
   // Restart the numbering of a frontend's unnamed operations and groups in the set at 0. Ranks can have submitted
-  // different numbers of them, but none must be in flight.
+  // different numbers of operations, but no operation must be in flight.
   void restart_unnamed(uint32_t id, uint8_t frontend);
   std::map<uint32_t, std::vector<int>> sets() const;
 
@@ -88,18 +88,18 @@ class Submissions {
   void begin_schedule(std::unique_ptr<ScheduleCursor> cursor, const std::vector<OperationPtr>& unanswered);
   // Return to negotiation. Return all operations that still have to be requested, in the order of submission.
   std::vector<OperationPtr> end_schedule();
-  // Progress of the running schedule on this rank. Positions below `ready` are submitted, and positions below
-  // `executed` are taken.
+  // Progress of the running schedule on this rank. All positions below `ready` are submitted, and all positions below
+  // `executed` have been taken.
   struct Progress {
     uint64_t ready = 0, executed = 0;
     bool deviated = false, stuck = false;
   };
   // Return the progress without taking the lock, because the driver calls this several times per operation.
   Progress progress() const;
-  // Take the operations of the next bucket, with null for entries in which this rank takes no part. `keep` then owns
-  // the operations.
   // Return the number of buckets in the running schedule.
   size_t buckets() const;
+  // Take the operations of the next bucket, with null for entries in which this rank takes no part. `keep` then owns
+  // the operations.
   const Schedule::Bucket* take_bucket(std::vector<Operation*>* operations, std::vector<OperationPtr>* keep);
   // Return the same operations as take_bucket(), but leave them in the schedule, which can still end before it executes
   // them.
@@ -145,7 +145,7 @@ class Submissions {
   GroupAssembly assembly_;
   std::vector<OperationPtr> queue_;
   std::atomic<size_t> queued_{0};
-  // Number of unfinished device operations in each process set.
+  // Number of unfinished device operations, for each process set.
   std::map<uint32_t, size_t> on_devices_;
   // Number of operations announced by expect() and not yet submitted.
   size_t expected_ = 0;
@@ -162,7 +162,7 @@ class Submissions {
   std::unique_ptr<ScheduleCursor> cursor_;
   // Tokens of the bucket that is being taken.
   std::vector<void*> tokens_;
-  // Copy of cursor_->ready() for progress().
+  // Copy of cursor_->ready() that progress() reads without the lock.
   std::atomic<uint64_t> ready_{0};
   std::atomic<bool> deviated_{false}, stuck_{false};
   std::atomic<bool> must_watch_{false};

@@ -13,7 +13,7 @@ bool Submissions::offer(const OperationPtr& op, uint32_t entry, bool* completed)
   return true;
 }
 
-// Pass the operation to the schedule, which then keeps it alive.
+// Add the operation to the schedule's cursor, and keep it alive.
 void Submissions::keep(const OperationPtr& op, uint32_t entry) {
   op->schedule = cursor_->schedule().id;
   op->entry = entry;
@@ -122,7 +122,7 @@ bool Submissions::nudge(const Operation& op, bool impatient) {
       vain = vain || impatient || in_vain(*other);
     }
   }
-  // Store `deviated_` last, because other threads read it first.
+  // Store deviated_ after stuck_, because progress() reads deviated_ first, without the lock.
   if (vain) deviated_ = stuck_ = true;
   return vain;
 }
@@ -130,11 +130,11 @@ bool Submissions::nudge(const Operation& op, bool impatient) {
 // True if an operation of the schedule waits for operations that only the program can submit.
 bool Submissions::in_vain(const Operation& op) const {
   if (!cursor_->stuck(&op)) return false;
-  // The missing operations can be the engine's own, which execute operations that are in flight or about to start.
+  // The missing operations might be the engine's own, which execute operations that are in flight or about to start.
   return !op.carries || (expected_ == 0 && cursor_->ready() == cursor_->executed());
 }
 
-// Release the incomplete group that holds `op`. Once the group is negotiated, rank 0 reports that its operations wait
+// Release the incomplete group that holds `op`. Its operations are then negotiated, and rank 0 reports that they wait
 // for the missing ones.
 bool Submissions::release_part(const Operation& op) {
   bool wake = false;

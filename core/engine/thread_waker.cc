@@ -10,9 +10,9 @@
 namespace hvd {
 namespace {
 
-// Nanoseconds between a submission and the wakeup of the sleeping thread. A program that keeps submitting and then
-// waits drives the engine itself within this time. Waking the thread, perhaps on the same core, would only slow it
-// down.
+// Nanoseconds between a submission and the wakeup of the sleeping thread. Within this time, a program that submits and
+// then waits starts to drive the engine itself. Waking the thread earlier, perhaps on the same core, would only slow
+// the program down.
 constexpr long kRingAfterNs = 30'000;
 
 void drain_fd(int fd) {
@@ -23,7 +23,7 @@ void drain_fd(int fd) {
 
 }  // namespace
 
-// If there is no timer, submissions trigger the wakeup event directly.
+// Without a timer, submissions trigger the wakeup event directly.
 ThreadWaker::ThreadWaker() : timer_(::timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC)) {}
 
 void ThreadWaker::attach(const WakeupEvent& wakeup, std::shared_ptr<Segment> memory) {

@@ -15,8 +15,7 @@ class ThreadWaker {
   ThreadWaker();
   ~ThreadWaker() { close(); }
   ThreadWaker(const ThreadWaker&) = delete;
-  // Use this wakeup event from now on. The descriptor is duplicated, and the memory of the event is kept alive as long
-  // as this object exists.
+  // Use this wakeup event from now on. The descriptor is duplicated, and the memory of the event is kept alive.
   void attach(const WakeupEvent& wakeup, std::shared_ptr<Segment> memory);
 
   // ---- Functions called after work was published with a seq_cst store -----------------------------------------------

@@ -16,7 +16,7 @@ namespace {
 
 // Stream flag: do not synchronize with the legacy default stream.
 constexpr unsigned kNonBlocking = 1;
-// Event flag: only order work, without measuring time.
+// Event flag: the event only orders work and measures no time.
 constexpr unsigned kDisableTiming = 2;
 // IPC flag: opening another GPU's memory also gives this GPU access to the memory.
 constexpr unsigned kLazyPeerAccess = 1;
@@ -35,7 +35,7 @@ class CudaDevice final : public Device {
   ~CudaDevice() override {
     {
       const Turn turn(*this);
-      // Nothing can be freed, because the process is ending or the context has failed.
+      // Free nothing, because the process is ending or the context has failed.
       if (!turn.status().ok()) return;
       for (Event event : events_) driver_.event_destroy(event);
       kernels_.unload();
@@ -62,7 +62,8 @@ class CudaDevice final : public Device {
   Status capturing(Stream stream, bool* out) override {
     int status = 0;
     const int code = driver_.stream_is_capturing(stream, &status);
-    // The default stream cannot be queried while another stream is being captured in a mode that synchronizes with it.
+    // Assume a capture if the default stream cannot be queried: another stream is then being captured in a mode that
+    // synchronizes with the default stream.
     *out = status != 0 || code == CudaDriver::kLegacyStreamUnusable;
     return *out ? Status() : driver_.check(code, "cuStreamIsCapturing");
   }

@@ -10,7 +10,7 @@
 
 namespace hvd {
 
-// The context must be current on the calling thread for all calls.
+// Keep the context current on the calling thread for all calls.
 class CudaKernels {
  public:
   explicit CudaKernels(const CudaDriver& driver) : driver_(driver) {}
@@ -30,7 +30,7 @@ class CudaKernels {
   bool asked_ = false;
   Status status_;
   CudaDriver::Module module_ = nullptr;
-  // Loaded functions in the order of kernels::all().
+  // Loaded functions, in the order of kernels::all().
   std::vector<CudaDriver::Function> functions_;
 };
 

@@ -30,7 +30,7 @@ class Accelerator {
   // explains why the tensor cannot be used: no device is available, the tensor is on a second device, or its stream is
   // being captured.
   Status mark(const Place& place, Operation* op);
-  // Copy the output of a completed operation to device memory, in stream order. The output is kept alive until the copy
+  // Copy the output of a completed operation to device memory, in stream order. The output stays alive until the copy
   // is done.
   Status copy_output(const Operation& op, void* to, Device::Stream stream);
 
@@ -47,7 +47,7 @@ class Accelerator {
 // Path for device operations in a set of one rank, without communication.
 class SingleRankPath {
  public:
-  // True if the result of the operation equals its input.
+  // True if the result of the operation equals its input, so that no communication is needed.
   static bool fits(const Response& response, const Comm& comm);
   // Copy the input if the output is in other memory, and record the completion.
   Status start(const Response& response, const std::vector<OperationPtr>& operations);

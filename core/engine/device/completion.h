@@ -14,7 +14,7 @@ namespace hvd {
 
 class Completion {
  public:
-  // `event` was recorded after the operation's work. The destructor returns it to the device's pool.
+  // `event` must have been recorded after the operation's work. The destructor returns it to the device's pool.
   Completion(std::shared_ptr<Device> device, Device::Event event) : device_(std::move(device)), event_(event) {}
   // Record an event after the current work on `stream`. Needs a Turn on the device.
   static Status record(const std::shared_ptr<Device>& device, Device::Stream stream, std::shared_ptr<const Completion>* out) {
@@ -48,7 +48,7 @@ class Completion {
     HVD_RETURN_IF_ERROR(turn.status());
     return device_->reached(event_, out);
   }
-  // Mark the result as failed, regardless of the event. Called once, before the step that makes the event fire.
+  // Mark the result as failed, regardless of the event. Called once, before the step that lets the event fire.
   void fail(Status why) const {
     why_ = std::move(why);
     failed_.store(true, std::memory_order_release);
@@ -63,8 +63,6 @@ class Completion {
   mutable Status why_;
 };
 
-// Memory that is kept alive while a device may still access it.
-
 // Keep the memory forever, because the device might use it and there is no completion to wait for. The memory stays
 // reachable for leak checkers.
 void leave_behind(std::shared_ptr<void> memory);
@@ -76,8 +74,8 @@ class DeferredRelease {
   // Release the memory that the device no longer uses, in the order in which it was added. An error means that the
   // device has failed.
   Status sweep();
-  // Call sweep() for some seconds until nothing is held. Memory that is still held then is never freed. If the device
-  // has failed, all memory is kept.
+  // Call sweep() for some seconds until no memory is held. Memory that is still held then is never freed. If the device
+  // has failed, no memory is freed.
   ~DeferredRelease();
 
  private:
@@ -94,7 +92,7 @@ class PendingCompletions {
   void fail(const Status& why);
 
  private:
-  // Launched operations, some of which are already complete, with their descriptions.
+  // Launched operations with their descriptions. Some have already completed.
   std::deque<std::pair<std::weak_ptr<const Completion>, std::string>> launched_;
 };
 

@@ -1,7 +1,7 @@
 // Computation on a device with the kernels of core/kernels: reductions in the canonical order of collectives/reduce.h,
 // scaling, and packing of many tensors into or out of a buffer. Results have the same bits as on the CPU.
 //
-// All work is in stream order on device addresses. Callers must hold a Turn. No call waits for the device.
+// All work is in stream order on device addresses. Callers must hold a Turn. No function waits for the device.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -19,8 +19,8 @@ class Compute {
  public:
   explicit Compute(std::shared_ptr<Device> device) : device_(std::move(device)) {}
 
-  // Load the kernels. Call this before the other functions and before anything waits for other ranks; see
-  // Device::load_kernels(). An error means that this device cannot run the kernels.
+  // Load the kernels. Call this before the other functions, and before anything waits for other ranks (see
+  // Device::load_kernels()). An error means that this device cannot run the kernels.
   Status load() { return device_->load_kernels(); }
 
   // Maximum number of sources and of destinations of a reduction.

@@ -122,7 +122,7 @@ Status HierarchicalNcclPath::begin(const Response& r, const Comm& comm, Flight* 
   const Device::Stream stream = sets_.stream();
   for (const OperationPtr& op : flight->operations) HVD_RETURN_IF_ERROR(device_->wait(stream, op->on_device->ready));
   const size_t element = size_of(r.dtype), members = static_cast<size_t>(flight->members);
-  // Add a number, because several unnamed operations with the same scheduled name can be in flight.
+  // Add a number to the name, because several unnamed operations with the same scheduled name can be in flight.
   const bool unnamed = flight->operations.front()->request.unnamed;
   flight->name = r.names.front() + (unnamed ? "/hosts." + std::to_string(++begun_[r.set]) : "/hosts");
   flight->between.fence = flight->operations.front()->request.fence;
@@ -223,7 +223,7 @@ Status HierarchicalNcclPath::look(Flight& flight, Look* how) {
     if (how->full) break;
     if (Status s = pool_->take(bytes, &part.pinned); !s.ok()) {
       if (used == 0) return s;
-      // Stop here, because no more pinned memory is available.
+      // Stop here: no more pinned memory is available.
       staged_memory_ = used;
       how->full = true;
       break;
@@ -246,7 +246,8 @@ Status HierarchicalNcclPath::look(Flight& flight, Look* how) {
   return {};
 }
 
-// All ranks of a host complete these operations in the same order, so they also launch NCCL calls in the same order.
+// Called when a part has been reduced between hosts. All ranks of a host complete these operations in the same order,
+// so they also launch NCCL calls in the same order.
 void HierarchicalNcclPath::arrived(Operation& op, void* context) {
   if (!context) return;
   Part& part = *static_cast<Part*>(context);
@@ -286,7 +287,7 @@ Status HierarchicalNcclPath::finish(Flight& flight) {
   std::shared_ptr<const Completion> completion;
   HVD_RETURN_IF_ERROR(Completion::record(device_, sets_.stream(), &completion));
   for (const OperationPtr& op : flight.operations) op->on_device->completion = completion;
-  // Release the buffer now. This is safe because its next user runs on the same stream.
+  // Release the buffer early. This is safe because its next user runs on the same stream.
   flight.buffer.reset();
   launched_.add(std::move(completion), flight.what);
   return {};

@@ -36,8 +36,8 @@ namespace hvd {
 
 class HierarchicalNcclPath {
  public:
-  // The caller evaluates `options.by_hosts`. `staged_memory` is the maximum number of bytes of pinned memory in use at
-  // a time. At least one part is always allowed. Less memory is used if less is available.
+  // `staged_memory` is the maximum number of bytes of pinned memory in use at a time. At least one part is always
+  // allowed. Less memory is used if less is available. The caller evaluates `options.by_hosts`.
   HierarchicalNcclPath(const NcclOptions& options, Backend* host, LogSink log, NcclCommon* common, size_t staged_memory,
                        Submissions* submissions, const Observers* observers)
       : wanted_(options.kinds[static_cast<size_t>(Kind::allreduce)]), host_(host), log_(log), sets_(options, host, std::move(log), common),
@@ -50,7 +50,7 @@ class HierarchicalNcclPath {
   // Decide whether the response uses this path. All ranks of the set call this for the same responses in the same
   // order, and only for responses for which fits() is true. An error means that the job is over.
   Status eligible(const Response& response, Comm& comm, const std::shared_ptr<Device>& device, bool* yes);
-  // True if the process set can never use this path. The answer is equal on all of its ranks.
+  // True if the process set can never use this path. All ranks of the set return the same answer.
   bool gives_up(uint32_t set) const {
     const auto it = settled_.find(set);
     return it != settled_.end() && it->second.eligibility == Eligibility::no;
@@ -66,7 +66,7 @@ class HierarchicalNcclPath {
   // Return the maximum number of seconds to sleep before the next advance().
   double resting_seconds() const { return resting_seconds_after(flights_.front().begun); }
 
-  // True while launched work might be unfinished, even if no flight is left (as in NcclPath).
+  // True while launched work might be unfinished, even if no flight is left.
   bool in_flight() const { return !launched_.empty(); }
   Status look() { return launched_.empty() ? Status() : launched_.look(sets_).with(device_->description()); }
 
@@ -79,7 +79,7 @@ class HierarchicalNcclPath {
 
  private:
   enum class Eligibility : uint8_t { unsettled, yes, no };
-  // State of a process set, agreed on by the ranks of all hosts.
+  // State of a process set. The ranks of all hosts have agreed on it.
   struct Set {
     Eligibility eligibility = Eligibility::unsettled;
     // NCCL version and compute capability, each the minimum over all ranks.
@@ -112,7 +112,8 @@ class HierarchicalNcclPath {
     std::shared_ptr<GpuMemory::Block> buffer;
     std::vector<Part> parts;
     uint64_t carrier = 0;
-    // Numbers of parts copied to the host, submitted, and not yet gathered.
+    // Numbers of parts that have been copied to the host (brought), have been submitted, and have not been gathered
+    // (open).
     size_t brought = 0, submitted = 0, open = 0;
     Status status;
     Clock::time_point begun = Clock::now();
@@ -148,7 +149,7 @@ class HierarchicalNcclPath {
   std::list<Flight> flights_;
   // Number of unnamed flights of each process set so far, equal on all its ranks.
   std::map<uint32_t, uint64_t> begun_;
-  // Error of a launch between two calls of advance().
+  // Error of a launch since the last call of advance().
   Status failure_;
   LaunchedOperations launched_;
   DeferredRelease deferred_;

@@ -45,7 +45,7 @@ Status HostStagedPath::start(const Response& r, const Comm& comm, std::vector<Op
   if (status.ok()) status = open();
   if (!status.ok()) return status.with(device_->description());
   flight.carrier = new_carrier(flight.operations);
-  // Add a number, because several unnamed operations with the same scheduled name can be in flight.
+  // Add a number to the name, because several unnamed operations with the same scheduled name can be in flight.
   const bool unnamed = flight.operations.front()->request.unnamed;
   const std::string suffix = unnamed ? "/staged." + std::to_string(begun_[r.set]) : "/staged";
   if (divisible(r)) {
@@ -77,7 +77,7 @@ HostStagedPath::Part& HostStagedPath::add_part(Request request, const Operation&
   part.load = flight->loads.size() - 1;
   ++flight->loads.back().end;
   ++flight->loads.back().open;
-  // Parts that are added later belong to other fusion windows.
+  // Replace the weak fence bits by the window's number, so that only parts of one window are fused.
   constexpr uint64_t kWeak = (uint64_t{1} << kWeakFenceBits) - 1;
   request.fence = (op.request.fence & ~kWeak) | (window_ & kWeak);
   part.host = host_part(std::move(request), std::move(name), flight->carrier);
@@ -138,7 +138,7 @@ void HostStagedPath::plan_whole(const Response& r, const Comm& comm, Operation& 
   }
 }
 
-// Copy a load larger than the limit alone.
+// A load larger than the limit is copied when no other load uses the memory.
 bool HostStagedPath::room(const Loaded& load) const { return pool_->used() == 0 || pool_->used() + load.bytes <= memory_; }
 
 // Start copies in order until no pinned memory is left.
@@ -150,7 +150,7 @@ Status HostStagedPath::bring_all() {
       if (!room(load)) return {};
       if (Status s = pool_->take(load.bytes, &load.block); !s.ok()) {
         if (pool_->used() == 0) return s;
-        // Stop here, because no more pinned memory is available.
+        // Stop here: no more pinned memory is available.
         memory_ = pool_->used();
         return {};
       }
@@ -298,7 +298,7 @@ OperationPtr host_part(Request request, std::string name, uint64_t carrier) {
   q.group_size = 0;
   q.unnamed = false;
   op->carries = carrier;
-  // The caller of the program's operation is already waiting, so negotiate without delay.
+  // The caller of the program's operation is already waiting, so the engine should negotiate without delay.
   op->awaited = true;
   // No caller waits for this operation directly, so the Watchdog must observe it.
   op->on_done = [](Operation&, void*) {};

@@ -1,4 +1,3 @@
-// Host-staged path, and the host operations that it shares with the hierarchical NCCL path.
 #pragma once
 #include <deque>
 #include <map>
@@ -16,8 +15,8 @@
 
 namespace hvd {
 
-// Return a new number that links the operations to the parts that execute them. Parts store it in Operation::carries,
-// and the operations in OnDevice::carried.
+// Return a new number that links operations to the parts that execute them. It is stored in Operation::carries of the
+// parts and in OnDevice::carried of the operations.
 uint64_t new_carrier(const std::vector<OperationPtr>& operations);
 
 // Create a part with this request and name. The part inherits the fence of the program's operation. The caller sets
@@ -69,7 +68,7 @@ class HostStagedPath {
   // ranks.
   void forget(uint32_t set) { begun_.erase(set); }
 
-  // Operations that are done: either launched or failed.
+  // Operations that were launched or have failed.
   struct Done {
     std::vector<OperationPtr> operations;
     Status status;
@@ -97,10 +96,10 @@ class HostStagedPath {
     size_t load = 0;
     OperationPtr host;
     static constexpr size_t kNone = SIZE_MAX;
-    // Byte offset in the memory of the load.
+    // Byte offsets of input, output and residual in the memory of the load.
     size_t in = 0, out = kNone, residual = kNone;
     std::vector<Copy> come, back;
-    // Event of the copy, set until the data have arrived. Only used in the first part of a load.
+    // Event of the load's copy, set until the data have arrived. Only used in the first part of a load.
     Device::Event copied = nullptr;
     // Operation that receives the sizes and the output of `host`.
     Operation* for_output = nullptr;
@@ -123,7 +122,7 @@ class HostStagedPath {
     size_t brought = 0;
     uint64_t carrier = 0;
     Status status;
-    // Number of parts that have not been launched. Positive before the flight starts.
+    // Number of parts that have not been launched. One more before the flight has started.
     size_t open = 1;
     Clock::time_point begun = Clock::now();
   };
@@ -143,17 +142,17 @@ class HostStagedPath {
   size_t memory_;
   Submissions* const submissions_;
   const Observers* const observers_;
-  // Device of the first operation. All operations use the same device.
+  // Device of all operations.
   std::shared_ptr<Device> device_;
-  // Pinned memory for copies. outputs_ holds blocks for as long as the program needs them.
+  // Pinned memory for copies (pool_), and for outputs that the program keeps (outputs_).
   std::shared_ptr<PinnedPool> pool_, outputs_;
   // Streams for copies to the host (down) and back to the device (up).
   Device::Stream down_ = nullptr, up_ = nullptr;
   std::deque<Flight> flights_;
   // Number of responses so far, for each process set.
   std::map<uint32_t, uint64_t> begun_;
-  // Number of the current fusion window. A window has as many bytes as are copied at a time, and only its parts can be
-  // fused with each other.
+  // Number of the current fusion window. A window has as many bytes as are copied at a time. Parts of different windows
+  // are not fused.
   uint64_t window_ = 0;
   size_t window_bytes_ = 0;
   DeferredRelease deferred_;

@@ -10,12 +10,12 @@
 namespace hvd {
 namespace {
 
-// Seconds to wait for work of an earlier job.
+// Seconds to wait for unfinished work of an earlier job.
 constexpr double kStuckFor = 3;
 // Maximum number of ranks on a host: SegmentHeader::let_go has one bit per rank.
 constexpr int kMaxLocals = 64;
 
-// Reason for a failure, in the form that ranks exchange.
+// Reason for a failure as text of fixed size, which ranks exchange.
 struct Text {
   char bytes[400] = "";
   void set(const std::string& text) { std::snprintf(bytes, sizeof bytes, "%s", text.c_str()); }

@@ -21,9 +21,9 @@ namespace hvd {
 
 namespace {
 
-// Seconds that reading a pattern can take, because processes on one device can take turns.
+// Seconds allowed for reading a pattern. Processes on one device can take turns.
 constexpr double kProbeWithin = 5;
-// Smaller allocations share a block, and a handle would expose the whole block.
+// Minimum bytes of an allocation. Smaller allocations share a block, and a handle would expose the whole block.
 constexpr size_t kGranule = size_t{2} << 20;
 
 // Write this rank's pattern. The other ranks read it to test their access.
@@ -49,8 +49,8 @@ Whereabouts whereabouts() {
   return {token, ids.st_ino, ::getpid()};
 }
 
-// Resources of a retired exchange. Once this rank's device has finished, the peers' memory is closed. Once the peers
-// have closed this rank's memory, it is freed.
+// Resources of a retired exchange. They are released in two steps: the peers' memory is closed once this rank's device
+// has finished, and this rank's memory is freed once the peers have closed it.
 struct Exchange::Retired {
   std::shared_ptr<Segment> segment;
   std::shared_ptr<Device> device;
@@ -197,7 +197,7 @@ Status Exchange::await_probing() {
   for (const Deadline deadline = Deadline::after(kProbeWithin); !there;) {
     HVD_RETURN_IF_ERROR(completion->reached(&there));
     if (!there && deadline.passed()) {
-      // Leak the buffer, because the copy might still arrive.
+      // Leak the buffer, because the copy might still write to it.
       pinned_ = nullptr;
       return Status(Code::internal, "a copy from its memory did not finish");
     }
@@ -239,7 +239,7 @@ void Exchange::retire(bool release) {
   const Device::Turn turn(*device_);
   // The device has failed. Leave its memory until the process ends.
   if (!turn.status().ok()) return leave_behind(std::move(left.words));
-  // Record events after the work of both streams. If recording fails, nothing is ever released.
+  // Record events after the work of both streams. If that fails, the resources are never released.
   std::shared_ptr<const Completion> probed;
   const bool known = Completion::record(device_, probing_, &probed).ok() && probed->order(stream_).ok() &&
                      Completion::record(device_, stream_, &left.last).ok();
@@ -251,7 +251,7 @@ void Exchange::retire(bool release) {
 bool Exchange::sweep() {
   const std::lock_guard lock(aside_mutex());
   bool waits = false;
-  // Close all memory before freeing any, because ranks of this process might have waited for each other.
+  // Close all memory before freeing any, because ranks of this process can wait for each other's close.
   for (Retired& left : aside()) {
     left.let_go();
     waits |= !left.closed;

@@ -14,10 +14,10 @@ namespace hvd {
 
 class StreamCounters {
  public:
-  // Maximum number of words per rank.
+  // Maximum number of counters per rank.
   static constexpr size_t kMax = 8;
 
-  // Open the words of one rank on this host. Ranks that are threads of this process share the registration of the
+  // Open the counters of one rank on this host. Ranks that are threads of this process share the registration of the
   // memory. This can wait for the device.
   static Status open(std::shared_ptr<Segment> segment, const std::shared_ptr<Device>& device, int local_rank,
                      std::unique_ptr<StreamCounters>* out);
@@ -25,14 +25,14 @@ class StreamCounters {
 
   Status tell(size_t word, Device::Stream stream);
   Status await(int local_rank, size_t word, Device::Stream stream);
-  // Release the streams that wait for any counter. Repeat this while a stream waits, because a stream that continues
-  // can still write its word.
+  // Release the streams that wait for any counter. Repeat this while a stream waits, because a released stream can
+  // still write to its counter.
   void release() const;
   void release(int local_rank, size_t word) const;
 
  private:
   struct Registered;
-  // Progress of one rank. Each value has a separate cache line.
+  // Counter of one rank. Each value is on a separate cache line.
   struct Counter {
     // Value written by the GPU.
     alignas(64) std::atomic<uint32_t> reached;
@@ -49,11 +49,11 @@ class StreamCounters {
 };
 
 // Exchange of device memory between the processes of a host (CUDA IPC): peers access this rank's memory, and this rank
-// accesses theirs. Each rank creates one buffer of two slots, and each peer opens the buffer once. Words in host memory
-// (StreamCounters above) publish the progress.
+// accesses theirs. Each rank creates one buffer of two slots, and each peer opens the buffer once. Counters in host
+// memory (StreamCounters above) publish the progress.
 //
-// The engine allocates the buffer itself, because a framework could free its memory while a peer has it open. The
-// buffer is freed only after all peers have closed it, possibly after its rank has ended; see retire().
+// The engine allocates the buffer itself, because a framework could free its memory while a peer has the memory open.
+// The buffer is freed only after all peers have closed it, possibly after this rank's engine has ended; see retire().
 //
 // This class is used only by the thread that drives the engine, which must hold a Turn on the device.
 
@@ -88,7 +88,7 @@ class Exchange {
     // Number of windows for which the rank has written everything and no longer reads the other ranks' slots, with one
     // counter per slot.
     kDone = kReady + kSlots,
-    // 1 once the rank has written its pattern.
+    // Becomes 1 once the rank has written its pattern.
     kWritten = kDone + kSlots,
     kWords,
   };
@@ -112,11 +112,11 @@ class Exchange {
   Exchange(const Exchange&) = delete;
 
   // Create this rank's buffer, once. This can wait for the device. If memory is short, the slots are smaller; the card
-  // contains their size. An error describes what failed.
+  // contains their size. An error describes the failure.
   Status prepare(const std::shared_ptr<Device>& device, Card* out);
-  // Free what prepare() created. Only allowed while no peer has opened the memory.
+  // Free what prepare() created. Allowed only while no peer has opened the memory.
   void discard();
-  // Store the card that a rank has sent to all ranks of the set. Call this before meet().
+  // Store the card of `rank`, which the rank has sent to all ranks of the set. Call this before meet().
   void acquaint(int rank, const Card& card);
   // Open the memory of `rank`, once. Then wait a few seconds for the rank to write its pattern, and read the pattern.
   Status meet(int rank, const Card& card);

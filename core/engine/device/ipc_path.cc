@@ -10,7 +10,7 @@
 
 namespace hvd {
 
-// Response in progress.
+// Response that is being executed.
 struct IpcPath::Job {
   const Response& response;
   Comm& comm;
@@ -164,7 +164,7 @@ Status IpcPath::scatter(const Job& job, size_t window) {
 
 Status IpcPath::take(const Job& job, size_t window) {
   const uint64_t number = job.number(window);
-  // No rank has accessed this rank's buffer.
+  // No rank has accessed this rank's buffer, so there is nothing to wait for.
   if (job.broadcasts() && !job.is_root()) return {};
   const bool one = job.response.kind == Kind::allreduce && job.sharing == Sharing::by_turns;
   for (int rank = 0; rank < job.comm.size; ++rank) {

@@ -53,7 +53,7 @@ class IpcPath {
   Status start(const Response& response, Comm& comm, const std::vector<OperationPtr>& operations);
 
   // True while launched work might be unfinished. The driver then calls look() after resting_seconds(). An error of
-  // look() means that the device has failed, and that work for which other ranks wait will never complete.
+  // look() means that the device has failed, and that its work will never complete.
   bool in_flight() const { return last_ != nullptr; }
   static double resting_seconds() { return kLook; }
   Status look();

@@ -11,8 +11,8 @@ namespace {
 
 constexpr size_t kLeast = size_t{64} << 10, kGrain = 512;
 
-// Return the size class, of which there are two per power of two. If sizes grow slowly, all blocks together then have
-// less than four times the size of the last block.
+// Return the size class of a block. There are two classes per power of two. If sizes grow slowly, all blocks together
+// then have less than four times the size of the last block.
 size_t class_of(size_t bytes) {
   const size_t step = std::bit_floor(std::max(bytes, kLeast)) / 2;
   return (std::max(bytes, kLeast) + step - 1) / step * step;
@@ -22,7 +22,7 @@ size_t class_of(size_t bytes) {
 
 GpuMemory::~GpuMemory() {
   const Device::Turn turn(*device_);
-  // The device has failed or the process is ending, which frees the memory anyway.
+  // Leave the memory. The device has failed, or the process is ending.
   if (!turn.status().ok()) return;
   for (const auto& [size, blocks] : free_) {
     for (std::byte* block : blocks) device_->free(block);
@@ -88,7 +88,7 @@ void GpuMemory::give_back(std::byte* data, size_t bytes, bool pinned) {
 
 void LaunchedOperations::add(std::shared_ptr<const Completion> completion, std::string what) {
   constexpr size_t kMany = 64;
-  // Ignore errors: look() reports failures. Sweep because each operation holds a device event.
+  // Release what is no longer needed, because each operation holds a device event. look() reports errors.
   if (all_.size() >= kMany) static_cast<void>(sweep());
   if (all_.empty()) next_look_ = Clock::now() + std::chrono::milliseconds(1);
   all_.push_back({std::move(completion), std::move(what)});

@@ -11,8 +11,8 @@ namespace hvd {
 
 namespace {
 
-// True if NCCL can execute responses of this kind. Compressed values and reductions across hosts must go through host
-// memory. A joined rank contributes zeros on this path.
+// True if NCCL can execute the response. Compressed values and reductions across hosts must go through host memory. A
+// joined rank contributes zeros.
 bool fits(const Response& r) {
   return r.kind != Kind::allreduce || (r.wire == WireFormat::none && !r.across_hosts && !(r.partial && needs_neutral(r)));
 }
@@ -25,8 +25,8 @@ Status NcclPath::eligible(const Response& r, Comm& comm, const std::shared_ptr<D
   *yes = set_ && fits(r) && kinds_[static_cast<size_t>(r.kind)];
   if (!*yes || (r.kind != Kind::allreduce && r.kind != Kind::reducescatter)) return {};
   const nccl::Reduction how = reduction(*set_, r, comm);
-  // The engine's kernels do what NCCL cannot. They work in the results, and also before the reduction if the results
-  // are large enough to hold the inputs.
+  // The engine's kernels compute what NCCL cannot. They work in the memory of the results, also before the reduction if
+  // the results are large enough to hold the inputs.
   const bool before = how.before.identity() || (set_->kernels && r.kind == Kind::allreduce);
   *yes = how.possible() && before && (how.after.identity() || set_->kernels);
   return {};
@@ -103,8 +103,7 @@ Status NcclPath::broadcast(const NcclSet& set, const Response& r, const Comm& co
   return bytes > 0 ? nccl::broadcast(*set.communicator, stream(), op.out, bytes, root) : Status();
 }
 
-// Allocate the result now, because its size was unknown until the operation started. The program copies it to its own
-// tensor in stream order.
+// Allocate the result now, because its size is known only now. The program copies it to its own tensor in stream order.
 Status NcclPath::make_output(size_t bytes, Operation* op) {
   std::shared_ptr<GpuMemory::Block> block;
   if (bytes > 0) HVD_RETURN_IF_ERROR(sets_.memory().take(bytes, &block));
@@ -166,7 +165,7 @@ Status NcclPath::allreduce(const NcclSet& set, const Response& r, const Comm& co
   if (operations.empty()) return allreduce_zeros(set, how, counts, size_of(r.dtype), packing);
 
   std::shared_ptr<GpuMemory::Block> buffer;
-  // Copies into the buffer or the results, and copies out of the buffer.
+  // Copies into the buffer or the results (in), and copies out of the buffer (out).
   std::vector<Compute::Move> in, out;
   std::vector<nccl::Piece> pieces;
   if (packing.bytes > 0) {
@@ -188,12 +187,12 @@ Status NcclPath::allreduce(const NcclSet& set, const Response& r, const Comm& co
   Compute& compute = sets_.compute();
   if (!in.empty()) HVD_RETURN_IF_ERROR(compute.pack(r.dtype, r.dtype, in, scale_of(how.before), stream()));
   HVD_RETURN_IF_ERROR(nccl::allreduce(*set.communicator, stream(), how, pieces));
-  // Release the buffer now, because its next user runs on the same stream.
+  // Release the buffer early. This is safe because its next user runs on the same stream.
   return out.empty() ? Status() : compute.pack(r.dtype, r.dtype, out, scale_of(how.after), stream());
 }
 
-// Launch zeros for a joined rank. All NCCL calls must be in one group, like those of the other ranks, because NCCL
-// reorders calls within a group.
+// Launch zeros for a joined rank. Use one NCCL group, as the other ranks do, because NCCL can reorder calls within a
+// group.
 Status NcclPath::allreduce_zeros(const NcclSet& set, const nccl::Reduction& how, std::span<const size_t> counts, size_t element,
                                  const Packing& packing) {
   std::vector<size_t> parts;

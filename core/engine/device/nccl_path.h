@@ -1,6 +1,6 @@
 // NCCL path, which executes operations on GPU tensors if all ranks of a process set have NCCL. Operations go through
-// host memory instead (engine/device/host_staged_path.h) if NCCL cannot do them or would compute different bits. So do
-// all operations of a set whose communicator is not ready yet (nccl_sets.h).
+// host memory (engine/device/host_staged_path.h) if NCCL cannot execute them, if NCCL would compute different bits, or
+// while the set's communicator is not ready (nccl_sets.h).
 //
 // This class is used only by the thread that drives the engine.
 #pragma once
@@ -29,7 +29,7 @@ class NcclPath {
   // Decide whether NCCL executes `response`. All ranks of the set call this for the same responses in the same order.
   // `device` is this rank's device, or null if it has none yet. An error means that the job is over.
   Status eligible(const Response& response, Comm& comm, const std::shared_ptr<Device>& device, bool* yes);
-  // True if NCCL will never execute operations of the set. The answer is equal on all its ranks.
+  // True if NCCL will never execute operations of the set. All ranks of the set return the same answer.
   bool gives_up(uint32_t set) const { return sets_.gives_up(set); }
   // Launch the response with this rank's operations, in the order of response.names. The list is empty if this rank has
   // joined.
@@ -44,8 +44,8 @@ class NcclPath {
   // Forget the state of a process set that was created or removed.
   void forget(uint32_t set) { sets_.forget(set); }
   // End the path, because the job is over for the reason `why`. Communicators are destroyed if `why` is Code::shutdown
-  // and all ranks take part in the launched work (`all_take_part`). If not, they are aborted on a separate thread, and
-  // unfinished work has failed: its events fire, but the data are invalid.
+  // and all ranks take part in the launched work (`all_take_part`). If not, they are aborted on a separate thread.
+  // Unfinished work then fails: its events fire, but the data are invalid.
   void end(const Status& why, bool all_take_part);
   // Wait a few seconds for the communicators to end, because the process must not exit while NCCL works.
   void await_end() { sets_.await_end(); }

@@ -11,11 +11,11 @@
 namespace hvd {
 namespace {
 
-// Seconds that communicators have to shut down.
+// Seconds within which communicators must shut down.
 constexpr double kEndWithin = 5;
 constexpr double kAbortWithin = 2;
 
-// Calls on NCCL's helper threads, with the device's context set around them.
+// Hooks that set the device's context around calls on NCCL's helper threads.
 struct Around {
   std::shared_ptr<Device> device;
   static inline thread_local int mode = 0;
@@ -34,8 +34,8 @@ nccl::Surroundings surroundings_of(const std::shared_ptr<Device>& device) {
 // Progress of a rank in creating the communicator.
 enum class Made : uint8_t { not_yet, yes, failed, late };
 
-// Return this rank's progress with communicator `c`. `first` is the communicator that might be warming up. Kernels of
-// another communicator must not run during the warm-up.
+// Return this rank's progress in creating communicator `c`. `first` is the communicator that might be warming up, and
+// kernels of other communicators must not run during the warm-up.
 Made made_of(const nccl::Communicator& c, const nccl::Communicator& first, bool late) {
   using State = nccl::Communicator::State;
   const bool waits = c.state() == State::making || (c.state() == State::ready && first.state() == State::making);
@@ -143,7 +143,7 @@ Status NcclSets::hear_whether_made(uint32_t id, Set* set, Comm& comm) {
   return {};
 }
 
-// Warn that the communicator is not ready. The cause is unknown here; usually a rank waits for another rank's
+// Warn that the communicator is not ready. The cause is unknown here. Usually, a rank is waiting for another rank's
 // connection.
 void NcclSets::warn(uint32_t id, Set* set, const Comm& comm, const std::vector<std::byte>& made) {
   set->warned = true;
@@ -194,7 +194,7 @@ void NcclSets::forget(uint32_t id) {
   const auto it = sets_.find(id);
   if (it == sets_.end()) return;
   Set& set = it->second;
-  // Destroying a communicator waits for the other ranks. Abort it instead while some of them might still be creating it.
+  // Destroying a communicator waits for the other ranks. If some of them might still be creating it, abort it instead.
   if (set.communicator && set.state == State::nccl) {
     destroy({std::move(set.communicator)});
   } else if (set.communicator) {
@@ -224,14 +224,14 @@ void NcclSets::await_end() {
     l.ending->wait();
     if (!l.ending->leaked()) continue;
     all_over = false;
-    // A kernel that waits forever for another rank would block the freeing of memory.
+    // Abort the communicators. Their kernels might wait for another rank forever and block the freeing of memory.
     if (!l.aborted)
       abort(l.communicators,
             Status(Code::timeout, "NCCL did not end its communicators within " + std::to_string(std::lround(kEndWithin)) + " s"));
   }
   leaving_.clear();
-  // Freeing memory waits for the device. At this point, none of this engine's work on the device waits for other ranks,
-  // unless some communicator did not end.
+  // Keep the memory if a communicator has not ended. Freeing waits for the device, whose kernels might wait for other
+  // ranks forever.
   if (!all_over)
     leave_behind(std::make_shared<std::pair<std::shared_ptr<GpuMemory>, std::vector<std::shared_ptr<GpuMemory::Block>>>>(
         std::move(memory_), std::move(warmed_)));

@@ -42,8 +42,8 @@ class GpuMemory : public std::enable_shared_from_this<GpuMemory> {
     const bool pinned_;
   };
 
-  // Take a block of at least `bytes` bytes with undefined contents. Release the block only when nothing uses it any
-  // more, or when its only users are on the stream of its next user.
+  // Take a block of at least `bytes` bytes with undefined contents. Release it only when its work is done, or when its
+  // next user runs on the same stream.
   Status take(size_t bytes, std::shared_ptr<Block>* out);
   // Return the bytes of pinned host memory, both used and free.
   size_t pinned() const { return pinned_; }
@@ -67,9 +67,9 @@ class GpuMemory : public std::enable_shared_from_this<GpuMemory> {
 // NCCL communicators of process sets. This class decides whether a set can have a communicator, creates it, and ends
 // it.
 //
-// A process set starts undecided. First, its ranks exchange whether they have a GPU and NCCL. If a rank lacks one of
-// them, the set permanently uses the host. If not, the ranks create the communicator and exchange whether it is ready.
-// Once it is ready on all ranks, the set uses NCCL. After a timeout, the set permanently uses the host.
+// A process set starts undecided. First, its ranks exchange whether they have a GPU and NCCL. If any rank does not, the
+// set permanently uses the host. If all do, the ranks create the communicator and exchange whether it is ready. Once it
+// is ready on all ranks, the set uses NCCL. After a timeout, the set permanently uses the host.
 //
 // The ranks of a set decide together, for each response, with host collectives. They process the same responses in the
 // same order, so their messages match. Once the set is decided, the ranks send no more messages.
@@ -79,7 +79,6 @@ class GpuMemory : public std::enable_shared_from_this<GpuMemory> {
 // Properties of a process set, equal on all its ranks.
 struct NcclSet {
   std::shared_ptr<nccl::Communicator> communicator;
-  // NCCL version.
   int version = 0;
   // Minimum compute capability of the ranks' GPUs.
   int capability = 0;
@@ -92,7 +91,7 @@ struct NcclSet {
 struct NcclCommon {
   // Stream for the work of all communicators.
   Device::Stream stream = nullptr;
-  // The first communicator while it is being created. Only the first one can be warmed up.
+  // First communicator of the rank, while it is being created. No other communicator can be warmed up.
   std::shared_ptr<nccl::Communicator> first;
   // True once this rank has logged a warning about ranks that share a GPU.
   bool told_of_sharing = false;
@@ -108,7 +107,7 @@ class NcclSets {
   // `device` is this rank's device, or null if it has none yet. An error means that the job is over.
   Status find(uint32_t id, Comm& comm, const std::shared_ptr<Device>& device, const NcclSet** out);
 
-  // True if find() will never return a communicator for the set. The answer is equal on all its ranks.
+  // True if find() will never return a communicator for the set. All ranks of the set return the same answer.
   bool gives_up(uint32_t id) const;
 
   // Return the stream for the work of all communicators, or null before the first communicator exists.
@@ -170,12 +169,12 @@ class NcclSets {
   NcclCommon* const common_;
   std::shared_ptr<GpuMemory> memory_;
   std::unique_ptr<Compute> compute_;
-  // Result of loading the kernels.
+  // Result of loading the engine's kernels.
   Status loaded_;
   // Memory used by the warm-up of communicators.
   std::vector<std::shared_ptr<GpuMemory::Block>> warmed_;
   std::map<uint32_t, Set> sets_;
-  // Communicators that are shutting down. Some might already have ended.
+  // Communicators that are shutting down or have ended.
   std::vector<Leaving> leaving_;
 };
 
@@ -186,7 +185,7 @@ class LaunchedOperations {
   void add(std::shared_ptr<const Completion> completion, std::string what);
   bool empty() const { return all_.empty(); }
 
-  // Return the interval in seconds between calls of look(). An error of look() is the error of an operation, or an
+  // Return the number of seconds between two calls of look(). look() returns the error of an operation, or an
   // asynchronous NCCL error of a process set.
   static double resting_seconds() { return kLook; }
   Status look(const NcclSets& sets);
@@ -204,7 +203,7 @@ class LaunchedOperations {
   };
   Status sweep();
 
-  // Operations in the order of their launch. Some might be done.
+  // Unfinished operations in the order of their launch.
   std::deque<One> all_;
   Clock::time_point next_look_{};
 };

@@ -31,7 +31,7 @@ size_t window_aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignme
 
 std::vector<Window> windows_of(std::span<const size_t> elements, size_t element_bytes, size_t bytes) {
   std::vector<Window> windows;
-  // Offset within the last window.
+  // Byte offset within the last window.
   size_t at = bytes;
   for (size_t tensor = 0; tensor < elements.size(); ++tensor) {
     for (size_t first = 0; first < elements[tensor];) {
@@ -75,7 +75,7 @@ std::vector<PartPlan> plan_parts(size_t total, size_t members, size_t element, s
 constexpr size_t kSmall = size_t{256} << 10;
 // Maximum number of tensors for which packing costs more than it saves.
 constexpr size_t kFew = 4;
-// Maximum bytes of the buffer.
+// Maximum bytes of the buffer for packed tensors.
 constexpr size_t kMax = size_t{64} << 20;
 
 Packing plan_packing(std::span<const size_t> bytes, bool possible) {

@@ -13,7 +13,7 @@
 namespace hvd {
 
 struct Piece {
-  // Index of the tensor.
+  // Index of the tensor that contains the piece.
   size_t tensor = 0;
   // Index of the piece within its tensor.
   size_t number = 0;
@@ -30,9 +30,9 @@ struct Load {
 };
 
 // Split tensors of these sizes, in order, into loads of at most `most` bytes. `most` must be a multiple of 64, the
-// alignment of pieces. Each tensor is split in the same way at any position. The pieces are operations that must repeat
-// in every step, although the tensors fused with them differ. An empty tensor also has one piece, because the ranks
-// must negotiate it.
+// alignment of pieces. Each tensor is always split in the same way, because its pieces are operations that must repeat
+// in every step, even if other tensors are fused with it. An empty tensor also has one piece, because the ranks must
+// negotiate it.
 std::vector<Load> cut(std::span<const size_t> tensors, size_t most);
 
 // Plan for moving tensors through buffers of fixed size that all ranks of a set can access, and for sharing the work.
@@ -45,7 +45,7 @@ struct Window {
     size_t tensor, first, count, at;
   };
   std::vector<Part> parts;
-  // Number of bytes up to the end of the last part.
+  // End of the last part in bytes.
   size_t bytes = 0;
 };
 
@@ -61,7 +61,7 @@ enum class Sharing : uint8_t { by_turns, by_slices };
 using Uuid = std::array<uint8_t, 16>;
 Sharing sharing_of(std::span<const Uuid> devices);
 
-// Return the slice of a window's elements that `rank` of `size` ranks reduces. `window` is counted from the set's first
+// Return the elements of a window that `rank` of `size` ranks reduces. `window` is counted from the set's first
 // operation.
 kernels::Slice reduced_by(Sharing sharing, int rank, int size, uint64_t window, size_t elements, size_t element_bytes);
 
@@ -86,7 +86,7 @@ std::vector<PartPlan> plan_parts(size_t total, size_t members, size_t element, s
 // Packing costs two launches and two more passes over the data, but each tensor in an NCCL group costs time as well.
 // The plan therefore packs many small tensors, but not few or large ones. The limits are estimates, not measurements.
 struct Packing {
-  // Indices of the tensors that are packed, and of the others.
+  // Indices of the tensors that are packed, and of those that are not.
   std::vector<size_t> packed, apart;
   // Byte offsets of the packed tensors in the buffer.
   std::vector<size_t> offsets;
@@ -94,7 +94,7 @@ struct Packing {
   size_t bytes = 0;
 };
 
-// Plan the packing of tensors. `bytes` holds the size of each tensor. `possible` is true if the packing kernels are
+// Choose which tensors to pack. `bytes` holds the size of each tensor. `possible` is true if the packing kernels are
 // available.
 Packing plan_packing(std::span<const size_t> bytes, bool possible);
 
