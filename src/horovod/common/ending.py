@@ -273,10 +273,10 @@ def _names(pid: int) -> set[str]:
     return found
 
 
-# Signals that ask a job to stop, handled so that all ranks end at the same step.
+# Signals that ask a job to stop, handled in a way that ends all ranks at the same step.
 #
-# A cluster sends such a signal to some processes before it takes their machines away. The ranks exchange the received
-# signals by an allreduce, so all ranks get the same answer under every launcher.
+# A cluster sends a stop signal to some processes before it removes their machines. The ranks exchange the received
+# signals with an allreduce, so all ranks get the same result under every launcher.
 
 _SETTING = "HOROVOD_STOP_SIGNALS"
 SAME = 2.0
@@ -287,7 +287,7 @@ Slurm signals all processes of a step, and launchers that receive the signal for
 
 
 def signals_named(text: str) -> list[signal.Signals]:
-    """Parse a comma-separated list of signal names, with or without "SIG"; repetitions are dropped.
+    """Parse a comma-separated list of signal names, with or without "SIG". Repetitions are dropped.
 
     Raises:
         ValueError: If a name is unknown or the signal cannot be caught.
@@ -305,24 +305,26 @@ def signals_named(text: str) -> list[signal.Signals]:
 
 
 class Stopping:
-    """Stop signals that this process has received."""
+    """Stop signals that this process has received, and their handlers."""
 
     def __init__(self) -> None:
         self.heard = 0
         """Number of the last received signal; 0: none."""
-        self._since = 0.0  # Time at which that signal first came.
-        self._before: dict[int, Any] = {}  # Previous handlers, by signal.
+        # Time at which the last signal first arrived.
+        self._since = 0.0
+        # Previous signal handlers, by signal.
+        self._before: dict[int, Any] = {}
         self.listens = False
         """True once handlers are installed, even if the list of signals is empty."""
         self._sees_forks = False
 
     def listen(self, signals: list[signal.Signals]) -> None:
-        """Handle these signals, so that a signal ends this process only if it comes twice.
+        """Handle these signals, so that a signal ends this process only if it arrives twice.
 
-        A handler that the program has installed is called too.
+        The program's own handlers are called too.
 
         Raises:
-            ValueError: If not called in the main thread, because only that can install signal handlers.
+            ValueError: If not called in the main thread, because only the main thread can install signal handlers.
         """
         if threading.current_thread() is not threading.main_thread():
             raise ValueError(
@@ -332,12 +334,12 @@ class Stopping:
         for number in signals:
             self._before[number] = signal.signal(number, self._hear)
         self.listens = True
-        if not self._sees_forks:  # register once, because forked processes inherit it
+        if not self._sees_forks:  # register only once, because forked processes inherit the registration
             self._sees_forks = True
             os.register_at_fork(after_in_child=self._leave)
 
     def _leave(self) -> None:
-        """Restore the handlers in a forked process, such as a data loader worker, so that these signals end it."""
+        """Restore the signal handlers in a forked process, such as a data loader worker, so that the signals end it."""
         before, self._before, self.listens = self._before, {}, False
         for number, handler in before.items():
             if handler is not None and signal.getsignal(number) == self._hear:
@@ -351,7 +353,7 @@ class Stopping:
         self.heard = number
         if callable(before):
             before(number, frame)
-        elif again and before == signal.SIG_DFL:  # a second signal asks the process to end now
+        elif again and before == signal.SIG_DFL:  # a second signal ends the process immediately
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
 

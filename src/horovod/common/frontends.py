@@ -118,11 +118,11 @@ SHARED_NAMES = (
 """Names that each frontend exports, besides its reductions (``ops.OP_NAMES``) and its own functions."""
 
 
-# Job of this process, with its place in the job and the engine.
+# Job of this process, with the process's place in the job and the engine.
 
 
 class State(Access):
-    """The process's job, and access to it for code that belongs to no frontend. Only ``basics`` sets the fields."""
+    """The process's job, and its access for code that belongs to no frontend. Only ``basics`` changes the fields."""
 
     __slots__ = ("faces", "left", "members")
 
@@ -136,13 +136,13 @@ class State(Access):
         """Names of frontends that were in the job and have shut down."""
 
     def start(self, job: Job, engine: "Engine", members: list[int] | None) -> None:
-        """Start the job: open the access, and let native libraries use the engine."""
+        """Start the job: enable access to the engine, also for native libraries."""
         self.members = members
         self.open(job, engine, None, None)
         engine.serve_faces(job.rank, job.size, job.local_rank, job.local_size)
 
     def stop(self) -> None:
-        """End the access of this process and of all its frontends."""
+        """End the access of this process and all its frontends to the job."""
         if self.engine is not None:
             from horovod import _core
 

@@ -1,6 +1,6 @@
 """This process's place in a job, and its access to the engine inside and outside of a job.
 
-``frontends`` holds the process's only job, and gives each framework access to it.
+``frontends`` contains the only job of the process, and gives each framework access to the job.
 """
 
 import functools
@@ -148,7 +148,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 def refusing(face: Access) -> Callable[[_F], _F]:
     """Return a decorator that adds this process's rank, if known, to each ValueError and NotImplementedError.
 
-    The error object keeps its type and traceback.
+    The error keeps its type and traceback.
     """
 
     def decorate(function: _F) -> _F:
@@ -166,17 +166,17 @@ def refusing(face: Access) -> Callable[[_F], _F]:
 
 
 def add_rank(face: Access, error: Exception) -> None:
-    """Add this process's rank to the message of an error that was caught."""
+    """Add this process's rank to the message of a caught error."""
     if len(error.args) == 1 and isinstance(error.args[0], str):
         error.args = (with_rank(face, error.args[0]),)
 
 
 def with_rank(face: Access, text: str) -> str:
-    """Append this process's rank to ``text``, unless the text names it already or the rank is unknown."""
+    """Append this process's rank to ``text`` unless the text already names it or the rank is unknown."""
     job = face.job
     return text if job is None or re.search(rf"\brank {job.rank}\b", text) else f"{text} (on rank {job.rank})"
 
 
 def operation_on_rank(face: Access, operation: str) -> str:
-    """Return the prefix of messages: ``allreduce on rank 1``, or ``allreduce`` if the rank is unknown."""
+    """Return the prefix of a message: ``allreduce on rank 1``, or ``allreduce`` if the rank is unknown."""
     return operation if face.job is None else f"{operation} on rank {face.job.rank}"

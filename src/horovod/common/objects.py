@@ -1,8 +1,8 @@
-"""Collectives for Python objects: broadcast_object and allgather_object for all frontends.
+"""Collectives for Python objects, broadcast_object and allgather_object, for all frontends.
 
 Objects are pickled by cloudpickle and exchanged only between authenticated members of a job. Unpickling executes code
 from the data, and data connections between hosts are usually not encrypted. So each object sent between hosts is sealed
-(``object_seal``). The seal is checked before anything is unpickled or any memory is allocated.
+(``object_seal``). The receiver checks the seal before it unpickles anything or allocates memory.
 """
 
 import contextlib
@@ -19,18 +19,18 @@ from horovod.common.frontends import Frontend, State, state
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.security.object_seal import Call, Seals
 
-_FAILED = b"\xff"  # first byte of an error message that is sent instead of a pickle (0x80)
+_FAILED = b"\xff"  # first byte of an error message that is sent instead of a pickle, whose first byte is 0x80
 
-_parked: list[Any] = []  # memory that interrupted operations may still use
+_parked: list[Any] = []  # keeps the memory of interrupted operations alive
 
 
 def loads(data: bytes | bytearray | memoryview) -> Any:
-    """Unpickle the result of ``dumps``. Only safe for data from members of this job."""
+    """Unpickle the result of ``dumps``. Safe only for data from members of this job."""
     return pickle.loads(data)
 
 
 def _dumps_or_reason(obj: Any) -> tuple[bytes, Exception | None]:
-    """Pickle ``obj``. If that fails, return the error as an exception, and as text to send to the other ranks."""
+    """Pickle ``obj``. If that fails, return the error as text for the other ranks, and as an exception."""
     try:
         return dumps(obj), None
     except Exception as error:
@@ -52,7 +52,7 @@ def broadcast_object(
     """Return the root's object on every rank of the set. The root gets the object itself, not a copy.
 
     Args:
-        obj: Object to send; used on the root only.
+        obj: Object to send. Only the root's object is used.
         root_rank: World rank of the root.
         name: Prefix of the two operations' names, ``<name>.sz`` and ``<name>.t``. Default: the name of the object's
             type, which must then be the same on all ranks.
@@ -60,8 +60,8 @@ def broadcast_object(
         face: Frontend that submits the operations.
 
     Raises:
-        ValueError: If the root or the set is invalid, or another thread is using the name. Also on all ranks if the
-            root's object cannot be pickled.
+        ValueError: If the root or the set is invalid, or another thread is using the name. If the root's object cannot
+            be pickled, all ranks raise it.
         HorovodInternalError: If a peer is lost.
     """
     from horovod import _core
@@ -102,8 +102,8 @@ def allgather_object(
         face: Frontend that submits the operation.
 
     Raises:
-        ValueError: If the set is invalid or another thread is using the name. Also on all ranks if an object cannot be
-            pickled. The message names the rank.
+        ValueError: If the set is invalid or another thread is using the name. If an object cannot be pickled, all ranks
+            raise it, with the object's rank in the message.
         HorovodInternalError: If a peer is lost.
     """
     from horovod import _core
@@ -144,7 +144,7 @@ def _run(
     process_set: ProcessSet,
     job: "Frontend | State",
 ) -> Any:
-    # An empty bytearray has no address, and the engine needs none.
+    # An empty bytearray has no address, which the engine does not need.
     view = (ctypes.c_char * len(memory)).from_buffer(memory) if memory else None
     address = ctypes.addressof(view) if view is not None else 0
     try:
@@ -157,7 +157,7 @@ def _run(
     except Exception:
         call.cancel()
         raise
-    except BaseException:  # Ctrl-C ends the wait; the operation still uses the memory
+    except BaseException:  # Ctrl-C ends the wait, but the operation still uses the memory
         _parked.append((memory, view))
         raise
 
@@ -166,7 +166,7 @@ def _run(
 def rank0_first(what: str = "the block of rank0_first()") -> Iterator[None]:
     """Run a block on rank 0 first, then on the other ranks, such as a download into a shared directory.
 
-    The other ranks wait as long as rank 0 is alive, whatever the settings for stalled operations. The block must not
+    The other ranks wait while rank 0 is alive, regardless of the settings for stalled operations. The block must not
     call collective operations.
 
     Example::
@@ -175,10 +175,10 @@ def rank0_first(what: str = "the block of rank0_first()") -> Iterator[None]:
             dataset = MNIST("data", download=True)
 
     Args:
-        what (str): Name of the block in the error of the other ranks.
+        what (str): Name of the block in the error message of the other ranks.
 
     Raises:
-        RuntimeError: On the other ranks, if the block has raised an error on rank 0.
+        RuntimeError: On the other ranks, if the block raised an error on rank 0.
         HorovodInternalError: A rank was lost.
     """
     if state.require_job().rank:
@@ -192,7 +192,7 @@ def rank0_first(what: str = "the block of rank0_first()") -> Iterator[None]:
     over = threading.Event()
 
     def keep_waiting() -> None:
-        with contextlib.suppress(HorovodInternalError):  # which the last broadcast raises, too
+        with contextlib.suppress(HorovodInternalError):  # the last broadcast raises the same error
             while not over.wait(1.0):
                 broadcast_object(None, 0, "rank0_first")
 

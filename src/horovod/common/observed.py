@@ -1,4 +1,4 @@
-"""Start and end of a job's observers, and queries of their data, shared by all frontends."""
+"""Start and end of a job's telemetry, and queries of its data, shared by all frontends."""
 
 import logging
 import os
@@ -16,29 +16,29 @@ if TYPE_CHECKING:
     from horovod._core import Engine
     from horovod.common.autotune.session import Session
 
-_telemetry: Telemetry | None = None  # observers of the current job
+_telemetry: Telemetry | None = None  # telemetry of the current job
 _autotune: "Session | None" = None
 
 
 def begin(job: Job, engine: "Engine", settings: Settings, link: Callable[[], float | None]) -> None:
-    """Start the observers of a job. If that fails, log a warning; the job continues without them.
+    """Start the telemetry of a job. If that fails, log a warning and continue without telemetry.
 
     Args:
         job: The job that begins.
-        engine: Its engine.
+        engine: Engine of the job.
         settings: Settings of this process.
-        link: Returns the measured bandwidth of a link in bytes per second, or None.
+        link: Function that returns the measured bandwidth of a link in bytes per second, or None.
     """
     global _telemetry, _autotune
     try:
         if settings.flag("HOROVOD_AUTOTUNE") or settings.flag("HOROVOD_AUTOTUNE_REUSE"):
-            from horovod.common.autotune import session  # not imported by jobs that do not use it
+            from horovod.common.autotune import session  # imported only in jobs that use autotune
 
             _telemetry = Telemetry(job, engine, settings, link, {session.MESSAGE: session.remember})
             _autotune = session.begin(job, engine, settings, _telemetry.bus)
         else:
             _telemetry = Telemetry(job, engine, settings, link, {})
-    except Exception as error:  # for example because of too many threads or open descriptors
+    except Exception as error:  # for example, too many threads or open descriptors
         marks.close()
         training.close()
         warner(job.rank, settings)(
@@ -47,13 +47,13 @@ def begin(job: Job, engine: "Engine", settings: Settings, link: Callable[[], flo
 
 
 class Leaving:
-    """Observers of a job that is ending. Their errors are logged and do not prevent its end."""
+    """Telemetry of a job that is ending. Its errors are logged and do not prevent the end."""
 
     def __init__(self, telemetry: Telemetry | None, autotune: "Session | None") -> None:
         self._telemetry, self._autotune = telemetry, autotune
 
     def close(self, failed: bool) -> None:
-        """Close the observers before the engine's shutdown. ``failed``: True if an exception ends this process."""
+        """Close the telemetry before the engine's shutdown. ``failed`` is True if an exception ends this process."""
         if self._autotune is not None:
             _unless_it_fails(self._autotune.close)
         telemetry = self._telemetry
@@ -61,7 +61,7 @@ class Leaving:
             _unless_it_fails(lambda: telemetry.close(failed))
 
     def finish(self) -> None:
-        """Finish after the engine's shutdown."""
+        """Complete the shutdown of the telemetry after the engine's shutdown."""
         if self._telemetry is not None:
             _unless_it_fails(self._telemetry.finish)
 
@@ -74,7 +74,7 @@ def _unless_it_fails(observing: Callable[[], None]) -> None:
 
 
 def take() -> Leaving:
-    """Return the observers and forget them, because the job is ending."""
+    """Return the job's telemetry and drop the reference to it, because the job is ending."""
     global _telemetry, _autotune
     leaving = Leaving(_telemetry, _autotune)
     _telemetry = _autotune = None
@@ -82,22 +82,22 @@ def take() -> Leaving:
 
 
 def leave_in_child() -> None:
-    """Release and forget the observers; called in a forked child."""
+    """Release the telemetry in a forked child."""
     global _telemetry, _autotune
     _autotune = None
     if _telemetry is not None:
         _telemetry.leave_in_child()
-    _telemetry = None  # the observers' threads exist only in the parent
+    _telemetry = None  # the threads of the telemetry exist only in the parent
     marks.close()
     training.close()
 
 
 def _observers() -> Telemetry:
-    """Return the observers of this job.
+    """Return the telemetry of this job.
 
     Raises:
         HorovodInternalError: In a forked child, which knows its rank but is not in the job.
-        RuntimeError: If the job could not be observed.
+        RuntimeError: If the telemetry could not be started.
     """
     if _telemetry is None:
         state.require_engine()
@@ -106,7 +106,7 @@ def _observers() -> Telemetry:
 
 
 class Observed:
-    """Queries about the observed job, for one frontend."""
+    """Queries of one frontend about the job's statistics and operations."""
 
     _face: Frontend
 
@@ -116,8 +116,8 @@ class Observed:
         A timeline that is already running is stopped first. Each rank decides independently whether to call this.
 
         Args:
-            file_path: Path on rank 0. Other ranks insert ".rank1", ... before the suffix.
-            mark_cycles: If True, also mark the times at which the engine receives operations.
+            file_path: Path on rank 0. Other ranks insert ".rank1", ".rank2" and so on before the suffix.
+            mark_cycles: True to also mark the times at which the engine receives operations.
 
         Raises:
             ValueError: If not initialized, or if HOROVOD_TIMELINE was not set at ``init``. Set it to DYNAMIC to have no
@@ -159,8 +159,8 @@ class Observed:
     def step(self) -> None:
         """Mark the end of a training step.
 
-        Use it if the program has no distributed optimizer, or if its steps are not the optimizer's steps. After the
-        first call, only these marks count. All ranks must call it the same number of times.
+        Call this if the program has no distributed optimizer, or if its steps are not the optimizer's steps. After the
+        first call, only these calls count as steps. All ranks must make the same number of calls.
 
         Raises:
             ValueError: If not initialized.
@@ -169,19 +169,19 @@ class Observed:
         marks.tell()
 
     def stats(self) -> dict[str, Any]:
-        """Return how this rank's time per step is spent, as means since ``init`` without the first three steps.
+        """Return how this rank spends the time of a step, as means since ``init`` without the first three steps.
 
-        See docs/slow.md. Times are in seconds per step; None if not measured. Keys:
+        See docs/slow.md. Times are in seconds per step, or None if not measured. Keys:
 
         - "rank", "size"
         - "made": number of steps so far; "steps": number of steps that the means include
-        - "step_seconds", the sum of "data_seconds" (waiting for PyTorch's DataLoader), "exposed_seconds" (blocked by
+        - "step_seconds": the sum of "data_seconds" (waiting for PyTorch's DataLoader), "exposed_seconds" (blocked by
           communication, including waiting for other ranks) and "compute_seconds" (the rest)
         - "collective_seconds": time in collectives; "hidden_seconds": the part that overlaps computation
         - "efficiency": fraction of the step that is not exposed
         - "bytes", "operations", "tensors"
-        - "bandwidth": bytes per second over this rank's links during collectives; "link_share": the same as a fraction
-          of the calibrated bandwidth
+        - "bandwidth": bytes per second over this rank's links during collectives; "link_share": the bandwidth as a
+          fraction of the calibrated bandwidth
         - "pauses", "paused_seconds": interruptions that are not part of a step
         - "reported": values passed to ``report``
         - "noise_scale", on rank 0 with PyTorch's ``DistributedOptimizer``: the gradient noise scale in "workers" of
@@ -189,9 +189,9 @@ class Observed:
           worker and the scale in "examples" (None if the batch is unknown). None until the bounds are within a factor
           of two
         - "job", on rank 0 only: the same values as means over all ranks, which report about once a second. Also "last"
-          ({"rank", "share", "seconds"}: the rank that most often came last, the fraction of steps in which it did, and
-          how late it was; None if that could be chance), "lately" (about the last second), "link_bandwidth", "sentence"
-          and "ranks" (a list with each rank's values and its "late")
+          ({"rank", "share", "seconds"}: the rank that came last most often, the fraction of steps in which it came
+          last, and its lateness; None if that could be chance), "lately" (about the last second), "link_bandwidth",
+          "sentence" and "ranks" (a list with each rank's values and its "late")
 
         Raises:
             ValueError: If not initialized.
@@ -202,8 +202,8 @@ class Observed:
     def report(self, **values: Any) -> None:
         """Report numbers of the program, as in ``hvd.report(loss=loss.item())``.
 
-        They appear in ``stats()``, on the live page, in the metrics file and on the metrics port. A new value replaces
-        an earlier one of the same name. If a number is on a GPU, the call waits until it is available.
+        The numbers appear in ``stats()``, on the live page, in the metrics file and on the metrics port. A new value
+        replaces an earlier one with the same name. If a number is on a GPU, the call waits until it is available.
 
         Raises:
             ValueError: If not initialized, if a value is not a number, or if there are more than 100 names.
@@ -212,15 +212,15 @@ class Observed:
         _observers().account.report(values)
 
     def log_stats(self, to: Any, step: int | None = None) -> None:
-        """Write values of ``stats()`` as scalars "horovod/...". Rank 0 writes values of the job, others their own.
+        """Write ``stats()`` as scalars "horovod/...". Rank 0 writes the job's values, and other ranks their own values.
 
         Args:
-            to: A PyTorch SummaryWriter, a ``tf.summary`` writer or the module ``mlflow`` (anything with ``add_scalar``,
-                ``as_default`` or ``log_metrics``).
+            to: A PyTorch SummaryWriter, a ``tf.summary`` writer, the module ``mlflow``, or any other object with
+                ``add_scalar``, ``as_default`` or ``log_metrics``.
             step: Step number of the scalars. Default: the number of steps made.
 
         Raises:
-            ValueError: If not initialized or ``to`` is none of these.
+            ValueError: If not initialized, or if ``to`` is not such an object.
         """
         from horovod.common.telemetry import exporters
 

@@ -1,9 +1,9 @@
 """Process sets: groups of ranks whose collectives run independently of each other.
 
-Set 0 contains all ranks. Other sets are given to ``init(process_sets=[...])`` or, if sets are dynamic, to
-``add_process_set``. Every rank registers all sets in the same order, including those of which it is not a member.
+Set 0 contains all ranks. A program passes other sets to ``init(process_sets=[...])`` or, if sets are dynamic, to
+``add_process_set``. Every rank registers all sets in the same order, including sets of which it is not a member.
 
-This module also checks the arguments of ``init``, as far as a single rank can do that.
+The module also performs the checks of ``init``'s arguments that a single rank can do.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,13 +19,13 @@ _registered: "dict[int, list[ProcessSet]]" = {}
 
 
 class ProcessSet:
-    """Group of ranks. Once it is registered, pass it to collectives.
+    """Group of ranks, which can be passed to collectives after its registration.
 
     Attributes:
-        process_set_id: Id of the set; None until registered.
+        process_set_id: Id of the set, or None until it is registered.
         ranks: Sorted ranks of the job. For a set made from a communicator, None until ``init`` has registered it.
         mpi_comm: mpi4py communicator from which the set was made, or None.
-        world_ranks: World ranks of the communicator's members, in its order, or None.
+        world_ranks: World ranks of the communicator's members, in the communicator's order, or None.
     """
 
     process_set_id: int | None
@@ -42,7 +42,7 @@ class ProcessSet:
 
         Raises:
             ValueError: If the argument is anything else, if a rank is negative or repeated, or if a communicator is
-                given outside an MPI job.
+                used outside an MPI job.
         """
         self.process_set_id = None
         self.ranks = self.mpi_comm = self.world_ranks = None
@@ -53,26 +53,26 @@ class ProcessSet:
             self.ranks = check_ranks(ranks_or_comm)
 
     def size(self) -> int | None:
-        """Return the number of members; None if the set is not registered."""
+        """Return the number of members, or None if the set is not registered."""
         return None if self.process_set_id is None or self.ranks is None else len(self.ranks)
 
     def rank(self) -> int | None:
-        """Return this process's index within the set; None if the set is not registered or lacks this process."""
+        """Return this process's index within the set. None if the set is not registered or lacks this process."""
         job = state.job
         if self.process_set_id is None or self.ranks is None or job is None or job.rank not in self.ranks:
             return None
         return self.ranks.index(job.rank)
 
     def included(self) -> bool | None:
-        """Return True if this process is a member; None while the set's ranks or this process's rank is unknown."""
+        """Return True if this process is a member. None while the set's ranks or this process's rank is unknown."""
         return None if self.ranks is None or state.job is None else state.job.rank in self.ranks
 
     def _invalidate(self) -> None:
-        """Forget the id but keep the ranks, so that the object can be added again."""
+        """Drop the id but keep the ranks, so that the object can be added again."""
         self.process_set_id = self.mpi_comm = self.world_ranks = None
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        # A function that is pickled and sent to another rank must refer to that rank's global set, not to a copy.
+        # A pickled function that is sent to another rank must refer to that rank's global set, not to a copy.
         return "global_process_set" if self is global_process_set else super().__reduce_ex__(protocol)
 
     def __str__(self) -> str:
@@ -97,8 +97,7 @@ def check_ranks(ranks: Any, what: str = "ranks of a ProcessSet") -> list[int]:
         )
     members: list[int] = []
     for rank in ranks:
-        # ``__index__`` includes NumPy integers. It would include booleans too, which are rejected as an obvious
-        # mistake.
+        # ``__index__`` accepts NumPy integers. It would accept booleans too, which are an obvious mistake.
         if isinstance(rank, bool) or not hasattr(rank, "__index__"):
             raise ValueError(f"{what}: world ranks are integers, not {type(rank).__name__} {rank!r}")
         members.append(rank.__index__())
@@ -124,8 +123,8 @@ global_process_set = _make_global()
 def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
     """Register a process set while the job runs.
 
-    All ranks must call this with the same ranks; it blocks until they do. It needs HOROVOD_DYNAMIC_PROCESS_SETS=1 or
-    ``init(process_sets="dynamic")``.
+    All ranks must call this with the same ranks. Each call blocks until all of them have called. The program must set
+    HOROVOD_DYNAMIC_PROCESS_SETS=1 or call ``init(process_sets="dynamic")``.
 
     Args:
         process_set: The set, or its ranks.
@@ -152,18 +151,18 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
         )
     made = process_set if isinstance(process_set, ProcessSet) else ProcessSet(process_set)
     check_new(made, job.size)
-    register(made)  # The engine checks for duplicates, so that all ranks raise the error.
+    register(made)  # the engine checks for duplicates, so that all ranks raise the error
     return made
 
 
 def remove_process_set(process_set: ProcessSet) -> bool:
     """Unregister a process set.
 
-    All ranks must call this; it blocks until they do. All ProcessSet objects for this set lose their ids and can be
-    added again.
+    All ranks must call this. Each call blocks until all of them have called. All ProcessSet objects for this set lose
+    their ids and can be added again.
 
     Returns:
-        True if the set was removed; False for the global set and for sets that are not registered.
+        True if the set was removed. False for the global set and for sets that are not registered.
 
     Raises:
         ValueError: If not initialized, if process sets are static, or if the argument is not a ProcessSet.
@@ -192,7 +191,7 @@ def remove_process_set(process_set: ProcessSet) -> bool:
 
 
 def check_new(process_set: ProcessSet, size: int) -> None:
-    """Raise ValueError, naming the set and the reason, if it cannot exist in a job of ``size`` ranks."""
+    """Raise ValueError, with the set and the reason, if the set cannot exist in a job of ``size`` ranks."""
     ranks = process_set.ranks
     if not ranks:
         raise ValueError(f"{process_set} has no ranks")
@@ -204,7 +203,7 @@ def register(process_set: ProcessSet) -> None:
     """Register the set on all ranks, and store its id in the object.
 
     Raises:
-        ValueError: If a set with these ranks exists.
+        ValueError: If a set with the same ranks exists.
         HorovodInternalError: If ranks disagree.
     """
     assert process_set.ranks is not None
@@ -223,13 +222,13 @@ def register_as(ranks: Sequence[int], number: int) -> int:
 
 
 def find(sought: Sequence[int] | None) -> int | None:
-    """Return the id of the registered set with these sorted ranks, or None. Ignores the global set."""
+    """Return the id of the registered set with these sorted ranks, or None. The global set is ignored."""
     known = ((number, objects[0].ranks) for number, objects in _registered.items() if number != 0)
     return next((number for number, ranks in known if ranks == sought), None)
 
 
 def adopt(process_set: ProcessSet, number: int) -> None:
-    """Assign the id of the registered set ``number`` to the object, which has the same ranks."""
+    """Assign the id of a registered set to an object that has the same ranks."""
     if all(process_set is not one for one in known_as(number)):
         process_set.process_set_id = number
         process_set.ranks = known_as(number)[0].ranks
@@ -237,7 +236,7 @@ def adopt(process_set: ProcessSet, number: int) -> None:
 
 
 def known_as(number: int) -> list[ProcessSet]:
-    """Return all ProcessSet objects for the registered set with this id; empty if there is no such set."""
+    """Return all ProcessSet objects for the registered set with this id, or an empty list without such a set."""
     return list(_registered.get(number, ()))
 
 
@@ -251,8 +250,8 @@ def fill(job: Job, comm: Any, sets: Sequence[ProcessSet]) -> None:
 
     Args:
         job: The job, with the ranks on which all ranks agree for each set.
-        comm: The communicator given to ``init``, or None; becomes ``mpi_comm`` of the global set.
-        sets: The sets given to ``init``.
+        comm: The communicator that was passed to ``init``, or None. It becomes ``mpi_comm`` of the global set.
+        sets: The sets that were passed to ``init``.
 
     Raises:
         ValueError: If a set is invalid. The message names its index.
@@ -280,7 +279,7 @@ def _fill_by_communicators(entry: ProcessSet, agreed: Sets, rank: int) -> None:
 
 
 def fill_global(size: int) -> None:
-    """Set the global set to all ranks of a job of ``size`` ranks."""
+    """Make the global set contain all ranks of a job of ``size`` ranks."""
     global_process_set.process_set_id = 0
     global_process_set.ranks = list(range(size))
     _registered[0] = [global_process_set]
@@ -289,7 +288,7 @@ def fill_global(size: int) -> None:
 def forget_all() -> None:
     """Unregister all sets when the job ends.
 
-    Sets made by the user keep their ranks, so that the same objects can be passed to the next ``init``.
+    Sets that the user has created keep their ranks, so that the same objects can be passed to the next ``init``.
     """
     for entry in [entry for objects in _registered.values() for entry in objects]:
         entry.process_set_id = None
@@ -310,7 +309,7 @@ class InitArguments:
     dynamic: bool
 
     def given(self) -> list[GivenSet]:
-        """Return the process sets in the form that ranks exchange."""
+        """Return the process sets in the form in which ranks exchange them."""
         return [
             GivenSet(one.ranks or []) if one.world_ranks is None else GivenSet(one.world_ranks, by_communicator=True)
             for one in self.sets
@@ -318,11 +317,11 @@ class InitArguments:
 
 
 def check_init_arguments(comm: Any, process_sets: Any) -> InitArguments:
-    """Check the arguments of ``init``, as far as a single rank can.
+    """Check the arguments of ``init``, except for differences between ranks.
 
     Raises:
         ValueError: If an argument is invalid. The message names the argument, its value and the accepted values.
-        NotImplementedError: If sets are made from communicators in a job formed by a list of ranks.
+        NotImplementedError: If sets are made from communicators but a list of ranks forms the job.
     """
     by_communicator = is_mpi_comm(comm)
     members = _members(comm) if by_communicator else None if comm is None else check_ranks(comm, "comm") or None
@@ -358,7 +357,7 @@ def _sets(process_sets: Any) -> tuple[list[ProcessSet], bool]:
         if not isinstance(entry, ProcessSet):
             raise ValueError(f"process_sets[{index}] must be a ProcessSet, got {entry!r}")
         if entry.world_ranks is not None:
-            continue  # ranks pass different sets here; ``init`` detects repetitions after the exchange
+            continue  # ranks pass different sets here, so ``init`` detects repetitions after the exchange
         ranks = tuple(entry.ranks or ())
         if ranks in seen:
             raise ValueError(f"process_sets[{index}] with ranks {list(ranks)} repeats process_sets[{seen[ranks]}]")

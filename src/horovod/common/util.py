@@ -16,12 +16,12 @@ _answers: dict[str, Any] = {}  # cached results of `_once`, by key
 
 
 def is_mpi_comm(value: object) -> bool:
-    """Return True for an mpi4py communicator. Checks only the type's name, as importing mpi4py would initialize MPI."""
+    """Return True for an mpi4py communicator. Only the type's name is checked, because importing mpi4py starts MPI."""
     return any(base.__module__.startswith("mpi4py") and base.__name__ == "Comm" for base in type(value).__mro__)
 
 
 def is_iterable(x: object) -> bool:
-    """Return True if ``x`` is iterable, that is, if ``iter(x)`` works."""
+    """Return True if ``x`` is iterable, which means that ``iter(x)`` works."""
     try:
         iter(x)  # type: ignore[call-overload]
     except TypeError:
@@ -32,7 +32,7 @@ def is_iterable(x: object) -> bool:
 def split_list(l: Sequence[_T], n: int) -> list[Sequence[_T]]:  # noqa: E741 - existing programs pass it by this name
     """Split ``l`` into ``n`` consecutive parts whose lengths differ by at most one, longer parts first.
 
-    Parts may be empty.
+    Parts can be empty.
 
     Raises:
         ValueError: If ``n`` is below 1.
@@ -56,7 +56,7 @@ def num_rank_is_power_2(num_rank: int) -> bool:
 
 @contextlib.contextmanager
 def env(**values: str | None) -> Iterator[None]:
-    """Set environment variables within a ``with`` block; the value None removes a variable."""
+    """Set environment variables within a ``with`` block. The value None removes a variable."""
     before = {name: os.environ.get(name) for name in values}
     try:
         _apply(values)
@@ -108,7 +108,7 @@ _FRAMEWORKS = {"tensorflow": "tensorflow", "torch": "torch", "mxnet": "mxnet", "
 def extension_available(ext_base_name: str, verbose: bool = False) -> bool:
     """Return True if ``horovod.<ext_base_name>`` is usable, that is, if its framework is installed.
 
-    The framework is not imported. No extension needs to be compiled for it.
+    The framework is not imported. Extensions need no compilation, so only the framework matters.
     """
     name = ext_base_name
     found = name in _FRAMEWORKS and importlib.util.find_spec(_FRAMEWORKS[name]) is not None
@@ -119,21 +119,21 @@ def extension_available(ext_base_name: str, verbose: bool = False) -> bool:
 
 
 def check_extension(ext_name: str, ext_env_var: str, pkg_path: str, *args: str) -> None:
-    """Raise ImportError if the frontend in the last part of ``ext_name`` is unusable, and say what to install."""
+    """Raise ImportError, with installation advice, if the frontend in the last part of ``ext_name`` is unusable."""
     name = ext_name.rsplit(".", 1)[-1]
     if not extension_available(name):
         raise ImportError(f"horovod.{name} needs {_FRAMEWORKS.get(name, name)}, which is not installed")
 
 
 def check_installed_version(name: str, version: str, exception: BaseException | None = None) -> None:
-    """Do nothing: a build works with every version of a framework, so there is no version to compare."""
+    """Do nothing, because one build works with every version of a framework."""
 
 
 def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:
-    """Return True if the framework is installed with GPU support and this process may use a GPU.
+    """Return True if the framework is installed with GPU support and this process can use a GPU.
 
-    This uses NVIDIA's management library and CUDA_VISIBLE_DEVICES. CUDA is not initialized, so the process may still
-    fork.
+    The result comes from NVIDIA's management library and CUDA_VISIBLE_DEVICES. CUDA is not initialized, so the process
+    can still fork.
     """
     from horovod.common.devices import nvml, versions, visible
 
@@ -150,14 +150,14 @@ def mpi_built(verbose: bool = False) -> bool:
 
 
 def gloo_built(verbose: bool = False) -> bool:
-    """Return True, because the built-in engine takes the place of Gloo."""
+    """Return True, because the built-in engine replaces Gloo."""
     return True
 
 
 def nccl_built(verbose: bool = False) -> int:
-    """Return the version code (22205 for 2.22.5) of the NCCL library that ranks here would use; 0 without one.
+    """Return the version code of the NCCL library that ranks would use, such as 22205 for 2.22.5, or 0 without one.
 
-    The library is not loaded into this process, because a framework imported later would use that copy instead of its
+    The library is not loaded into this process, because a framework that is imported later would use it instead of its
     own.
     """
     from horovod.common.devices import libraries, versions
@@ -166,20 +166,20 @@ def nccl_built(verbose: bool = False) -> int:
 
 
 def ddl_built(verbose: bool = False) -> bool:
-    """Return False: DDL is not supported."""
+    """Return False, because DDL is not supported."""
     return False
 
 
 def ccl_built(verbose: bool = False) -> bool:
-    """Return False: oneCCL is not supported."""
+    """Return False, because oneCCL is not supported."""
     return False
 
 
 def cuda_built(verbose: bool = False) -> bool:
     """Return True if the CUDA driver (libcuda.so.1, or HOROVOD_CUDA_LIBRARY) can be loaded.
 
-    There is only one build, which looks for the driver at run time. The result does not imply that there is a GPU (see
-    ``gpu_available``). CUDA is not initialized.
+    There is only one build, which searches for the driver at run time. The result does not show whether there is a GPU
+    (see ``gpu_available``). CUDA is not initialized.
     """
     from horovod.common.devices import libraries
 
@@ -187,7 +187,7 @@ def cuda_built(verbose: bool = False) -> bool:
 
 
 def rocm_built(verbose: bool = False) -> bool:
-    """Return False: ROCm is not supported."""
+    """Return False, because ROCm is not supported."""
     return False
 
 

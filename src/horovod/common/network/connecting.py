@@ -194,19 +194,18 @@ def _listen(address: str, backlog: int, ports: range) -> socket.socket:
     raise OSError(errno.EADDRINUSE, text)
 
 
-# TCP options of connections between hosts: congestion control, and detection of hosts that are gone.
+# TCP options of connections between hosts: congestion control, and detection of lost hosts.
 #
 # Congestion control: some systems use BBR by default, because it works well on the Internet. BBR estimates the rate of
-# the path and uses a timer to send at that rate. Between hosts of one cluster, that costs CPU time and delays short
-# transfers. Reno sends until packets are lost. There it is faster, and it recovers from a loss within milliseconds.
-# Cubic was slower for short transfers, because varying delays end its slow start early (benchmarks/history/network.md).
+# the path and uses a timer to send at that rate. Between hosts of one cluster, BBR costs CPU time and delays short
+# transfers. There, Reno is faster: it sends until packets are lost, and recovers from a loss within milliseconds. Cubic
+# was slower for short transfers, because varying delays end its slow start early (benchmarks/history/network.md).
 #
-# Keepalive: if a process dies, its connections are closed and its peers know at once. If a host loses power or network,
-# an idle connection to it would stay open for hours. So idle connections are probed, and control connections also limit
-# the time that data may stay unacknowledged. Data connections do not have that limit (TCP_USER_TIMEOUT), because it
-# would also end a connection to a live peer that does not read. For how long a peer may do that is up to
-# HOROVOD_GLOO_TIMEOUT_SECONDS. The engine itself checks whether the peer's kernel still answers
-# (``Connections::look_for_silence``).
+# Keepalive: if a process dies, its connections are closed and its peers notice immediately. If a host loses power or
+# network, an idle connection to it would stay open for hours. So idle connections are probed. Control connections also
+# limit the time that data can stay unacknowledged (TCP_USER_TIMEOUT). Data connections do not have this limit, because
+# it would also end a connection to a live peer that does not read. HOROVOD_GLOO_TIMEOUT_SECONDS limits how long a peer
+# can do that. The engine itself checks whether the peer's kernel still answers (``Connections::look_for_silence``).
 
 _NEAR_US = 1000
 _PLAIN = ("reno", "cubic")

@@ -1,33 +1,34 @@
 """Mutual authentication of two ranks on a new stream connection (TCP or Unix), before any other data is sent.
 
-It is a challenge-response protocol with HMAC-SHA256 under the job's key. Every message has a fixed length and is
-received completely before it is examined:
+The protocol is challenge-response with HMAC-SHA256 under the job's key. Every message has a fixed length, and its
+receiver reads it completely before examining it:
 
     connector -> acceptor   hello      magic, purpose, cipher, epoch, connector's rank, acceptor's rank, nonce C
     acceptor  -> connector  challenge  nonce A, HMAC("accept",  hello | nonce A)
     connector -> acceptor   proof      HMAC("connect", hello | nonce A | challenge's HMAC)
     acceptor  -> connector  welcome    HMAC("welcome", hello | proof)
 
-Both nonces are fresh, so recorded messages are not accepted again. The labels prevent one side's answer from serving as
-the other's. The MAC covers purpose, epoch and both ranks, so a connection made for one place cannot be used in another.
-It also covers the version of the handshake (in the magic) and the cipher of the connection, so an attacker in the
-middle cannot change them. The welcome tells the connector that the acceptor has not given up in the meantime.
+Both nonces are fresh, so recorded messages are not accepted again. The labels prevent the use of one side's answer as
+the other side's answer. The MAC covers purpose, epoch and both ranks, so a connection made for one place cannot be used
+in another. It also covers the version of the handshake (in the magic) and the cipher of the connection, so an attacker
+in the middle cannot change them. The welcome shows the connector that the acceptor has not given up in the meantime.
 
-Both sides then have the same ``Session``: one key per direction of this connection (HKDF over the job's key and all
-messages), with which the engine encrypts. With an ``Ephemeral`` on both sides, the nonces are public keys made for this
-connection, and their shared secret (X25519) becomes part of the session. So an attacker who records the connection and
-learns the job's key later cannot read it.
+Both sides then have the same ``Session``: one key for each direction of this connection. The engine encrypts with these
+keys, which are derived by HKDF from the job's key and all messages. With an ``Ephemeral`` on both sides, the nonces are
+public keys made for this connection, and their shared secret (X25519) becomes part of the session. An attacker who
+records the connection and learns the job's key later can then not read it.
 
-If the connector cannot reach the acceptor (a firewall that allows connections in one direction only), the acceptor
-opens the connection and sends an invitation first; then the roles are as above:
+A firewall might allow connections only from the acceptor to the connector. Then the acceptor opens the connection and
+first sends an invitation. The roles are otherwise as above:
 
     acceptor  -> connector  invitation magic, purpose | 128, 0, epoch, acceptor's rank, connector's rank, nonce I,
                                        HMAC("invite", all this)
 
-Byte by byte, with examples: docs/wire.md.
+docs/wire.md describes each byte, with examples.
 
-``Connector``, ``Acceptor`` and ``Inviter`` do no I/O, so that one thread can drive many of them: send ``outgoing``,
-feed received data, and repeat until ``done``. ``connect`` and ``accept`` drive one over a blocking socket.
+``Connector``, ``Acceptor`` and ``Inviter`` perform no I/O, so that one thread can drive many of them: send
+``outgoing``, feed received data, and repeat until ``done``. ``connect`` and ``accept`` drive one handshake over a
+blocking socket.
 """
 
 import hashlib
@@ -49,12 +50,12 @@ _INVITATION = 0x80
 
 
 class AuthError(Exception):
-    """The other side failed to prove that it is the expected member of this job."""
+    """Error if the other side cannot prove that it is the expected member of this job."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Purpose (0 to 127), epoch and ranks of a connection: ``source`` is the connector, ``target`` the acceptor."""
+    """Purpose (0 to 127), epoch and ranks of a connection. ``source`` is the connector, ``target`` the acceptor."""
 
     purpose: int
     epoch: int
@@ -64,7 +65,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Session:
-    """Session keys of one connection, 32 bytes for each direction."""
+    """Session keys of one connection, with 32 bytes for each direction."""
 
     send: bytes = field(repr=False)
     receive: bytes = field(repr=False)
@@ -72,7 +73,7 @@ class Session:
 
 @dataclass(frozen=True)
 class Ephemeral:
-    """Ephemeral key pair (X25519), used for one connection only."""
+    """Ephemeral key pair (X25519) for one connection."""
 
     public: bytes
     """32 bytes."""
@@ -113,16 +114,16 @@ class _Side:
 
     @property
     def wanted(self) -> int:
-        """Number of bytes to read from the socket. Do not read more, because later bytes belong to the link."""
+        """Maximum number of bytes to read from the socket. Later bytes belong to the link, not to the handshake."""
         return 0 if self.done else self._need - len(self._incoming)
 
     def _make_nonce(self, ephemeral: Ephemeral | None) -> tuple[int, bytes]:
-        """Return (number of the cipher, nonce) for this side's next message."""
+        """Return the number of the cipher and the nonce for this side's next message."""
         self._ephemeral = ephemeral
         return (0, secrets.token_bytes(_NONCE)) if ephemeral is None else (ephemeral.cipher, ephemeral.public)
 
     def _agree(self, said: bytes, their_nonce: bytes) -> None:
-        """Derive the session keys, first the connector's. ``said``: all messages of the handshake so far."""
+        """Derive the session keys, first the connector's. ``said`` contains all messages of the handshake so far."""
         secret = b""
         if self._ephemeral is not None:
             try:
@@ -159,7 +160,7 @@ class Connector(_Side):
 
     @property
     def proven(self) -> bool:
-        """True once the acceptor has proved its identity, so that only its welcome is missing."""
+        """True if the acceptor has proved its identity, so that only its welcome is missing."""
         return self._keys is not None
 
     @property
@@ -186,7 +187,7 @@ class Connector(_Side):
 
 
 class Acceptor(_Side):
-    """Handshake of the side that listened. The hello tells it which rank connects, and for which purpose."""
+    """Handshake of the side that listened. The hello message contains the peer's rank and purpose."""
 
     def __init__(self, key: bytes, epoch: int, rank: int, ephemerals: Ephemerals = _no_ephemeral) -> None:
         super().__init__(key)
@@ -207,12 +208,12 @@ class Acceptor(_Side):
 
     @property
     def greeted(self) -> bool:
-        """True once a message in the form of a hello has arrived, which is not authenticated yet."""
+        """True if a message in the form of a hello has arrived, which is not authenticated yet."""
         return self._claimed is not None or bool(self.invitation)
 
     @property
     def place(self) -> Place:
-        """Place of the connection according to the hello; authenticated once ``done``."""
+        """Place of the connection according to the hello, authenticated when ``done`` is True."""
         if not self.done or self._claimed is None:
             raise AuthError("the handshake is not complete")
         return self._claimed
@@ -275,7 +276,7 @@ class Inviter(Acceptor):
     """Acceptor that has opened the connection itself and invites the connector."""
 
     def __init__(self, key: bytes, place: Place, ephemerals: Ephemerals = _no_ephemeral) -> None:
-        """Prepare an invitation. ``place``: target is this rank, source is the rank invited to become the connector."""
+        """Prepare an invitation. In ``place``, the target is this rank and the source is the invited rank."""
         super().__init__(key, place.epoch, place.target, ephemerals)
         invitation = _HELLO.pack(
             _MAGIC,

@@ -1,12 +1,12 @@
 """Encrypted connection between two ends that share a secret, without certificates or host names.
 
-It uses TLS from Python's own library, with keys made for this connection only (Diffie-Hellman in the group ffdhe3072 of
-RFC 7919) and without certificates. So an attacker who learns the secret later cannot read recorded connections. Without
-certificates, TLS only protects against eavesdroppers. Against an attacker in the middle, the channel has a ``binding``,
-which identifies the TLS connection: an attacker would have a different connection, and so a different binding, with
-each end. Both ends derive a key from the secret and the binding (``bound_key``) and prove with the handshake of
-``auth`` that their keys are equal. The TLS version is 1.2, because later versions have no mode without certificates,
-and Python has no channel binding for them.
+The channel uses TLS from Python's own library, with keys made for this connection only (Diffie-Hellman in the group
+ffdhe3072 of RFC 7919) and without certificates. So an attacker who learns the secret later cannot read recorded
+connections. Without certificates, TLS protects only against eavesdroppers. To protect against an attacker in the
+middle, the channel has a ``binding``, which identifies the TLS connection. The attacker would have a different
+connection with each end, and so a different binding. Both ends derive a key from the secret and the binding
+(``bound_key``) and prove with the handshake of ``auth`` that their keys are equal. The TLS version is 1.2, because
+later versions have no mode without certificates, and Python has no channel binding for them.
 """
 
 import os
@@ -18,7 +18,8 @@ from socket import socket as Socket
 from horovod.common.contract.private_files import Secret
 from horovod.common.security.auth import AuthError, _Side, derive_key
 
-# OpenSSL's security level 0, because higher levels forbid connections without certificates. Group and cipher are fixed.
+# Security level 0 of OpenSSL, because higher levels forbid connections without certificates. Group and cipher are
+# fixed.
 _CIPHER = "ADH-AES256-GCM-SHA384:@SECLEVEL=0"
 _GROUP = os.path.join(os.path.dirname(__file__), "ffdhe3072.pem")
 _PIECE = 1 << 18
@@ -29,7 +30,7 @@ def _context(accepts: bool) -> ssl.SSLContext:
     made.check_hostname = False
     made.verify_mode = ssl.CERT_NONE
     made.minimum_version = made.maximum_version = ssl.TLSVersion.TLSv1_2
-    # Do not allow sessions to be resumed or renegotiated: several connections could then have the same binding.
+    # Forbid resuming and renegotiating sessions. Otherwise several connections could have the same binding.
     made.options |= ssl.OP_NO_TICKET | ssl.OP_NO_RENEGOTIATION
     try:
         made.set_ciphers(_CIPHER)
@@ -44,7 +45,7 @@ def _context(accepts: bool) -> ssl.SSLContext:
 
 
 class HungUp(AuthError):
-    """The other side has closed the connection too early, maybe because it has too many connections."""
+    """Error if the other side has closed the connection too early, possibly because it has too many connections."""
 
 
 class Channel:
@@ -57,7 +58,7 @@ class Channel:
             accepts: True for the end that has accepted the connection.
 
         Raises:
-            AuthError: If Python's TLS library does not support it.
+            AuthError: If Python's TLS library does not support this mode.
         """
         self._in, self._out = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = _context(accepts).wrap_bio(self._in, self._out, server_side=accepts)
@@ -66,23 +67,23 @@ class Channel:
 
     @property
     def binding(self) -> bytes:
-        """Binding of this connection, the same at both ends. Raises AuthError unless ``established``."""
+        """Binding of this connection, equal at both ends. Raises AuthError unless ``established`` is True."""
         found = self._tls.get_channel_binding("tls-unique") if self.established else None
         if not found:
             raise AuthError("the connection is not established")
         return found
 
     def take(self) -> bytes:
-        """Return the data that the caller must send now."""
+        """Return the data that the caller must send to the other end."""
         return self._out.read()
 
     def write(self, data: bytes) -> None:
-        """Encrypt data to be returned by ``take``; call only once ``established``."""
+        """Encrypt data, which ``take`` then returns. Call this only when ``established`` is True."""
         if data:
             self._tls.write(data)
 
     def feed(self, data: bytes) -> bytes:
-        """Process received data, and return the decrypted content. Raises AuthError if it was altered or is not TLS."""
+        """Decrypt received data and return the content. Raises AuthError if the data was altered or is not TLS."""
         self._in.write(data)
         if not self.established:
             self._advance()
@@ -109,7 +110,7 @@ class Channel:
 
 
 def bound_key(secret: bytes, binding: bytes) -> Secret:
-    """Return the key with which the ends of the connection prove to each other that they know the secret."""
+    """Derive the key with which both ends of the connection prove that they know the secret."""
     return derive_key(secret, f"channel {binding.hex()}")
 
 

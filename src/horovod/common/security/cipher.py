@@ -1,8 +1,8 @@
 """Choice of the cipher, and of the library that implements it, for connections between hosts.
 
-This package neither links nor contains a crypto library. Python itself usually loads OpenSSL's libcrypto, and libsodium
-comes with pyzmq; the system or pip keeps them up to date. The engine loads one of them by its path and verifies it with
-published test vectors (core/transport/crypto.h).
+This package neither links nor contains a crypto library. Python itself usually loads OpenSSL's libcrypto, and pyzmq
+contains libsodium. The system or pip keeps both up to date. The engine loads one of them by its path and verifies it
+with published test vectors (core/transport/crypto.h).
 """
 
 import contextlib
@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from horovod.common.contract.private_files import Secret
 from horovod.common.security.auth import Ephemeral
 
-NAMES = ("aes-256-gcm", "chacha20-poly1305")  # the handshake sends the cipher's index, counted from 1
+NAMES = ("aes-256-gcm", "chacha20-poly1305")  # the handshake sends a cipher's index, counted from 1
 
-# Library names for the system's loader, tried if this process has loaded no suitable library.
+# Library names for the system's loader, used if this process has not loaded a suitable library.
 _SONAMES = ("libcrypto.so.3", "libcrypto.so.1.1", "libsodium.so.26", "libsodium.so.23")
 _ADVICE = (
     "connections between hosts are encrypted; install OpenSSL's libcrypto 1.1.1 or later (Debian and Ubuntu: "
@@ -26,14 +26,14 @@ _ADVICE = (
 
 @dataclass(frozen=True)
 class Cipher:
-    """Cipher that a rank uses, and the path of the library that implements it."""
+    """Cipher that a rank uses, and the path of the library that implements the cipher."""
 
     name: str
     library: str
     """Path of the library."""
 
     def ephemeral(self) -> Ephemeral:
-        """Return a fresh key pair for one connection."""
+        """Create an ephemeral key pair for one connection."""
         from horovod import _core
 
         secret = Secret(secrets.token_bytes(32))
@@ -45,12 +45,12 @@ class Cipher:
 
 
 def available() -> dict[str, str]:
-    """Return each cipher that this process can use, fastest first, with the path of its library."""
+    """Return the ciphers that this process can use, fastest first, with the paths of their libraries."""
     from horovod import _core
 
     found: dict[str, str] = {}
     for path in [*_loaded(), *_SONAMES]:
-        with contextlib.suppress(ValueError):  # the library was not found, or its version is unsuitable
+        with contextlib.suppress(ValueError):  # the library is missing, or its version is unsuitable
             for name in _core.ciphers(path):
                 found.setdefault(name, path)
         if len(found) == len(NAMES):
@@ -60,7 +60,8 @@ def available() -> dict[str, str]:
 
 def _loaded() -> list[str]:
     """Return the paths of suitable libraries that this process has loaded, OpenSSL's first."""
-    # Importing these modules loads the libraries, except if Python has no OpenSSL or has linked it statically.
+    # Import these modules to load the libraries. This has no effect if Python lacks OpenSSL or has linked it
+    # statically.
     with contextlib.suppress(ImportError):
         import _hashlib  # noqa: F401
     with contextlib.suppress(ImportError):
@@ -86,7 +87,7 @@ def agree(labels: Sequence[str], offered: Sequence[Sequence[str]], wish: str) ->
         wish: Value of HOROVOD_CIPHER.
 
     Raises:
-        ValueError: If a rank cannot use the cipher. The message names the rank and what to do. All ranks raise it.
+        ValueError: If a rank cannot use the cipher, on all ranks. The message names the rank and contains advice.
     """
     for label, names in zip(labels, offered, strict=True):
         if not names:

@@ -1,9 +1,9 @@
-"""Proof that a pickled object comes from a member of the job and belongs to this call of the operation.
+"""Proof that a pickled object comes from a member of the job and belongs to the current call of the operation.
 
-An object is sent with a MAC (HMAC-SHA256 under a key of this job) over the object, its sender, the operation with its
-name, and the number of the call, that is, how often the ranks of the set have called this operation before. The number
-is not sent, because all ranks count the same calls: calls with the same name are sequential on each rank, and a call
-that fails on one rank fails on all. So altered, repeated, missing and reordered objects are detected.
+The sender adds a MAC to each object (HMAC-SHA256 under a key of this job). The MAC covers the object, its sender, the
+operation with its name, and the number of the call: how often the ranks of the set have called this operation before.
+The number is not sent, because all ranks count the same calls. Calls with the same name are sequential on each rank,
+and a call that fails on one rank fails on all ranks. This detects altered, repeated, missing and reordered objects.
 """
 
 import hashlib
@@ -20,11 +20,13 @@ _NAMES = 65536  # maximum number of operations to remember per set
 
 
 class Numbers:
-    """Counter of calls for each operation. An operation never gets the same number twice."""
+    """Counter of calls for each operation, which never assigns the same number twice to an operation."""
 
     def __init__(self) -> None:
-        self._next: dict[str, int] = {}  # In order of the last call.
-        self._floor = 0  # First number of operations not in `_next`; above all forgotten ones.
+        # The next number of each operation, in order of the last call.
+        self._next: dict[str, int] = {}
+        # First number of an operation that is not in `_next`, above the numbers of all removed operations.
+        self._floor = 0
 
     def take(self, operation: str) -> int:
         """Assign a number to a new call of the operation, and return it."""
@@ -35,19 +37,19 @@ class Numbers:
         return number
 
     def give_back(self, operation: str, number: int) -> None:
-        """Return an unused number, so that the next call of the operation gets it."""
+        """Return an unused number to the counter, so that the operation's next call gets it."""
         if operation in self._next:
             self._next[operation] = number
 
 
 class Seals:
-    """Seals for the calls of one rank in one job. Thread-safe."""
+    """Creator and checker of the seals of one rank in one job. Thread-safe."""
 
     def __init__(self, key: bytes) -> None:
         """Create the seals of a job.
 
         Args:
-            key: Key that only this job has. Empty if objects do not leave the host; then no MAC is added.
+            key: Key that only this job has. If it is empty, no MAC is added, because objects do not leave the host.
         """
         self._key = key
         self._numbers: dict[bytes, Numbers] = {}
@@ -60,12 +62,12 @@ class Seals:
         return _MAC if self._key else 0
 
     def begin(self, operation: str, ranks: Sequence[int], face: str = "") -> "Call":
-        """Begin a call of ``operation`` on these world ranks, all of which must begin it.
+        """Begin a call of ``operation`` on these world ranks, all of which must begin the same call.
 
         Use the result as a context manager.
 
         Args:
-            operation: Operation as named in messages.
+            operation: Name of the operation in messages.
             ranks: World ranks of the set.
             face: Name of the frontend. Calls of different frontends are counted separately.
 
@@ -82,7 +84,7 @@ class Seals:
             return Call(self._key, operation, group, numbers.take(operation), self)
 
     def end(self, operation: str, group: bytes, unused: int | None) -> None:
-        """End a call. ``unused`` is its number if the call did not take place, else None."""
+        """End a call. If the call did not take place, ``unused`` is its number, else None."""
         with self._lock:
             self._running.discard((group, operation))
             if unused is not None:
@@ -90,7 +92,7 @@ class Seals:
 
 
 class Call:
-    """One call of an operation on this rank, as a context manager that ends the call on exit."""
+    """One call of an operation on this rank. As a context manager, it ends the call on exit."""
 
     def __init__(self, key: bytes, operation: str, group: bytes, number: int, seals: Seals) -> None:
         self._key = key
@@ -103,7 +105,7 @@ class Call:
         self._place = group + name + _NUMBER.pack(number)
 
     def cancel(self) -> None:
-        """Record that the call has failed on all ranks, so that its number is used again."""
+        """Record that the call has failed on all ranks, so that the next call reuses its number."""
         self._unused = self._number
 
     def __enter__(self) -> "Call":
@@ -118,12 +120,12 @@ class Call:
         Args:
             data: Data to send.
             rank: World rank of the sender.
-            part: Name of this piece of data, if the call sends several.
+            part: Name of this piece of data if the call sends several pieces.
         """
         return bytearray(data) + self._mac(data, rank, part) if self._key else bytearray(data)
 
     def open(self, sealed: memoryview, rank: int, part: str) -> memoryview:
-        """Return the data of a sealed object. Raises HorovodInternalError, naming the rank, if the MAC is wrong."""
+        """Return the data of a sealed object. Raises HorovodInternalError, with the rank, if the MAC is wrong."""
         if not self._key:
             return sealed
         data, mac = sealed[:-_MAC], sealed[-_MAC:]

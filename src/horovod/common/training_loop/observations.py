@@ -1,9 +1,9 @@
-"""Observations of training by frontends, to detect mistakes that make no operation fail.
+"""Observations of training, made by frontends to detect mistakes that make no operation fail.
 
 Examples are a missing optimizer wrapper, broadcast or sampler, and ranks whose epochs have different lengths. Ranks
 send observations to rank 0, which compares them and warns (``telemetry/training.py``). No rank waits for these
-messages, so they never block a program whose ranks do different things on purpose. A frontend reports only the first
-steps, rare samples of later ones, and events that happen once per epoch.
+messages, so they never block a program whose ranks intentionally differ. A frontend reports only the first steps,
+occasional samples of later steps, and events that happen once per epoch.
 
 ``check_launch`` detects processes that a launcher has started together and that train without joining a job.
 """
@@ -23,7 +23,7 @@ Say = Callable[[dict[str, Any]], None]
 
 
 class Training:
-    """Observations of training in this process. ``open`` is called when a job begins, ``close`` when it ends."""
+    """Observer of training in this process. ``open`` is called when a job begins, and ``close`` when it ends."""
 
     __slots__ = (
         "_begun",
@@ -57,14 +57,14 @@ class Training:
         self.plain_bytes = 0
         """Bytes that one averaging of such an optimizer's gradients takes at least."""
         self.remedy = ""
-        self._begun = 0  # bytes of all operations before the first plain step
+        self._begun = 0  # bytes of all operations before the first step of a plain optimizer
 
     def open(self, say: Say, traffic: Callable[[], int]) -> None:
         """Start observing a job of several ranks.
 
         Args:
-            say: Sends an observation to rank 0.
-            traffic: Returns the bytes of this rank's operations so far.
+            say: Function that sends an observation to rank 0.
+            traffic: Function that returns the bytes of this rank's operations so far.
         """
         self._forget()
         self._say, self._traffic = say, traffic
@@ -75,7 +75,7 @@ class Training:
 
     @property
     def watched(self) -> bool:
-        """True while a job runs in which rank 0 compares observations."""
+        """True while a job runs and its rank 0 compares observations."""
         return self._say is not None
 
     def tell(self, about: str, of: str, ranks: Sequence[int], step: int = 0, **what: Any) -> None:
@@ -85,7 +85,7 @@ class Training:
 
         Args:
             about: Kind of the observation.
-            of: What is observed, for example an optimizer.
+            of: Name of the observed object, for example an optimizer.
             ranks: Ranks that send this observation.
             step: Step of the observation.
             **what: Values to compare.
@@ -94,10 +94,10 @@ class Training:
             self._say({"about": about, "of": of, "ranks": list(ranks), "step": step, **what})
 
     def plain_step(self, count_bytes: Callable[[], int], remedy: str) -> int:
-        """Count a step of an optimizer that is not distributed. Return the number of such steps so far.
+        """Count a step of an optimizer that is not distributed, and return the number of such steps so far.
 
         Args:
-            count_bytes: Returns the minimum number of bytes needed to average the optimizer's gradients.
+            count_bytes: Function that returns the minimum number of bytes needed to average the optimizer's gradients.
             remedy: Advice for the warning, in the terms of the framework.
         """
         self.remedy = remedy
@@ -111,13 +111,13 @@ class Training:
     def nothing_averaged(self) -> bool:
         """Return True if the program seems to have averaged no gradients.
 
-        This means that only plain optimizers have taken steps, and all operations since the first step had fewer bytes
-        than one set of gradients.
+        The result is True if only plain optimizers have made steps, and all operations since the first step have
+        transferred fewer bytes than one set of gradients.
         """
         return self.steps == 0 and self.plain_steps > 1 and self._traffic() - self._begun < self.plain_bytes
 
     def progress(self) -> str:
-        """Return the progress of training, such as " after 9 steps", for messages about the end of this rank."""
+        """Describe the progress of training, such as " after 9 steps", for messages about the end of this rank."""
         if self.steps == 0:
             return ""
         steps = f" after {self.steps} {'step' if self.steps == 1 else 'steps'}"
@@ -137,13 +137,16 @@ _launch_checked = False
 
 
 def check_launch(remedy: str) -> None:
-    """Check that a process that trains without having joined a job has no partners. Only the first call has an effect.
+    """Check that a process that trains without having joined a job was not started together with other processes.
 
-    Frontends call it at an optimizer step outside of a job. ``remedy`` is advice in the terms of the framework.
+    Frontends call this at an optimizer step outside of a job. Only the first call has an effect.
+
+    Args:
+        remedy: Advice for the error message, in the terms of the framework.
 
     Raises:
-        RuntimeError: horovodrun or an MPI launcher has started this process together with others. For other launchers,
-            rank 0 only warns, because they also start independent processes.
+        RuntimeError: If horovodrun or an MPI launcher has started this process together with others. For other
+            launchers, rank 0 only warns, because they also start independent processes.
     """
     global _launch_checked
     if _launch_checked or state.opened:
@@ -155,7 +158,7 @@ def check_launch(remedy: str) -> None:
         env = WorkerEnv.from_environ()
         if not has_partners(env, os.environ, sys.modules) or find_rank_above(env) is not None:
             return
-    except ValueError:  # invalid variables are reported by hvd.init()
+    except ValueError:  # hvd.init() reports invalid variables
         return
     text = (
         f"{env.place.launcher if env.place else 'horovodrun'} started this process as rank {env.rank} of {env.size}, "
@@ -169,9 +172,9 @@ def check_launch(remedy: str) -> None:
 
 
 def has_partners(env: WorkerEnv, environ: Mapping[str, str], modules: Mapping[str, Any]) -> bool:
-    """Return True if a launcher has started several processes of one script that have no other way to train together.
+    """Return True if a launcher has started several processes of a script that cannot train together in another way.
 
-    Excluded are the functions of ``horovod.run`` and programs that communicate through mpi4py or torch.distributed.
+    Excluded are processes of ``horovod.run``, and programs that communicate through mpi4py or torch.distributed.
 
     Args:
         env: Place of this process.

@@ -1,6 +1,6 @@
 """Marks of training steps, from ``hvd.step()`` or optimizers, and the time spent waiting for data.
 
-A mark takes about a microsecond, and no time without a job. ``telemetry/account.py`` uses the marks.
+A mark costs about a microsecond, or nothing without a job. ``telemetry/account.py`` uses the marks.
 """
 
 import threading
@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 
 class Marks:
-    """Step marks of this process, of which only one source counts.
+    """Source of step marks in this process.
 
-    Once ``tell`` is called, only its marks count. Until then, those of one optimizer count. If there are none and
-    ``find`` was called, the engine detects steps itself.
+    If the program calls ``tell``, only these calls count as marks. Otherwise the steps of one optimizer count. If there
+    are none and ``find`` was called, the engine detects steps itself.
     """
 
     __slots__ = (
@@ -52,16 +52,16 @@ class Marks:
         self._told = False
         self._leader = self._other = 0
         self._thread = 0
-        self._waits = 0  # ns of waiting for data since the last mark
+        self._waits = 0  # ns spent waiting for data since the last mark
         self._waiting = False
 
     def open(self, step: Callable[[int], None], find: Callable[[], None]) -> None:
-        """Begin to mark the steps of a job.
+        """Start marking the steps of a job.
 
         Args:
-            step: Called at each mark that counts, with the time in ns that the program has waited for data since the
-                last mark.
-            find: Makes the engine detect steps.
+            step: Function that is called at each mark, with the time in ns that the program has waited for data since
+                the last mark.
+            find: Function that makes the engine detect steps.
         """
         self._forget()
         beside = self.beside
@@ -72,7 +72,7 @@ class Marks:
             find()
 
     def also(self, call: Callable[[], None]) -> None:
-        """Call ``call`` after each mark of the current job that counts."""
+        """Add a function that is called after each mark of the current job."""
         step = self._step
         if step is not None:
 
@@ -87,12 +87,12 @@ class Marks:
         self._step = self._find = None
 
     def tell(self) -> None:
-        """Mark the end of a step; called by the program (``hvd.step()``)."""
+        """Mark the end of a step. The program calls this as ``hvd.step()``."""
         self._told = True
         self._mark()
 
     def optimizer(self, who: object) -> None:
-        """Mark a step of an optimizer. If there are several optimizers, the one with the most steps counts."""
+        """Mark a step of an optimizer. Of several optimizers, only the one with the most steps counts."""
         if self._step is None or self._told:
             return
         number = id(who)
@@ -100,20 +100,20 @@ class Marks:
             if self._leader and number != self._other:
                 self._other = number
                 return
-            self._leader = number  # this optimizer has made two steps since the other one's last step
+            self._leader = number  # this optimizer has made two steps since the last step of the previous leader
         self._other = 0
         self._mark()
 
     def find(self) -> None:
-        """Let the engine detect steps that run inside the framework, where their end cannot be observed."""
+        """Let the engine detect steps if they run inside the framework, where Python cannot observe their end."""
         self._finding = True
         if self._find is not None:
             self._find()
 
     def begin_wait(self) -> bool:
-        """Return True if the wait for data that begins now is to be measured.
+        """Return True if the wait for data that begins now must be measured.
 
-        Only waits in the thread that makes steps are measured, and no waits within another wait.
+        Only waits in the thread that makes steps are measured, and waits within another wait are not.
         """
         if self._step is None or self._waiting:
             return False

@@ -1,4 +1,4 @@
-"""Loops over data of which ranks have different numbers of batches."""
+"""Loops over data for ranks with different numbers of batches."""
 
 import ctypes
 import weakref
@@ -23,8 +23,9 @@ optimizers: "weakref.WeakValueDictionary[str, Any]" = weakref.WeakValueDictionar
 class Sync(Generic[_T]):
     """Iterable over a rank's batches that keeps ranks with different numbers of batches together.
 
-    It looks one batch ahead, so that ranks learn during a batch which ranks have another one. The readiness message of
-    PyTorch's ``DistributedOptimizer`` carries this. If none was sent during a batch, ``_exchange`` sends a message.
+    It fetches one batch ahead, so that ranks can announce during a batch whether they have another one. The readiness
+    message of PyTorch's ``DistributedOptimizer`` contains this announcement. If no such message was sent during a
+    batch, ``_exchange`` sends a message.
     """
 
     def __init__(
@@ -38,7 +39,7 @@ class Sync(Generic[_T]):
         wait: Callable[[Any, Any], None] | None = None,
         policies: Sequence[str] = POLICIES,
     ) -> None:
-        """Check the arguments, which are those of ``make_sync`` and of the function that it returns."""
+        """Check the arguments, which are those of ``make_sync`` and of the function that ``make_sync`` returns."""
         face.require_job()
         if policy not in policies:
             raise ValueError(f"policy must be one of {', '.join(policies)}, got {policy!r}")
@@ -108,7 +109,7 @@ class Sync(Generic[_T]):
         current.index += 1
 
     def _exchange(self, weight: float, last: bool) -> list[bool]:
-        """Return for each rank whether it has no further batch. Joined ranks count as having one."""
+        """Return, for each rank, True if it has no further batch. Ranks that have joined count as having one."""
         from horovod import _core
 
         job = self._face.require_job()
@@ -130,10 +131,10 @@ class Sync(Generic[_T]):
         return work.sizes[0]
 
     def _catch_up(self) -> None:
-        """Wait until no rank has a batch, and take over the optimizers of the last rank, which has made all steps."""
+        """Wait until all ranks are out of batches, and copy the optimizers of the rank that has made all steps."""
         used = sorted(name for name in current.stepped if name in optimizers)
         self.last_rank = self._join()
-        if current.batch is None:  # this rank had no batch, but its optimizers are weighted from now on, too
+        if current.batch is None:  # a rank without any batch also weights its optimizers from now on
             current.batch = 0.0
         if self._copy is not None:
             for name in self._share(used, self.last_rank):
@@ -145,12 +146,12 @@ class Sync(Generic[_T]):
                 self._copy(optimizers[name], self.last_rank)
 
     def _report(self, more: bool, count: int, ended: Sequence[bool]) -> None:
-        """Warn how many batches of this rank remain, if there are any."""
+        """Warn about the number of this rank's remaining batches, if there are any."""
         if not more:
             return
         try:
             total = len(self._batches)  # type: ignore[arg-type]
-        except TypeError:  # a generator, or a loader whose length is unknown
+        except TypeError:  # a generator, or a loader of unknown length
             total = None
         self.remaining = None if total is None else total - count
         ranks = ", ".join(str(rank) for rank, end in enumerate(ended) if end)
@@ -166,13 +167,14 @@ def make_sync(
     wait: Callable[[Any, Any], None] | None = None,
     policies: Sequence[str] = POLICIES,
 ) -> "Callable[..., Sync[Any]]":
-    """Return the function ``sync`` of a frontend.
+    """Create the function ``sync`` of a frontend.
 
     Args:
         face: The frontend.
-        join: Its ``join``, if that does more than the engine's.
-        copy: Function that copies parameters and state of an optimizer in ``optimizers`` from the given rank to all.
-        wait: Function that waits for an operation with this memory, if that does more than the engine's.
+        join: ``join`` of the frontend, or None for the engine's.
+        copy: Function that copies parameters and state of an optimizer in ``optimizers`` from the given rank to all
+            ranks.
+        wait: Function that waits for an operation that uses the given memory, or None for the engine's.
         policies: Supported policies.
     """
 
@@ -182,23 +184,24 @@ def make_sync(
         """Return an iterable over this rank's batches, for ranks with different numbers of batches.
 
         If averages of gradients are weighted by the numbers of samples, each step equals a step of one process on the
-        samples of all ranks that have a batch. PyTorch's ``DistributedOptimizer`` does this in the loop; ``hvd.weight``
-        takes precedence over ``weight`` there. In other frameworks, pass the attribute ``weight`` to the reduction. The
-        loss must be the mean over a batch. If gradients accumulate over several backward passes, all of them must run
-        in the same iteration, so an item of ``batches`` must hold all batches of a step. Policies:
+        samples of all ranks that have a batch. PyTorch's ``DistributedOptimizer`` applies these weights in the loop,
+        and ``hvd.weight`` takes precedence over ``weight`` there. In other frameworks, pass the attribute ``weight`` to
+        the reduction. The loss must be the mean over a batch. If gradients accumulate over several backward passes, all
+        of them must run in the same iteration, so an item of ``batches`` must contain all batches of a step. Policies:
 
-        - ``"pad"``: a rank without further batches gets its last one again, which counts as 0 samples. All ranks make
+        - ``"pad"``: a rank without further batches gets its last batch again, which counts as 0 samples. All ranks make
           the same number of iterations. Layers with batch statistics and counters of samples see the copies.
-        - ``"join"``: a rank without further batches leaves the loop when no rank has one. PyTorch then copies the
-          parameters and the state of each ``DistributedOptimizer`` that the loop has used from a rank that has made all
-          steps. Buffers of the model, learning rate schedulers and gradient scalers that change in the loop are not
-          copied. In TensorFlow and NumPy, broadcast the model from ``last_rank``. JAX does not support
-          this policy.
-        - ``"stop"``: all ranks leave the loop when a rank has no further batch. Ranks that have one warn how many
-          remain.
+        - ``"join"``: a rank without further batches leaves the loop when all ranks are out of batches. PyTorch then
+        copies
+          the parameters and the state of each ``DistributedOptimizer`` that the loop has used from a rank that has made
+          all steps. Buffers of the model, learning rate schedulers and gradient scalers that change in the loop are not
+          copied. In TensorFlow and NumPy, broadcast the model from ``last_rank``. JAX does not support this policy.
+        - ``"stop"``: all ranks leave the loop when one rank has no further batch. Ranks with remaining batches warn
+        about
+          their number.
 
-        All ranks must run the loop, also those without a batch, and make the same optimizer steps in each iteration. If
-        a rank leaves the loop with ``break``, all must.
+        All ranks must run the loop, including those without a batch, and make the same optimizer steps in each
+        iteration. If one rank leaves the loop with ``break``, all ranks must leave it.
 
         Args:
             batches (Iterable): Batches of this rank, such as a ``DataLoader`` or ``tf.data.Dataset``.

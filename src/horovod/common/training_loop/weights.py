@@ -1,9 +1,10 @@
 """Weights of a rank's gradients and values in an average, shared by all frontends.
 
 With weights n_r, an average over the ranks is ``sum(n_r * x_r) / sum(n_r)``. A weight is usually a number of samples or
-tokens. Nothing in this module communicates. Message format of weights: one float64 per rank, in which only the rank's
-own is set; the others are zero bytes. The elementwise maximum of all ranks' bytes is then the list of all weights. The
-sign bit marks a rank without further batches (``-n``, or ``-0.0``). A rank that has called ``hvd.join()`` sends zeros.
+tokens. This module does not communicate. A message with weights contains one float64 per rank. Each rank sets only its
+own weight and sends zero bytes for the others. The elementwise maximum of all ranks' bytes then contains all weights.
+The sign bit marks a rank without further batches (``-n``, or ``-0.0``). A rank that has called ``hvd.join()`` sends
+zeros.
 """
 
 import math
@@ -15,7 +16,7 @@ from horovod.common.ops import Average, op_name
 
 
 def check_weight(weight: Any) -> float:
-    """Return ``weight`` as a float.
+    """Check that ``weight`` is valid, and return it as a float.
 
     Raises:
         ValueError: ``weight`` is not a finite number of 0 or more.
@@ -40,9 +41,9 @@ def check_weighted_op(op: int, weight: Any, *scales: Any) -> None:
 
 
 class Current:
-    """Weight of the passes that this process runs now, set by ``hvd.weight`` and ``hvd.sync``.
+    """Weight of the backward passes that this process is running, set by ``hvd.weight`` and ``hvd.sync``.
 
-    It belongs to the process, not to a thread, because autograd runs hooks in other threads.
+    The weight applies to the whole process and not to one thread, because autograd runs hooks in other threads.
     """
 
     def __init__(self) -> None:
@@ -63,11 +64,11 @@ class Current:
 
     @property
     def active(self) -> bool:
-        """True in an ``hvd.weight`` block and in an ``hvd.sync`` loop."""
+        """True within an ``hvd.weight`` block or an ``hvd.sync`` loop."""
         return self.block is not None or self.batch is not None
 
     def number(self, default: float | Callable[[], Any] | None) -> float:
-        """Return this rank's weight. ``default`` applies outside of ``hvd.weight`` blocks, before that of a batch."""
+        """Return this rank's weight. Outside ``hvd.weight`` blocks, ``default`` precedes the weight of a batch."""
         if self.padding:
             return 0.0
         if self.block is not None:
@@ -93,8 +94,8 @@ class weight:
 
     Run all backward passes of a step within one block. The gradients that they accumulate must be the mean over the
     ``n`` samples of this rank in this step. The reduced gradients are then the mean over the samples of all ranks. A
-    rank with 0 samples takes part; its gradients are ignored and can be NaN. If all ranks have 0 samples, the step is
-    skipped. All ranks must use weights from the same step of an optimizer on, or never.
+    rank with 0 samples takes part, but its gradients are ignored and can be NaN. If all ranks have 0 samples, the step
+    is skipped. All ranks must begin to use weights at the same step of an optimizer, or never use them.
 
     Args:
         n (float): Number of samples, tokens or other units, at least 0.
@@ -124,12 +125,12 @@ class weight:
 
 
 def encode(number: float, last: bool, me: int | None, ranks: int) -> bytearray:
-    """Return the message of one rank.
+    """Encode the message of one rank, which contains only this rank's weight.
 
     Args:
         number: Weight.
         last: True if this rank has no further batch.
-        me: Position of this rank in the process set, or None if it takes no part.
+        me: Position of this rank in the process set, or None if the rank takes no part.
         ranks: Size of the process set.
     """
     message = bytearray(8 * ranks)
@@ -139,7 +140,7 @@ def encode(number: float, last: bool, me: int | None, ranks: int) -> bytearray:
 
 
 def decode(message: bytes | bytearray) -> tuple[list[float], list[bool]]:
-    """Return the weights of all ranks, and for each rank whether it has no further batch."""
+    """Return the weights of all ranks and, for each rank, True if it has no further batch."""
     numbers = struct.unpack(f"<{len(message) // 8}d", message)
     return [abs(n) for n in numbers], [math.copysign(1.0, n) < 0 for n in numbers]
 
@@ -152,10 +153,10 @@ def weighted_means(
     sum_all: Callable[[Sequence[Any]], Sequence[Any]],
     sum_shares: Callable[[Sequence[Any]], Sequence[Any]] | None = None,
 ) -> list[Any]:
-    """Return the weighted mean over the ranks of each value; zeros if the total weight is 0.
+    """Return the weighted mean over the ranks of each value, or zeros if the total weight is 0.
 
-    A value with weight 0 can be NaN. By default weights and values are summed in one operation. With ``sum_shares``,
-    weights are summed first, and each rank then sends its share of the mean, which cannot overflow a 16-bit float.
+    A value with weight 0 can be NaN. By default, weights and values are summed in one operation. With ``sum_shares``,
+    weights are summed first. Each rank then sends its share of the mean, which cannot overflow a 16-bit float.
 
     Args:
         xp: Module with the functions ``where``, ``zeros_like`` and ``ones_like`` for these values.
