@@ -1,6 +1,6 @@
 """Elastic jobs on Ray, which add and remove workers when the slots of the cluster change.
 
-``horovod.runner.external_workers.elastic_job`` makes the decisions about membership, as in horovodrun's elastic jobs.
+``horovod.runner.external_workers.workers`` makes the decisions about membership, as in horovodrun's elastic jobs.
 The workers are actors on nodes instead of processes on hosts. Actors are started for one ``run``, and end with it.
 """
 
@@ -27,8 +27,8 @@ from horovod.ray.cluster import HostNames
 from horovod.ray.settings import Settings
 from horovod.ray.worker import ElasticWorker
 from horovod.runner.external_workers import workers as external_workers
-from horovod.runner.external_workers.elastic_job import ExternalElasticJob
 from horovod.runner.external_workers.mailbox import Mailbox
+from horovod.runner.external_workers.workers import ExternalElasticJob
 from horovod.runner.function.outcome import worker_error
 
 _EVERY = 1.0  # Interval between checks of the cluster (s).

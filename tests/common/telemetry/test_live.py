@@ -8,7 +8,7 @@ import pytest
 
 from horovod.common.contract import live, reasons
 from horovod.common.telemetry.telemetry import Live
-from horovod.runner.agent.ranks import ReportPipe
+from horovod.runner.agent.workers import ReportPipe
 from tests.runner.launching import eventually
 
 

@@ -5,7 +5,7 @@ import sys
 import msgspec
 
 from horovod.common.contract import live, reasons
-from horovod.runner.dashboard.state import NAMES, State
+from horovod.runner.dashboard.state import NAMES, POINTS, Series, State, Tail, text
 from tests.runner.dashboard.jobs import second, slots
 
 
@@ -101,3 +101,59 @@ def test_memory_is_bounded_whatever_ranks_print_and_report():
     assert len(state._values) == NAMES
     assert len(told) < 400_000
     assert sys.getsizeof(told) < 400_100
+
+
+def test_points_of_one_stretch_are_averaged_and_gaps_stay():
+    series = Series(2)
+    series.add(1, 0.2, [1.0, None])
+    series.add(2, 0.9, [3.0, 5.0])
+    series.add(3, 7.0, [4.0, None])
+    assert series.since(0) == {"width": 1.0, "rows": [[0.0, 2.0, 5.0], [7.0, 4.0, None]]}
+    assert series.since(2) == {"width": 1.0, "rows": [[7.0, 4.0, None]]}
+    assert series.since(3) is None
+
+
+def test_however_long_a_job_lasts_there_are_so_many_points():
+    series = Series(1)
+    for step in range(10_000):
+        series.add(step + 1, step, [step])
+    told = series.since(0)
+    assert told["width"] == 64.0
+    assert len(told["rows"]) <= POINTS
+    assert told["rows"][0] == [0.0, 31.5]
+    assert len(series.since(9_999)["rows"]) == 1  # only the last section
+
+
+def lines(tail):
+    return [line.text for line in tail.lines]
+
+
+def test_lines_come_in_any_pieces_of_two_streams():
+    tail = Tail(10)
+    for piece in (b"a", b"b\nc", b"", b"d"):
+        tail.feed(1, 1, piece)
+    tail.feed(2, 2, b"error\n")
+    assert (lines(tail), tail.now, tail.count) == (["ab", "error"], "", 2)
+    tail.feed(3, 1, b"\n")
+    assert [(line.stream, line.text) for line in tail.lines] == [(1, "ab"), (2, "error"), (1, "cd")]
+    assert tail.lines[-1].version == 3
+
+
+def test_what_has_begun_is_shown_and_bars_as_they_stand():
+    tail = Tail(10)
+    tail.feed(1, 1, b" 10%\r 20%\r")
+    assert (tail.now, tail.last) == (" 20%", " 20%")
+    tail.feed(2, 1, b" 30%")
+    assert tail.now == " 30%"
+    tail.feed(3, 1, b"\r100%\r\n")
+    assert (lines(tail), tail.now) == (["100%"], "")
+    tail.feed(4, 1, b"dos\r\nlines\r\n")
+    assert lines(tail)[1:] == ["dos", "lines"]
+
+
+def test_colours_and_controls_are_left_out_and_letters_stay():
+    tail = Tail(10)
+    tail.feed(1, 1, '\x1b[31;1mGröße\x1b[0m 日本語 "<b>" \'\x07\x00\x9b\t\x1b]0;title\x07end\xff\n'.encode())
+    tail.feed(1, 1, b"not \xff UTF-8\n")
+    assert lines(tail) == ['Größe 日本語 "<b>" \'\tendÿ', "not \ufffd UTF-8"]
+    assert text("\udcff\n") == "? "

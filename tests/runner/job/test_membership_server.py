@@ -6,8 +6,7 @@ from horovod.common.store.membership import MembershipControl
 from horovod.common.store.messages import Come
 from horovod.common.store.table import Table
 from horovod.runner.elastic.actions import Say
-from horovod.runner.elastic.admission import Newcomers
-from horovod.runner.elastic.limits import Blacklist, Limits
+from horovod.runner.elastic.limits import Blacklist, Limits, Newcomers
 from horovod.runner.elastic.membership import Membership
 from horovod.runner.elastic.workers import Candidate, places
 from horovod.runner.job.membership_server import MembershipServer, Roster, StoppedWorkers

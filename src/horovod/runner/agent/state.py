@@ -10,12 +10,14 @@ A stop can begin with a signal to the ranks only, such as SIGINT after Ctrl-C. T
 and other helpers. When the ranks have ended or the grace period is over, all processes get SIGTERM.
 
 A lasting (elastic) job continues when all its workers have ended, because more workers can start.
+
+`ranks_of` chooses the processes that receive the user's Ctrl-C.
 """
 
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -163,3 +165,34 @@ class HostState:
         if self._kill_at is None:
             self._kill_at = now
         return now >= self._kill_at + GIVE_UP
+
+
+def ranks_of(workers: Collection[int], called: Collection[int], parents: Mapping[int, int]) -> list[int]:
+    """Return the processes to which the user's signal must be sent.
+
+    A worker is the started command. This can be a shell or another wrapper around the rank, which is the process that
+    has called `hvd.init()`. Only the rank gets the signal. It needs its data loaders and other helpers to shut down,
+    and a wrapper might kill it instead of waiting. If no process of a worker has called `hvd.init()`, all its processes
+    get the signal, as from a terminal.
+
+    Args:
+        workers: Process ids of the started commands.
+        called: Process ids that have reported a call of `hvd.init()`. Some might have ended or belong to another pid
+            namespace.
+        parents: Parent pid of each live process.
+    """
+    worker_of = {pid: worker for pid in parents if (worker := _worker(pid, workers, parents)) is not None}
+    known = {worker_of[pid] for pid in called if pid in worker_of}
+    return [pid for pid, worker in worker_of.items() if pid in called or worker not in known]
+
+
+def _worker(pid: int, workers: Collection[int], parents: Mapping[int, int]) -> int | None:
+    """Return the worker from which process `pid` descends, or None. A worker descends from itself."""
+    seen: set[int] = set()
+    while pid not in workers:
+        parent = parents.get(pid)
+        if parent is None or parent in seen:  # Processes started or ended while the process table was read.
+            return None
+        seen.add(pid)
+        pid = parent
+    return pid

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from horovod.common.contract import reasons
-from horovod.common.contract.reasons import PIPE
+from horovod.common.contract.reasons import LIMIT, PIPE, name_of
 from horovod.common.contract.worker_env import make_key_fd, path_of_descriptor
-from horovod.runner.agent.ranks import ReportPipe, ranks_of
+from horovod.runner.agent.state import ranks_of
 from horovod.runner.base import linux
 from horovod.runner.plan.environment import of_agent, of_host
 from horovod.runner.protocol.messages import (
@@ -40,6 +40,43 @@ ONE_WARNING = 10.0  # A warning signal that is repeated within ONE_WARNING secon
 LEFTOVERS = 1.0  # In elastic jobs, children of an ended worker get LEFTOVERS seconds to end by themselves.
 # At most DRAIN_LIMIT bytes are read after a worker's end, because one of its children could keep writing.
 DRAIN_LIMIT = 1 << 20
+
+
+# One call reads at most _AT_ONCE bytes, so that a worker that writes without pause cannot block the agent.
+_AT_ONCE = 16 * LIMIT
+
+
+class ReportPipe:
+    """Non-blocking pipe through which workers send reports to the agent.
+
+    One descriptor holds both ends open, so that the pipe does not end when all workers have closed it.
+    """
+
+    def __init__(self) -> None:
+        """Create the pipe. Raises OSError if no pipe can be created."""
+        ends = os.pipe2(os.O_CLOEXEC)
+        try:
+            own = path_of_descriptor(os.getpid(), ends[0])
+            self.fd = os.open(own, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        finally:
+            for end in ends:
+                os.close(end)
+        self.name = name_of(path_of_descriptor(os.getpid(), self.fd), self.fd)
+        """Path by which processes of this user can open the pipe."""
+        self._rest = b""
+
+    def read(self) -> list[bytes]:
+        """Return the reports that have arrived since the last call. Each has at most LIMIT bytes."""
+        data = self._rest
+        while len(data) < _AT_ONCE:
+            try:
+                piece = os.read(self.fd, LIMIT)
+            except BlockingIOError:
+                break
+            data += piece
+        *lines, rest = data.split(b"\n")
+        self._rest = rest if len(rest) <= LIMIT else b""
+        return [line for line in lines if len(line) <= LIMIT]
 
 
 @dataclass

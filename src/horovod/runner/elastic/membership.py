@@ -35,8 +35,7 @@ from horovod.runner.elastic.actions import (
     Say,
     Spawn,
 )
-from horovod.runner.elastic.admission import Admission
-from horovod.runner.elastic.limits import Blacklist, Limits, Resets
+from horovod.runner.elastic.limits import Admission, Blacklist, Limits, Resets
 from horovod.runner.elastic.workers import Life, MachineOf, Worker, Workers, candidates
 
 

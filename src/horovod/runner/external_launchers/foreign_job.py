@@ -10,7 +10,8 @@ import time
 from collections.abc import Iterable, Mapping
 
 from horovod.common.contract.reasons import PIPE
-from horovod.runner.agent.ranks import ReportPipe, ranks_of
+from horovod.runner.agent.state import ranks_of
+from horovod.runner.agent.workers import ReportPipe
 from horovod.runner.attribution.endings import Endings
 from horovod.runner.attribution.first_failure import TAIL_LIMIT
 from horovod.runner.base import linux

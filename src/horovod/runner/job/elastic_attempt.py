@@ -22,9 +22,8 @@ from horovod.runner.attribution.first_failure import RankEnd
 from horovod.runner.base.job_result import describe_status
 from horovod.runner.elastic import messages
 from horovod.runner.elastic.actions import Abandon, Action, End, Form, Kill, Phase, Say, Spawn, Standstill
-from horovod.runner.elastic.admission import Newcomers
 from horovod.runner.elastic.finder import Found, Source
-from horovod.runner.elastic.limits import Blacklist, Limits
+from horovod.runner.elastic.limits import Blacklist, Limits, Newcomers
 from horovod.runner.elastic.membership import Membership
 from horovod.runner.elastic.workers import candidates, foreseen
 from horovod.runner.job.chaos_log import ChaosLog

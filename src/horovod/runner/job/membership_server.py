@@ -14,7 +14,7 @@ from horovod.common.contract.membership import Over, Place, Updated, encode
 from horovod.common.store.membership import Came, HasHeard, MembershipControl, Met
 from horovod.runner.attribution.first_failure import RankEnd
 from horovod.runner.elastic.actions import Abandon, Action, Break, Dismiss, End, Form, Kill, Notify, Say, Spawn
-from horovod.runner.elastic.admission import Newcomers
+from horovod.runner.elastic.limits import Newcomers
 from horovod.runner.elastic.membership import Membership
 from horovod.runner.plan.hosts import Slot
 
