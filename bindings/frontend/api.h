@@ -17,7 +17,7 @@ extern "C" {
 typedef struct HvdRequest {
   // Set to sizeof(HvdRequest).
   uint32_t bytes;
-  // KIND_* for one operation, or HVD_KIND_JOIN.
+  // Kind of operation (KIND_*), or HVD_KIND_JOIN.
   int32_t kind;
   // Code of the frontend. Each frontend has separate operation names (src/horovod/common/frontends.py).
   int32_t frontend;
@@ -55,7 +55,7 @@ typedef struct HvdRequest {
 
 enum HvdCode {
   HVD_OK = 0,
-  // Refused when called.
+  // The request was refused by the call.
   HVD_INVALID_ARGUMENT = 1,
   // The ranks disagree about the operation.
   HVD_MISMATCH = 2,
@@ -68,12 +68,12 @@ enum HvdCode {
 };
 
 typedef struct HvdResult {
-  // A value of HvdCode.
+  // Result code (HvdCode).
   int32_t code;
   // Error text; "" if the code is HVD_OK.
   const char* message;
-  // For an allgather, the first dimension on each set rank. For an alltoall, the received splits. For a join, the last
-  // rank.
+  // Sizes of the result: for an allgather, the first dimension on each set rank; for an alltoall, the received splits;
+  // for a join, the last rank.
   const int64_t* sizes;
   size_t sizes_count;
   // Result of an allgather or alltoall, valid during the callback or until release().

@@ -229,7 +229,8 @@ Failure Call::take(size_t i, const HvdResult& result) const {
   const HvdRequest& r = requests_[i];
   if (r.kind != HVD_KIND_ALLGATHER && r.kind != HVD_KIND_ALLTOALL) return {};
   const xla::Buffer& out = *places_[i];
-  // The shape of the result was fixed at compilation from this rank's input, so the shapes of all ranks must be equal.
+  // The shapes of all ranks must be equal, because the shape of the result was fixed at compilation from this rank's
+  // input.
   bool alike = result.output_bytes == bytes_of(out);
   for (size_t k = 1; k < result.sizes_count && r.root >= 0; ++k) alike = alike && result.sizes[k] == result.sizes[0];
   if (!alike) {

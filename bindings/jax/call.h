@@ -19,13 +19,13 @@ struct Failure {
 
 // Numbers per tensor: kind, frontend, op, root, process set and wire.
 constexpr size_t kNumbers = 6;
-// Additional kind for which nothing is sent. The result is the argument.
+// Additional kind that returns its argument. Nothing is sent.
 constexpr int32_t kPassOn = -1;
-// Additional kind for which nothing is sent. The result is how often this rank has run the call in this job.
+// Additional kind that returns how often this rank has run the call in this job. Nothing is sent.
 constexpr int32_t kCount = -2;
 
-// Requests of all tensors of a call, which are submitted together. They point into this object and XLA's frame, so
-// neither must move or end before the operations are done.
+// Requests of all tensors of a call, which are submitted together. They point into this object and into XLA's frame, so
+// both must stay in place until the operations are done.
 class Call {
  public:
   explicit Call(const HvdFrontendApi& api) : api_(api) {}
@@ -48,7 +48,7 @@ class Call {
   std::string steps_;
   // This rank's count and its negative, and the maxima of both over all ranks.
   std::array<int64_t, 2> count_{}, most_{};
-  // Shape of both arrays.
+  // Shape of count_ and most_.
   int64_t pair_ = 2;
   int32_t devices_ = 0;
   std::vector<HvdRequest> requests_;

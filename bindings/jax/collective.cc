@@ -17,7 +17,7 @@ namespace {
 // Function table of the engine. Set once, before the first call, and never removed.
 std::atomic<const HvdFrontendApi*> engine{nullptr};
 
-// Seconds of one wait. The engine limits the total time.
+// Seconds of one wait. Waits are repeated; the engine limits the total time.
 constexpr double kSlice = 1.0;
 
 int32_t error_code(int32_t code) {
@@ -95,7 +95,7 @@ Failure check_device(const xla::CallFrame& frame, int32_t devices) {
     xla::DeviceOrdinalArgs args{};
     args.struct_size = xla::size_up_to(args, args.device_ordinal);
     args.context = frame.context;
-    // Ignore the result: no error occurs, because the context belongs to this call.
+    // Ignore the result. No error occurs, because the context belongs to this call.
     frame.api->device_ordinal_get(&args);
     if (args.device_ordinal == 0) return {};
     which = std::to_string(args.device_ordinal);
@@ -115,8 +115,8 @@ Failure run(const xla::CallFrame& frame) {
   return operations.wait();
 }
 
-// Answer XLA's question for the interface version, which it asks when a function is registered. Version 0.1 is the
-// first one, and nothing newer is needed.
+// Answer a request for the interface version, which XLA makes when a function is registered. Version 0.1 is the first
+// one, and nothing newer is needed.
 bool answered_metadata(xla::CallFrame* frame) {
   xla::Extension* extension = frame->extensions;
   if (!extension || extension->type != xla::kMetadataExtension) return false;

@@ -93,11 +93,11 @@ struct Attributes {
   int64_t size;
   int32_t* types;
   Span** names;
-  // Pointers to an Array, a Scalar or a Span, depending on the type.
+  // Each value points to an Array, a Scalar or a Span, depending on its type.
   void** values;
 };
 
-// Error of XLA. XLA destroys an error that a handler returns.
+// Error that a handler returns. XLA destroys it.
 struct Error;
 struct Context;
 
@@ -125,7 +125,7 @@ struct Api {
   const void* internal;
   Error* (*error_create)(ErrorArgs*);
   void* not_used[16];
-  // Exists since interface 0.3; check has_device_ordinal() first.
+  // Exists since interface 0.3. Check has_device_ordinal() first.
   Error* (*device_ordinal_get)(DeviceOrdinalArgs*);
 };
 
@@ -138,7 +138,7 @@ enum Stage : int32_t { kExecute = 3 };
 struct CallFrame {
   size_t struct_size;
   Extension* extensions;
-  // Can be null when XLA asks for metadata.
+  // Interface of XLA. Can be null when XLA asks for metadata.
   const Api* api;
   Context* context;
   int32_t stage;

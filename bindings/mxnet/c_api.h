@@ -1,6 +1,6 @@
 // Declarations of MXNet 1.9's C API, as far as it is used here. They are written by hand, and the functions are looked
-// up in the MXNet that this process has loaded. So are three functions of its C++ library for arrays that oneDNN keeps
-// in a special layout.
+// up in the MXNet that this process has loaded. The same applies to three functions of its C++ library for arrays that
+// oneDNN keeps in a special layout.
 #pragma once
 #include <cstdint>
 #include <stdexcept>
@@ -8,7 +8,7 @@
 
 namespace hvd::mxnet {
 
-// Array of MXNet (NDArrayHandle).
+// Handle of an MXNet array (NDArrayHandle).
 using Handle = void*;
 
 // Callback with which an operation notifies MXNet's engine that it has finished. The engine's object is on the caller's
@@ -21,7 +21,7 @@ struct OnComplete {
   void operator()(const std::runtime_error* error) const { function(engine, parameter, error); }
 };
 
-// Context of MXNet.
+// Device of an array (MXNet's Context).
 struct Device {
   int32_t kind = 1;
   int32_t number = 0;
@@ -67,7 +67,8 @@ inline std::string last_error() { return mx().GetLastError(); }
 // NDArray is a shared pointer to the chunk, and views of one array share it.
 inline void* chunk_of(Handle array) { return *static_cast<void**>(array); }
 
-// Additional reference to an MXNet array, because Python can release its own reference before the operation runs.
+// Additional reference to an MXNet array. It is needed because Python can release its own reference before the
+// operation runs.
 class Array {
  public:
   Array() = default;

@@ -12,18 +12,18 @@
 
 namespace hvd::mxnet {
 
-// Code of MXNet in src/horovod/common/frontends.py.
+// Code of the MXNet frontend (src/horovod/common/frontends.py).
 constexpr int32_t kFrontend = 4;
 
 // Request from horovod.mxnet. The codes are those of HvdRequest.
 struct Order {
   int32_t kind, op, root, process_set, wire, priority;
   double prescale, postscale;
-  // Name of the whole operation, for its order and for messages.
+  // Name of the whole operation, used for its order (turns.h) and for messages.
   const char* name;
   // `grouped` is not 0 for a group of operations; `count` is the number of tensors.
   int32_t grouped, count;
-  // Name of each tensor's operation.
+  // Name of the operation for each tensor.
   const char* const* names;
   const int32_t* dtypes;
   const Handle* in;
@@ -78,9 +78,9 @@ struct Call {
   std::vector<int64_t> splits;
   std::shared_ptr<Gathered> gathered;
 
-  // Called when the arrays are ready.
+  // Called when the arrays are ready. Starts the operation, or waits for its turn (turns.h).
   void run(const OnComplete& done);
-  // Called when all earlier operations with the same name have also finished.
+  // Start the operation. All earlier operations with the same name have finished.
   void start();
   void keep(Member* member, const HvdResult& result);
   void one_less();

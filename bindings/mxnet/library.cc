@@ -65,7 +65,7 @@ HVD_EXPORT int hvd_mxnet_sizes(void* gathered, int member, int64_t* sizes, int r
   return count;
 }
 
-// Move a tensor's received data to the memory of a new array of the same size. The array must not be in use yet.
+// Move a tensor's received data to the memory of a new array of the same size. The array must be unused.
 HVD_EXPORT int hvd_mxnet_take(void* gathered, int member, void* array, char* message, size_t bytes) {
   auto& piece = (*static_cast<std::shared_ptr<Gathered>*>(gathered))->pieces[static_cast<size_t>(member)];
   if (piece.bytes.empty()) return 0;

@@ -16,8 +16,8 @@ class Turns {
  public:
   // Record that the program requests an operation.
   void enter(const std::string& name, Call* call);
-  // Record that the operation's arrays are ready. Return true if no earlier operation is unfinished. If false, the
-  // leave() of an earlier operation returns this one later.
+  // Record that the operation's arrays are ready. Return true if all earlier operations with its name have finished. If
+  // not, the leave() of an earlier operation returns this operation later.
   bool ready(const std::string& name, Call* call);
   // Record that the operation has finished, or will never be ready. Return the next operation if it is ready, or null
   // if not. Does nothing if the operation has already left.

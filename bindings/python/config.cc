@@ -32,7 +32,7 @@ void log_to_python(LogLevel level, const std::string& message) {
     sink(static_cast<int>(level), message);
   } catch (nb::python_error& e) {
     e.discard_as_unraisable("horovod log sink");
-    // A message that cannot be logged must not end the engine's thread.
+    // Ignore errors, because a message that cannot be logged must not end the engine's thread.
   } catch (...) {
   }
 }
@@ -43,7 +43,7 @@ std::unique_ptr<Link> link_over(int fd) {
   return link;
 }
 
-// Encryption of the links that have keys.
+// Decorator of the links that have keys, which encrypts them.
 class Encryption {
  public:
   explicit Encryption(const Config& c) : keys_(c.link_keys) {
@@ -141,7 +141,7 @@ EngineOptions make_options(const Config& c) {
   if (const std::string wrong = hvd::check(o); !wrong.empty())
     throw nb::value_error(("inconsistent engine configuration: " + wrong).c_str());
   unclaimed.claim_all();
-  // The mapping stays valid without the descriptor.
+  // Close the descriptor. The mapping stays valid without it.
   if (c.segment_fd >= 0) ::close(c.segment_fd);
   return o;
 }

@@ -40,7 +40,7 @@ struct Config {
   std::vector<std::string> nccl_candidates;
   // Rank in MPI_COMM_WORLD of each rank. Empty if MPI is not used.
   std::vector<int> mpi_ranks;
-  // True to let MPI reduce where it can, in an order that MPI chooses.
+  // True to let MPI reduce where it can, in any order.
   bool mpi_reduces = false;
   int spins = 2000, cpu = -1, log_level = 3;
   // Number of entries in the flight recorder; 0 disables it.

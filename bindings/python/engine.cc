@@ -19,7 +19,7 @@ constexpr double kSignalSlice = 0.2;
 struct Work {
   std::shared_ptr<Engine> engine;
   OperationPtr op;
-  // Name as submitted. The name in the engine's copy can change during negotiation.
+  // Name as submitted. The engine's copy of the request can get another name during negotiation.
   std::string name;
 
   Work(std::shared_ptr<Engine> e, OperationPtr o, std::string n) : engine(std::move(e)), op(std::move(o)), name(std::move(n)) {}
@@ -33,7 +33,7 @@ struct Work {
   }
 
   bool wait(double timeout) {
-    // While this thread does not hold the GIL, another thread can submit the work again.
+    // Keep a reference, because another thread can submit the work again while this thread does not hold the GIL.
     const OperationPtr mine = op;
     if (!mine->done() && !wait_for(mine, timeout)) return false;
     check(mine->status());
@@ -105,7 +105,8 @@ std::vector<int64_t> integers(nb::handle sequence) {
   return out;
 }
 
-// Strings that have no UTF-8 form (lone surrogates) raise UnicodeEncodeError, which is a ValueError.
+// Return the string as UTF-8. Strings without a UTF-8 form (lone surrogates) raise UnicodeEncodeError, which is a
+// ValueError.
 const char* text(const nb::str& s) {
   const char* utf8 = PyUnicode_AsUTF8AndSize(s.ptr(), nullptr);
   if (!utf8) throw nb::python_error();
@@ -204,7 +205,7 @@ PyEngine::PyEngine(const Config& config)
   recorder = std::make_shared<FlightRecorder>(config.recorder_entries);
   engine->observers().add(recorder);
   dumper = std::make_shared<Dumper>(recorder, config.rank, config.size, config.labels.at(static_cast<size_t>(config.rank)), report_dir);
-  // Add the dumper after the recorder, so that the recorder already has the end of the job.
+  // Add the dumper after the recorder, so that the recorder already contains the end of the job.
   engine->observers().add(dumper);
 }
 
@@ -212,7 +213,7 @@ PyEngine::~PyEngine() {
   if (!engine) return;
   nb::gil_scoped_release nogil;
   signal_watch.reset();
-  // Closing waits for the timeline's thread, which might need to log.
+  // Close the timeline without the GIL, because its thread might need to log.
   timeline.reset();
   engine.reset();
 }

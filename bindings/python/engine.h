@@ -27,7 +27,7 @@ struct PyEngine {
   std::shared_ptr<StepMeter> steps;
   // Timeline, or null if none is running.
   std::shared_ptr<Timeline> timeline;
-  // Mailbox created last. The pointer is weak, like that of the answerer below.
+  // Mailbox created last. The pointer is weak, as is that of the answerer below.
   std::weak_ptr<Mailbox> mailbox;
   std::weak_ptr<Answerer> answerer;
   int rank, size, log_level;

@@ -26,7 +26,7 @@ static_assert(HVD_INTERNAL == static_cast<int>(Code::internal) && HVD_SHUTDOWN =
 struct Current {
   std::mutex mutex;
   std::shared_ptr<Engine> engine;
-  // Answers, indexed by HvdQuestion.
+  // Answers to questions, indexed by HvdQuestion.
   std::array<int, 4> places{};
   // Number of engines created in this process.
   int32_t jobs = 0;
@@ -199,7 +199,8 @@ void set_current(std::shared_ptr<Engine> engine, int rank, int size, int local_r
     current().places = {rank, size, local_rank, local_size};
     ++current().jobs;
   }
-  // `engine` now holds the previous engine. If this was its last owner, the engine is destroyed here, outside the lock.
+  // `engine` now holds the previous engine. If this is the last reference, the engine is destroyed here, outside the
+  // lock.
 }
 
 void abandon_current() {

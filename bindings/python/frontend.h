@@ -13,7 +13,7 @@ void set_current(std::shared_ptr<Engine> engine, int rank, int size, int local_r
 void serve_frontend(uint8_t frontend, bool in);
 // Drop the engine in a forked child without destroying it.
 void abandon_current();
-// Return the address of the HvdFrontendApi.
+// Return the address of the function table (HvdFrontendApi).
 uintptr_t frontend_api();
 
 }  // namespace hvd::python

@@ -22,7 +22,7 @@ void raise(const Status& status) {
 NB_MODULE(_core, m) {
   nanobind::set_leak_warnings(false);
   using namespace hvd;
-  // Tensors that a program still holds at exit keep their engine memory alive. This does not need leak warnings.
+  // Disable leak warnings. Tensors that a program still holds at exit keep their engine memory alive.
   python::nb::set_leak_warnings(false);
   m.attr("KIND_ALLREDUCE") = static_cast<int>(Kind::allreduce);
   m.attr("KIND_ALLGATHER") = static_cast<int>(Kind::allgather);

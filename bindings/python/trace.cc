@@ -188,8 +188,8 @@ std::shared_ptr<Timeline> start_timeline(PyEngine& self, const std::string& path
 void stop_timeline(PyEngine& self, const std::shared_ptr<Timeline>& timeline) {
   if (self.engine) {
     self.engine->observers().remove(timeline.get());
-    // Callers can see the end of the job before observers do, so the timeline might have missed it. Notify the timeline
-    // here.
+    // Notify the timeline of the end of the job. Callers can see the end before observers do, so the timeline might
+    // have missed it.
     if (const Status end = self.engine->ended(); !end.ok()) timeline->ended(end);
   }
   if (self.timeline == timeline) {
@@ -257,7 +257,7 @@ void define_trace(nb::module_& m, nb::class_<PyEngine>& engine) {
     auto signal = std::make_shared<EndSignal>(self.live().failures());
     if (signal->fd() < 0) raise_os_error(Status(Code::internal, "an eventfd for the end of the job cannot be created"));
     self.live().observers().add(signal);
-    // Call this here as well, because the job might have ended before the signal was added.
+    // Trigger the signal if the job has already ended, because its end was not observed.
     if (!self.live().ended().ok()) signal->give();
     return signal;
   })

@@ -93,7 +93,7 @@ enum : TF_Code { kOk = 0, kUnknown = 2, kInvalidArgument = 3, kFailedPreconditio
   X(void*, TensorData, (const TF_Tensor*))                                                                                             \
   X(void, DeleteTensor, (TF_Tensor*))
 
-// Optional functions, for asynchronous kernels and for distinguishing the iterations of a loop.
+// Optional functions. They serve asynchronous kernels and distinguish the iterations of a loop.
 #define HVD_TF_OPTIONAL_FUNCTIONS(X)                                                                   \
   X(TF_KernelBuilder*, NewAsyncKernelBuilder,                                                          \
     (const char*, const char*, void* (*)(TF_OpKernelConstruction*), TF_ComputeAsync, void (*)(void*))) \
@@ -113,7 +113,7 @@ const CApi& tf();
 // Look up the functions. Return "" or the name of the first function that is missing.
 const char* find_c_api();
 
-// TF_Status that lives for one call.
+// Owner of a TF_Status for one call.
 class TfStatus {
  public:
   TfStatus() : it_(tf().NewStatus()) {}

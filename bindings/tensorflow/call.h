@@ -9,7 +9,7 @@
 
 namespace hvd::tensorflow {
 
-// Code of TensorFlow in src/horovod/common/frontends.py.
+// Code of the TensorFlow frontend (src/horovod/common/frontends.py).
 constexpr int32_t kFrontend = 1;
 
 // Return the engine's functions, or null before hvd_tf_attach().
@@ -43,7 +43,7 @@ struct Call {
   std::atomic<bool> failed{false};
 
   ~Call();
-  // Record a failure. TensorFlow gets the first one.
+  // Record a failure. TensorFlow gets only the first one.
   void fail(TF_Code code, const std::string& why);
   void fail(const TfStatus& status);
 };

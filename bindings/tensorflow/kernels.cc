@@ -18,7 +18,7 @@ std::atomic<int> blocking_mode{static_cast<int>(Blocking::unknown)};
 
 // ---- Submission of operations ---------------------------------------------------------------------------------------
 
-// Count down the unfinished tensors. `call` might be deleted afterwards.
+// Decrement the number of unfinished tensors. `call` might be deleted afterwards.
 void one_less(Call* call) {
   if (call->left.fetch_sub(1, std::memory_order_acq_rel) > 1) return;
   Done done = std::move(call->done);
@@ -60,8 +60,8 @@ bool prepare(Call* call, Member* m, HvdRequest* q) {
   return true;
 }
 
-// Do all checks that do not need the engine, for all tensors, before the first tensor is submitted. If a later check
-// failed, half a group would wait for the other half forever.
+// Do all checks that do not need the engine, for all tensors, before the first tensor is submitted. If a check failed
+// later, half a group would wait for the other half forever.
 bool prepare_all(Call* call, std::vector<HvdRequest>* requests) {
   const Kernel& k = *call->kernel;
   const int n = k.kind == kJoin ? 1 : k.grouped ? tf().NumInputs(call->ctx) : 1;
@@ -194,7 +194,7 @@ void answer(void* kernel, TF_OpKernelContext* ctx) {
   const HvdFrontendApi* api = engine();
   const int32_t set = call.kernel->process_set;
   const int32_t value = api ? api->ask(kFrontend, kAsked, set) : -1;
-  // -1 is a valid answer to HVD_SET_INCLUDED.
+  // -1 is an error, except for HVD_SET_INCLUDED.
   if (value == -1 && kAsked != HVD_SET_INCLUDED) {
     call.fail(kFailedPrecondition, "Horovod has not been initialized in this process; call hvd.init() first");
   } else if (kAsked == HVD_SET_SIZE && value < 0) {
@@ -225,7 +225,7 @@ void* create(TF_OpKernelConstruction* c) {
 
 void destroy(void* kernel) { delete static_cast<Kernel*>(kernel); }
 
-// GPU kernels also take tensors in host memory; TensorFlow does the copies.
+// GPU kernels also take tensors in host memory. TensorFlow copies them.
 std::string add(const char* op, const char* device, TF_KernelBuilder* builder, const std::vector<const char*>& arguments) {
   if (std::strcmp(device, "GPU") == 0) {
     for (const char* argument : arguments) tf().KernelBuilder_HostMemory(builder, argument);

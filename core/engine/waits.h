@@ -1,6 +1,6 @@
-// Measurement of the time that callers are blocked in wait(): communication that computation does not hide. Waiting for
-// a completed operation costs nothing, and a blocking wait costs two clock readings. If several threads wait at the
-// same time, only one of them is measured.
+// Measurement of the time that callers are blocked in wait(), which is the communication that computation does not
+// hide. Waiting for a completed operation costs nothing, and a blocking wait costs two clock readings. If several
+// threads wait at the same time, only one of them is measured.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -35,7 +35,7 @@ class Waits {
     uint64_t begin_ = 0;
   };
 
-  // Count an operation for which this class sees no wait. The time that its caller blocks elsewhere is unknown.
+  // Count an operation whose caller waits elsewhere, for an unknown time.
   void unattended() {
     unattended_.fetch_add(1, std::memory_order_relaxed);
     arrival_.store(ticks(), std::memory_order_relaxed);
@@ -50,8 +50,8 @@ class Waits {
   }
   // Return the start of the current wait, or 0 if no caller is waiting.
   uint64_t since() const { return since_.load(std::memory_order_relaxed); }
-  // Return the time at which a caller last started to wait for an operation or left one unattended, or 0 if neither has
-  // happened.
+  // Return the time at which a caller last started to wait for an operation or left one unattended. Return 0 if neither
+  // has happened.
   uint64_t arrival() const { return arrival_.load(std::memory_order_relaxed); }
   uint64_t left_unattended() const { return unattended_.load(std::memory_order_relaxed); }
 

@@ -19,8 +19,7 @@ inline constexpr bool kIsFloat<double> = true;
 
 // ---- Operations on two values, where a is the operand of the lower rank ---------------------------------------------
 
-// Add and multiply integers as unsigned numbers, so that they wrap. Compilers recognize that the upper bits do not
-// matter.
+// Add and multiply integers as unsigned numbers, so that they wrap. The compiler drops the unused upper bits.
 template <class T>
 struct Number {
   HVD_KERNEL_INLINE static T sum(T a, T b) {
@@ -37,12 +36,12 @@ struct Number {
       return static_cast<T>(static_cast<uint64_t>(a) * static_cast<uint64_t>(b));
     }
   }
-  // Return a if it wins or is NaN, and b if not. The result is then NaN if either operand is.
+  // Return a if it wins or is NaN, and b if not. The result is then NaN if either operand is NaN.
   HVD_KERNEL_INLINE static T min(T a, T b) { return (a < b) | (a != a) ? a : b; }
   HVD_KERNEL_INLINE static T max(T a, T b) { return (a > b) | (a != a) ? a : b; }
 };
 
-// Convert each of the four bytes in a word to a bool: 0 or 1.
+// Convert each of the four bytes in a word to a bool (0 or 1).
 HVD_KERNEL_INLINE uint32_t truths(uint32_t x) { return ((((x & 0x7f7f7f7f) + 0x7f7f7f7f) | x) >> 7) & 0x01010101; }
 
 // ---- Scaling of values ----------------------------------------------------------------------------------------------
@@ -58,7 +57,7 @@ HVD_KERNEL_INLINE T scale_integer(T x, const Scaling& s) {
   constexpr bool kSigned = static_cast<T>(-1) < static_cast<T>(0);
   constexpr int kBits = 8 * sizeof(T) - (kSigned ? 1 : 0);
   constexpr T kMost = static_cast<T>(~uint64_t{0} >> (64 - kBits)), kLeast = kSigned ? static_cast<T>(~kMost) : T{0};
-  // For int64, this is 2^63, just out of range.
+  // This is 2^63 for int64, which is just out of range.
   constexpr double kHigh = static_cast<double>(kMost), kLow = static_cast<double>(kLeast);
   const double y = static_cast<double>(x) * s.factor / s.divisor;
   if (y >= kHigh) return kMost;
@@ -76,7 +75,7 @@ namespace element {
 
 template <class T>
 struct Plain {
-  // Type in memory.
+  // Type of an element in memory.
   using Value = T;
   // Type in which values are accumulated.
   using Acc = T;
@@ -126,8 +125,8 @@ inline constexpr bool kIsTruth<element::boolean> = true;
 
 template <class E>
 inline constexpr int kBytes = sizeof(typename E::Value);
-// True if whole vectors are scaled at a time. Integers are scaled one by one: they are rarely scaled, and a division in
-// double for each lane would make kernels long.
+// True if whole vectors are scaled at a time. Integers are scaled one by one, because they are rarely scaled and a
+// division in double for each lane would make kernels long.
 template <class E>
 inline constexpr bool kScalesFast = kIsFloat<typename E::Acc>;
 
@@ -185,7 +184,7 @@ HVD_KERNEL_INLINE void each_lane(Words<N> (&a)[K], const Words<N> (&b)[K], Apply
   }
 }
 
-// Compute the same for operations that handle all lanes of a word together.
+// Compute a[k] = a[k] op b[k] for all k, with operations that handle all lanes of a word together.
 template <int K, int N, class Apply>
 HVD_KERNEL_INLINE void each_word(Words<N> (&a)[K], const Words<N> (&b)[K], Apply apply) {
   HVD_KERNEL_UNROLL
@@ -202,7 +201,7 @@ template <class T>
 struct Narrow {
   static constexpr int kBits = 8 * sizeof(T);
   static constexpr uint32_t kUpper = sizeof(T) == 1 ? 0x80808080 : 0x80008000;
-  // Add the upper bits without carry, because a carry would spill into the next lane.
+  // Add the upper bits of the lanes without carry, because a carry would spill into the next lane.
   HVD_KERNEL_INLINE static uint32_t sum(uint32_t a, uint32_t b) { return ((a & ~kUpper) + (b & ~kUpper)) ^ ((a ^ b) & kUpper); }
   // Return all ones in the lanes where a < b, which are the lanes where a - b borrows. Flipping the upper bits maps the
   // signed order to the unsigned order.
@@ -231,7 +230,7 @@ HVD_KERNEL_INLINE void add(Words<N> (&a)[K], const Words<N> (&b)[K]) {
   }
 }
 
-// Compute a[k] = a[k] op b[k] for all k. The operation is the same for all threads and is tested only once.
+// Compute a[k] = a[k] op b[k] for all k. `op` is the same for all threads, so it is tested only once.
 template <class E, int K, int N>
 HVD_KERNEL_INLINE void combine(Words<N> (&a)[K], const Words<N> (&b)[K], Op op) {
   using Acc = typename E::Acc;

@@ -9,9 +9,9 @@ namespace hvd::kernels {
 namespace {
 
 constexpr uint64_t kVectorBytes = 16, kBlocksPerMultiprocessor = 4;
-// Granularity of slices, chosen so that no two ranks write to the same cache line.
+// Granularity of slices in bytes, chosen so that no two ranks write to the same cache line.
 constexpr uint64_t kSliceBytes = 512;
-// Granularity of chunks. A piece that starts at a multiple of 16 bytes is then also split at such multiples.
+// Granularity of chunks in bytes. A piece that starts at a multiple of 16 bytes is then also split at such multiples.
 constexpr uint64_t kChunkStep = 4096;
 
 #define HVD_OF_A_TYPE(cpp, text, bytes, floating) \
@@ -71,7 +71,7 @@ Scaling scaling_of(double factor, int64_t divisor) {
   return s;
 }
 
-// Give each thread one vector while all blocks can run at the same time, so that small work spreads over the whole
+// Give each thread one vector as long as all blocks can run at the same time, so that small work spreads over the whole
 // device. Larger work uses loops.
 Geometry geometry(uint64_t elements, size_t element_bytes, int multiprocessors) {
   const uint64_t most = kBlocksPerMultiprocessor * static_cast<uint64_t>(std::max(multiprocessors, 1));
@@ -102,7 +102,7 @@ size_t fill(PackParameters* p, std::span<const Move> moves, size_t element_bytes
 }
 
 Geometry geometry(const PackParameters& p) {
-  // Limit of the first dimension of a grid.
+  // Maximum number of blocks: the limit of the first dimension of a grid.
   constexpr uint64_t kMostBlocks = std::numeric_limits<int32_t>::max();
   return {static_cast<uint32_t>(std::clamp<uint64_t>(p.chunks, 1, kMostBlocks)), kThreads};
 }

@@ -14,7 +14,7 @@ namespace hvd::kernels {
 // Zero-terminated text of the kernels for the driver: PTX 8.1 for compute capability 7.0 and above. Drivers from
 // version 530 on accept it.
 extern const char kPtx[];
-// Number of bytes, including the terminating zero.
+// Size of the PTX text in bytes, including the terminating zero.
 extern const size_t kPtxBytes;
 
 struct Kernel {
@@ -27,11 +27,11 @@ struct Kernel {
 // device.
 std::span<const Kernel> all();
 
-// Return indices into all().
+// Return the index of a kernel in all().
 size_t reduce_of(DType d);
 size_t scale_of(DType d);
 size_t pack_of(DType d);
-// Return nullopt unless the types are equal or table.h has the cast.
+// Return the index of a kernel in all(), or nullopt if the types differ and table.h does not have the cast.
 std::optional<size_t> pack_of(DType from, DType to);
 size_t pack_bytes_of();
 
@@ -56,7 +56,7 @@ struct Slice {
 };
 Slice slice_of(uint64_t elements, size_t element_bytes, uint64_t part, uint64_t parts);
 
-// One copy between a tensor and a fusion buffer. Source address 0 stands for zeros.
+// Copy of a tensor, or a part of one, to or from a fusion buffer. Source address 0 stands for zeros.
 struct Move {
   uint64_t source, destination, elements;
 };

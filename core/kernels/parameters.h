@@ -12,10 +12,10 @@ constexpr uint32_t kMostSources = 64;
 // Maximum number of pieces per packing launch.
 constexpr uint32_t kMostPieces = 512;
 constexpr uint32_t kMostChunkBytes = 64 << 10;
-// Threads per block. Kernels are compiled for at most this many.
+// Number of threads per block. Kernels are compiled for at most this many.
 constexpr uint32_t kThreads = 256;
 
-// The order equals that of the rows in collectives/kernels.h.
+// Reduction operations, in the order of the rows in collectives/kernels.h.
 enum class Op : uint32_t { sum = 0, min = 1, max = 2, product = 3 };
 
 // Device form of Scale (collectives/comm.h), with the quotient by which floats are multiplied. collectives/reduce.cc

@@ -19,8 +19,8 @@ struct Place {
 
 #if defined(__CUDACC__)
 
-// All memory used here (the device's own, a peer's, or pinned host memory) is in the global window. A compiler cannot
-// derive this from an integer address. A load can be moved across stores, because no thread reads what any thread has
+// All memory used here (the device's own, a peer's, or pinned host memory) is in the global window. The compiler cannot
+// derive this from an integer address. It can move a load across stores, because no thread reads what any thread has
 // written.
 template <int kBytes>
 HVD_KERNEL_INLINE Words<(kBytes + 3) / 4> load_aligned(uint64_t address) {
@@ -57,7 +57,7 @@ HVD_KERNEL_INLINE void store_aligned(uint64_t address, const Words<(kBytes + 3) 
 
 #else
 
-// Trap for addresses that a device would report as misaligned.
+// Trap if the device would report the address as misaligned.
 template <int kBytes>
 inline Words<(kBytes + 3) / 4> load_aligned(uint64_t address) {
   if (address % kBytes != 0) __builtin_trap();

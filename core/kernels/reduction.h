@@ -13,8 +13,8 @@
 
 namespace hvd::kernels {
 
-// Vectors at the same position in all buffers: elements [first, first + 16 / bytes * count), where all addresses are
-// multiples of 16. If the buffers are aligned differently, count is 0.
+// Vectors that have the same position in all buffers: elements [first, first + 16 / bytes * count), where all addresses
+// are multiples of 16. If the buffers are aligned differently, count is 0.
 struct Vectors {
   uint64_t first, count;
 };
@@ -34,7 +34,7 @@ HVD_KERNEL_INLINE Vectors vectors_of(const ReduceParameters& p) {
   return {p.begin + head, (elements - head) / kLanes};
 }
 
-// Reader and writer of kLanes elements at a time: either whole vectors, or a single element at any address.
+// Reads and writes kLanes elements at a time: either whole vectors, or a single element at any address.
 template <class E, int kLanes>
 struct Access {
   using Memory = Words<kMemoryWords<E, kLanes>>;
@@ -135,8 +135,8 @@ HVD_KERNEL_INLINE Words<kAccWords<E, kLanes>> tree(const ReduceParameters& p, ui
     if (partials > 1) combine<E>(left, right, p.op);
     typename A::Acc one[1] = {left[0]}, other[1] = {left[1]};
     if (partials > 2) combine<E>(one, other, p.op);
-    // Move a carry up through the levels where a subtree waits, to the first free level. The last subtree combines with
-    // all waiting subtrees, because the number of subtrees is a power of two.
+    // Combine the new subtree with waiting subtrees of the same size, up to the first free level. The last subtree
+    // combines with all waiting subtrees, because the number of subtrees is a power of two.
     root = one[0];
     bool rises = true;
     HVD_KERNEL_UNROLL

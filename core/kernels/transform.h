@@ -1,5 +1,5 @@
-// Operations with one source and one destination: copy, zero, scale and cast. The packing kernels and the in-place
-// scaling kernels share them.
+// Operations with one source and one destination: copy, zero, scale and cast. Used by the packing kernels and the
+// in-place scaling kernels.
 //
 // A vector is 16 bytes of the narrower type. Each thread has at least four loads of 16 bytes in flight before it uses
 // the first.
@@ -11,13 +11,14 @@
 
 namespace hvd::kernels {
 
-// Elements that a thread processes: numbers first, first + stride, and so on, of the vectors and then of the remainder.
+// Elements of one thread: it processes numbers first, first + stride, and so on, of the vectors and then of the
+// remainder.
 struct Share {
   uint64_t first, stride;
 };
 
-// Return the number of leading elements to process one by one until both addresses are multiples of 16. If they never
-// are, return the number of all elements.
+// Return the number of leading elements to process one by one until both addresses are multiples of 16. If this is
+// never the case, return the number of all elements.
 template <class In, class Out>
 HVD_KERNEL_INLINE uint64_t head_of(uint64_t source, uint64_t destination, uint64_t elements) {
   const uint64_t to_boundary = (16 - destination % 16) % 16;

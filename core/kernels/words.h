@@ -1,8 +1,8 @@
-// A thread's share of a vector, in 32-bit words that stay in registers. One register per narrow element would need up
-// to four times as many registers. Lanes are the elements in the words, from the low bits up, as in memory.
+// One thread's share of a vector, in 32-bit words that stay in registers. With one register per narrow element, it
+// would need up to four times as many. Lanes are the elements in the words, from the low bits up, as in memory.
 //
-// Used by kernels.cu, both on a device (NVRTC) and on the host (tests). The only part of the standard library used is
-// therefore std::bit_cast.
+// kernels.cu uses this file both on a device (NVRTC) and on the host (tests), so std::bit_cast is the only part of the
+// standard library used.
 #pragma once
 #include <bit>
 #include <cstdint>
@@ -10,8 +10,8 @@
 #if defined(__CUDACC__)
 #define HVD_KERNEL_INLINE __device__ __forceinline__
 #define HVD_KERNEL_UNROLL _Pragma("unroll")
-// Prevent unrolling of loops whose speed does not depend on it. Short code matters, because the driver compiles all of
-// it at the first load.
+// Do not unroll loops whose speed does not depend on it. Short code matters, because the driver compiles all of it at
+// the first load.
 #define HVD_KERNEL_ROLL _Pragma("unroll 1")
 #else
 #define HVD_KERNEL_INLINE inline

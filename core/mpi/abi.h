@@ -54,19 +54,19 @@ struct Abi {
   Handle op_of(ReduceOp op) const;
 };
 
-// Buffer sizes for texts from libraries: the maximum over all three families.
+// Buffer sizes in bytes for version and error texts: the maximum over all three families.
 inline constexpr size_t kVersionBytes = 8192, kErrorBytes = 512;
 
 // Function that returns the address of a name that the library exports, or null if it is missing.
 using Lookup = std::function<void*(const char* name)>;
 
-// Return the family of a library. `path` is the file of the library. The file name decides if the exported names are
-// ambiguous, because MPICH's own libraries also export all names of the standard ABI.
+// Return the family of a library. The exported names can be ambiguous, because MPICH's own libraries also export all
+// names of the standard ABI. `path`, the file of the library, then decides.
 Family family_of(const std::string& path, const Lookup& lookup);
 // Check that the version text fits the family, because all constants would be wrong for another family. The error is
 // invalid_argument and names the file and its version text.
 Status check_version(Family family, const std::string& path, const std::string& version);
-// True if the version text is from Open MPI or a derivative. False means that it is from MPICH.
+// True if the version text is from Open MPI or a derivative, false if it is from MPICH.
 bool of_open_mpi(const std::string& version);
 // True if a library supports this launcher ("Open MPI" or "MPICH"; empty if unknown). A library that does not support
 // its launcher aborts or treats each process as a separate job.

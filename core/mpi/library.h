@@ -1,6 +1,6 @@
-// libmpi as a table of functions that is filled at run time. No code here links with MPI or includes its header, so one
-// build serves machines without MPI and any site's MPI. Arguments are those of the standard, except that every handle
-// is a Handle (see abi.h).
+// MPI library as a table of functions that is filled at run time. No code here links with MPI or includes its header,
+// so one build serves machines without MPI and any site's MPI. Arguments are those of the standard, except that every
+// handle is a Handle (see abi.h).
 #pragma once
 #include <string>
 
@@ -40,20 +40,20 @@ struct Library {
                     Handle, Handle, Handle* request) = nullptr;
 
   Abi abi;
-  // File of the library.
+  // Path of the library's file.
   std::string path;
-  // Short version text.
+  // Short text with the library's name and version.
   std::string version;
-  // Result of of_open_mpi(version).
+  // True if the library is Open MPI or a derivative.
   bool open_mpi = false;
 
   // Return the error text for the result of a call, or "" for success (0). `what` is the name of the function.
   std::string error(int result, const char* what) const;
 };
 
-// Load the library in this file, or return it if it is already loaded. The library is never unloaded, because it has
-// threads and handlers. The error is invalid_argument and names the file, if the file cannot be loaded, is not MPI, or
-// is of an unknown family.
+// Load the library at `path`, or return it if it is already loaded. It is never unloaded, because it has threads and
+// handlers. The error is invalid_argument and names the file, if the file cannot be loaded, is not MPI, or is of an
+// unknown family.
 Status load(const std::string& path, const Library** out);
 
 }  // namespace hvd::mpi

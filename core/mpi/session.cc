@@ -7,7 +7,7 @@
 namespace hvd::mpi {
 namespace {
 
-// Message tag used when communicators are created.
+// Message tag for the creation of communicators.
 constexpr int kTag = 0x4856;
 // Seconds between two polls of `look`.
 constexpr double kBetweenLooks = 0.5e-3;
@@ -119,7 +119,7 @@ Status Session::watch_finalize() {
 int Session::finalizing(Handle, int, void*, void* extra) {
   auto* session = static_cast<Session*>(extra);
   session->over_.store(true, std::memory_order_seq_cst);
-  // Wait for work in progress, which checks the flag and ends.
+  // Wait for work in progress, which ends because of the flag.
   std::lock_guard wait(session->using_);
   return 0;
 }
@@ -146,8 +146,8 @@ void Session::spoil(const std::string& why) {
   spoilt_.store(true, std::memory_order_release);
 }
 
-// Run `work` on the MPI thread at any thread level of MPI, so that the caller can abandon it. Abandoned work can run
-// forever, so it owns what it uses.
+// Run `work` on the MPI thread, regardless of MPI's thread level, so that the caller can abandon it. Abandoned work can
+// run forever, so it owns what it uses.
 Status Session::attended(const std::function<Status()>& work, const Look& look) {
   auto result = std::make_shared<Status>();
   mpi_thread_.begin([work, result] { *result = work(); });

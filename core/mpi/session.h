@@ -17,13 +17,13 @@
 namespace hvd::mpi {
 
 struct StartOptions {
-  // Path of the library.
+  // Path of the MPI library.
   std::string library;
   // Launcher that started the processes; see fits().
   std::string launcher;
-  // True to request MPI_THREAD_FUNNELED.
+  // True to request only MPI_THREAD_FUNNELED.
   bool one_thread = false;
-  // Seconds that MPI_Init can take. It waits for the other processes.
+  // Maximum seconds for MPI_Init, which waits for the other processes.
   double patience = 30;
 };
 

@@ -6,11 +6,11 @@ namespace hvd::nccl {
 namespace {
 
 // Maximum number of ranks for which unequal parts are gathered with one broadcast for each part. Larger sets use sends
-// and receives. Both need the same number of calls per rank, but sends and receives all run at the same time.
+// and receives: the same number per rank, but all of them run at the same time.
 constexpr int kFewRanks = 8;
 
-// Calls in one NCCL group. After a failed call, nothing more is enqueued. The group is always closed, because it is a
-// state of the thread.
+// Scope of one NCCL group. After a failed call, nothing more is enqueued. The group is always closed, because an open
+// group is a state of the thread.
 class Group {
  public:
   explicit Group(Communicator& c) : c_(c) { add(c.library().group_start(), "ncclGroupStart"); }
@@ -30,7 +30,7 @@ class Group {
   Status first_;
 };
 
-// NCCL's number of the operation. A premultiplied sum is created for the calls of one group and released after them.
+// NCCL operation of a reduction. A premultiplied sum is created for the calls of one group and released after them.
 class Operation {
  public:
   Operation(Communicator& c, const Reduction& r) : c_(c), made_(r.premultiplied), op_(static_cast<int>(r.op)) {

@@ -18,7 +18,6 @@ struct Piece {
   const void* in;
   // Memory for the result, which can be equal to `in`.
   void* out;
-  // Number of elements.
   size_t count;
 };
 

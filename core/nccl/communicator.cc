@@ -25,7 +25,7 @@ class Inside {
 
 constexpr auto kPause = std::chrono::microseconds(50);
 constexpr double kGrace = 0.05;
-// Number of float32 elements per rank. They take 16 bytes, which is NCCL's alignment.
+// Number of float32 elements per rank: 16 bytes, which is NCCL's alignment.
 constexpr size_t kTiny = 4;
 
 }  // namespace
@@ -46,7 +46,7 @@ Status Communicator::error() const {
 
 void Communicator::fail(Status why) {
   std::lock_guard lock(mutex_);
-  // The call failed because the communicator was abandoned in the meantime.
+  // Keep the earlier reason if the communicator was abandoned during the call.
   if (state_.load() != State::making) return;
   error_ = std::move(why);
   state_.store(State::failed, std::memory_order_release);
@@ -73,8 +73,8 @@ bool Communicator::enter_ending() {
   return false;
 }
 
-// Once the communicator is abandoned, the helper starts no further call. Its current call ends soon unless it waits for
-// other ranks. Only an abort ends such a call, and requires that NCCL has already written the handle.
+// Once the communicator is abandoned, the helper thread starts no further call. Its current call ends soon unless it
+// waits for other ranks. Only an abort ends such a wait, for which NCCL must already have written the handle.
 bool Communicator::wait_for_helper() const {
   const Deadline grace = Deadline::after(kGrace);
   while (inside_.load(std::memory_order_acquire) && !(handle() && grace.passed())) std::this_thread::sleep_for(kPause);
@@ -221,8 +221,8 @@ Status Ending::abort_all(Communicators communicators) {
     for (Communicator* c : there) said.push_back(status_of(l, l.comm_abort(c->handle()), "ncclCommAbort", nullptr));
     if (there.size() > 1) said.push_back(status_of(l, l.group_end(), "ncclGroupEnd", nullptr));
   } else {
-    // One communicator can wait for the kernels of another, which end only when the other one is aborted too. Abort
-    // each on a separate thread.
+    // Abort each communicator on a separate thread. One can wait for the kernels of another, which end only when the
+    // other is aborted too.
     std::vector<std::thread> threads;
     for (size_t i = 0; i < there.size(); ++i) {
       threads.push_back(thread_without_signals([&, i] {
@@ -257,7 +257,7 @@ Status Ending::destroy_all(Communicators communicators) {
     auto finalizing = Communicator::End::finalizing;
     if (!c->end_.compare_exchange_strong(finalizing, Communicator::End::freeing)) {
       if (first.ok()) first = Status(Code::internal, "an NCCL communicator was aborted while it was destroyed");
-      // The thread that has taken over the communicator frees it.
+      // Skip the communicator, because the thread that has taken it over frees it.
       continue;
     }
     Status s = status_of(l, r, "ncclCommFinalize", c->handle());

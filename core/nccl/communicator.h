@@ -46,7 +46,7 @@ class Communicator {
   // its ranks call this with the same id.
   static std::shared_ptr<Communicator> make(const Library& library, const Surroundings& surroundings, const UniqueId& id, int size,
                                             int rank, const WarmUp& warm_up = {});
-  // Call destroy() or abort() before this. Without them, NCCL leaks the communicator, and its helper thread continues.
+  // Call destroy() or abort() first. Without them, NCCL leaks the communicator, and its helper thread continues.
   ~Communicator() = default;
   Communicator(const Communicator&) = delete;
 
@@ -77,7 +77,7 @@ class Communicator {
       : library_(library), surroundings_(surroundings), size_(size), rank_(rank) {}
   void create(const UniqueId& id, const WarmUp& warm_up);
   Status call_each(const WarmUp& warm_up, size_t count);
-  // enter_call() and leave_call() enclose an NCCL call on the helper thread. enter_call() returns false if the
+  // Enclose an NCCL call on the helper thread with enter_call() and leave_call(). enter_call() returns false if the
   // communicator was abandoned; no more calls are allowed then. enter_ending() does the same for the thread that
   // destroys the communicator. It returns false if another thread has taken over the communicator.
   bool enter_call();
@@ -85,11 +85,11 @@ class Communicator {
   void leave_call() { inside_.store(false, std::memory_order_release); }
   template <class Call>
   Status connect(const char* what, Call call);
-  // Give the communicator up and return its previous state.
+  // Abandon the communicator and return its previous state.
   State give_up(Status why);
-  // Take over the communicator from the thread that destroys it. Return false if it is too late.
+  // Take over the communicator from the thread that destroys it. Return false if that thread has already finished.
   bool seize();
-  // Wait for the helper's current call. Return false if NCCL has nothing to end.
+  // Wait for the helper thread's current call. Return false if NCCL has no communicator to end.
   bool wait_for_helper() const;
   void fail(Status why);
 
@@ -110,16 +110,16 @@ class Communicator {
 };
 
 // End of several communicators of one process, on a helper thread that the caller polls. After the deadline, the thread
-// and its resources are abandoned, and outcome() reports this. The communicators are unusable from the start.
+// and its resources are abandoned, and outcome() returns an error. The communicators are unusable from the start.
 class Ending {
  public:
-  // True if done or past the deadline.
+  // True if all communicators have ended or the deadline has passed.
   bool over() const;
-  // True if past the deadline and not done.
+  // True if the deadline has passed before all communicators ended.
   bool leaked() const;
-  // Return the result. Valid once over() is true.
+  // Return ok, or the first error. Valid once over() is true.
   Status outcome() const;
-  // Sleep until over(), for tests and for the end of a process.
+  // Sleep until over() is true. Used by tests and at the end of a process.
   void wait() const;
 
  private:

@@ -110,18 +110,18 @@ void float_sum(const Question& q, Reduction* r) {
   }
   const bool exact = !format || (power_of_two(all) && representable(*format, all));
   if (exact && divisor != 1 && q.prescale * q.postscale == 1.0) {
-    // Gives the same result as the next case, but needs no created operation.
+    // The result equals that of the next case, but NCCL needs no created operation.
     r->op = Op::average;
   } else if (exact) {
     r->premultiplied = true;
     r->scalar = all;
   } else if (narrow_range && std::fabs(all) < 1) {
-    // Each value is rounded once, and not always in the same direction.
+    // Divide first: each value is rounded once, and not always in the same direction.
     r->before = {q.prescale * q.postscale, divisor};
   } else {
     r->after = after;
     if (q.prescale != 1.0 && representable(*format, q.prescale)) {
-      // Each product is rounded once, as on the host.
+      // Multiply in NCCL: each product is rounded once, as on the host.
       r->premultiplied = true;
       r->scalar = q.prescale;
     } else {
@@ -169,7 +169,7 @@ Reduction decide(const Question& q) {
   if (sums && (q.op == ReduceOp::average || q.prescale != 1.0 || q.postscale != 1.0)) {
     return refused("sums of integers that are averaged or scaled wrap around in NCCL; the host carries them in more bits");
   }
-  // Do not exchange min, max or product with scaling, which truncates integers.
+  // Keep the order of scaling and the operation, because scaling truncates integers.
   r.before = {q.prescale, 1};
   r.after = {q.postscale, 1};
   r.op = q.op == ReduceOp::min ? Op::min : q.op == ReduceOp::max ? Op::max : q.op == ReduceOp::product ? Op::product : Op::sum;
@@ -197,8 +197,8 @@ uint8_t float8(const Format& f, double value) {
   const uint8_t sign = std::signbit(value) ? 0x80 : 0;
   if (magnitude == 0) return sign;
   const int exponent = std::max(std::ilogb(magnitude), f.least);
-  // Fraction in units of the last place, which is below 2^width for subnormal numbers. A carry into the exponent gives
-  // the right result.
+  // Compute the fraction in units of the last place. It is below 2^width for subnormal numbers. A carry into the
+  // exponent gives the right result.
   const auto places = static_cast<int>(std::nearbyint(std::ldexp(magnitude, width - exponent)));
   return static_cast<uint8_t>(sign | (((exponent + bias - 1) << width) + places));
 }

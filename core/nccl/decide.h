@@ -14,7 +14,7 @@
 
 namespace hvd::nccl {
 
-// Element types known to the decision. They include types that NCCL or the engine does not have.
+// Element types that decide() accepts, including types that NCCL or the engine does not have.
 enum class Element : uint8_t {
   int8,
   uint8,
@@ -33,8 +33,8 @@ enum class Element : uint8_t {
 };
 Element element_of(DType dtype);
 
-// Scaling x * factor / divisor, as in hvd::Scale (collectives/comm.h). Integers are computed in double, floats in their
-// accumulation type.
+// Scaling x * factor / divisor, as in hvd::Scale (collectives/comm.h). Integers are computed in double, and floats in
+// their accumulation type.
 struct Scaling {
   double factor = 1.0;
   int64_t divisor = 1;
@@ -47,9 +47,7 @@ struct Question {
   ReduceOp op = ReduceOp::sum;
   double prescale = 1.0;
   double postscale = 1.0;
-  // Number of ranks.
   int size = 1;
-  // NCCL version.
   int version = kOldestVersion;
   // Minimum compute capability of the ranks' devices; 90 stands for 9.0.
   int capability = 90;
@@ -57,15 +55,15 @@ struct Question {
   bool scaled_afterwards = false;
 };
 
-// Decision: an NCCL operation, and the scaling left to the caller.
+// Result of decide(): an NCCL operation, and the scaling left to the caller.
 struct Reduction {
   // Reason why NCCL cannot execute the reduction, starting with a lower-case letter. Empty if it can.
   std::string why_not;
   Type type = Type::float32;
   Op op = Op::sum;
-  // If true, each value is multiplied by `scalar` and then summed; `op` is not used.
+  // True if each value is multiplied by `scalar` and then summed. `op` is then unused.
   bool premultiplied = false;
-  // Factor that is exact in `type`, or the nearest float32 or float64.
+  // Multiplier of a premultiplied sum: exact in `type`, or the nearest float32 or float64.
   double scalar = 1.0;
   // Scaling that the caller applies to the inputs (before) and to the result (after).
   Scaling before, after;

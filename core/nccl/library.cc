@@ -41,14 +41,14 @@ namespace {
 constexpr Symbol kSymbols[] = {HVD_NCCL_FUNCTIONS(HVD_NCCL_SYMBOL)};
 #undef HVD_NCCL_SYMBOL
 
-// Return the file that contains `function`.
+// Return the path of the library that contains `function`.
 std::string path_of(void* function, const std::string& asked) {
   Dl_info info{};
   return ::dladdr(function, &info) != 0 && info.dli_fname ? info.dli_fname : asked;
 }
 
-// Fill the table. Return the reason why the library cannot be used, or "". Check the version first, because an old
-// library can lack many names, and its age is the better explanation.
+// Fill the table. Return the reason why the library cannot be used, or "". Check the version first: an old library can
+// lack many names, and its age is the better explanation.
 std::string fill(void* handle, const std::string& asked, Library* l) {
   void* ask = ::dlsym(handle, "ncclGetVersion");
   if (!ask) return asked + " has no ncclGetVersion, so it is not NCCL";
@@ -69,7 +69,7 @@ std::string fill(void* handle, const std::string& asked, Library* l) {
   return {};
 }
 
-// Keep the library until the process ends, including for threads that still run then.
+// Keep the library until the process ends. Even then, threads can still use it.
 const Library* keep(std::unique_ptr<Library> library) {
   static auto* const mutex = new std::mutex;
   static auto* const all = new std::vector<std::unique_ptr<Library>>;
@@ -77,7 +77,7 @@ const Library* keep(std::unique_ptr<Library> library) {
   return all->emplace_back(std::move(library)).get();
 }
 
-// Never close handles, because NCCL has threads.
+// Never close the library's handles, because NCCL has threads.
 const Library* try_one(const std::string& name, int flags, std::string* reasons) {
   void* handle = ::dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL | flags);
   std::string reason;
@@ -108,7 +108,7 @@ std::string version_text(int version) {
 Found find(const Search& search) {
   std::string reasons;
   if (!search.chosen.empty()) {
-    // If the process has already loaded this file, the loader returns the same library.
+    // If the process has already loaded this file, dlopen() returns the same library.
     if (const Library* l = try_one(search.chosen, 0, &reasons)) return {l, {}};
     return {nullptr, reasons};
   }

@@ -1,5 +1,5 @@
-// libnccl as a table of functions that is filled at run time. No code here links with NCCL or includes its header, so
-// one build serves machines with and without NCCL. Types, numbers and layouts are those of nccl.h 2.18, which later
+// NCCL library as a table of functions that is filled at run time. No code here links with NCCL or includes its header,
+// so one build serves machines with and without NCCL. Types, numbers and layouts are those of nccl.h 2.18, which later
 // versions keep.
 #pragma once
 #include <climits>
@@ -17,16 +17,16 @@ using Result = int;
 inline constexpr Result kSuccess = 0, kUnhandledCuda = 1, kSystem = 2, kInternal = 3, kInvalidArgument = 4, kInvalidUsage = 5, kRemote = 6,
                         kInProgress = 7, kTimeout = 8;
 
-// Stands for ncclComm_t.
+// Handle of a communicator (ncclComm_t).
 using Handle = void*;
-// Stands for cudaStream_t, which is a CUstream.
+// Stream of the CUDA runtime or driver (cudaStream_t or CUstream).
 using Stream = void*;
 enum class Type : int { int8 = 0, uint8, int32, uint32, int64, uint64, float16, float32, float64, bfloat16, float8_e4m3, float8_e5m2 };
 // Reduction operations. Values of 5 and above were created by red_op_create_premul_sum.
 enum class Op : int { sum = 0, product = 1, max = 2, min = 3, average = 4 };
 inline constexpr int kScalarOnHost = 1;
 
-// Id for creating one communicator, passed by value. The process that created the id has a thread that listens for
+// Id for creating one communicator, passed by value. A thread of the process that created the id listens for
 // connections.
 struct UniqueId {
   char bytes[128];
@@ -39,13 +39,13 @@ struct Config {
   uint32_t magic = 0xcafebeef;
   uint32_t version = 21800;
   int blocking = 1;
-  // INT_MIN and null mean that a field is not set.
+  // Fields with INT_MIN or null are not set.
   int cga_cluster_size = INT_MIN;
   int min_ctas = INT_MIN;
   int max_ctas = INT_MIN;
   const char* net_name = nullptr;
   int split_share = INT_MIN;
-  // Only padding in versions before 2.26.
+  // Padding in versions before 2.26.
   int traffic_class = INT_MIN;
 };
 static_assert(sizeof(UniqueId) == 128 && sizeof(Config) == 48 && offsetof(Config, net_name) == 32 && offsetof(Config, traffic_class) == 44);
@@ -82,7 +82,7 @@ struct Library {
   int version = 0;
   // File from which the functions were loaded.
   std::string path;
-  // True if the library was loaded before, most likely by a framework that uses it.
+  // True if the library was already loaded, most likely by a framework that uses it.
   bool loaded_before = false;
 
   bool aborts_in_groups() const { return version >= 22200; }
@@ -93,9 +93,9 @@ inline constexpr int kOldestVersion = 21800;
 std::string version_text(int version);
 
 struct Search {
-  // Value of HOROVOD_NCCL_LIBRARY. If it is not empty, no other library is tried.
+  // Library named by HOROVOD_NCCL_LIBRARY. If it is not empty, no other library is tried.
   std::string chosen;
-  // Paths, or names for the loader, that are tried after the libraries that are already loaded.
+  // Paths, or names for the loader, to try if no library is loaded already.
   std::vector<std::string> candidates;
 };
 struct Found {
@@ -104,9 +104,9 @@ struct Found {
   // Reason why there is no library, in one sentence.
   std::string why_not;
 };
-// Find and load a library, without starting anything. Call this for the first device operation, never at import: a
-// framework imported later would get the library loaded first, even if that one is older. Each call searches again, so
-// keep the result.
+// Find and load a library, without calling it. Do this for the first device operation, never at import: a framework
+// imported later would get the library loaded first, even if that one is older. Each call searches again, so keep the
+// result.
 Found find(const Search& search);
 
 // Return the names in the table, required or not, for tests against a real library.

@@ -38,7 +38,7 @@ struct Range {
 };
 using Ranges = std::array<Range, kCollectiveCount>;
 
-// Return the range of rows for each collective, among `n` rows. The rows of a collective are adjacent.
+// Return the range of each collective's rows among `n` rows. The rows of a collective are adjacent.
 template <class CollectiveOf>
 constexpr Ranges ranges_of(size_t n, CollectiveOf collective_of) {
   Ranges ranges{};
@@ -134,7 +134,7 @@ Algorithm select(Collective c, DType d, size_t bytes, const WorldShape& world, c
       return choice.algorithm;
     }
   }
-  // Not reached, because the last row of each collective and place matches everything (checked by a test).
+  // Not reached, because the last row of each collective and kind of world matches everything (checked by a test).
   return Algorithm::shm;
 }
 

@@ -1,7 +1,7 @@
 // Choice of the algorithm for each collective. It uses a table of rows, of which the first match decides, and a text
 // with the user's overrides ("allreduce=ring,broadcast=tree"). These functions only compute.
 //
-// Invariant of the table, checked by a test: all rows that a float reduction can reach in one world add in the same
+// Invariant of the table, checked by a test: in a given world, all rows that apply to float reductions add in the same
 // order. The bits of a result then depend neither on the size of a tensor nor on fusion.
 #pragma once
 #include <array>
@@ -48,7 +48,7 @@ struct WorldShape {
   // True if `size` is a power of two.
   bool power_of_two = true;
 
-  // `shared_memory` is true if ranks on one host can use shared memory.
+  // Return the shape of a topology. `shared_memory` is true if ranks on one host can use shared memory.
   static WorldShape of(const Topology& topology, bool shared_memory = true);
 };
 
@@ -60,7 +60,7 @@ struct Overrides {
   static Status parse(std::string_view text, Overrides* out);
 };
 
-// Order in which a float reduction adds, if it affects the result (collectives/reduce.h).
+// Order in which a float reduction adds, where the order affects the result (collectives/reduce.h).
 enum class Order : uint8_t { none, the_order, by_host, by_slice };
 Order order_of(Collective, Algorithm);
 
@@ -84,9 +84,9 @@ struct Choice {
   Where where;
   Values values;
   Sizes sizes;
-  // Maximum number of ranks.
+  // Maximum number of ranks for this row.
   int ranks;
-  // Maximum bytes, as a field of Tuning; null for no limit.
+  // Maximum bytes for this row, as a field of Tuning. Null means no limit.
   size_t Tuning::* bytes;
   Algorithm algorithm;
 };

@@ -10,17 +10,14 @@ namespace hvd {
 
 // Parameters of the cost model, in seconds.
 struct CostModel {
-  // Parameters between hosts, or over links in general. The defaults are rounded values for 10 Gbit/s Ethernet.
-  // Seconds per message.
+  // Parameters between hosts, or over links in general: seconds per message (alpha), per byte in one direction (beta),
+  // and per byte of one operand (gamma). The defaults are rounded values for 10 Gbit/s Ethernet.
   double alpha = 30e-6;
-  // Seconds per byte in one direction.
   double beta = 0.8e-9;
-  // Seconds per byte of one operand.
   double gamma = 0.1e-9;
-  // Parameters inside a host, through shared memory.
-  // Seconds until another core sees a store.
+  // Parameters inside a host, through shared memory: seconds until another core sees a store (local_alpha), and per
+  // byte copied (local_beta).
   double local_alpha = 0.3e-6;
-  // Seconds per byte copied.
   double local_beta = 0.1e-9;
 };
 

@@ -10,7 +10,7 @@ namespace hvd {
 
 // Hosts and ranks as seen by one rank.
 struct Topology {
-  // Global number of this rank.
+  // Global rank of this process.
   int rank = 0;
   int size = 1;
   // Host of each rank, as an index. Hosts are numbered in the order of their first rank.
@@ -29,7 +29,7 @@ struct Topology {
   // True if all hosts have the same number of ranks.
   bool homogeneous = true;
 
-  // Build the topology of `rank`. `host_of` has a number for each rank, equal for the ranks of one host.
+  // Build the topology of `rank`. `host_of[r]` is a number that is equal for all ranks of rank r's host.
   static Status make(int rank, std::span<const int> host_of, Topology* out);
   // Return the topology of a process set for the same rank. `ranks` lists the set's ranks in set order, without
   // duplicates and including this rank.
@@ -40,9 +40,9 @@ struct Topology {
   // True if there are several hosts and at least one has several ranks.
   bool nested() const { return hosts() > 1 && hosts() < size; }
 
-  // Return the ranks on this host, in order.
+  // Return the ranks on this host in ascending order.
   const std::vector<int>& local_members() const { return members[host[rank]]; }
-  // Return the ranks with this local rank on all hosts, in the order of the hosts. Empty if some host has no such rank
+  // Return the ranks with this local rank on all hosts, in the order of the hosts. Empty if a host has no such rank
   // (local_rank >= slices).
   std::vector<int> cross_members() const;
 };

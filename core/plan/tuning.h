@@ -16,20 +16,19 @@ namespace hvd {
 
 // Size thresholds in bytes. tuning_fields() lists the names of the fields.
 struct Tuning {
-  // Thresholds in shared memory.
+  // Maximum bytes of an allreduce in shared memory by the direct algorithm, for two ranks.
   size_t direct_bytes = 16 << 10;
   // Bytes that a rank stages per round; at most half of a typical L2 cache.
   size_t chunk_bytes = 128 << 10;
   // Minimum bytes of outputs that bypass the cache.
   size_t stream_bytes = 8 << 20;
-  // Thresholds over links.
-  // Maximum bytes of an allreduce by recursive doubling.
+  // Maximum bytes of an allreduce over links by recursive doubling.
   size_t doubling_bytes = 16 << 10;
-  // The same limit for two ranks, if it is larger.
+  // Maximum bytes of an allreduce over links by recursive doubling between two ranks, if larger than doubling_bytes.
   size_t pair_bytes = 512 << 10;
   // Maximum bytes of a broadcast by the tree, if some hosts have several ranks. Larger broadcasts use the pipeline.
   size_t tree_bytes = 256 << 10;
-  // The same limit if every host has one rank.
+  // Maximum bytes of a broadcast by the tree, if every host has one rank.
   size_t flat_tree_bytes = 1 << 20;
 
   // Parse "name=bytes" items separated by commas. Values that are not named keep their defaults. Errors name the
@@ -37,7 +36,8 @@ struct Tuning {
   static Status parse(std::string_view text, Tuning* out);
   // Return all values in the form that parse() reads.
   std::string text() const;
-  // Return all values in the order of tuning_fields(), or read them back. Errors name the value that is out of range.
+  // Return all values in the order of tuning_fields() (values), or read them back. Errors name the value that is out of
+  // range.
   std::vector<int64_t> values() const;
   static Status read(std::span<const int64_t> values, Tuning* out);
 
@@ -47,7 +47,7 @@ struct Tuning {
 struct TuningField {
   std::string_view name;
   size_t Tuning::* value;
-  // Accepted range in bytes.
+  // Accepted range of the field in bytes.
   size_t low, high;
 };
 std::span<const TuningField> tuning_fields();

@@ -59,7 +59,7 @@ Answerer::Answerer(Means means) : means_(std::move(means)), process_(::getpid())
 Answerer::~Answerer() { close(); }
 
 void Answerer::close() {
-  // Return in a forked child: the thread, and a possible holder of the lock, exist only in the parent process.
+  // Do nothing in a forked child: the thread, and a possible holder of the lock, exist only in the parent process.
   if (::getpid() != process_) return;
   {
     std::lock_guard lock(mutex_);
@@ -110,11 +110,11 @@ void Answerer::heard(int, uint32_t topic, std::string_view body) {
 }
 
 void Answerer::waiting(std::span<const Negotiator::Waiting> all, double, bool asked) {
-  // A request is not a stall. For example, the live page requests answers every second.
+  // Only report stalls. A request for answers, such as the live page makes every second, is not a stall.
   if (asked || all.empty() || !means_.alone) return;
   {
     std::lock_guard lock(mutex_);
-    // Python might already have received the report from an observer that was called earlier.
+    // Ignore the report if Python has just received it from an observer that was called earlier.
     const auto now = Clock::now();
     if (!unread_ && now - noticed_ > std::chrono::milliseconds(100)) unread_ = now;
   }
@@ -159,7 +159,7 @@ Answerer::Given Answerer::ask(uint64_t number) {
     const auto over = [&] { return closed_ || given_.count(number); };
     changed_.wait_for(lock, std::chrono::duration<double>(kPatience), [&] { return over() || begun_.count(number); });
     if (begun_.count(number)) changed_.wait_for(lock, std::chrono::duration<double>(kWork), over);
-    // If this object is closed, Python is running, because Python has closed it.
+    // A closed object means that Python is running, because only Python closes it.
     const bool runs = closed_ || begun_.erase(number);
     if (const auto found = given_.extract(number)) given = std::move(found.mapped());
     if (runs) given.forced = false;
@@ -169,7 +169,7 @@ Answerer::Given Answerer::ask(uint64_t number) {
 }
 
 std::string Answerer::stacks() {
-  // Must differ from the numbers that rank 0 uses.
+  // First number of this rank's own questions. It must differ from the numbers that rank 0 uses.
   constexpr uint64_t kOwn = uint64_t{1} << 62;
   uint64_t number = 0;
   {

@@ -1,5 +1,5 @@
 // Answerer of rank 0's questions about hangs: what this process is doing, and what it has done last. It is an Observer
-// with a thread that works even if Python does not run. It asks Python for its stacks, and reads them directly if
+// with a thread that works even if Python is hung. It asks Python for its stacks, and reads the stacks directly if
 // Python takes too long (PythonStacks).
 #pragma once
 #include <condition_variable>
@@ -21,8 +21,8 @@
 
 namespace hvd {
 
-// Content of Topic::explain, as text "number;ranks;ranks". The ranks of the first list answer in full, and those of the
-// second without stacks. All other ranks do not answer.
+// Content of a Topic::explain message, as text "number;ranks;ranks". The ranks of the first list answer in full, and
+// those of the second without stacks. All other ranks do not answer.
 struct Question {
   uint64_t number = 0;
   std::vector<int> full, brief;
@@ -47,7 +47,7 @@ class Answerer final : public Observer, public std::enable_shared_from_this<Answ
     std::function<void(std::string)> reply;
     // Function that asks Python to call give(). Called on the answerer's thread.
     std::function<void(uint64_t)> ask_python;
-    // Only on rank 0: function that receives the stacks if Python does not run and cannot report a stall.
+    // Function that receives the stacks if Python is hung and cannot report a stall. Only set on rank 0.
     std::function<void(std::string)> alone;
     // Seconds after which `alone` is called.
     double notice = kNotice;
@@ -56,8 +56,8 @@ class Answerer final : public Observer, public std::enable_shared_from_this<Answ
   // Calls close().
   ~Answerer() override;
 
-  // Record that Python has received ask_python and is running. Its stacks must then not be read from outside, because
-  // they are changing.
+  // Record that Python has received ask_python and is therefore running. Its stacks must then not be read from outside,
+  // because they are changing.
   void begun(uint64_t number);
   // Store Python's answer to ask_python: its stacks in faulthandler's format, and JSON with all other information.
   void give(uint64_t number, std::string stacks, std::string json);
@@ -95,7 +95,7 @@ class Answerer final : public Observer, public std::enable_shared_from_this<Answ
   std::map<uint64_t, Given> given_;
   std::set<uint64_t> begun_;
   uint64_t own_questions_ = 0;
-  // Time since which a report of waiting operations has been unread, if there is one.
+  // Time since which a report of waiting operations has been unread, if any.
   std::optional<Clock::time_point> unread_;
   Clock::time_point noticed_{};
   bool closed_ = false;

@@ -17,7 +17,7 @@ namespace hvd {
 class ClockOffset {
  public:
   struct Known {
-    // Nanoseconds. Rank 0's clock shows this rank's clock plus `offset`, with an error of at most `error`.
+    // Offset and its maximum error in nanoseconds. Rank 0's clock shows this rank's clock plus `offset`.
     int64_t offset, error;
   };
   static constexpr int kInARow = 8;
@@ -30,7 +30,7 @@ class ClockOffset {
     next_ = now + kBetween;
     return pack(now);
   }
-  // Return rank 0's answer to a question.
+  // Return the answer of rank 0 to another rank's question.
   static std::optional<std::string> answer(std::string_view question, int64_t now) {
     if (question.size() != sizeof(int64_t)) return {};
     std::string both(question);

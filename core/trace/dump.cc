@@ -102,8 +102,8 @@ int open_private(int parent, std::string* name) {
   return fresh;
 }
 
-// Open the folder `*folder`, writable only by this user. If open_private() has chosen another name, the rest of the
-// process uses that name too.
+// Open the folder `*folder`, writable only by this user. If open_private() has chosen another name, the whole process
+// uses that name from now on.
 Status open_own(std::string* folder, int* out) {
   static std::mutex mutex;
   static std::map<std::string, std::string> instead;
@@ -255,7 +255,7 @@ void SignalWatch::run() {
 
 void SignalWatch::give_back() {
   struct sigaction now{};
-  // Do not remove a handler that the program has installed later.
+  // Keep a handler that the program has installed in the meantime.
   if (::sigaction(signal_, nullptr, &now) == 0 && now.sa_handler == &on_signal) ::signal(signal_, SIG_DFL);
 }
 

@@ -16,7 +16,7 @@ struct Attributes {
   uint32_t color = 0;
   int32_t payload_type = 0, reserved = 0;
   uint64_t payload = 0;
-  // The message is ASCII text.
+  // The type of the message is ASCII text.
   int32_t message_type = 1;
   const char* message = nullptr;
 };
@@ -25,7 +25,7 @@ static_assert(sizeof(Attributes) == 48 && offsetof(Attributes, message_type) == 
 }  // namespace
 
 Status NvtxRanges::open(const std::string& library, std::shared_ptr<NvtxRanges>* out) {
-  // Never unload the library, because the profiler is inside.
+  // Never unload the library, because the profiler uses it.
   void* handle = ::dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (!handle) return Status(Code::invalid_argument, ::dlerror());
   Functions f;

@@ -1,5 +1,5 @@
-// Flight recorder: an Observer that keeps the last operations of a rank's engine in a ring buffer. It is always on. It
-// is read after a failure (fatal error, signal, or on request: trace/dump.h), and for statistics about steps.
+// Flight recorder: an Observer that keeps the last operations of a rank's engine in a ring buffer. It is always on.
+// trace/dump.h reads it after a failure, on a signal, or on request. It also serves for statistics about steps.
 //
 // The thread that drives the engine writes entries, in about 50 ns each, and any thread can read them at the same time.
 // Each entry has a version that shows whether it was overwritten while being read.
@@ -41,7 +41,7 @@ class FlightRecorder final : public Observer {
     // Start and end in ticks; equal except for carried_out and broke_off.
     uint64_t begin, end;
     uint64_t bytes;
-    // Id of the schedule, or 0 for negotiated operations.
+    // Id of the schedule that contains the operation, or 0 for a negotiated operation.
     uint64_t schedule;
     // Number of earlier operations of the process set, for carried_out and broke_off. Equal on all ranks of the set.
     uint64_t position;
@@ -81,7 +81,7 @@ class FlightRecorder final : public Observer {
   static_assert(sizeof(Entry) % sizeof(uint64_t) == 0);
   using Words = std::array<uint64_t, sizeof(Entry) / sizeof(uint64_t)>;
   struct Slot {
-    // 2 * (number + 1) of the entry in this slot. Odd while the entry is being written.
+    // Version of the slot: 2 * (number + 1) for a complete entry, or an odd number while the entry is being written.
     std::atomic<uint64_t> version{0};
     std::array<std::atomic<uint64_t>, std::tuple_size_v<Words>> words{};
   };

@@ -6,7 +6,7 @@
 namespace hvd {
 namespace {
 
-// Return the bytes that any algorithm must send over a rank's link in each direction, for this value of
+// Return the bytes that any algorithm must send over a rank's link in each direction. `bytes` is the value of
 // Execution::bytes.
 uint64_t moved_by(Kind kind, int ranks, uint64_t bytes) {
   const double others = ranks < 2 ? 0 : static_cast<double>(ranks - 1) / ranks;
@@ -110,7 +110,7 @@ void StepMeter::mark(uint64_t data_ns, bool found) {
     std::lock_guard lock(mutex_);
     if (found && told_) return;
     const Reading now = read();
-    // Drop the steps that were detected before.
+    // Drop the steps that were detected earlier.
     if (!found && !told_) {
       told_ = true;
       begun_ = false;

@@ -45,9 +45,9 @@ class StepMeter final : public Observer {
     // Bytes that had to cross this rank's links with any algorithm.
     uint64_t moved;
     uint64_t operations, tensors;
-    // Time at which a caller last started to wait or left an operation unattended.
+    // Time at which a caller last started to wait for an operation or left one unattended.
     uint64_t arrival;
-    // Number of operations whose waiting time is unknown.
+    // Number of operations whose callers' waiting time is unknown.
     uint64_t unattended;
   };
   // Maximum number of steps that wait for take(). If there are more, the oldest are dropped.
@@ -62,8 +62,8 @@ class StepMeter final : public Observer {
   // Detect steps until step() is called. Each step ends with the last operation of the schedule. Detected steps are
   // counted from the first one on, even while operations are negotiated, and measured while the schedule runs.
   void find() { finding_.store(true); }
-  // Take the finished steps, oldest first. If there are none, the end of the next step puts `go_on` into the mailbox
-  // that was passed to wake().
+  // Take the finished steps, oldest first. If there are none, the meter adds the message `go_on` to the mailbox that
+  // was passed to wake() as soon as the next step ends.
   std::vector<Step> take();
   void wake(std::shared_ptr<Mailbox> mailbox, std::string go_on);
   // Call `begun` with the number of each step that starts, on the thread that marks the step. There is one listener; an
@@ -83,7 +83,7 @@ class StepMeter final : public Observer {
   }
 
  private:
-  // Totals of all measurements at one moment.
+  // Totals of all measurements at one time.
   struct Reading {
     uint64_t at, blocked, collectives, hidden, bytes, moved, operations, tensors, unattended;
   };
@@ -96,7 +96,7 @@ class StepMeter final : public Observer {
 
   const std::shared_ptr<const Waits> waits_;
   TickScale scale_;
-  // Time at which the current execution started. Only the driver uses this member and those below.
+  // Time at which the current execution started. Used only by the driver, as are the members below.
   uint64_t started_ = 0;
   // True while a schedule is running.
   bool scheduled_ = false;
@@ -104,7 +104,7 @@ class StepMeter final : public Observer {
   const Schedule::Bucket* last_ = nullptr;
   // Name of the operation with which a step ends. Empty before the first schedule.
   std::string last_name_;
-  // Name of the last operation of a schedule that does not contain last_name_.
+  // Name of the last operation in a schedule that does not contain last_name_.
   std::string rival_;
   // Counts of other operations. Any of them can turn out to be the last operation of a step.
   std::unordered_map<std::string, uint64_t> executed_;

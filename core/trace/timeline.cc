@@ -67,7 +67,7 @@ Timeline::~Timeline() { close(); }
 void Timeline::close() {
   std::lock_guard once(close_mutex_);
   if (!thread_) return;
-  // This is a forked child, in which the thread does not run.
+  // Do nothing in a forked child, where the thread does not run.
   if (process_ != ::getpid()) {
     (void)thread_.release();
     return;
@@ -138,7 +138,7 @@ void Timeline::requested(std::span<const Request> requests) {
 }
 
 void Timeline::noticed(int from, std::span<const Request> requests) {
-  // requested() records the rank's own requests.
+  // Skip this rank's own requests, because requested() records them.
   if (from == options_.rank || !taking()) return;
   Event e(What::ready);
   e.number = from;
@@ -271,7 +271,8 @@ void Timeline::ended(const Status& why) {
 
 void Timeline::look_at_clock() {
   if (options_.clock_of_rank0 || !options_.say) return;
-  // In ticks, because reading the system's clock for each event would take noticeable time.
+  // Interval in ticks between two readings of the system's clock, because reading it for each event would take
+  // noticeable time.
   constexpr uint64_t kMoment = 1 << 16;
   const uint64_t now = ticks();
   if (now - looked_ < kMoment) return;

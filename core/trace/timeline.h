@@ -23,7 +23,6 @@
 
 namespace hvd {
 
-// Options of a timeline file.
 struct TimelineOptions {
   std::string path;
   int rank = 0, size = 1;
@@ -79,7 +78,7 @@ class Timeline final : public Observer {
   void schedule_ended(const Schedule&, uint64_t) override;
   void heard(int from, uint32_t topic, std::string_view body) override;
   void awake() override;
-  // Also called by other threads that detect the end of the job. Only the first call counts.
+  // Called by the driver, and by other threads that detect the end of the job. Only the first call counts.
   void ended(const Status&) override;
 
  private:
@@ -137,8 +136,8 @@ class Timeline final : public Observer {
 
   // ---- Members used by the driver -----------------------------------------------------------------------------------
 
-  // Responses that were executed. Responses of a schedule keep their addresses until it ends, but the addresses of
-  // others can be reused.
+  // Responses that were executed, identified by their addresses. Responses of a schedule keep their addresses until it
+  // ends, but the addresses of others can be reused.
   struct Seen {
     TimelineTensorsPtr tensors;
     bool stays = false;

@@ -100,7 +100,7 @@ void TimelineText::event(char phase, uint32_t pid, int64_t at, std::string_view 
   put(time(at));
   if (!name.empty()) {
     put(",\"name\":\"");
-    // An internal name, which is short and needs no escapes.
+    // Append the name unescaped, because it is an internal name that needs no escapes.
     put(name);
     *end++ = '"';
   }
@@ -189,7 +189,7 @@ void TimelineText::leave_negotiation(State& s, uint32_t pid, int64_t at, std::st
 }
 
 void TimelineText::ready(int64_t at, int rank, const TimelineTensors& tensors, std::string* out) {
-  // Check this even if all tensors are known, because that is rare.
+  // Clear even if all tensors are known already, because that is rare.
   if (known_.size() + tensors.all.size() > kMaxKnown) {
     close_open(at, out);
     known_.clear();
@@ -199,7 +199,8 @@ void TimelineText::ready(int64_t at, int rank, const TimelineTensors& tensors, s
   const auto& pids = pids_of(tensors, out);
   for (size_t i = 0; i < pids.size(); ++i) {
     State& s = state(pids[i]);
-    // Either the end event of an earlier operation is missing, or the operation continues under the same name.
+    // Skip the tensor. Either the end event of an earlier operation is missing, or the operation continues under the
+    // same name.
     if (s.running) continue;
     s.last = std::max(at, s.last);
     if (!s.negotiating) {
@@ -248,7 +249,7 @@ void TimelineText::started(int64_t at, const Started& about, const TimelineTenso
     State& s = state(pids[i]);
     const int64_t submitted = i < about.submitted.size() ? about.submitted[i] : 0;
     leave_negotiation(s, pids[i], at, out);
-    // The end event of the earlier operation is missing.
+    // End the earlier operation, whose end event is missing.
     if (s.running) {
       if (s.active) event('E', pids[i], s.last, {}, {}, out);
       event('E', pids[i], s.last, {}, {}, out);

@@ -34,7 +34,7 @@ struct TimelineTensors {
     bool same(const Response& response, size_t index) const;
   };
   std::vector<One> all;
-  // Cache of TimelineText: the pids of the tensors, and the value of first_ for which they are valid.
+  // Cache of TimelineText: the tensors' pids, and the value of first_ for which they are valid.
   mutable std::vector<uint32_t> pids;
   mutable uint32_t pids_since = 0;
 
@@ -51,7 +51,7 @@ class TimelineText {
     std::string host;
     // Nanoseconds of the monotonic clock at which the trace's times start.
     int64_t start_ns = 0;
-    // The same moment in microseconds since 1970.
+    // Microseconds since 1970 at which the trace's times start.
     int64_t epoch_us = 0;
     int64_t process = 0;
   };
@@ -61,7 +61,7 @@ class TimelineText {
   explicit TimelineText(About about) : about_(std::move(about)) {}
 
   // Each function appends elements, each followed by ",\n", to *out. `at` is in nanoseconds of the monotonic clock.
-  // Call this first, and again for each new file. Operations in flight are then forgotten.
+  // Call begin() first, and again for each new file; it forgets operations in flight.
   void begin(std::string* out);
   void ready(int64_t at, int rank, const TimelineTensors& tensors, std::string* out);
   void agreed(int64_t at, const TimelineTensors& tensors, std::string* out);
@@ -70,7 +70,7 @@ class TimelineText {
   struct Started {
     uint64_t number = 0, bytes = 0, schedule = 0;
     std::string algorithm;
-    // Time at which this rank submitted each tensor, or 0 if unknown. Can be empty.
+    // Time at which this rank submitted each tensor, or 0 if unknown. The list can be empty.
     std::vector<int64_t> submitted;
   };
   void started(int64_t at, const Started& about, const TimelineTensors& tensors, std::string* out);
@@ -85,9 +85,9 @@ class TimelineText {
   void cycle(int64_t at, std::string* out);
   // Record the offset from this rank's monotonic clock to rank 0's, and its maximum error.
   void clock(int64_t at, int64_t offset_ns, int64_t error_ns, std::string* out);
-  // Record that recording pauses. Operations in flight are then forgotten.
+  // Record that recording pauses, and forget operations in flight.
   void paused(int64_t at, std::string* out);
-  // Record that `events` events are missing here. Operations in flight are then forgotten.
+  // Record that `events` events are missing here, and forget operations in flight.
   void lost(int64_t at, uint64_t events, std::string* out);
   void ended(int64_t at, std::string_view why, std::string* out);
 
@@ -113,12 +113,12 @@ class TimelineText {
   std::string_view time(int64_t at) const;
 
   const About about_;
-  // Cached text of the last time, because consecutive events often share their time.
+  // Time of the cached text, which is reused because consecutive events often have the same time.
   mutable int64_t written_at_ = -1;
   mutable std::string written_;
   // Pid of each tensor, keyed by key_of() and the kind.
   std::unordered_map<std::string, uint32_t> known_;
-  // States of the pids from first_ on.
+  // State of each pid, from first_ on.
   std::vector<State> states_;
   uint32_t first_ = 1;
   bool in_schedule_ = false, in_round_ = false, in_step_ = false;

@@ -38,12 +38,11 @@ std::shared_ptr<Arena::Block> Arena::allocate(size_t bytes) {
 }
 
 void Arena::release(size_t offset, size_t bytes) {
-  // A forked child has copies of the blocks but shares the memory with its parent, so the child must not free the
-  // memory.
+  // Do not free the memory in a forked child. The child has copies of the blocks, but the memory belongs to the parent.
   if (::getpid() != owner_) return;
   size_t length = pages(bytes);
-  // Return the memory to the system, so that it is zero for its next owner. Memory without a file behind it (threads in
-  // tests) cannot have holes and is cleared instead.
+  // Return the memory to the system, which makes it zero for the next owner. If the memory has no file behind it
+  // (threads in tests), clear it instead.
   if (::madvise(base_ + offset, length, MADV_REMOVE) != 0) std::memset(base_ + offset, 0, length);
   std::lock_guard lock(mutex_);
   used_ -= length;

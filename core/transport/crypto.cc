@@ -58,7 +58,7 @@ bool keeps(const CryptoLibrary& library, Cipher cipher) {
   const auto sealer = library.make(cipher, key, true), opener = library.make(cipher, key, false);
   if (!sealer || !opener) return false;
   std::vector<std::byte> out(text.size()), back(text.size()), mark(kCipherTag);
-  // Run the test twice, because a key is set once and then used often.
+  // Run each test twice, because a key is set once and then used often.
   for (int round = 0; round < 2; ++round) {
     if (!sealer->seal(nonce, extra, text, out.data(), mark.data()) || out != sealed || mark != tag) return false;
     if (!opener->open(nonce, extra, out, mark.data(), back.data()) || back != text) return false;
@@ -112,7 +112,7 @@ std::vector<Cipher> CryptoLibrary::ciphers() const {
   return out;
 }
 
-// Test vectors from RFC 7748, section 6.1.
+// Use the test vectors of RFC 7748, section 6.1.
 bool CryptoLibrary::exchanges_keys() const {
   const auto alice = array_from_hex<32>("77076d0a7318a57d3c16c17251b26645df4c2f87ebc0992ab177fba51db92c2a");
   const auto bob_public = array_from_hex<32>("de9edb7d7b7dc1b4d35b61c2ece435373f8343c85b78674dadfc7e146f882b4f");

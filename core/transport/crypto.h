@@ -29,7 +29,6 @@ using CipherNonce = std::array<unsigned char, 12>;
 // Bytes of an authentication tag.
 inline constexpr size_t kCipherTag = 16;
 
-// Overwrite a key that is no longer needed.
 void wipe(void* data, size_t bytes);
 
 // Authenticated encryption with one key, in one direction. A nonce must never be used twice with the same key. Not
@@ -46,7 +45,8 @@ class Aead {
 
 class CryptoLibrary {
  public:
-  // Load a library. `path` is a path or name for dlopen(3). The library stays loaded until the process ends.
+  // Load a library. `path` is a file path, or a library name for dlopen(3). The library stays loaded until the process
+  // ends.
   static Status load(const std::string& path, std::shared_ptr<const CryptoLibrary>* out);
   virtual ~CryptoLibrary() = default;
 

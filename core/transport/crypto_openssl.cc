@@ -30,7 +30,7 @@ struct OpensslFunctions {
   int (*derive_init)(Opaque* ctx) = nullptr;
   int (*derive_set_peer)(Opaque* ctx, Opaque* pkey) = nullptr;
   int (*derive)(Opaque* ctx, unsigned char* out, size_t* bytes) = nullptr;
-  // Constructor functions, indexed by Cipher. Some can be null.
+  // Constructor function of each Cipher. Null if the library lacks the cipher.
   const Opaque* (*cipher[2])() = {nullptr, nullptr};
 
   bool load(void* handle);
@@ -102,7 +102,7 @@ class Openssl final : public CryptoLibrary {
     void* mine = f_.new_private(kX25519, nullptr, secret.data(), secret.size());
     size_t bytes = out->size();
     const bool good = mine && f_.get_public(mine, out->data(), &bytes) == 1 && bytes == out->size();
-    // Accepts null.
+    // pkey_free() accepts null.
     f_.pkey_free(mine);
     if (!good) f_.clear_error();
     return good;

@@ -1,4 +1,4 @@
-// Link decorator for tests that injects faults according to a script. The code under test cannot tell the difference.
+// Link decorator for tests that injects faults according to a script. The code under test sees an ordinary link.
 #pragma once
 #include <cstdint>
 #include <limits>
@@ -23,7 +23,7 @@ struct FaultScript {
   size_t piece = std::numeric_limits<size_t>::max();
   // Number of consecutive calls that move nothing, in each stall.
   int stall_calls = 0;
-  // Interval of stalls: one precedes every n-th call that can move bytes.
+  // Interval of stalls: one stall precedes every n-th call that could move bytes.
   int stall_every = 1;
 };
 

@@ -18,20 +18,20 @@ class Link {
   virtual ~Link() = default;
 
   // Return the number of bytes moved, or 0 if the call would block. Return -1 if the link is permanently broken;
-  // error() then gives the reason. A link that the peer has closed in an orderly way counts as broken once everything
-  // that the peer sent has been received.
+  // error() then gives the reason. If the peer has closed the link in an orderly way, the link breaks only once
+  // everything that the peer sent has been received.
   virtual int64_t try_send(ConstBytes data) = 0;
   virtual int64_t try_recv(Bytes data) = 0;
   // Return the reason why the link is broken, or ok while it works.
   virtual const Status& error() const = 0;
 
-  // Return what a sleeper must watch: a descriptor, and the poll(2) events that the last calls were blocked on. A
-  // try_recv that returns 0 adds POLLIN, and a try_send that returns 0 adds POLLOUT. A call that moves bytes clears its
-  // event. Links that trigger the owner's wakeup event instead have fd -1.
+  // Return what a sleeper must watch: a descriptor (fd), and the poll(2) events that the last calls were blocked on
+  // (wanted). A try_recv that returns 0 adds POLLIN, and a try_send that returns 0 adds POLLOUT. A call that moves
+  // bytes clears its event. Links that trigger the owner's wakeup event instead have fd -1.
   virtual int fd() const { return -1; }
   virtual short wanted() const { return 0; }
-  // True if bytes arrive in memory and trigger the owner's wakeup event. fd(), if any, then only shows the peer's
-  // death, which probe() checks.
+  // True if bytes arrive in memory and trigger the owner's wakeup event. If the link also has an fd(), it only shows
+  // the peer's death, which probe() checks.
   virtual bool in_memory() const { return false; }
   virtual void probe() {}
   // True if bytes are available in memory.

@@ -18,7 +18,8 @@ class NodeControlLink final : public Link {
   int64_t try_send(ConstBytes data) override { return ring_.try_send(data); }
   int64_t try_recv(Bytes data) override {
     const int64_t n = ring_.try_recv(data);
-    // The peer's last bytes are in the ring before it closes the socket, so an empty ring means the end of the stream.
+    // The peer's last bytes are in the ring before it closes the socket. An empty ring then means the end of the
+    // stream.
     return n == 0 && closed_ ? -1 : n;
   }
   const Status& error() const override { return socket_->error(); }

@@ -32,9 +32,9 @@ struct StagingLedger {
   // Number of bytes that were reduced in place in the arenas.
   std::atomic<uint64_t> unstaged{0};
   struct Use {
-    // Counters of the group that last used the half, or null if the half is unused.
+    // Counters of the group that last used the half, or null if no group has used it.
     std::shared_ptr<const SetLines> lines;
-    // Value of SetLine::finished once a rank has finished that use. 0 if all ranks are known to have finished.
+    // Value of SetLine::finished once a rank no longer uses the half. 0 if no rank uses it any more.
     uint64_t done = 0;
   };
   Use half[2];
@@ -53,7 +53,7 @@ class NodeGroup {
   struct Stage {
     // Staging half of each rank for this operation.
     std::byte* const* staging;
-    // Bytes of a half.
+    // Size of a staging half in bytes.
     size_t bytes;
   };
   // Start a collective and get the staging halves for it.
@@ -64,12 +64,12 @@ class NodeGroup {
   // Wait until `member` (or each rank of the group) has published `stage` stages of this collective, counted from 1.
   Status await(int member, uint64_t stage);
   Status await_all(uint64_t stage);
-  // True if the rank has published that stage. Does not wait.
+  // True if the rank has published stage `stage`. Does not wait.
   bool reached(int member, uint64_t stage) const { return (*lines_)[member]->progress.load(std::memory_order_seq_cst) >= base_ + stage; }
   // End the collective, which counts as one more stage.
   void finish();
   // End the collective as if this rank had published `stages` stages, which must be at least as many as it has. Used
-  // for collectives that ranks abandon after different numbers of stages.
+  // when ranks abandon a collective after different numbers of stages.
   void finish_at(uint64_t stages);
 
   // Return a rank's arena (see Segment::arena), or null if there is none.
@@ -90,9 +90,9 @@ class NodeGroup {
   StagingLedger* ledger_;
   Waiter* waiter_;
   double timeout_;
-  // Value of this rank's counter at the start of the collective.
+  // Value of this rank's counter at the start of the current collective.
   uint64_t base_ = 0;
-  // Number of stages of this rank, including the ends of collectives.
+  // Number of stages that this rank has finished, including the ends of collectives.
   uint64_t mine_ = 0;
   uint64_t operations_ = 0;
   int half_ = 0;

@@ -13,13 +13,13 @@ using std::chrono::milliseconds;
 
 // Number of polls between two clock readings.
 constexpr int kClockEvery = 64;
-// Time to poll without a pause if every rank has a core. Do not yield: if other threads need the core after all,
-// yielding gives them whole time slices, while a resting thread wakes up earlier.
+// Time to poll without a pause if every rank has a core. Do not yield during this time: if other threads need the core
+// after all, yielding gives them whole time slices, while a resting thread wakes up earlier.
 constexpr auto kNoRest = milliseconds(1);
-// Time to poll without a pause if there are more ranks than cores. The rank that this one waits for might need this
-// core.
+// Time to poll without a pause if there are more ranks than cores. It is shorter, because the awaited rank might need
+// this core.
 constexpr auto kNoRestShared = microseconds(200);
-// Each rest takes 1/kPart of the wait so far, within these bounds.
+// Fraction of the wait so far that each rest takes (1/kPart), within the bounds below.
 constexpr int kPart = 20;
 constexpr auto kLeastRest = microseconds(20), kMaxRest = microseconds(500);
 

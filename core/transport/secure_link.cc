@@ -104,8 +104,8 @@ size_t SecureLink::hand_out(Bytes data) {
   return n;
 }
 
-// True if a whole record is buffered. Its length is not authenticated yet, so the length only decides which bytes are
-// taken as the record.
+// True if a whole record is buffered. Its length is not authenticated yet, so it is only used to find the end of the
+// record.
 bool SecureLink::whole_record(size_t* text) {
   const size_t held = in_end_ - in_begin_;
   *text = 0;

@@ -1,6 +1,6 @@
-// Link decorator that encrypts all data. Bytes are sent in records of this form:
+// Link decorator that encrypts all data. Bytes are sent in records.
 //
-// length of the text (uint32, little-endian), encrypted text, tag of both (16 bytes)
+// Format of a record: length of the text (uint32, little-endian), encrypted text, tag of both (16 bytes)
 //
 // The n-th record of a direction has the nonce n, and each direction of each connection has a separate key. Altered,
 // repeated, dropped, foreign or reflected records are therefore detected. After kRecordsPerKey records, a direction
@@ -31,8 +31,8 @@ class SecureLink final : public Link {
   static Status make(std::unique_ptr<Link> inner, std::shared_ptr<const CryptoLibrary> library, Cipher cipher, const Keys& keys,
                      std::unique_ptr<Link>* out, uint64_t records_per_key = kRecordsPerKey);
 
-  // Send text as records. The bytes of a record count as taken only once the whole record has been sent. Until then,
-  // the caller must offer the same bytes again, possibly followed by more, as all users of links do.
+  // Send text as records. The bytes of a record count as sent only once the whole record has been sent. Until then, the
+  // caller must offer the same bytes again, possibly followed by more, as all users of links do.
   int64_t try_send(ConstBytes data) override;
   int64_t try_recv(Bytes data) override;
   const Status& error() const override { return error_.ok() ? inner_->error() : error_; }
@@ -73,17 +73,17 @@ class SecureLink final : public Link {
   Direction sending_, receiving_;
   Status error_;
 
-  // Record being sent.
+  // Record that is being sent.
   std::unique_ptr<std::byte[]> out_;
-  // Unsent rest of the record.
+  // Part of the record that has not been sent.
   ConstBytes unsent_;
-  // Number of text bytes in the record.
+  // Number of text bytes in the record that is being sent.
   size_t under_way_ = 0;
 
   std::unique_ptr<std::byte[]> in_;
-  // Range of the bytes that were received but not decrypted.
+  // Range of bytes in the receive buffer that are not decrypted.
   size_t in_begin_ = 0, in_end_ = 0;
-  // Text that was decrypted in place but not returned yet. It is before in_begin_.
+  // Decrypted text in the receive buffer that try_recv() has not returned. It is before in_begin_.
   Bytes text_;
 };
 

@@ -11,7 +11,7 @@ namespace hvd {
 namespace {
 
 constexpr size_t kPage = 4096;
-// The bytes "\0hvdseg1".
+// Magic number of a segment: the bytes "\0hvdseg1".
 constexpr uint64_t kMagic = 0x3167657364766800;
 
 constexpr size_t page_up(size_t n) { return (n + kPage - 1) / kPage * kPage; }
@@ -49,7 +49,7 @@ Status Segment::map(int fd, const SegmentSpec& wanted, std::shared_ptr<Segment>*
     bytes = all;
   }
   if (p == MAP_FAILED) return Status(Code::internal, std::string("mmap of the node's shared memory: ") + strerror(errno));
-  // Exclude the segment from core dumps, which would fill the holes of the arenas.
+  // Exclude the arenas from core dumps, which would fill their holes.
   if (spec.arena_bytes > 0) ::madvise(static_cast<std::byte*>(p) + arenas_at(spec), bytes - arenas_at(spec), MADV_DONTDUMP);
   auto* header = static_cast<SegmentHeader*>(p);
   header->magic = kMagic;

@@ -59,9 +59,9 @@ enum class RingChannel : uint8_t { data = 0, control = 1 };
 inline constexpr int kRingChannels = 2;
 
 struct RingHeader {
-  // Total number of bytes written.
+  // Total number of bytes written to the ring.
   alignas(64) std::atomic<uint64_t> head{0};
-  // Total number of bytes read.
+  // Total number of bytes read from the ring.
   alignas(64) std::atomic<uint64_t> tail{0};
 };
 
@@ -81,7 +81,7 @@ class Segment {
   const SegmentSpec& spec() const { return spec_; }
   SegmentHeader& header() const { return *reinterpret_cast<SegmentHeader*>(base_); }
   WakeupWord& wakeup(int local_rank) const;
-  // Return kWordsBytes bytes of words. The pages of all ranks are contiguous.
+  // Return the words of a rank, kWordsBytes bytes. The pages of all ranks are contiguous.
   std::byte* words(int local_rank) const;
   SetLine& set_line(int set_slot, int local_rank) const;
   RingHeader& ring(int from, int to, RingChannel channel) const;

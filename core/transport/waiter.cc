@@ -97,8 +97,8 @@ Status Waiter::rest(Clock::duration longest) {
 Status Waiter::glance() { return abort_flag_ && abort_flag_->load(std::memory_order_relaxed) != 0 ? run_hook() : Status::Ok(); }
 
 Wait::~Wait() {
-  // The sleep was announced but did not happen, because the condition became true in time. Peers no longer need to wake
-  // this thread.
+  // The sleep was announced but did not happen, because the condition became true in time. Tell peers that they do not
+  // need to wake this thread.
   if (armed_) waiter_.wakeup_.word()->sleep_state.store(static_cast<uint32_t>(SleepState::awake), std::memory_order_seq_cst);
 }
 
@@ -108,7 +108,7 @@ Status Wait::pause() {
   if (!started_) {
     started_ = true;
     begin_ = Clock::now();
-    // The wait before progress() had announced a sleep. Do not sleep now: the links below must first report again what
+    // Do not sleep now. The wait before progress() had announced the sleep, and the links must first report again what
     // they wait for.
     if (armed_) {
       armed_ = false;

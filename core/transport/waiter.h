@@ -33,7 +33,7 @@ struct SpinPolicy {
 
 class Waiter {
  public:
-  // `wakeup` is the wakeup event of this engine. `wakeup` and the links must outlive the waiter.
+  // `wakeup` is the wakeup event of this engine. `wakeup` and all watched links must outlive the waiter.
   Waiter(WakeupEvent wakeup, SpinPolicy policy);
 
   // Watch a link's wanted() events in every sleep.
@@ -108,7 +108,7 @@ class Wait {
   // threads, while a sleeper is woken as soon as bytes arrive. After its first sleep, it soon sleeps again, because the
   // link has proved slower than this side.
   void polling_is_expensive() { expensive_ = true; }
-  // Report progress, which restarts the spinning and the deadline.
+  // Report progress, which restarts the spinning and the timeout.
   void progress() {
     rounds_ = 0;
     started_ = false;

@@ -16,7 +16,7 @@ int main(int count, char** arguments) {
     const std::string bytes{std::istreambuf_iterator<char>(file), {}};
     if (!file.good() && !file.eof()) return false;
     std::printf("%s\n", path.c_str());
-    // Flush now: the last file printed is the one that failed.
+    // Flush now, because a failing file must be the last one printed.
     std::fflush(stdout);
     // Copy to memory of exactly this size, so that the address sanitizer reports reads beyond the end.
     const auto exact = std::make_unique<uint8_t[]>(bytes.size());
@@ -35,6 +35,6 @@ int main(int count, char** arguments) {
     }
   }
   std::printf("%d inputs\n", runs);
-  // An empty corpus tests nothing.
+  // Fail on an empty corpus, because it tests nothing.
   return runs > 0 ? 0 : 1;
 }
