@@ -31,7 +31,7 @@ Environment = Mapping[str, str]
 
 
 def program(workload: str, steps: int, seconds: float, out: str) -> None:
-    """Train as one rank. Rank 0 writes the median of its later steps, in seconds."""
+    """Train on one rank. Rank 0 writes the median time of its later steps, in seconds."""
     import time
 
     import torch
@@ -57,7 +57,8 @@ def program(workload: str, steps: int, seconds: float, out: str) -> None:
         loss = lambda: model(text).square().mean()  # noqa: E731
     else:
         small, large = ([Layer(n, seconds) for _ in range(count)] for n, count in ((width, 16), (4 * width, 5)))
-        model = torch.nn.Sequential(*small, torch.nn.Linear(width, 4 * width), *large)  # as in VGG: the largest last
+        # The largest tensor is the last one, as in VGG.
+        model = torch.nn.Sequential(*small, torch.nn.Linear(width, 4 * width), *large)
         loss = lambda: model(torch.ones(4, width)).square().mean()  # noqa: E731
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), 1e-3), model.named_parameters())
     times = []
@@ -73,7 +74,7 @@ def program(workload: str, steps: int, seconds: float, out: str) -> None:
 
 
 def here(ranks: int, command: list[str], environment: Environment, timeout: float) -> str:
-    """Run a job on this host, and return what it printed."""
+    """Run a job on this host and return its output."""
     launcher = [sys.executable, "-m", "horovod.runner", "-np", str(ranks), *command]
     done = subprocess.run(
         launcher, env={**os.environ, **environment}, capture_output=True, text=True, timeout=timeout, check=False
@@ -84,7 +85,7 @@ def here(ranks: int, command: list[str], environment: Environment, timeout: floa
 
 
 def compare(args: argparse.Namespace, folder: Path, run: Callable[[list[str], Environment], str]) -> None:
-    """Run all jobs of a workload, and print a row of the table."""
+    """Run all jobs of a workload and print a table row."""
     out = folder / "out.json"
 
     def job(steps: int, **environment: str) -> tuple[float, str]:
@@ -141,7 +142,8 @@ def main() -> None:
     if args.rank:
         program(args.workload, args.steps, args.seconds, args.rank)
         return
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # exit normally, so that the ranks are stopped
+    # Exit normally, so that the ranks are stopped.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with tempfile.TemporaryDirectory(prefix="bench-") as temporary:
         folder = Path(temporary)
         if not args.hosts:

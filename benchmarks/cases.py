@@ -1,4 +1,4 @@
-"""Benchmark cases: amounts of data, repetition counts, and the modes of each peer, without code for any framework."""
+"""Benchmark cases that do not depend on a framework: data sizes, repetitions, and modes of each peer."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from math import prod
 
 KIB, MIB = 1 << 10, 1 << 20
 
-MANY = [(1024,)] * 200  # shapes of 200 tensors of 4 KiB each
+# Shapes of 200 tensors of 4 KiB each.
+MANY = [(1024,)] * 200
 
 
 def resnet50() -> list[tuple[int, ...]]:
-    """Return the shapes of ResNet-50's 161 parameters (He et al. 2015), 25,557,032 numbers, in the order of layers."""
+    """Return the shapes of ResNet-50's 161 parameters in the order of its layers (He et al. 2015)."""
     shapes: list[tuple[int, ...]] = [(64, 3, 7, 7), (64,), (64,)]
     channels = 64
     for width, blocks in ((64, 3), (128, 4), (256, 6), (512, 3)):
@@ -27,14 +28,14 @@ def resnet50() -> list[tuple[int, ...]]:
 
 @dataclass(frozen=True)
 class Case:
-    """Case that is measured in all columns.
+    """Benchmark case, which is a row of the result tables.
 
     Attributes:
         kind: "allreduce" (one tensor), "many" or "resnet" (a set of tensors), or a network in TRAINING (a training
             step).
         label: Name in tables.
         bytes: Size of the data; for a training step, the number of examples per rank.
-        inner: Number of operations per sample; a sample is their mean time.
+        inner: Number of operations per sample. The sample is their mean time.
         samples: Number of samples.
     """
 
@@ -73,12 +74,15 @@ def gradient_sets() -> list[Case]:
     ]
 
 
-# Networks to train, with the unit in which their throughput is counted: (units per example, name of the unit).
+# Networks to train. The value is the number of units per example for the throughput, and the name of the unit.
 TRAINING = {"char_gpt": (64, "characters"), "resnet18": (1, "images")}
 
 
 def training_steps() -> list[Case]:
-    """Return training steps from small to large batches. Communication takes the largest share in small batches."""
+    """Return training steps with small to large batches.
+
+    Communication takes the largest share of a step in small batches.
+    """
     shares = {"char_gpt": ((1, 20), (8, 10), (64, 4)), "resnet18": ((1, 8), (4, 4), (16, 3))}
     return [
         Case(kind, f"{kind}, {batch} a rank", batch, 1, samples)
@@ -92,8 +96,8 @@ QUICK = [4, 64 * KIB, MIB, 16 * MIB]
 
 DEFAULT = ["horovod", "optimizer", "horovod shared", "limit", "gloo", "DDP", "Open MPI"]  # columns
 
-# By column: the job that runs it, and the modes for each kind of case. A table cell shows the best mode. DDP runs in
-# gloo's processes.
+# Columns of the result tables. Each column has the job that runs it, and its modes for each kind of case. A cell shows
+# the best mode. DDP runs in gloo's processes.
 COLUMNS: dict[str, tuple[str, dict[str, list[str]]]] = {
     "horovod": (
         "horovod",

@@ -26,7 +26,7 @@ import horovod.torch as hvd
 
 @dataclass(frozen=True)
 class Cost:
-    """Times in seconds, as medians over steps, or over pairs of steps with and without a commit."""
+    """Median times in seconds of steps with and without a commit."""
 
     without: float
     """Time of a step that only checks for changed hosts."""
@@ -41,12 +41,12 @@ class Cost:
 
     @property
     def share(self) -> float:
-        """Additional time as a fraction of a step without a commit."""
+        """Additional time of a commit, as a fraction of a step without a commit."""
         return self.extra / self.without
 
 
 def cost(without: Sequence[float], with_commit: Sequence[float], calls: Sequence[float]) -> Cost:
-    """Compute the cost from the times of pairs of steps and of calls; raise ValueError for fewer than two pairs."""
+    """Compute the cost of a commit from paired step times and call times; raise ValueError for fewer than two pairs."""
     if len(without) != len(with_commit) or len(without) < 2:
         raise ValueError(
             f"the numbers of steps must be equal and at least 2, got {len(without)} and {len(with_commit)}"
@@ -85,7 +85,7 @@ class Bottleneck(nn.Module):
 
 
 def resnet50() -> nn.Module:
-    """Return ResNet-50 for 224 x 224 images and 1000 classes: 25,557,032 parameters in 161 tensors."""
+    """Return ResNet-50 for 224 x 224 images and 1000 classes, with 25,557,032 parameters."""
     first = (nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(3, 2, 1))
     layers: list[nn.Module] = [*first]
     channels = 64
@@ -123,7 +123,8 @@ def measure(network: str, batch: int, pairs: int, block: int) -> tuple[int, Cost
 
     def steps(commits: bool) -> float:
         state.wait()
-        step(commits)  # do not measure this step, which may overlap with work of the previous block
+        # Leave this step out, because it can overlap with work of the previous block.
+        step(commits)
         begin = time.perf_counter()
         for _ in range(block):
             step(commits)

@@ -26,7 +26,10 @@ WAYS = ("none", "fp16", "bf16", "wire_fp16", "wire_bf16", "wire_int8")
 
 @dataclass
 class Curve:
-    """Results that one run of the example printed. ``losses`` are means since the previous line, by step."""
+    """Results that one run of the example has printed.
+
+    ``losses`` maps a step to the mean loss since the previous entry.
+    """
 
     losses: dict[int, float]
     held_out: float
@@ -35,7 +38,7 @@ class Curve:
 
 
 def parse(output: str) -> Curve:
-    """Parse the output of a run; raise ValueError if a part is missing."""
+    """Parse the output of a run; raise ValueError if any result is missing."""
     losses = {int(step): float(loss) for step, loss in re.findall(r"step +(\d+)/\d+  loss ([\d.]+|nan)", output)}
     held_out = re.search(r"final held-out loss ([\d.]+|nan)", output)
     sent = re.search(r"bytes sent by rank 0: (\d+)", output)
@@ -47,8 +50,9 @@ def parse(output: str) -> Curve:
 
 
 def table(curves: dict[str, Curve], steps: int) -> str:
-    """Return the Markdown table, which compares the bytes of each compressor with the first compressor's."""
-    marks = sorted(next(iter(curves.values())).losses)[1:]  # skip the first line, which is about one step only
+    """Return a Markdown table of all compressors. Bytes are compared with the first compressor's."""
+    # Skip the first entry, which is the loss of only one step.
+    marks = sorted(next(iter(curves.values())).losses)[1:]
     head = ["compression", *(f"step {m}" for m in marks), "held-out", "bytes a step", "share", "ranks equal"]
     rows = [head, ["---"] * len(head)]
     base = next(iter(curves.values())).bytes_sent
@@ -61,7 +65,7 @@ def table(curves: dict[str, Curve], steps: int) -> str:
 
 
 def run(way: str, args: argparse.Namespace) -> Curve:
-    """Run a job. Raises subprocess errors if it fails or takes longer than ``--timeout`` seconds."""
+    """Run a job; raise subprocess errors if it fails or takes longer than ``--timeout`` seconds."""
     with tempfile.TemporaryDirectory() as folder:
         flags = ["--steps", args.steps, "--log-every", args.every, "--compression", way, "--no-progress"]
         command = [
@@ -92,7 +96,7 @@ def run(way: str, args: argparse.Namespace) -> Curve:
 
 
 def work() -> None:
-    """Run the unchanged example in a worker, then print the bytes that its rank sent after startup."""
+    """Run the example in a worker, then print the bytes that its rank has sent after startup."""
     sys.argv = [str(EXAMPLE), *sys.argv[2:]]
     runpy.run_path(str(EXAMPLE), run_name="__main__")
     import horovod.torch as hvd

@@ -1,4 +1,4 @@
-"""Measure the cost of negotiation for 2 to 1,024 ranks: messages, bytes and CPU time of rank 0 and of other ranks.
+"""Measure the cost of negotiation for 2 to 1,024 ranks: messages, bytes and CPU time.
 
     scripts/unit-tests.sh build/unit "" && python benchmarks/control.py [--most 1024] [--json FILE] [--plot NAME.svg]
 
@@ -21,20 +21,23 @@ from typing import Any
 
 PROGRAM = Path(__file__).resolve().parents[1] / "build" / "unit" / "benchmarks" / "engine" / "control_bench"
 TENSORS = 32
-PATIENCE = 300  # seconds for one case
+# Maximum seconds for one case.
+PATIENCE = 300
 PER_HOST = (8, 1)
 ROLES = ("rank0", "first_of_host", "last")
 Figures = dict[str, Any]
 
 
 def delays(ranks: int, per_host: int, schedules: bool) -> int:
-    """Return the length of the longest chain of messages before all ranks know that an operation can start."""
+    """Return the number of messages in a row before all ranks know that an operation can start."""
     hosts = -(-ranks // per_host)
     if schedules and hosts == 1:
-        return 1  # the votes are words in shared memory
+        # On one host, votes are values in shared memory.
+        return 1
     if schedules and per_host == 1:
         return (ranks - 1).bit_length()
-    return 2 if hosts == 1 or per_host == 1 else 4  # from ranks to the first ranks of hosts, to rank 0, and back down
+    # From ranks to the first rank of their host, to rank 0, and back.
+    return 2 if hosts == 1 or per_host == 1 else 4
 
 
 def steps_for(ranks: int) -> int:
@@ -42,7 +45,7 @@ def steps_for(ranks: int) -> int:
 
 
 def measure(program: Path, ranks: int, per_host: int, schedules: bool, tensors: int = TENSORS) -> Figures:
-    """Run one case and return its results. Raises CalledProcessError, TimeoutExpired."""
+    """Run one case and return its results; raise CalledProcessError or TimeoutExpired."""
     words = [str(program), *map(str, (ranks, per_host, int(schedules), tensors, steps_for(ranks)))]
     done = subprocess.run(words, stdout=subprocess.PIPE, text=True, timeout=PATIENCE, check=True)
     found: Figures = json.loads(done.stdout)
@@ -63,14 +66,15 @@ def middle(runs: Sequence[Figures]) -> Figures:
 
 
 def busy(role: Figures) -> float:
-    """Return the CPU time of a rank per step in us."""
+    """Return the CPU time of one rank per step in microseconds."""
     return float(role["engine_us"] + role["program_us"])
 
 
 def of_root(case: Figures, way: str) -> float:
-    """Return rank 0's messages or bytes per step, including readiness votes, which count the same on all ranks.
+    """Return rank 0's messages or bytes per step, including readiness votes.
 
-    ``way`` is "sent", "received", "sent_bytes" or "received_bytes". See engine/schedule_sync.h for the votes.
+    ``way`` is "sent", "received", "sent_bytes" or "received_bytes". Votes have the same cost on all ranks; see
+    engine/schedule_sync.h.
     """
     votes = case["vote_bytes"] if way.endswith("bytes") else case["votes"]
     return float(case["rank0"][way] + votes / case["ranks"])

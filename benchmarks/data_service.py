@@ -19,9 +19,11 @@ SECONDS = 600
 
 
 def train(elements: int, slow: float, step: float, configfile: str | None) -> float:
-    """Train for two passes, and return the seconds of the second one, when all data workers have started."""
+    """Train for two passes and return the seconds of the second pass, when all data workers have started."""
     import tensorflow as tf
-    from tensorflow.python.data.experimental.ops import testing  # private, but no public operation sleeps
+
+    # Use a private operation, because no public operation sleeps.
+    from tensorflow.python.data.experimental.ops import testing
 
     from horovod.tensorflow.data.compute_service import TfDataServiceConfig
 
@@ -47,7 +49,7 @@ def train(elements: int, slow: float, step: float, configfile: str | None) -> fl
 
 
 def measure(workers: int, options: list[str], folder: str) -> float:
-    """Run a training process with the given number of data workers, and return its result in seconds."""
+    """Run a training process with some number of data workers, and return its result in seconds."""
     quiet = {"TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "-1", "PYTHONPATH": str(ROOT)}
     environ = {**os.environ, **quiet}
     configfile = os.path.join(folder, f"compute-{workers}.json")

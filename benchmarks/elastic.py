@@ -43,12 +43,16 @@ GB = 1 << 30
 
 @dataclass
 class Kills:
-    """Results of kills, one per kill, in seconds and steps. Pauses are those of the other workers in a join."""
+    """Results of one measurement: seconds and steps for each kill.
+
+    ``pauses`` are those of the other workers when a new worker joins.
+    """
 
     recoveries: list[float] = field(default_factory=list)
     lost: list[int] = field(default_factory=list)
     pauses: list[float] = field(default_factory=list)
-    failed: bool = False  # True if the job failed at the next kill
+    # True if the job failed at the kill after these results.
+    failed: bool = False
 
     def cell(self) -> str:
         if not self.recoveries:
@@ -63,7 +67,7 @@ class Kills:
 
 
 def kill_ours(folder: Folder, count: int, drawn: random.Random, made: Kills) -> None:
-    """Kill workers in several jobs, with few kills per job because each wait reads the workers' whole files."""
+    """Kill workers in several jobs, with few kills per job, because each wait reads the workers' whole files."""
     flags = ["-np", str(RANKS), "--min-np", "2", "--max-np", str(RANKS)]
     for first in range(0, count, KILLS_A_JOB):
         where = folder("ours")
@@ -99,7 +103,7 @@ def kill_torchft(folder: Folder, count: int, drawn: random.Random, made: Kills) 
 
 
 def kill_one(job: jobs.Job, made: Kills, drawn: random.Random, newcomer: bool) -> None:
-    """Kill a worker, and wait until the others continue and, with `newcomer`, a new worker has joined."""
+    """Kill a worker, and wait until the others continue. With `newcomer`, also wait for a new worker."""
     there = job.until_train(RANKS)
     victim = drawn.choice(sorted(there))
     rest = set(there) - {victim}
@@ -111,7 +115,8 @@ def kill_one(job: jobs.Job, made: Kills, drawn: random.Random, newcomer: bool) -
 
 
 def strike(victim: int, drawn: random.Random) -> float:
-    time.sleep(drawn.uniform(0.0, 0.05))  # kill at a random time within a step
+    # Kill at a random time within a step.
+    time.sleep(drawn.uniform(0.0, 0.05))
     at = time.monotonic()
     os.kill(victim, signal.SIGKILL)
     return at
@@ -136,7 +141,8 @@ def kill(folder: Folder, options: argparse.Namespace) -> list[str]:
             found[name] = Kills()
             try:
                 measure(folder, count, drawn, found[name])
-            except SystemExit as error:  # report the failure, but keep the results so far
+            except SystemExit as error:
+                # Report the failure, and keep the results so far.
                 found[name].failed = True
                 print(error, file=sys.stderr)
     options.figures["kill"] = {name: vars(kills) for name, kills in found.items()}
@@ -167,7 +173,7 @@ def has_torchft() -> bool:
 
 
 def join(folder: Folder, options: argparse.Namespace) -> list[str]:
-    """Start one rank, then another on a second simulated host, so that the state is sent over TCP."""
+    """Start one rank, then another rank on a second simulated host, which receives the state over TCP."""
     pauses = {}
     links = [both_loopbacks()]
     for extra in (4, options.state):
@@ -232,11 +238,13 @@ def idle(folder: Folder, options: argparse.Namespace) -> list[str]:
         turns: list[tuple[float, float]] = []
         for number in range(options.turns + 1):
             took = {}
-            for kind in kinds if number % 2 else reversed(kinds):  # alternate which job runs first
+            # Alternate which job runs first.
+            for kind in kinds if number % 2 else reversed(kinds):
                 (places[kind] / f"go.{number}").touch()
                 lines = by_kind[kind].until(lambda lines: len(blocks(lines, number)) == count, "a block")  # noqa: B023
                 took[kind] = max(blocks(lines, number))
-            if number:  # the first block is a warm-up
+            # The first block is a warm-up.
+            if number:
                 turns.append((took["fixed"], took["elastic"]))
         for kind in kinds:
             (places[kind] / "end").touch()
@@ -309,9 +317,10 @@ def main() -> None:
             before = os.getloadavg()[0]
             try:
                 rows += (of_part := PARTS[name](folder, options))
-                # print each result immediately; the table follows at the end
+                # ^Print each result immediately. The table follows at the end.
                 print("\n".join(of_part), file=sys.stderr)
-            except SystemExit as error:  # keep the results of the other parts
+            except SystemExit as error:
+                # Keep the results of the other parts.
                 print(error, file=sys.stderr)
                 rows.append(row(name, "failed", "-"))
                 failed = True

@@ -1,8 +1,8 @@
-"""Random faults for elastic.py: runs jobs one after another until enough faults have been injected.
+"""Random faults for elastic.py, injected into one job after another.
 
 A job can end correctly in two ways. Either a rank is asked to stop after the faults, and the parameters equal those
-that one process computes for the same steps and sizes. Or the faults end all workers that have the state at once, and
-the launcher reports this.
+that one process computes for the same steps and sizes. Or the faults kill all workers that have the state, and the
+launcher reports this.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ NO_STATE = "no worker is left that holds the state"
 
 @dataclass
 class Ended:
-    """Result of a job: ``how`` is "equal", "no state left", or a description of the error."""
+    """Result of a job with faults.
+
+    ``how`` is "equal", "no state left", or a description of the error.
+    """
 
     seed: int
     where: str
@@ -73,7 +76,8 @@ def one_job(folder: Path, options: argparse.Namespace, seed: int, where: str) ->
             time.sleep(0.5)
         if not job.is_over():
             os.kill(one_that_trains(job), signal.SIGTERM)
-        code = job.end(60 + lasts)  # seconds for each rank to recompute all steps
+        # Seconds for each rank to recompute all steps.
+        code = job.end(60 + lasts)
         judge(made, job, code)
     except (subprocess.TimeoutExpired, SystemExit) as error:
         made.how = f"hung: {error}"
@@ -84,7 +88,7 @@ def one_job(folder: Path, options: argparse.Namespace, seed: int, where: str) ->
 
 
 def one_that_trains(job: jobs.Job) -> int:
-    """Wait until some worker has done a few steps, and return its pid."""
+    """Wait until any worker has done a few steps, and return its process id."""
     found: set[int] = set()
 
     def trains(lines: list[Line]) -> bool:

@@ -1,4 +1,4 @@
-"""Parser of the files that workers of elastic.py write, and functions that compute results from them."""
+"""Parser of the workers' event files in elastic.py, and functions that compute results."""
 
 from __future__ import annotations
 
@@ -14,12 +14,15 @@ _RECOVERED = re.compile(r"chaos: recovered after p50 ([\d.]+) s, p99 ([\d.]+) s,
 
 @dataclass(frozen=True)
 class Line:
-    """Line of a worker's file. `at` is in seconds on the monotonic clock, which all processes here share."""
+    """Event of a worker, one line of its file.
+
+    ``at`` is the time in seconds on the monotonic clock, which all processes of this machine share.
+    """
 
     at: float
     pid: int
-    # values after "begins" are step, rank and size; after "step", number and size; after "block", number and median
-    # seconds
+    # Kind of event, which determines ``words``: step, rank and size for "begins", number and size for "step", number
+    # and median seconds for "block".
     what: str
     words: tuple[str, ...] = ()
 
@@ -28,7 +31,7 @@ class Line:
 
 
 def parse(pid: int, text: str) -> list[Line]:
-    """Parse the lines of one worker, but skip the last line if a kill left it incomplete."""
+    """Parse the events of one worker, and skip a last line that a kill has left incomplete."""
     found = []
     for line in text.split("\n")[:-1]:
         at, what, *words = line.split()
@@ -37,7 +40,7 @@ def parse(pid: int, text: str) -> list[Line]:
 
 
 def members(lines: Iterable[Line], living: Collection[int]) -> dict[int, tuple[int, int]]:
-    """Return the latest (rank, size), by pid, of all live workers that have begun training."""
+    """Return the latest rank and size of each live worker that has begun training, by process id."""
     ordered = sorted(lines, key=lambda line: line.at)
     return {
         line.pid: (line.number(1), line.number(2)) for line in ordered if line.what == "begins" and line.pid in living
@@ -45,7 +48,7 @@ def members(lines: Iterable[Line], living: Collection[int]) -> dict[int, tuple[i
 
 
 def first_step_after(lines: Iterable[Line], pid: int, since: float, size: int | None = None) -> Line | None:
-    """Return the first step that a worker finished after it began again after `since`, with `size` ranks."""
+    """Return the first step that a worker finished with `size` ranks after it had restarted after `since`."""
     begun = False
     for line in sorted((line for line in lines if line.pid == pid and line.at > since), key=lambda line: line.at):
         if line.what == "begins":
@@ -61,16 +64,16 @@ def last_step_before(lines: Iterable[Line], pid: int, until: float) -> Line | No
 
 
 def recovery(lines: Sequence[Line], pids: Collection[int], at: float) -> float | None:
-    """Return the seconds from `at` until all workers finished a step with the new ranks; None if not yet."""
+    """Return the seconds from `at` until all workers have finished a step with the new ranks, or None."""
     firsts = [first_step_after(lines, pid, at) for pid in pids]
     return max(line.at for line in firsts if line) - at if firsts and all(firsts) else None
 
 
 def lost(lines: Sequence[Line], pids: Collection[int], at: float) -> int:
-    """Return the largest number of finished steps that a worker had to repeat.
+    """Return the largest number of steps that any worker had to repeat.
 
-    The number is the difference between the highest step that any worker had finished and the first step after `at`.
-    Only workers that had begun before `at` count.
+    This is the difference between the highest step that any worker had finished and the first step after `at`. Only
+    workers that had begun before `at` count.
     """
     firsts = [first for pid in pids if (first := first_step_after(lines, pid, at))]
     began = min(first.at for first in firsts)
@@ -79,7 +82,7 @@ def lost(lines: Sequence[Line], pids: Collection[int], at: float) -> int:
 
 
 def pause(lines: Sequence[Line], pids: Collection[int], since: float, size: int) -> float | None:
-    """Return the longest time without a finished step on any worker until the size became `size`, or None."""
+    """Return the longest time in which no worker finished a step before the size became `size`, or None."""
     longest = 0.0
     for pid in pids:
         first = first_step_after(lines, pid, since, size)
@@ -98,7 +101,7 @@ def seconds(value: float) -> str:
 
 
 def spread(values: Sequence[float]) -> str:
-    """Return a table cell with the median, 99th percentile and maximum (equal for fewer than 100 values)."""
+    """Return a table cell with the median, 99th percentile and maximum of the values."""
     if not values:
         return "-"
     return f"p50 {seconds(quantile(values, 0.5))}, p99 {seconds(quantile(values, 0.99))}, max {seconds(max(values))}"
@@ -109,7 +112,7 @@ def row(what: str, figure: str, goal: str) -> str:
 
 
 def ratio_of_turns(blocks: Sequence[tuple[float, float]]) -> tuple[float, float, float]:
-    """Return the median, 10th and 90th percentile of the ratios of elastic to fixed step times."""
+    """Return the median and the 10th and 90th percentiles of the ratios of elastic to fixed step times."""
     ratios = [elastic / fixed for fixed, elastic in blocks]
     return quantile(ratios, 0.5), quantile(ratios, 0.1), quantile(ratios, 0.9)
 
@@ -120,13 +123,14 @@ class Chaos:
     kinds: str
     detected: int
     recovered: int
-    p50: float | None = None  # median recovery time in seconds
+    # Median recovery time in seconds.
+    p50: float | None = None
     p99: float | None = None
     longest: float | None = None
 
 
 def chaos_report(text: str) -> Chaos | None:
-    """Parse the report in the launcher's output, or return None if there is none."""
+    """Parse the recovery report in the launcher's output; return None if there is no report."""
     found, after = _CHAOS.search(text), _RECOVERED.search(text)
     if found is None:
         return None

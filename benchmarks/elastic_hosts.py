@@ -30,12 +30,12 @@ from tests.testbed.cluster import Cluster
 from tests.testbed.hosts import why_not
 
 HOSTS = 4
-# larger than any pid, to combine host number and pid in one number, because hosts use the same pids
+# ^Larger than any process id. Host number and process id form one number, because hosts use the same process ids.
 _A_HOST = 10_000_000
 
 
 class HostsJob:
-    """Job with one rank on each host. Workers are identified by host and pid."""
+    """Job with one rank on each simulated host. Host and process id identify a worker."""
 
     def __init__(self, cluster: Cluster, folder: Path, heartbeat: float) -> None:
         self._cluster = cluster
@@ -68,7 +68,7 @@ class HostsJob:
         return lines
 
     def until_train(self, steps: int = 10) -> dict[int, int]:
-        """Wait until all ranks have done a few steps together, and return each host's worker."""
+        """Wait until all ranks have done a few steps together, and return the worker of each host."""
         there: dict[int, int] = {}
 
         def trains(lines: list[Line]) -> bool:
@@ -88,7 +88,7 @@ class HostsJob:
         return there
 
     def kill(self, number: int) -> float:
-        """Kill a host's rank with SIGKILL, and return the time of the kill."""
+        """Kill the rank of a host with SIGKILL, and return the time of the kill."""
         program = [sys.executable, str(jobs.PROGRAM)]
         workers = [pid for pid in self._cluster.host(number).processes() if _command_of(pid)[:2] == program]
         at = time.monotonic()
@@ -97,9 +97,10 @@ class HostsJob:
         return at
 
     def close(self) -> None:
-        """Wait for the end of the job; kill it and raise an exception if it does not end by itself."""
+        """Wait for the end of the job; if it does not end by itself, kill it and raise an exception."""
         below = linux.descendants(self._process.pid)
-        for pid in below[:1]:  # signal the child itself, because its parents only wait for it
+        # Signal the child itself, because its parents only wait for it.
+        for pid in below[:1]:
             linux.send_signal(pid, signal.SIGTERM)
         try:
             self._process.wait(jobs.LIMIT)
@@ -111,7 +112,7 @@ class HostsJob:
 
 
 def _command_of(pid: int) -> list[str]:
-    """Return the command line of a process; empty if it has ended."""
+    """Return the command line of a process, or an empty string if it has ended."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
     except (FileNotFoundError, ProcessLookupError):
@@ -121,13 +122,14 @@ def _command_of(pid: int) -> list[str]:
 def measure(
     job: HostsJob, fault: Callable[[int], float], after: Callable[[], Any], count: int, drawn: random.Random
 ) -> tuple[list[float], list[int]]:
-    """Inject `count` faults in turn; return the seconds until the others finished a step, and lost steps."""
+    """Inject faults one after another, and return the recovery times in seconds and the lost steps."""
     took, again = [], []
     for _ in range(count):
         there = job.until_train()
         victim = drawn.randint(1, HOSTS)
         rest = {worker for number, worker in there.items() if number != victim}
-        time.sleep(drawn.uniform(0.0, 0.05))  # inject the fault at a random time within a step
+        # Inject the fault at a random time within a step.
+        time.sleep(drawn.uniform(0.0, 0.05))
         at = fault(victim)
         lines = job.until(lambda lines: recovery(lines, rest, at) is not None, "going on")  # noqa: B023
         took.append(recovery(lines, rest, at) or 0.0)

@@ -1,4 +1,4 @@
-"""Jobs of elastic.py, which run Horovod, torchrun or torchft, and the files that their workers write."""
+"""Jobs of elastic.py, which run Horovod, torchrun or torchft."""
 
 from __future__ import annotations
 
@@ -20,12 +20,16 @@ from jobs import free_ports
 
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAM = Path(__file__).with_name("elastic_program.py")
-LIMIT = 180.0  # maximum seconds to wait for a job
+# Maximum seconds to wait for a job.
+LIMIT = 180.0
 _MARK = "HVD_BENCHMARK_ELASTIC"
 
 
 class Job:
-    """Command that runs in a new session. Its workers write files to `folder`, which no other job uses."""
+    """Command that runs in a new session.
+
+    Its workers write event files to `folder`, which no other job uses.
+    """
 
     def __init__(self, folder: Path, command: list[str], variables: dict[str, str] | None = None) -> None:
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
@@ -59,20 +63,21 @@ class Job:
         return found
 
     def processes(self) -> set[int]:
-        """Return the pids of all live processes of this job, even if they left its process tree."""
+        """Return the process ids of all live processes of this job, even outside of its process tree."""
         wanted, found = f"{_MARK}={self._mark}".encode(), set()
         for name in filter(str.isdigit, os.listdir("/proc")):
             try:
                 variables = Path(f"/proc/{name}/environ").read_bytes().split(b"\0")
                 zombie = Path(f"/proc/{name}/stat").read_bytes().rpartition(b")")[2].split()[0] == b"Z"
             except OSError:
-                continue  # the process has ended meanwhile
+                # The process has ended in the meantime.
+                continue
             if wanted in variables and not zombie:
                 found.add(int(name))
         return found
 
     def until(self, condition: Callable[[list[Line]], bool], what: str, limit: float = LIMIT) -> list[Line]:
-        """Wait until `condition` is true for the lines of all workers, and return the lines."""
+        """Wait until `condition` is true for the events of all workers, and return the events."""
         deadline = time.monotonic() + limit
         while True:
             lines = self.lines()
@@ -87,7 +92,10 @@ class Job:
         return self.process.poll() is not None
 
     def until_train(self, size: int, steps: int = 10, but: Collection[int] = ()) -> dict[int, int]:
-        """Wait until `size` workers, without the pids in `but`, have done `steps` steps each; return ranks by pid."""
+        """Wait until `size` workers have done `steps` steps each, and return their ranks by process id.
+
+        Workers with a process id in `but` are ignored.
+        """
         there: dict[int, int] = {}
 
         def trains(lines: list[Line]) -> bool:
@@ -105,11 +113,11 @@ class Job:
         return there
 
     def end(self, limit: float = 30.0) -> int:
-        """Wait until the command ends by itself, and return its exit code."""
+        """Wait until the command ends by itself, and return the exit code."""
         return self.process.wait(limit)
 
     def close(self) -> set[int]:
-        """Terminate the command, then kill its remaining processes and return their pids."""
+        """Terminate the command, kill its remaining processes, and return their process ids."""
         if self.process.poll() is None:
             self.process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -125,7 +133,7 @@ class Job:
 
 @contextlib.contextmanager
 def folders() -> Iterator[Callable[[str], Path]]:
-    """Yield a function that creates folders for jobs, which are removed at the end."""
+    """Yield a function that creates folders for jobs, and remove the folders at the end."""
     with tempfile.TemporaryDirectory(prefix="hvd-elastic-") as top:
 
         def make(name: str) -> Path:
@@ -141,7 +149,7 @@ def worker(face: str, folder: Path, *arguments: str) -> list[str]:
 
 
 def hosts(folder: Path, text: str) -> None:
-    """Set the output of a job's discovery script."""
+    """Set the hosts that a job's discovery script prints."""
     new = folder / "hosts.new"
     new.write_text(text + "\n")
     new.rename(folder / "hosts")
@@ -154,7 +162,7 @@ def ours(
     flags: list[str],
     variables: dict[str, str] | None = None,
 ) -> Job:
-    """Start `horovodrun` with a discovery script that prints `found`."""
+    """Start `horovodrun` with a discovery script that prints the hosts `found`."""
     hosts(folder, found)
     script = folder / "hosts.sh"
     script.write_text(f"#!/bin/sh\ncat {folder / 'hosts'}\n")
@@ -170,22 +178,26 @@ def fixed(folder: Path, command: list[str], count: int) -> Job:
 def torchrun(folder: Path, count: int, restarts: int) -> Job:
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(count)]
     program = worker("torchrun", folder, "--snapshot", str(folder / "snapshot"))[1:]
-    # Without this, torch 2.13 reads the addresses of earlier processes from the launcher's store, and fails in each
-    # restart.
+    # Without this variable, torch 2.13 reads the addresses of earlier processes from the launcher's store, and fails in
+    # each restart.
     told = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
     return Job(folder, [*launcher, "--max-restarts", str(restarts), "--monitor-interval", "0.1", *program], told)
 
 
 class Torchft(Job):
-    """torchft job: a lighthouse, and replicas with one process each. Only `again` restarts a replica."""
+    """Job of torchft: a lighthouse, and replicas with one process each.
+
+    The job does not restart a lost replica by itself. Call `again` to do so.
+    """
 
     def __init__(self, folder: Path, count: int) -> None:
         (port,) = free_ports(1)
-        # run it from a file, because it reads the process's arguments instead of sys.argv
+        # Run torchft from a file, because it reads the arguments of the process instead of sys.argv.
         lighthouse = folder / "lighthouse.py"
         lighthouse.write_text("from torchft._torchft import lighthouse_main\nlighthouse_main()\n")
         flags = ["--bind", f"127.0.0.1:{port}", "--min_replicas", "1"]
-        # By default there are ten heartbeats per second. The default timeout of 5 s would dominate the results.
+        # Reduce the timeout, whose default of 5 s would dominate the results. By default, ten heartbeats are sent per
+        # second.
         flags += ["--join_timeout_ms", "1000", "--heartbeat_timeout_ms", "1000", "--quorum_tick_ms", "20"]
         told = {"TORCHFT_LIGHTHOUSE": f"http://127.0.0.1:{port}"}
         super().__init__(folder, [sys.executable, str(lighthouse), *flags], told)
@@ -195,7 +207,7 @@ class Torchft(Job):
         return self.start(worker("torchft", self.folder), REPLICA=str(number))
 
     def is_over(self) -> bool:
-        """Return True if a replica other than the killed one has ended as well."""
+        """Return True if a replica other than the killed one has ended too."""
         return super().is_over() or sum(process.poll() is not None for process in self._replicas) > 1
 
     def again(self) -> None:
@@ -211,7 +223,7 @@ class Torchft(Job):
 
 
 def loopback(count: int, whole: bool = False) -> float:
-    """Measure the throughput of a loopback connection in bytes per second.
+    """Measure the throughput of a loopback TCP connection in bytes per second.
 
     Args:
         count: Number of bytes to send.

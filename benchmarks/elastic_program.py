@@ -13,11 +13,12 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-WAIT = 600  # seconds that a rank waits for the driver
+# Seconds that a rank waits for the driver.
+WAIT = 600
 
 
 class Notes:
-    """File of events, each written as one line with the time in a single write."""
+    """File of events. Each event is a line with its time, in a single write."""
 
     def __init__(self, folder: Path) -> None:
         self._file = (folder / f"{os.uname().nodename}-{os.getpid()}.lines").open("ab", buffering=0)
@@ -30,9 +31,9 @@ class Notes:
 
 
 def model_of(width: int, extra: int = 0) -> Any:
-    """Return a small model. `extra` is the size in bytes of a frozen parameter, which makes the state larger.
+    """Create a small model with a frozen parameter of `extra` bytes, which makes the state larger.
 
-    It is not a buffer, because buffers are copied in each step.
+    A buffer would not do, because buffers are copied in each step.
     """
     import torch
 
@@ -50,7 +51,7 @@ def optimizer_of(model: Any) -> Any:
 
 
 def loss_of(model: Any, step: int, rank: int) -> Any:
-    """Return the loss of a step on a rank. It depends only on the arguments, so any run can be recomputed."""
+    """Return the loss of one step on one rank. The loss depends only on the arguments, so any run can be recomputed."""
     import torch
 
     drawn = torch.Generator().manual_seed(1000 * step + rank)
@@ -59,7 +60,7 @@ def loss_of(model: Any, step: int, rank: int) -> Any:
 
 
 def alone(sizes: list[int], width: int) -> Any:
-    """Compute, in one process without faults, the model after steps with the given numbers of ranks."""
+    """Return the model after steps with these numbers of ranks, computed in one process without faults."""
     model = model_of(width)
     optimizer = optimizer_of(model)
     for step, size in enumerate(sizes):
@@ -74,14 +75,14 @@ def alone(sizes: list[int], width: int) -> Any:
 
 
 def horovod(options: argparse.Namespace, notes: Notes) -> None:
-    """Train until asked to stop; at the end, each rank compares its parameters with those of `alone`."""
+    """Train until asked to stop, then compare each rank's parameters with the result of `alone`."""
     import torch
 
     import horovod.torch as hvd
 
     torch.set_num_threads(1)
     model = model_of(options.width, options.extra)
-    # Create the optimizer before init, because the first one takes a second and the other ranks would wait.
+    # Create the optimizer before init: the first optimizer of a process takes a second, and the other ranks would wait.
     optimizer = optimizer_of(model)
     hvd.init()
     optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
@@ -115,7 +116,7 @@ def horovod(options: argparse.Namespace, notes: Notes) -> None:
 
 
 def bare(options: argparse.Namespace, notes: Notes) -> None:
-    """Train without a framework, so that many workers fit on a machine. Each step is an allgather of one number."""
+    """Run steps of one small allgather without a framework, so that many workers fit on a machine."""
     from horovod.common import frontends
     from horovod.common.basics import HorovodBasics, failures
     from horovod.common.elastic import ObjectState, run_fn
@@ -147,14 +148,14 @@ def bare(options: argparse.Namespace, notes: Notes) -> None:
 
 
 def idle(options: argparse.Namespace, notes: Notes) -> None:
-    """Run a block of steps for each file `go.0`, `go.1`, ... that the driver writes, until it writes `end`."""
+    """Run one block of steps for each file `go.0`, `go.1`, ... until the driver writes `end`."""
     import torch
 
     import horovod.torch as hvd
 
     torch.set_num_threads(1)
     model = model_of(options.width)
-    # Create the optimizer before init, because the first one takes a second and the other ranks would wait.
+    # Create the optimizer before init: the first optimizer of a process takes a second, and the other ranks would wait.
     optimizer = optimizer_of(model)
     hvd.init()
     optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
@@ -182,7 +183,7 @@ def idle(options: argparse.Namespace, notes: Notes) -> None:
 
 
 def wait_for(folder: Path, number: int) -> bool:
-    """Wait until the driver requests the block; return False if it requests no more."""
+    """Wait until the driver requests the next block; return False if there is none."""
     deadline = time.monotonic() + WAIT
     while not (folder / f"go.{number}").exists():
         if (folder / "end").exists():
@@ -194,7 +195,7 @@ def wait_for(folder: Path, number: int) -> bool:
 
 
 def torchrun(options: argparse.Namespace, notes: Notes) -> None:
-    """Train with DDP. Rank 0 takes a snapshot every 10 steps, as in torch's tutorial, but in memory."""
+    """Train with DDP. Rank 0 takes a snapshot in memory every 10 steps, as PyTorch's tutorial does on disk."""
     import torch
     import torch.distributed as dist
 
@@ -224,7 +225,7 @@ def torchrun(options: argparse.Namespace, notes: Notes) -> None:
 
 
 def torchft(options: argparse.Namespace, notes: Notes) -> None:
-    """Train with torchft. Each process is a replica group. A step counts if the manager committed it."""
+    """Train with torchft, where each process is a replica group. Only committed steps count."""
     import torch
     import torch.distributed as dist
     from torchft import DistributedDataParallel, Manager, Optimizer, ProcessGroupGloo

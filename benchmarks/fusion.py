@@ -31,16 +31,19 @@ from horovod.benchmark.standalone.serving import pin
 from horovod.common.basics import HorovodBasics
 from horovod.common.objects import allgather_object
 
-SETS = {"many": MANY, "resnet": list(reversed(resnet50()))}  # gradients become ready in reverse order of the layers
+# Gradients become ready in reverse order of the layers.
+SETS = {"many": MANY, "resnet": list(reversed(resnet50()))}
 LABELS = {"many": "200 x 4 KiB", "resnet": "ResNet-50 gradients"}
 KINDS = ("burst", "paced", "negotiated")
-THRESHOLDS = (0, 64 * KIB, MIB, 8 * MIB, 32 * MIB, 128 * MIB)  # Fusion thresholds in bytes; the last is the default.
-WINDOWS = (0.0, 0.1, 1.0, 5.0)  # Batching windows in ms. The default is 1 ms.
+# Fusion thresholds in bytes. The last one is the default.
+THRESHOLDS = (0, 64 * KIB, MIB, 8 * MIB, 32 * MIB, 128 * MIB)
+# Batching windows in milliseconds. The default is 1 ms.
+WINDOWS = (0.0, 0.1, 1.0, 5.0)
 
 
 @dataclass(frozen=True)
 class Way:
-    """Settings of one engine: fusion threshold and batching window."""
+    """Fusion threshold and batching window of one engine."""
 
     threshold: int
     window: float
@@ -59,7 +62,7 @@ def ways() -> list[Way]:
 
 @dataclass(frozen=True)
 class Row:
-    """Results of one setting and kind of step: times of a step in seconds."""
+    """Step times in seconds for one setting and one kind of step."""
 
     set: str
     kind: str
@@ -71,7 +74,7 @@ class Row:
 
 
 class Steps:
-    """Tensors of one set on one rank, with functions that run a step on any engine."""
+    """Tensors of one set on this rank, with functions that run a step on any engine."""
 
     def __init__(self, name: str, backward: float) -> None:
         self.name = name
@@ -80,7 +83,7 @@ class Steps:
         self._counts = [prod(shape) for shape in SETS[name]]
 
     def step(self, engine: EngineColumn, paced: bool) -> Callable[[], float]:
-        """Return a function that runs a step and returns its seconds, minus a simulated backward pass if paced."""
+        """Return a function that runs a step and returns its seconds, without a simulated backward pass."""
         submits = [
             engine.submitter(f"allreduce.{self.name}.{i}", memory, count)
             for i, (memory, count) in enumerate(zip(self._tensors, self._counts, strict=True))
@@ -92,7 +95,8 @@ class Steps:
             works = []
             for number, submit in enumerate(submits):
                 while pause and time.perf_counter() - start < pause * (number + 1):
-                    pass  # busy-wait to simulate the computation of the backward pass
+                    # Simulate the computation of the backward pass by busy-waiting.
+                    pass
                 works.append(submit())
             for work in works:
                 work.wait()
@@ -104,7 +108,7 @@ class Steps:
 def measure(
     steps: Sequence[Steps], engines: dict[tuple[Way, bool], EngineColumn], rounds: int, samples: int
 ) -> list[Row]:
-    """Measure all settings and return the results, which are equal on all ranks."""
+    """Measure all settings, and return the results, which are equal on all ranks."""
     rows = []
     for one in steps:
         runs = {
@@ -116,7 +120,8 @@ def measure(
         local: dict[tuple[str, str], list[float]] = {key: [] for key in runs}
         for turn in range(rounds):
             for key, (run, barrier) in runs.items():
-                for _ in range(5 if turn == 0 else 1):  # the engine builds a schedule during the first steps
+                # The engine builds a schedule during the first steps.
+                for _ in range(5 if turn == 0 else 1):
                     run()
                 for _ in range(samples):
                     barrier()
@@ -130,7 +135,7 @@ def measure(
 
 
 def table(rows: Sequence[Row], name: str) -> str:
-    """Return a table of settings and kinds of steps."""
+    """Return a table with the results of all settings and kinds of steps."""
     lines = [[LABELS[name], *(f"{kind}, us" for kind in KINDS)]]
     for label in dict.fromkeys(row.way for row in rows):
         found = {row.kind: row for row in rows if (row.set, row.way) == (name, label)}
@@ -156,7 +161,9 @@ def main() -> None:
     basics = HorovodBasics("benchmark")
     basics.init()
     cores = sorted(os.sched_getaffinity(0))
-    node_of = [0] * basics.size()  # Only the cost model uses this, which this benchmark does not need.
+    node_of = [
+        0
+    ] * basics.size()  # Only the engine's cost model uses this value, and this benchmark does not need the model.
     engines: dict[tuple[Way, bool], EngineColumn] = {}
     for way in ways():
         for negotiated in (False, True):

@@ -1,4 +1,4 @@
-"""Measure allreduces of GPU tensors, and what DistributedOptimizer adds to a training step on a GPU.
+"""Measure allreduces of GPU tensors, and the cost of DistributedOptimizer in a training step on a GPU.
 
     horovodrun -np 2 python benchmarks/gpu.py [--json FILE] [--label NAME] [--quick]
     horovodrun -np 1 python benchmarks/gpu.py --optimizer [--json FILE]
@@ -40,7 +40,7 @@ QUICK = [4, 4 * KIB, MIB, 5 * MIB]
 
 
 def counts(nbytes: int) -> tuple[int, int, int]:
-    """Return the numbers of operations per round, of rounds, and of warm-up operations until a schedule runs."""
+    """Return the numbers of operations per round, of rounds, and of warm-up operations."""
     for limit, found in (
         (64 * KIB, (40, 5, 60)),
         (MIB, (20, 5, 40)),
@@ -53,7 +53,7 @@ def counts(nbytes: int) -> tuple[int, int, int]:
 
 
 class Place:
-    """Device that holds the tensors, with a method that waits for its computations."""
+    """Device of the tensors, with a method that waits for the device."""
 
     def __init__(self, device: str) -> None:
         self.cuda = device == "cuda"
@@ -70,7 +70,7 @@ class Place:
 
 
 def timed(run: Callable[[], Any], place: Place, times: int) -> list[float]:
-    """Return each operation's time in seconds, from the call until the result is available."""
+    """Return the time of each operation in seconds, from its call until its result is available."""
     taken = []
     for _ in range(times):
         place.wait()
@@ -82,9 +82,10 @@ def timed(run: Callable[[], Any], place: Place, times: int) -> list[float]:
 
 
 def bare_copies(place: Place, nbytes: int) -> dict[str, float]:
-    """Measure copies between GPU and pinned memory while all ranks copy, in bytes per second and rank.
+    """Measure copies between GPU and pinned memory on all ranks at the same time.
 
-    The directions are to the host, to the device, and both at once. For both, the value is the rate in each direction.
+    The results are the rates to the host, to the device, and in each direction if both are copied at the same time.
+    They are in bytes per second and rank.
     """
     there, other = (torch.zeros(nbytes, dtype=torch.uint8, device=place.device) for _ in range(2))
     here, second = (torch.zeros(nbytes, dtype=torch.uint8, pin_memory=place.cuda) for _ in range(2))
@@ -109,7 +110,7 @@ def bare_copies(place: Place, nbytes: int) -> dict[str, float]:
         timed(run, place, 2)
         hvd.barrier()
         rates[name] = nbytes / statistics.median(timed(run, place, 7))
-    # Count bytes read and written. Measure one rank after another, because the ranks share the GPU.
+    # Count the bytes read and written. Measure one rank after another, because the ranks share the GPU.
     for rank in range(hvd.size()):
         hvd.barrier()
         if rank == hvd.rank():
@@ -142,12 +143,13 @@ def measure(nbytes: int, place: Place) -> Seconds:
 
 
 def call_seconds(nbytes: int, place: Place) -> float:
-    """Return the median time, in seconds, that the call of an asynchronous operation takes on a busy GPU."""
+    """Return the median seconds that the call of an asynchronous operation takes on a busy GPU."""
     x = torch.zeros(max(1, nbytes // 4), device=place.device)
     taken = []
     for _ in range(40):
         if place.cuda:
-            torch.cuda._sleep(2_000_000)  # takes about a millisecond on the GPU
+            # This takes about a millisecond on the GPU.
+            torch.cuda._sleep(2_000_000)
         start = time.perf_counter()
         handle = hvd.allreduce_async_(x, op=hvd.Sum, name=f"call.{nbytes}")
         taken.append(time.perf_counter() - start)
@@ -157,13 +159,14 @@ def call_seconds(nbytes: int, place: Place) -> float:
 
 
 def slowest(ranks: list[Seconds]) -> Seconds:
-    """Return the time of each round on the slowest rank."""
+    """Return the time of each round on its slowest rank."""
     return {name: [max(values) for values in zip(*(r[name] for r in ranks), strict=True)] for name in ranks[0]}
 
 
 def meet(backend: str) -> None:
     """Initialize torch.distributed's default process group with all ranks."""
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # works because all ranks are on this host
+    # All ranks are on this host.
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     meeting = hvd.broadcast_object(tempfile.mktemp() if hvd.rank() == 0 else None, 0)
     dist.init_process_group(backend, init_method=f"file://{meeting}", rank=hvd.rank(), world_size=hvd.size())
 
@@ -199,7 +202,8 @@ def continuation(place: Place, quick: bool) -> dict[str, Any]:
     inner, rounds, warm_up = (5, 3, 20) if quick else (30, 5, 200)
     medians: Seconds = {name: [] for name in every}
     for run in every.values():
-        timed(run, place, warm_up)  # operations run on the host until the communicator is ready
+        # Operations run on the host until the communicator is ready.
+        timed(run, place, warm_up)
     by_the_host = TORCH.engine.stats()["operations"]
     timed(every["horovod"], place, 3)
     by_nccl = TORCH.engine.stats()["operations"] == by_the_host
@@ -215,7 +219,7 @@ def continuation(place: Place, quick: bool) -> dict[str, Any]:
 
 
 def network(quick: bool) -> tuple[str, torch.nn.Module, tuple[int, ...]]:
-    """Return a (name, model, shape of a batch) tuple for each network."""
+    """Return the networks to measure as (name, model, shape of a batch)."""
     if not quick:
         try:
             from torchvision.models import resnet50
@@ -229,7 +233,10 @@ def network(quick: bool) -> tuple[str, torch.nn.Module, tuple[int, ...]]:
 
 
 def training_steps(place: Place, quick: bool) -> dict[str, Any]:
-    """Measure mean times of a step with and without the wrapper: until it is done, and until the calls return."""
+    """Measure the mean times of a training step with and without DistributedOptimizer.
+
+    A step has two times: until the GPU is done, and until the calls return.
+    """
     torch.backends.cudnn.benchmark = True
     torch.manual_seed(0)
     label, model, shape = network(quick)
@@ -292,7 +299,8 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="a file to which the figures are added")
     args = parser.parse_args()
     part = "optimizer" if args.optimizer else "continuation" if args.nccl else "allreduce"
-    if args.nccl:  # NCCL reads these variables only once
+    # NCCL reads these variables only once.
+    if args.nccl:
         os.environ["NCCL_HOSTID"] = os.environ.get("HOROVOD_RANK", "0")
         os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
     hvd.init()

@@ -31,7 +31,7 @@ def microseconds(values: list[float]) -> str:
 
 
 def share_of_memory(nbytes: int, seconds: float, run: dict[str, Any]) -> str:
-    """Return the speed as a percentage of a copy within the device; empty for small tensors or no copy."""
+    """Return an allreduce's speed relative to a copy within the GPU, in percent, or an empty string."""
     rate = run["bare copies"].get("on the device", 0.0)
     if not run["by ipc"] or not rate or nbytes < 16 * MIB:
         return ""
@@ -65,7 +65,7 @@ def steps(run: dict[str, Any]) -> str:
 
 
 def continuations(run: dict[str, Any]) -> str:
-    """Return a table of what the engine adds to NCCL. With two ranks on one GPU, absolute times mean little."""
+    """Return a table of the time that the engine adds to NCCL; absolute times on one GPU mean little."""
     ours, theirs = (run["seconds"][name] for name in ("horovod", "NCCL alone"))
     added = 1e6 * (statistics.median(ours) - statistics.median(theirs))
     how = "by NCCL" if run["by nccl"] else "NOT by NCCL"
@@ -77,7 +77,7 @@ TABLES = {"allreduce": allreduces, "optimizer": steps, "continuation": continuat
 
 
 def document(found: dict[str, Any], results: str = "") -> str:
-    """Return the Markdown document. It includes ``results``, the table of scripts/gpu-check.sh, unchanged."""
+    """Return the Markdown document. ``results`` is the table of scripts/gpu-check.sh, which is included unchanged."""
     lines = []
     for label, run in found.items():
         if not lines:

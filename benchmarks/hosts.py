@@ -1,4 +1,4 @@
-"""Measure allreduce between hosts with Horovod, gloo and plain sockets, alternating within one run.
+"""Measure allreduce between hosts with Horovod, gloo and plain sockets, in alternation within one run.
 
     python benchmarks/hosts.py --hosts 2 [--ranks 1] [--rate 1000] [--sizes ...] [--rounds 3]
         [--variant "ring:HOROVOD_ALGORITHM=allreduce=ring" ...]
@@ -40,7 +40,7 @@ class Column:
 
 
 def parse_variant(text: str) -> Column:
-    """Parse `name:VARIABLE=value;VARIABLE=value`; raise ValueError if the text has a different form."""
+    """Parse `name:VARIABLE=value;VARIABLE=value`, or raise ValueError."""
     name, colon, rest = text.partition(":")
     pairs = [part.partition("=") for part in rest.split(";") if part]
     if not name or not colon or not pairs or not all(key and equals for key, equals, _ in pairs):
@@ -50,19 +50,19 @@ def parse_variant(text: str) -> Column:
 
 
 def moved(hosts: int, nbytes: int) -> float:
-    """Return the bytes that an allreduce of `nbytes` must send from each of `hosts` hosts: 2 (H-1)/H N."""
+    """Return the bytes that each of H hosts must send for an allreduce of N bytes: 2 (H-1)/H N."""
     return 2 * (hosts - 1) / hosts * nbytes
 
 
 def gbit(hosts: int, nbytes: int, seconds: float) -> float:
-    """Return the bus bandwidth in Gbit/s, which is comparable to a link's rate."""
+    """Return the bus bandwidth in Gbit/s, which can be compared with the rate of a link."""
     return moved(hosts, nbytes) * 8 / seconds / 1e9
 
 
 def environments(
     column: Column, hosts: int, ranks: int, rendezvous: tuple[str, int], key_file: str
 ) -> list[dict[str, str]]:
-    """Return additional environment variables for each rank; ranks of a host are consecutive."""
+    """Return additional environment variables for each rank. The ranks of a host are consecutive."""
     size = hosts * ranks
     result = []
     for rank in range(size):
@@ -92,17 +92,19 @@ def environments(
 
 
 class HostJob(Job):
-    """Job whose processes are the ranks, without a launcher."""
+    """Job without a launcher, whose processes are the ranks."""
 
     def cpu_seconds(self) -> float:
-        """Return the CPU seconds that the ranks have used so far, with a resolution of 10 ms."""
+        """Return the CPU seconds that the ranks have used, with a resolution of 10 ms."""
         ticks = 0
         for process in self._processes:
             try:
                 fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
             except OSError:
-                continue  # The process has ended.
-            ticks += int(fields[11]) + int(fields[12])  # Add user and system time. The first two fields were removed.
+                # The process has ended.
+                continue
+            # Add user and system time, fields 14 and 15 of the file.
+            ticks += int(fields[11]) + int(fields[12])
         return ticks / os.sysconf("SC_CLK_TCK")
 
 
@@ -144,14 +146,14 @@ class HostJobs:
 
 @dataclass
 class Cell:
-    """Results of one column and size: seconds of all samples, and ranks' CPU seconds per operation by round."""
+    """Results of one column and size: seconds of each sample, and CPU seconds per operation of each round."""
 
     seconds: list[float] = field(default_factory=list)
     cpu: list[float] = field(default_factory=list)
 
 
 def line(label: str, hosts: int, nbytes: int, cells: dict[str, Cell]) -> str:
-    """Return a row with median (10th-90th percentile) in ms, bus bandwidth, CPU time, and ratios to Horovod."""
+    """Return a table row: median and percentiles in ms, bus bandwidth, CPU time, and ratios to Horovod."""
     ours = cells.get(OURS)
     texts = []
     for name, cell in cells.items():
@@ -234,7 +236,8 @@ def main() -> None:
     why = namespaces.missing()
     if why:
         sys.exit(f"benchmarks/hosts.py: {why}")
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # exit normally, so that the jobs are stopped
+    # Exit normally, so that the jobs are stopped.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [SERVING, os.environ.get("PYTHONPATH")]))
     columns = {column.name: column for column in args.columns}
     with namespaces.Hosts(args.hosts, args.rate, args.incoming) as hosts, HostJobs(hosts, args) as host_jobs:

@@ -25,7 +25,10 @@ SIZES = {"4 KiB": 4 << 10, "16 MiB": 16 << 20}
 def measure(
     allreduce: Callable[[Any], Any], barrier: Callable[[], None], seconds: float, chains: list[int]
 ) -> dict[str, float]:
-    """Return the median seconds of each program, by "size x chain". Repeat for ``seconds``, at least 3 times."""
+    """Return the median seconds of each program, by "size x chain".
+
+    Each program is repeated for ``seconds``, at least 3 times.
+    """
     import jax
     from jax import numpy as jnp
 
@@ -65,14 +68,14 @@ def peers(*how: Any) -> tuple[int, dict[str, float]]:
 
     def allreduce(x: Any) -> Any:
         result = mpi4jax.allreduce(x, op=MPI.SUM)
-        # older versions of mpi4jax also return a token
+        # ^Older versions of mpi4jax also return a token.
         return result[0] if isinstance(result, tuple | list) else result
 
     return MPI.COMM_WORLD.Get_rank(), measure(allreduce, MPI.COMM_WORLD.Barrier, *how)
 
 
 def launch(who: str, args: argparse.Namespace, folder: Path) -> dict[str, float]:
-    """Run one round and return its results on the slowest rank."""
+    """Run one round, and return the results of its slowest rank."""
     program = [str(Path(__file__).resolve()), "--as", who, "--seconds", str(args.seconds), "--to", str(folder)]
     program += ["--chains", *map(str, args.chains)]
     if who == "ours":

@@ -1,4 +1,4 @@
-"""Definitions of the peers' jobs: commands, environments and requirements."""
+"""Jobs of the peers: their commands, environments and requirements."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ from horovod.benchmark.jobs import Job, JobError, mpi_command, mpi_tools
 __all__ = ["Job", "JobError", "commands", "missing", "start"]
 
 HERE = Path(__file__).resolve().parent
-SERVING = str(Path(standalone.__file__).parent)  # a path, because MPI's environment does not have horovod
+# Use the path of the module, because MPI's environment does not have horovod.
+SERVING = str(Path(standalone.__file__).parent)
 
 
 _MPI = ("mpi4py", "numpy")
 
-# TensorFlow jobs with their requirements. In the last two, tf.keras is Keras 2.
+# TensorFlow jobs with their requirements. In the last two jobs, tf.keras is Keras 2.
 TENSORFLOW = {
     "horovod-keras3": ("tensorflow", "keras"),
     "horovod-keras2": ("tensorflow", "tf_keras"),
@@ -41,7 +42,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def missing(job: str, mpi_prefix: str) -> str:
-    """Return the reason why this job cannot run here, or an empty string."""
+    """Return why this job cannot run on this machine, or an empty string."""
     if job.startswith("horovod") and not importlib.util.find_spec("horovod"):
         return "horovod is not installed"
     if job == "limit":
@@ -59,7 +60,7 @@ def missing(job: str, mpi_prefix: str) -> str:
 def commands(
     job: str, np: int, socket_path: str, mpi_prefix: str, pin: bool = True
 ) -> list[tuple[list[str], dict[str, str]]]:
-    """Return the commands to start, each with additional environment variables."""
+    """Return the commands of the job's processes, each with additional environment variables."""
     worker = [str(HERE / "worker.py"), *([] if pin else ["--no-pin"]), "--socket", socket_path, "--peer"]
     search = os.pathsep.join(filter(None, [SERVING, os.environ.get("PYTHONPATH")]))
     common = {"OMP_NUM_THREADS": "1", "PYTHONPATH": search}
@@ -88,5 +89,5 @@ def commands(
 
 
 def start(name: str, np: int, mpi_prefix: str, pin: bool = True) -> Job:
-    """Start the job with this name and return it; raise JobError if it does not start."""
+    """Start a job by its name and return it, or raise JobError."""
     return Job(name, np, lambda path: commands(name, np, path, mpi_prefix, pin))

@@ -59,13 +59,13 @@ def now() -> float:
 
 
 def told(text: str) -> list[tuple[float, float]]:
-    """Return the numbers that the job printed in lines with `done`."""
+    """Return the numbers in the lines with `done` of a job's output."""
     found = [line.partition("done ")[2].split() for line in text.splitlines() if "done " in line]
     return [(float(first), float(second)) for first, second in found]
 
 
 def until(what: str, holds: Callable[[], Any]) -> Any:
-    """Wait until `holds()` returns a true value, and return it; raise TimeoutError naming `what`."""
+    """Wait until `holds()` returns a true value, and return the value or raise TimeoutError."""
     end = time.monotonic() + DEADLINE
     while not (found := holds()):
         if time.monotonic() > end:
@@ -75,7 +75,7 @@ def until(what: str, holds: Callable[[], Any]) -> Any:
 
 
 def bare_job(name: str, image: str, pods: int) -> Manifest:
-    """Return the manifest of a Job that does not use horovodrun."""
+    """Return the manifest of a Job without horovodrun."""
     container = {"name": "bare", "image": image, "command": ["python", "-c", BARE]}
     labels = {"bare": name}
     pod = {"restartPolicy": "Never", "automountServiceAccountToken": False, "containers": [container]}
@@ -112,7 +112,7 @@ def horovodrun(name: str, image: str, pods: int, program: str, *more: str) -> li
 
 
 def job(image: str, pods: int) -> tuple[float, float]:
-    """Run a job; return the seconds to the first allreduce, from the call and from the last pod's start."""
+    """Run a job, and return the seconds to its first allreduce from the call and from the last pod's start."""
     began = now()
     command = horovodrun(f"job-{uuid.uuid4().hex[:6]}", image, pods, FIRST)
     done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE, check=True)
@@ -124,7 +124,7 @@ def job(image: str, pods: int) -> tuple[float, float]:
 
 
 def processes_of(name: str) -> Iterator[tuple[str, int]]:
-    """Yield (pod, pid) for the processes of a job's rank pods."""
+    """Yield the pod and the process id of each process in a job's rank pods."""
     for number in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError), open(f"/proc/{number}/environ", "rb") as file:
             for each in file.read().split(b"\0"):
@@ -171,7 +171,8 @@ def main() -> None:
         parser.error("KUBECONFIG and HVD_TEST_IMAGE are missing: run it by python -m tools.kubernetes_bed")
     api, load = Api(config), os.getloadavg()[0]
     found: dict[str, list[float]] = {"bare": [], "job": [], "beyond": [], "running": [], "killed": []}
-    for _ in range(given.rounds):  # alternate, so that a change in the machine's speed affects all of them
+    # Alternate the variants, so that a change in the machine's speed affects all of them.
+    for _ in range(given.rounds):
         found["bare"].append(bare(api, image, given.pods))
         whole, running = job(image, given.pods)
         found["job"].append(whole)

@@ -24,7 +24,8 @@ import torch.nn.functional as F
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
-BATCH = 16  # samples per worker and step
+# Number of samples per worker and step.
+BATCH = 16
 RATES = {
     "SGD": (0.05, 0.1, 0.2),
     "SGD with momentum": (0.005, 0.01, 0.02, 0.05),
@@ -34,14 +35,16 @@ RATES = {
 }
 DEFAULT = "SGD,SGD with momentum,Adam"
 RULES: dict[str, Callable[[int], float]] = {"none": lambda n: 1.0, "sqrt": math.sqrt, "linear": float}
-WARM_UP = 0.1  # fraction of the steps
-DROPS = (0.5, 0.75)  # fractions of the samples after which the rate falls, or the batch grows, by FACTOR
+# Fraction of the steps in which the learning rate grows.
+WARM_UP = 0.1
+# Fractions of the samples after which the rate falls, or the batch grows, by FACTOR.
+DROPS = (0.5, 0.75)
 FACTOR = 4
 
 
 @functools.cache
 def data() -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-    """Return (images, labels) for training and for testing."""
+    """Return images and labels for training and for testing."""
     digits = load_digits()
     order = torch.randperm(len(digits.target), generator=torch.Generator().manual_seed(0))
     x, y = torch.tensor(digits.data, dtype=torch.float32)[order] / 16, torch.tensor(digits.target)[order]
@@ -71,7 +74,7 @@ def accuracy(
     drops: str = "",
     correction: bool = False,
 ) -> tuple[float, int]:
-    """Train with these settings and return the held-out accuracy and the number of steps.
+    """Train a network, and return its held-out accuracy and the number of steps.
 
     Args:
         name: Key of `RATES`.
@@ -110,7 +113,7 @@ def accuracy(
 
 
 def accuracies(args: argparse.Namespace, *settings: Any, **more: Any) -> list[float]:
-    """Return the accuracy for each seed, in percent. The settings are those of `accuracy` before `seed`."""
+    """Return the accuracy in percent for each seed. The arguments are those of `accuracy`."""
     return [100 * accuracy(*settings, seed, args.samples, **more)[0] for seed in range(1, args.seeds + 1)]
 
 
@@ -123,7 +126,7 @@ def row(cells: Iterable[str]) -> None:
 
 
 def scaling(args: argparse.Namespace) -> None:
-    """Print the table of optimizers, rules and numbers of workers."""
+    """Print a table of optimizers, scaling rules and numbers of workers."""
     row(["optimizer", "rule", "warm-up", *(f"{n} workers" for n in args.workers)])
     row(["---"] * (3 + len(args.workers)))
     for name in args.optimizers.split(","):
@@ -137,7 +140,7 @@ def scaling(args: argparse.Namespace) -> None:
 
 
 def growth(args: argparse.Namespace) -> None:
-    """Compare a rate that falls with a batch that grows by the same factors."""
+    """Compare a falling learning rate with a growing batch, both by the same factors."""
     row(["optimizer", "constant", f"rate falls by {FACTOR}, twice", f"batch grows by {FACTOR}, twice", "steps"])
     row(["---"] * 5)
     for name in args.optimizers.split(","):
@@ -147,7 +150,7 @@ def growth(args: argparse.Namespace) -> None:
 
 
 def momentum(args: argparse.Namespace) -> None:
-    """Compare warm-up with and without momentum correction."""
+    """Compare learning rate warm-up with and without momentum correction."""
     name = "SGD with momentum"
     row(["momentum correction", *(f"{n} workers" for n in args.workers)])
     row(["---"] * (1 + len(args.workers)))

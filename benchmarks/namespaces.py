@@ -1,4 +1,4 @@
-"""Simulated hosts: network namespaces on one bridge, with optional limits of rates and delays of packets.
+"""Simulated hosts: network namespaces on one bridge, with optional limits of rate and delay.
 
 With a delay, peers/switch.c takes the place of the bridge, because not every kernel has netem. It needs a C compiler.
 
@@ -26,7 +26,7 @@ _CLONE_NEWNET = 0x40000000
 
 
 def missing() -> str:
-    """Return the reason why hosts cannot be created here, or an empty string."""
+    """Return why hosts cannot be simulated on this machine, or an empty string."""
     absent = [program for program in PROGRAMS if not shutil.which(program)]
     if os.geteuid() != 0:
         return "network namespaces need root"
@@ -38,22 +38,22 @@ def address(host: int) -> str:
 
 
 def shaping(rate_mbit: float, delay_free_burst: int = 256 << 10) -> list[str]:
-    """Return the tc arguments after `dev NAME` for a token bucket that limits a device's outgoing rate."""
+    """Return the tc arguments, after `dev NAME`, that limit a device's outgoing rate by a token bucket."""
     bucket = ["rate", f"{rate_mbit:g}mbit", "burst", str(delay_free_burst), "latency", "20ms"]
     return ["root", "tbf", *bucket]
 
 
 def run(*command: str) -> None:
-    """Run a command; raise RuntimeError with its output if it fails."""
+    """Run a command, or raise RuntimeError with its output."""
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip() or done.returncode}")
 
 
 class Hosts:
-    """Simulated hosts in network namespaces.
+    """Simulated hosts in network namespaces, as a context manager.
 
-    Use as a context manager, before this process starts threads, because it moves to another network namespace.
+    Enter the context before this process starts threads, because the process moves to another network namespace.
 
     Attributes:
         count: Number of hosts.
@@ -67,7 +67,8 @@ class Hosts:
     ) -> None:
         self._count, self._rate, self._incoming, self._delay = count, rate_mbit, incoming, delay_ms
         self._holders: list[subprocess.Popen[bytes]] = []
-        self._hosts: list[int] = []  # pid of the process in each host's namespace
+        # Process id of the process in each host's namespace.
+        self._hosts: list[int] = []
 
     def __enter__(self) -> Hosts:
         libc = ctypes.CDLL(None, use_errno=True)
@@ -89,11 +90,12 @@ class Hosts:
         return self
 
     def _hold(self, *command: str) -> subprocess.Popen[bytes]:
-        """Start a process that ends when its stdin is closed, at the latest when this process ends."""
+        """Start a process that ends when its stdin is closed, or when this process ends."""
         holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self._holders.append(holder)
         assert holder.stdout is not None
-        if not holder.stdout.readline():  # the process prints a line when it is ready
+        # The process prints a line when it is ready.
+        if not holder.stdout.readline():
             raise RuntimeError(f"{' '.join(command)} failed")
         return holder
 
@@ -123,12 +125,13 @@ class Hosts:
                 run("tc", "qdisc", "add", "dev", port, *shaping(self._rate))
 
     def inside(self, host: int, command: list[str]) -> list[str]:
-        """Return the command line that runs `command` in the host's network namespace."""
+        """Return a command line that runs `command` in a host's network namespace."""
         return ["nsenter", f"--net=/proc/{self._hosts[host]}/ns/net", "--", *command]
 
     def close(self) -> None:
         for holder in self._holders:
-            holder.communicate(timeout=10)  # close the stdin of the process, which ends it
+            # Closing the stdin of the process ends it.
+            holder.communicate(timeout=10)
         self._holders.clear()
         self._hosts.clear()
 

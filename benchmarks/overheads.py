@@ -28,7 +28,8 @@ from horovod.torch import monitoring
 from horovod.torch.reducer.submissions import Norms
 
 MIB = 1 << 20
-SETTLE, STEPS = 100, 400  # numbers of steps until the schedule runs, and of measured steps
+# Number of steps until the schedule runs, and number of measured steps.
+SETTLE, STEPS = 100, 400
 ACCOUNTED = 5000
 
 
@@ -38,7 +39,7 @@ def stats() -> dict[str, float]:
 
 
 def resident() -> dict[str, int]:
-    """Return this process's resident memory in bytes: private ("RssAnon") and shared ("RssShmem")."""
+    """Return the resident memory of this process in bytes, private ("RssAnon") or shared ("RssShmem")."""
     with open("/proc/self/status") as status:
         lines = dict(line.split(":", 1) for line in status)
     return {name: int(lines[name].split()[0]) * 1024 for name in ("RssAnon", "RssShmem")}
@@ -73,7 +74,10 @@ def agreeing() -> list[str]:
 
 
 def memory() -> list[str]:
-    """Measure how allreduces of 256 MiB grow the process: as one tensor, as 8, and as 256 fused tensors."""
+    """Measure how much allreduces of 256 MiB increase the memory of the process.
+
+    The data are one tensor, 8 tensors, or 256 fused tensors.
+    """
     tensors = {count: [torch.ones(256 * MIB // 4 // count) for _ in range(count)] for count in (1, 8, 256)}
     before = resident()
     for some in tensors.values():
@@ -105,13 +109,14 @@ def repeating(turns: int = 200, operations: int = 2000) -> list[str]:
             again(0, 0)
             wait()
         spent.append((time.thread_time_ns() - before) / operations)
-    deciles = statistics.quantiles(spent[1:], n=10)  # leave out the first turn, which begins without a schedule
+    # Leave out the first turn, which begins without a schedule.
+    deciles = statistics.quantiles(spent[1:], n=10)
     median = f"{statistics.median(spent[1:]):.0f} ns ({deciles[0]:.0f}-{deciles[-1]:.0f})"
     return [f"| CPU time of an operation that repeats, of the calling thread | {median} |"]
 
 
 def accounting() -> list[str]:
-    """Measure step accounting: the cost of marking a step, and of its threads with steps of about 1 ms."""
+    """Measure step accounting: the cost of marking a step, and of the background threads with steps of 1 ms."""
     model = nn.Linear(64, 64)
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.01), model.named_parameters())
     data = torch.randn(4, 64)
@@ -135,7 +140,7 @@ def accounting() -> list[str]:
 
 
 def checking(pairs: int = 60) -> list[str]:
-    """Measure the training checks and the noise scale on the parameters of a ResNet-50, by pairs of steps.
+    """Measure the cost of the training checks and of the noise scale with the parameters of a ResNet-50.
 
     One step of each pair compares parameters, or measures norms, and the other does not. Only the calls are timed, so
     what they cost the program also shows where it is far less than the variation of steps.
@@ -176,13 +181,13 @@ def checking(pairs: int = 60) -> list[str]:
 
 
 def spread(seconds: list[float]) -> str:
-    """Return the median and the deciles in milliseconds."""
+    """Return the median and the 10th and 90th percentiles in milliseconds."""
     deciles = statistics.quantiles(seconds, n=10)
     return f"{1e3 * statistics.median(seconds):.2f} ms ({1e3 * deciles[0]:.2f}-{1e3 * deciles[-1]:.2f})"
 
 
 def observers_cpu() -> float:
-    """Return the CPU seconds of all telemetry threads, in Python and in the engine."""
+    """Return the CPU seconds of all telemetry threads in Python and in the engine."""
     python = {
         str(thread.native_id) for thread in threading.enumerate() if thread.name in ("hvd-steps", "hvd-telemetry")
     }
@@ -192,7 +197,8 @@ def observers_cpu() -> float:
             with open(f"/proc/self/task/{task}/comm") as comm, open(f"/proc/self/task/{task}/schedstat") as figures:
                 if task in python or comm.read().strip() in ("hvd-answer", "hvd-timeline"):
                     used += int(figures.read().split()[0]) * 1e-9
-        except FileNotFoundError:  # the thread has ended
+        except FileNotFoundError:
+            # The thread has ended.
             continue
     return used
 

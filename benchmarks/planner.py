@@ -39,7 +39,7 @@ TCP = 1448 / 1514
 
 
 def program(args: argparse.Namespace, out: Path, *more: str) -> list[str]:
-    """Return the command of a rank."""
+    """Return the command that starts a rank."""
     sizes = ["--width", str(args.width), "--layers", str(args.layers), "--seconds", str(args.seconds)]
     return [sys.executable, PROGRAM, *sizes, "--steps", str(args.steps), "--out", str(out), *more]
 
@@ -49,7 +49,7 @@ def run(
 ) -> str:
     """Run a job with one rank on each of the first ``count`` hosts, and return rank 0's output.
 
-    ``more`` is added to the environment of the ranks. Raises RuntimeError with the output if the job fails.
+    ``more`` has additional environment variables. If the job fails, this raises RuntimeError with the output.
     """
     key = make_key()
     server = StoreServer(key, host=namespaces.GATEWAY)
@@ -77,7 +77,7 @@ def run(
 
 
 def row(args: argparse.Namespace, shape: profile.Profile, count: int, name: str, found: dict[str, Any]) -> list[str]:
-    """Return a row of the table of predictions."""
+    """Return a table row that compares a prediction with a run."""
     rate = args.rate * 1e6 / 8
     net = msgspec.structs.replace(network.assumed("cpu", rate), efficiency=TCP)
     settings = Settings(compression=COMPRESSIONS[name], fusion_threshold=args.fusion_threshold)
@@ -111,7 +111,8 @@ def main() -> None:
     args = parser.parse_args()
     if why := namespaces.missing():
         sys.exit(f"benchmarks/planner.py: {why}")
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # exit normally, so that the ranks are stopped
+    # Exit normally, so that the ranks are stopped.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with tempfile.TemporaryDirectory(prefix="bench-") as temporary:
         folder = Path(temporary)
         recorded = folder / "profile.json"

@@ -1,9 +1,8 @@
-"""Training program for benchmarks/planner.py, which simulates computation by sleeping. Each rank is a process.
+"""Training program for benchmarks/planner.py, which simulates computation by sleeping.
 
     python benchmarks/planner_program.py --width 256 --layers 8 --steps 10 --out FILE [--profile] [--compression NAME]
 
-Rank 0 writes the seconds of its steps and the CPU seconds that it used in them; with ``--profile``, it writes the
-profile of a step instead.
+Rank 0 writes the seconds and the CPU seconds of its steps. With ``--profile``, it writes the profile of a step instead.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ WARM_UP = 5
 
 
 class Sleep(torch.autograd.Function):
-    """Identity function whose backward pass takes a given time."""
+    """Identity function whose backward pass sleeps for some seconds."""
 
     @staticmethod
     def forward(context: Any, x: torch.Tensor, seconds: float) -> torch.Tensor:
@@ -36,7 +35,7 @@ class Sleep(torch.autograd.Function):
 
 
 class Layer(torch.nn.Module):
-    """Linear layer whose forward and backward passes take a given time."""
+    """Linear layer whose forward and backward passes sleep for some seconds."""
 
     def __init__(self, width: int, seconds: float) -> None:
         super().__init__()
@@ -50,7 +49,7 @@ class Layer(torch.nn.Module):
 
 
 def train(args: argparse.Namespace, compression: str) -> dict[str, Any]:
-    """Return the seconds of all steps after the warm-up, and this process's CPU seconds in them."""
+    """Return the seconds of all steps after the warm-up, and this process's CPU seconds in these steps."""
     model = torch.nn.Sequential(*(Layer(args.width, args.seconds) for _ in range(args.layers)))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     optimizer = hvd.DistributedOptimizer(

@@ -1,4 +1,4 @@
-"""Measure the cost of observing a job: alternate steps with and without each observer in the same two processes.
+"""Measure the cost of observing a job, with and without each observer in the same two processes.
 
     horovodrun -np 2 python benchmarks/price.py [--rounds 30] [--cases many char_gpt resnet18] [--json FILE]
 
@@ -39,7 +39,7 @@ CASES = {
 }
 RECORDER, STEPS, HANGS, TIMELINE = "flight recorder", "step accounting", "hang explainer", "timeline"
 DEFAULTS = frozenset({RECORDER, STEPS, HANGS})
-# By name: observers in the outer blocks, observers in the middle blocks, and the accepted difference.
+# Comparisons by name: observers in the outer blocks, observers in the middle blocks, and the accepted difference.
 COMPARISONS: dict[str, tuple[frozenset[str], frozenset[str], float]] = {
     "nothing": (frozenset(), frozenset(), 0.01),
     RECORDER: (frozenset(), frozenset({RECORDER}), 0.01),
@@ -53,7 +53,7 @@ WALK = (False, True, True, False)
 
 
 class Switches:
-    """Switches of the observers on this rank."""
+    """Switches that turn the observers of this rank on and off."""
 
     def __init__(self, folder: str) -> None:
         self._file = os.path.join(folder, "timeline.json")
@@ -90,7 +90,7 @@ def run(step: Step, steps: int) -> list[float]:
 def walk(switches: Switches, name: str, step: Step, settle: int, steps: int) -> list[float]:
     """Return the median step time of each of a comparison's four blocks, in seconds.
 
-    Steps contain collectives, so all ranks change observers at the same step.
+    All ranks change observers at the same step, because steps contain collectives.
     """
     outer, inner, _ = COMPARISONS[name]
     medians = []
@@ -120,14 +120,14 @@ def ratio(figures: Sequence[float]) -> float:
 
 
 def interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float, float]:
-    """Return the median and its confidence interval, which is valid for any distribution of the values.
+    """Return the median of the values and a confidence interval that is valid for any distribution.
 
     The number of values below the true median has a binomial distribution. With few values, the interval spans all of
     them.
     """
     ordered = sorted(values)
     n = len(ordered)
-    # number of values left out on each side, and the probability that the median is outside of the others
+    # ^Number of values left out on each side, and the probability that the median is outside of the remaining values.
     left_out, outside = 0, 2 / 2**n
     while left_out < (n - 1) // 2:
         outside += 2 * math.comb(n, left_out + 1) / 2**n
@@ -138,10 +138,11 @@ def interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, 
 
 
 def measure(case: str, given: argparse.Namespace, peer: Peer, switches: Switches) -> dict[str, list[list[float]]]:
-    """Return this rank's results by comparison: the results of ``walk``, then that of ``background``."""
+    """Return this rank's results by comparison, from ``walk`` and then from ``background``."""
     what, mode = CASES[case]
     step = peer.prepare(what, mode)
-    run(step, 60)  # warm up until the schedule runs
+    # Warm up until the schedule runs.
+    run(step, 60)
     usual = hvd.broadcast_object(median(run(step, 10)), root_rank=0)
     run(step, 60)
     steps = max(3, round(given.block / usual))
@@ -180,7 +181,7 @@ def together(ranks: Sequence[dict[str, list[list[float]]]]) -> dict[str, dict[st
 
 
 def report(label: str, found: dict[str, dict[str, list[float]]]) -> list[str]:
-    """Return the lines of a table."""
+    """Return the lines of a Markdown table with the results."""
     usual = median([s for figures in found.values() for s in figures["seconds"]])
     lines = [f"| {label}: {1e3 * usual:.2f} ms | a step takes more | its threads | limit |", "|---|---|---|---|"]
     for name, figures in found.items():
@@ -193,7 +194,10 @@ def report(label: str, found: dict[str, dict[str, list[float]]]) -> list[str]:
 
 
 def go_first(policy: int) -> None:
-    """Set the scheduling policy, such as SCHED_RR, of this and the engine's threads, but not of observers."""
+    """Set the scheduling policy of this thread and the engine's threads, such as SCHED_RR.
+
+    The observers' threads keep their policy.
+    """
     for task in os.listdir("/proc/self/task"):
         with open(f"/proc/self/task/{task}/comm") as comm:
             if int(task) == os.getpid() or comm.read().strip() == "hvd-engine":
@@ -204,10 +208,11 @@ def go_first(policy: int) -> None:
 def keep_memory() -> None:
     """Make malloc keep freed memory, so that each step uses the same memory.
 
-    Otherwise the time of a ResNet-18 block varies by a quarter, depending on which physical pages it gets.
+    The time of a ResNet-18 block varies by a quarter with the physical pages that it gets.
     """
     libc = ctypes.CDLL(None)
-    for parameter, value in ((-1, 1 << 30), (-3, 1 << 25)):  # set M_TRIM_THRESHOLD, and M_MMAP_THRESHOLD to its maximum
+    # Set M_TRIM_THRESHOLD (-1), and set M_MMAP_THRESHOLD (-3) to its maximum.
+    for parameter, value in ((-1, 1 << 30), (-3, 1 << 25)):
         libc.mallopt(parameter, value)
 
 
@@ -222,11 +227,13 @@ def main() -> None:
     parser.add_argument("--no-pin", action="store_true", help="do not pin each rank to a separate core")
     parser.add_argument("--realtime", action="store_true", help="run ranks before other programs (root)")
     args = parser.parse_args()
-    if not args.no_pin:  # set this before any thread starts
+    # Set the policy before any thread starts.
+    if not args.no_pin:
         cores = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, {cores[int(os.environ.get("HOROVOD_LOCAL_RANK", "0")) % len(cores)]})
     keep_memory()
-    os.environ.setdefault("HOROVOD_TIMELINE", "DYNAMIC")  # no timeline is being written, but one can be started
+    # No timeline is being written, but one can be started.
+    os.environ.setdefault("HOROVOD_TIMELINE", "DYNAMIC")
     peer = Peer()
     all_found = {}
     with tempfile.TemporaryDirectory() as folder:

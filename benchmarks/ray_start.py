@@ -26,11 +26,12 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from horovod.ray import ElasticRayExecutor, RayExecutor
 
-REST = 4.0  # seconds for Ray to start processes in advance for later workers
+# Seconds for Ray to start processes in advance for later workers.
+REST = 4.0
 
 
 class Plain:
-    """Actor for measuring Ray alone."""
+    """Actor for measurements of Ray alone."""
 
     def call(self) -> int:
         import numpy as np
@@ -77,7 +78,10 @@ def by_horovod(workers: int) -> float:
 
 
 def cluster(workers: int) -> tuple[Cluster, Any]:
-    """Start and connect to a cluster of three raylets; return it and the last raylet, with half of the CPUs."""
+    """Start a cluster of three raylets and connect to it.
+
+    The result is the cluster and the last raylet, which has half of the CPUs.
+    """
     first, last = 1, workers // 2
     made = Cluster(initialize_head=True, head_node_args={"num_cpus": first, "include_dashboard": False})
     made.add_node(num_cpus=workers - first - last)
@@ -89,7 +93,8 @@ def cluster(workers: int) -> tuple[Cluster, Any]:
 def start(runs: int, workers: int) -> None:
     made, _ = cluster(workers)
     rays, ours, loads = [], [], []
-    by_ray(workers), by_horovod(workers)  # warm-up, which loads files from disk
+    # Warm up, to load files from disk.
+    by_ray(workers), by_horovod(workers)
     for _ in range(runs):
         for measure, values in ((by_ray, rays), (by_horovod, ours)):
             time.sleep(REST)

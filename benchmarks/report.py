@@ -1,4 +1,4 @@
-"""Statistics of samples, and Markdown tables of them."""
+"""Statistics of benchmark samples, and Markdown tables of the results."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ OURS = "horovod"
 
 @dataclass
 class Cell:
-    """Results of one case in one column: the samples of all rounds in seconds, by mode."""
+    """Samples of one case in one column, in seconds, by mode."""
 
     modes: dict[str, list[float]] = field(default_factory=dict)
     failure: str = ""
@@ -40,7 +40,7 @@ def cell_text(cell: Cell | None, ours: Cell | None, is_ours: bool) -> str:
 
 
 def table(np: int, columns: list[str], rows: dict[str, dict[str, Cell]]) -> str:
-    """Return a Markdown table of medians (10th-90th percentile) in us and, for peers, their ratio to Horovod."""
+    """Return a Markdown table of medians and percentiles in microseconds, with ratios to Horovod."""
     lines = [f"### {np} processes", "", "| | " + " | ".join(columns) + " |", "|---" * (len(columns) + 1) + "|"]
     for label, cells in rows.items():
         texts = [cell_text(cells.get(column), cells.get(OURS), column == OURS) for column in columns]
@@ -49,7 +49,7 @@ def table(np: int, columns: list[str], rows: dict[str, dict[str, Cell]]) -> str:
 
 
 def of_limit(rows: dict[str, dict[str, Cell]], column: str = "horovod shared") -> str:
-    """Return a Markdown line with `column`'s speed relative to the limit, by label; empty without such rows."""
+    """Return a Markdown line with a column's speed relative to the limit, or an empty string."""
     shares = []
     for label, cells in rows.items():
         limit, reached = (cells[c].best() if c in cells else None for c in ("limit", column))

@@ -1,9 +1,9 @@
-"""Measure allreduces and sets of gradients with Horovod, gloo, DDP and Open MPI, alternating within one run.
+"""Measure allreduces and sets of gradients with Horovod, gloo, DDP and Open MPI in one run.
 
     python benchmarks/run.py [--quick] [--np 2 4] [--columns horovod gloo] [--sizes 4 1048576] [--out runs/bench.jsonl]
 
-All peers' jobs run at once, and all except the measured one sleep. So the turns A B A B follow each other within
-milliseconds, and a change in the machine's speed affects all peers. benchmarks/README.md explains the results.
+The jobs of all peers run at the same time, and all jobs except the measured one sleep. The peers take turns within
+milliseconds, so a change in the machine's speed affects all of them. benchmarks/README.md explains the results.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from report import Cell, of_limit, quantile, slowest, table, throughput
 
 
 def probe() -> dict[str, float]:
-    """Measure the machine's current speed: memcpy of 1 and 64 MiB (GB/s, one core) and a compute loop (ms)."""
+    """Measure the machine's current speed: memcpy in GB/s on one core, and a compute loop in ms."""
     result = {}
     for label, size, repeats in (("memcpy_1MiB_GBps", 1 << 20, 20), ("memcpy_64MiB_GBps", 64 << 20, 3)):
         source, target = memoryview(bytearray(size)), memoryview(bytearray(size))
@@ -75,7 +75,7 @@ class Run:
     def one(
         self, np: int, job: Job, column: str, case: Case, mode: str, turn: int, state: dict[str, float], parts: int = 1
     ) -> list[float]:
-        """Measure samples and return their seconds divided by `parts`, the number of parts in an operation."""
+        """Measure samples, and return their seconds divided by the number of parts in an operation."""
         request = {"case": asdict(case), "mode": mode, "warm_up": (3 if turn == 0 else 1) * case.inner}
         samples = [seconds / parts for seconds in slowest(job.ask(request, timeout=self.args.timeout))]
         record: dict[str, Any] = {
@@ -181,7 +181,8 @@ def parse_args() -> argparse.Namespace:
 
 def main() -> None:
     args = parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # exit normally, so that the jobs are stopped
+    # Exit normally, so that the jobs are stopped.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     args.out.parent.mkdir(parents=True, exist_ok=True)
     cases = [allreduce(size) for size in args.sizes] + ([] if args.no_sets else gradient_sets())
     if args.training:
@@ -191,7 +192,8 @@ def main() -> None:
         run = Run(args, out)
         for np in args.np:
             parts.append(run.measure(np, cases))
-            print(parts[-1] + "\n", flush=True)  # write results immediately, in case of an interrupt
+            # Write each result immediately, in case of an interrupt.
+            print(parts[-1] + "\n", flush=True)
     print(run.machine())
     if args.markdown:
         args.markdown.write_text("\n\n".join([*parts, run.machine()]) + "\n")

@@ -32,17 +32,18 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples/pytorch")
 from large_gpt import GPT
 
 MB = 1e6
-# Bytes of parameters and buckets, and of Adam's state after a step, for each parameter, with n ranks.
+# Bytes per parameter with n ranks: parameters and buckets, and Adam's state after a step.
 THEORY: dict[str, Callable[[int], tuple[float, float]]] = {
     "DistributedOptimizer": lambda n: (4, 8),
     "ShardedOptimizer": lambda n: (4, 8 / n),
-    "DDP, ZeroRedundancyOptimizer": lambda n: (8, 8 / n),  # DDP keeps its buckets of gradients
+    # DDP keeps its buckets of gradients.
+    "DDP, ZeroRedundancyOptimizer": lambda n: (8, 8 / n),
     "FSDP2": lambda n: (4 / n, 8 / n),
 }
 
 
 def build(method: str, shape: tuple[int, int, int, int]) -> tuple[torch.nn.Module, Any]:
-    """Return a model of ``shape`` (layers, width, heads, context) and its optimizer."""
+    """Create a model of ``shape`` (layers, width, heads, context) and its optimizer."""
     torch.manual_seed(1)
     model: Any = GPT(*shape, wrap=fully_shard if method == "FSDP2" else lambda module: module)
     if method == "DDP, ZeroRedundancyOptimizer":
@@ -61,8 +62,9 @@ def step(model: torch.nn.Module, optimizer: Any, windows: torch.Tensor) -> None:
 
 
 def resident(key: str) -> int:
-    """Return the resident bytes of this process (``VmRSS``), or their peak since the last `forget_peak` (``VmHWM``)."""
-    ctypes.CDLL(None).malloc_trim(0)  # do not count memory that is free
+    """Return the resident bytes of this process (``VmRSS``), or their peak (``VmHWM``) since `forget_peak`."""
+    # Return free memory to the system, which should not count.
+    ctypes.CDLL(None).malloc_trim(0)
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     return int(status[key].split()[0]) * 1024
 
@@ -79,16 +81,17 @@ def state_bytes(optimizer: Any) -> int:
 
 
 def highest(values: list[float], name: str) -> list[float]:
-    """Return the maximum over all ranks of each value."""
+    """Return the maximum of each value over all ranks."""
     result: list[float] = hvd.allreduce(torch.tensor(values, dtype=torch.float64), op=hvd.Max, name=name).tolist()
     return result
 
 
 def measure(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
-    """Return the figures of each method: bytes of ``state``, ``resident`` and ``peak`` memory, and step ``seconds``."""
+    """Measure each method: bytes of ``state``, ``resident`` and ``peak`` memory, and step ``seconds``."""
     shape = args.layers, args.width, args.width // 64, args.context
     windows = torch.randint(256, (1, args.context + 1), generator=torch.Generator().manual_seed(hvd.rank()))
-    plain, optimizer = build("DistributedOptimizer", (1, 64, 1, args.context))  # load libraries, create threads
+    # Warm up, to load libraries and create threads.
+    plain, optimizer = build("DistributedOptimizer", (1, 64, 1, args.context))
     step(plain, optimizer, windows)
     built, found = {}, {}
     for method in THEORY:
@@ -112,7 +115,7 @@ def measure(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
 
 
 def table(results: dict[str, dict[str, Any]], parameters: int, ranks: int) -> str:
-    """Return the results as a Markdown table, next to what the formulas say."""
+    """Return a Markdown table with the results and the theoretical values."""
     lines = ["| | Adam's state, formula | Adam's state | resident, formula | resident | peak of a step | step, ms |"]
     lines.append("|" + "---|" * 7)
     for method, one in results.items():

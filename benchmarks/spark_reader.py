@@ -33,7 +33,7 @@ WAYS = ("pyarrow", "lists", "group", "reader")
 
 
 def write(folder: str, megabytes: int) -> int:
-    """Write Parquet files with the given MB of arrays, as a Spark task does, and return the number of rows."""
+    """Write Parquet files with some MB of arrays, as a Spark task does, and return the number of rows."""
     import numpy as np
     import pyarrow as pa
     from pyarrow import parquet
@@ -67,7 +67,7 @@ def write(folder: str, megabytes: int) -> int:
 
 
 def one_row_group(source: str, target: str) -> None:
-    """Copy the rows of all files in a folder to a new folder, as one file with a single row group."""
+    """Copy the rows of all files in a folder to one file with a single row group, in a new folder."""
     from pyarrow import parquet
 
     os.mkdir(target)
@@ -108,25 +108,27 @@ def rank_reads(way: str, folder: str, rank: int, ranks: int, barrier: Any, resul
     batches = plain(folder, rank, ranks) if way == "pyarrow" else ours(f"{folder}/{way}", rank, ranks)
     total = 0.0
     size = 0
-    first = next(batches)  # warm-up: import modules, and read the files' footers
+    # Warm up: import modules, and read the footers of the files.
+    first = next(batches)
     barrier.wait(120)
     begin, computed = time.perf_counter(), time.process_time()
     for batch in batches:
         size += batch["features"].nbytes
-        total += float(batch["features"][:, 0].sum())  # touch the data, so that it must be read
+        # Use the data, so that they are read.
+        total += float(batch["features"][:, 0].sum())
     seconds = time.perf_counter() - begin
     del first
     results.put((seconds, time.process_time() - computed, size, peak_megabytes()))
 
 
 def peak_megabytes() -> float:
-    """Return this process's peak of resident memory in MB."""
+    """Return the peak resident memory of this process in MB."""
     with open("/proc/self/status") as status:
         return next(int(line.split()[1]) for line in status if line.startswith("VmHWM")) / 1024
 
 
 def measure(way: str, folder: str, ranks: int) -> tuple[float, float, float]:
-    """Return all ranks' total MB/s, CPU seconds per GB, and the largest peak memory of a rank in MB."""
+    """Return all ranks' total MB/s, CPU seconds per GB, and the largest peak memory of any rank in MB."""
     context = multiprocessing.get_context("spawn")
     barrier, results = context.Barrier(ranks), context.Queue()
     workers = [

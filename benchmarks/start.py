@@ -25,26 +25,40 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-LIMIT = 600  # Seconds for one job.
-COUNT = 1024  # Number of elements in the allreduce.
+# Maximum seconds for one job.
+LIMIT = 600
+# Number of elements in the allreduce.
+COUNT = 1024
 
 
 @dataclass
 class Row:
-    """Results of a job, in seconds unless noted. A phase ends with its slowest worker; they sum up to `total`."""
+    """Results of a job.
+
+    The job's phases are `launch`, `imports`, `init`, `allreduce` and `stop`. A phase ends when the slowest worker has
+    finished it, and the phases sum up to `total`.
+
+    Attributes:
+        interpreters: Seconds in which the same number of interpreters start and stop without work.
+        launch: Seconds until the last worker runs its first line of Python.
+        imports: Seconds to import horovod.common.
+        cpu: CPU seconds of launcher, agents and workers together.
+        messages: Number of messages between a worker and the store.
+        sent: Bytes that a worker sends to the store.
+    """
 
     workers: int
     hosts: int
-    interpreters: float  # time for the same number of interpreters to start and stop without work
+    interpreters: float
     total: float
-    launch: float  # Seconds until the last worker runs its first line of Python.
-    imports: float  # Seconds to import horovod.common.
+    launch: float
+    imports: float
     init: float
     allreduce: float
     stop: float
-    cpu: float  # CPU seconds of launcher, agents and workers together.
-    messages: float  # Number of messages between a worker and the store.
-    sent: float  # Bytes that a worker sends.
+    cpu: float
+    messages: float
+    sent: float
     received: float
 
     @property
@@ -56,7 +70,7 @@ class Row:
 
 
 class Traffic:
-    """Counter of this process's messages to the store, with sizes before encryption."""
+    """Counter of this process's messages to the store, with their sizes before encryption."""
 
     def __init__(self) -> None:
         import zmq
@@ -112,7 +126,7 @@ def worker(traffic_too: bool) -> None:
 
 
 def environment(bytecode: str) -> dict[str, str]:
-    """Return an environment in which modules are compiled once, into the folder `bytecode`."""
+    """Return an environment in which Python compiles modules once, into the folder `bytecode`."""
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     made = {**os.environ, "PYTHONPATH": path, "PYTHONPYCACHEPREFIX": bytecode, "OMP_NUM_THREADS": "1"}
     made.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -120,7 +134,7 @@ def environment(bytecode: str) -> dict[str, str]:
 
 
 def interpreters(count: int) -> float:
-    """Return the seconds in which `count` interpreters, started at once, start and stop."""
+    """Return the seconds in which `count` interpreters start together and stop."""
     begin = time.monotonic()
     processes = [subprocess.Popen([sys.executable, "-c", "pass"]) for _ in range(count)]
     for process in processes:
@@ -129,7 +143,7 @@ def interpreters(count: int) -> float:
 
 
 def host_list(workers: int, hosts: int) -> str:
-    """Return a host list that distributes the workers evenly, with the remainder on the first hosts."""
+    """Return a host list that distributes the workers evenly; the first hosts get the remainder."""
     if hosts == 1:
         return f"localhost:{workers}"
     counts = [workers // hosts + (index < workers % hosts) for index in range(hosts)]
@@ -170,7 +184,7 @@ def measure(workers: int, hosts: int, repeats: int, variables: dict[str, str]) -
     for _ in range(repeats):
         idle = interpreters(workers)
         begin, end, cpu, records = run_job(workers, hosts, traffic=False, variables=variables)
-        # Each phase ends when the last worker has finished it.
+        # A phase ends when the last worker has finished it.
         ends = [max(record["times"][phase] for record in records) for phase in range(4)]
         samples.append(
             (

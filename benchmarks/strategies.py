@@ -32,14 +32,14 @@ LINKS = {"10 Gbit/s": (1.25e9, 50e-6), "1 Gbit/s": (1.25e8, 100e-6), "100 Mbit/s
 
 @dataclass(frozen=True)
 class Cost:
-    """Average bytes that the busiest rank sends per step, and number of messages that follow one another."""
+    """Cost of a step: average bytes that the busiest rank sends, and number of messages in a row."""
 
     sent: float
     messages: float
 
 
 def cost(strategy: str, size: int, ranks: int, every: int) -> Cost:
-    """Return the cost of a step.
+    """Return the communication cost of a step with a strategy.
 
     Args:
         strategy: Name of a strategy in the example.
@@ -48,7 +48,8 @@ def cost(strategy: str, size: int, ranks: int, every: int) -> Cost:
         every: Steps between exchanges, for strategies that do not exchange in every step.
     """
     allreduce = Cost(2 * (ranks - 1) / ranks * size, 2 * (ranks - 1))
-    server = Cost((ranks - 1) * size, 2)  # the server's link carries the values of all workers
+    # The server's link carries the values of all workers.
+    server = Cost((ranks - 1) * size, 2)
     seldom = {"local": allreduce, "diloco": allreduce, "easgd": server}
     if strategy in seldom:
         return Cost(seldom[strategy].sent / every, seldom[strategy].messages / every)
@@ -56,16 +57,16 @@ def cost(strategy: str, size: int, ranks: int, every: int) -> Cost:
 
 
 def seconds(one: Cost, link: tuple[float, float], compute: float) -> float:
-    """Return the seconds of a step that first computes and then communicates."""
+    """Return the seconds of a step that communicates after its computation."""
     rate, latency = link
     return compute + one.sent / rate + one.messages * latency
 
 
 def run(seed: int, slow: int, args: argparse.Namespace, link: str = "") -> dict[str, dict[str, Any]]:
-    """Run one job on this host or on simulated hosts, and return its results by strategy.
+    """Run one job, on this host or on simulated hosts, and return its results by strategy.
 
-    Read them instead if the folder ``--results`` has them. Raises an error if the job fails or takes longer than
-    ``--timeout`` seconds.
+    If the folder ``--results`` has the results, they are read from there. An error is raised if the job fails or takes
+    longer than ``--timeout`` seconds.
     """
     with tempfile.TemporaryDirectory() as folder:
         name = "-".join([args.task, str(seed), str(slow), *re.findall(r"\w+", link)])
@@ -87,7 +88,7 @@ def run(seed: int, slow: int, args: argparse.Namespace, link: str = "") -> dict[
 
 
 def table(rows: list[list[str]]) -> str:
-    """Format rows as a Markdown table. The first row is the header."""
+    """Format rows as a Markdown table, whose first row is the header."""
     return "\n".join("| " + " | ".join(row) + " |" for row in [rows[0], ["---"] * len(rows[0]), *rows[1:]])
 
 
@@ -97,8 +98,8 @@ def report(
     on_links: dict[str, dict[str, dict[str, Any]]],
     args: argparse.Namespace,
 ) -> str:
-    """Return all tables as Markdown text. ``on_links`` holds the measured results of each link, if any."""
-    # Synchronous training communicates during the backward pass. So take the computation time from a strategy that
+    """Return all tables as Markdown. ``on_links`` has the measured results of each link."""
+    # Synchronous training communicates during the backward pass. Take the computation time from a strategy that
     # communicates separately.
     compute = statistics.median(one["busy"] / one["steps"] for one in results["local"])
     head = ["strategy", "steps", "held-out loss", "spread", "KB a step", *(f"s on {link}" for link in LINKS)]
@@ -128,7 +129,7 @@ def plot(
     on_links: dict[str, dict[str, dict[str, Any]]],
     args: argparse.Namespace,
 ) -> None:
-    """Draw the held-out loss of rank 0 over samples, bytes of the busiest rank, and seconds, for the first seed."""
+    """Plot the held-out loss against samples, bytes of the busiest rank, and seconds, for the first seed."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -1,4 +1,4 @@
-"""Cases and columns of with_tensorflow.py, without code for any framework."""
+"""Cases and columns of with_tensorflow.py, without code of any framework."""
 
 from __future__ import annotations
 
@@ -6,15 +6,20 @@ from math import prod
 
 from cases import Case, resnet50
 
-OPS = 100  # Number of operations on 1024 floats, either in one function or one after another.
-STEPS = 20  # Training steps per call of fit.
+# Number of operations on 1024 floats in one sample, either in one function or one after another.
+OPS = 100
+# Number of training steps per call of fit.
+STEPS = 20
 
-# Number of counted operations or steps per sample.
+# Number of operations or steps in each sample.
 PARTS = {"independent": OPS, "chained": OPS, "eager": OPS, "resnet": 1, "mlp": STEPS, "cnn": STEPS}
 
 
 def tensorflow_cases() -> list[Case]:
-    """Return the cases. `bytes` is the size of a case's tensors, or for fit the number of examples per rank."""
+    """Return the benchmark cases.
+
+    `bytes` is the size of a case's tensors. For fit, it is the number of examples per rank.
+    """
     small = [
         Case("independent", f"one of {OPS} in a tf.function", 4096, 5, 10),
         Case("chained", f"one of a chain of {OPS} in a tf.function", 4096, 2, 10),
@@ -28,12 +33,12 @@ def tensorflow_cases() -> list[Case]:
 OPERATIONS = {kind: ["op"] for kind in ("independent", "chained", "eager")}
 FIT = {kind: ["fit"] for kind in ("mlp", "cnn")}
 
-# By column: the job that runs it, and the modes for each kind of case, as in cases.py. In Keras 3.15, fit does not
-# support the per-replica data of MultiWorkerMirroredStrategy. So the peer uses Keras 2, and Horovod is measured with
-# both.
+# Columns of the result tables. Each column has the job that runs it, and its modes for each kind of case. In Keras
+# 3.15, fit does not support the per-replica data of MultiWorkerMirroredStrategy. The peer therefore uses Keras 2, and
+# Horovod is measured with both versions.
 TENSORFLOW_COLUMNS: dict[str, tuple[str, dict[str, list[str]]]] = {
     "horovod": ("horovod-keras2", {**OPERATIONS, "resnet": ["tape", "grouped"], **FIT}),
-    # Use the same functions with tf.identity instead of the operation, which shows TensorFlow's share of the time.
+    # Replace the operation by tf.identity in the same functions, which shows TensorFlow's share of the time.
     "no operation": ("horovod-keras2", {kind: ["identity"] for kind in OPERATIONS}),
     "horovod, Keras 3": ("horovod-keras3", FIT),
     "MultiWorkerMirrored": (

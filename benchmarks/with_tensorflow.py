@@ -1,4 +1,4 @@
-"""Measure Horovod's TensorFlow frontend and tf.distribute.MultiWorkerMirroredStrategy, alternating within one run.
+"""Measure Horovod's TensorFlow frontend and tf.distribute.MultiWorkerMirroredStrategy in one run.
 
     python benchmarks/with_tensorflow.py [--rounds 4] [--kinds resnet mlp] [--out runs/tensorflow.jsonl]
 
@@ -20,7 +20,10 @@ from tensorflow_cases import PARTS, TENSORFLOW_COLUMNS, tensorflow_cases
 
 
 class TensorFlowRun(Run):
-    """Benchmark run in which each call does several operations or steps. Samples are times of a single one."""
+    """Benchmark run in which each call does several operations or steps.
+
+    A sample is the time of a single operation or step.
+    """
 
     table = TENSORFLOW_COLUMNS
 
@@ -49,7 +52,8 @@ def parse_args() -> argparse.Namespace:
 
 def main() -> None:
     args = parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # exit normally, so that the jobs are stopped
+    # Exit normally, so that the jobs are stopped.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     args.out.parent.mkdir(parents=True, exist_ok=True)
     with args.out.open("w") as out:
         run = TensorFlowRun(args, out)

@@ -1,4 +1,4 @@
-"""Rank of a peer's job, which connects to the driver's Unix socket, measures on request, and otherwise sleeps.
+"""Rank of a peer's job, which measures when the driver requests it, and sleeps in between.
 
 This file imports only the standard library and ``serving`` (src/horovod/benchmark/standalone, on PYTHONPATH), because
 MPI runs in an environment without PyTorch.

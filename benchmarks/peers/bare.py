@@ -1,7 +1,7 @@
-"""Peer with plain sockets in a ring, which shows the link's speed without a collective.
+"""Peer that uses plain sockets in a ring, which shows the speed of the link without a collective.
 
-Each rank sends 2 (P-1)/P times the case's bytes to the next rank, and receives as many from the previous rank. This is
-what an allreduce must send and receive on each host.
+Each rank sends 2 (P-1)/P times the case's bytes to the next rank, and receives as many from the previous rank. An
+allreduce must send and receive this amount on each host.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _CONNECT_SECONDS = 30.0
 
 
 class Peer:
-    """One rank of the ring.
+    """Rank in a ring of plain sockets.
 
     BENCH_RANK and BENCH_SIZE are its rank and the number of ranks. BENCH_ADDRESSES has the ranks' addresses, separated
     by commas. BENCH_STREAMS is the number of connections (default: one).
@@ -46,7 +46,8 @@ class Peer:
         return out, incoming
 
     def barrier(self) -> None:
-        for _ in range(2):  # two trips around the ring: the first collects values, the second distributes them
+        # Two trips around the ring: the first collects values, and the second distributes them.
+        for _ in range(2):
             if self.rank == 0:
                 self.out[0].sendall(b"x")
             take(self.incoming[0], memoryview(bytearray(1)))

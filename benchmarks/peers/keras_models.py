@@ -1,6 +1,6 @@
-"""Models and data that both TensorFlow peers use, so that only the distribution differs.
+"""Models and data for both TensorFlow peers, so that only the distribution differs.
 
-Callers pass in the Keras module. The code works with Keras 2 and 3.
+Callers pass in the Keras module, which can be Keras 2 or 3.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ EXAMPLES = 1024
 
 
 def keras_module(version: int) -> ModuleType:
-    """Return the module of Keras 2 (tf_keras, or TensorFlow's own) or Keras 3."""
+    """Return the module of Keras 2 (tf_keras, or TensorFlow's own) or of Keras 3."""
     if version == 3:
         import keras
     else:
@@ -25,7 +25,7 @@ def keras_module(version: int) -> ModuleType:
 
 
 def network(keras: ModuleType, kind: str) -> Any:
-    """Return a model: "mlp" (784-512-512-10, 0.67 million parameters) or "cnn" (three convolutions, 0.4 million)."""
+    """Return a model with 0.67 million ("mlp") or 0.4 million ("cnn") parameters."""
     layers = keras.layers
     if kind == "mlp":
         inner = [layers.Flatten(), layers.Dense(512, activation="relu"), layers.Dense(512, activation="relu")]
@@ -43,7 +43,7 @@ def network(keras: ModuleType, kind: str) -> Any:
 
 
 def data(batch: int) -> tf.data.Dataset:
-    """Return an endless dataset of batches of the same random images, without sharding by TensorFlow."""
+    """Return an endless dataset of equal batches, which TensorFlow does not shard."""
     images = tf.random.stateless_normal((EXAMPLES, 28, 28, 1), (1, 2))
     labels = tf.random.stateless_uniform((EXAMPLES,), (3, 4), 0, CLASSES, tf.int32)
     options = tf.data.Options()
@@ -62,5 +62,5 @@ def fit(model: Any, batches: tf.data.Dataset) -> Any:
 
 
 def gradients(shapes: list[tuple[int, ...]]) -> list[tf.Tensor]:
-    """Return tensors in the order of a backward pass, last layer first."""
+    """Return tensors of these shapes in the order of a backward pass, last layer first."""
     return [tf.fill(shape, 0.5) for shape in reversed(shapes)]

@@ -1,4 +1,4 @@
-"""Model whose backward pass costs only autograd's overhead, so that a step measures communication."""
+"""Model with an almost free backward pass, so that a training step measures communication."""
 
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ class _ReadyGradients(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, _: Tensor) -> Any:
-        # Create a new alias of the memory each time, because autograd uses it as param.grad without a copy.
+        # Create a new alias of the memory each time. Autograd then uses it as param.grad without a copy.
         return (None, *(gradient.detach() for gradient in ctx.gradients))
 
 
 class GradientsOnly(nn.Module):
-    """Module with parameters of the given shapes, whose backward() returns prepared gradients (zeros)."""
+    """Module with parameters of some shapes, whose backward pass returns prepared gradients."""
 
     def __init__(self, shapes: list[tuple[int, ...]]) -> None:
         super().__init__()
         self.weights = nn.ParameterList([nn.Parameter(torch.zeros(shape)) for shape in shapes])
-        self.gradients = [torch.ones(shape).zero_() for shape in shapes]  # write ones first, which allocates all pages
+        # Write ones first, which allocates all pages.
+        self.gradients = [torch.ones(shape).zero_() for shape in shapes]
 
     def forward(self, _: None) -> Tensor:
         return _ReadyGradients.apply(self.gradients, *self.weights)

@@ -1,4 +1,4 @@
-"""Peer with mpi4py, which reduces NumPy arrays in place."""
+"""Peer that reduces NumPy arrays in place with mpi4py."""
 
 from __future__ import annotations
 

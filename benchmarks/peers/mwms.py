@@ -1,4 +1,4 @@
-"""Peer with tf.distribute.MultiWorkerMirroredStrategy: TensorFlow's ring collectives over gRPC."""
+"""Peer that uses tf.distribute.MultiWorkerMirroredStrategy, with TensorFlow's ring collectives over gRPC."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ class Peer:
         self.barrier = lambda: self._sum(ones).numpy()
 
     def stop(self) -> None:
-        os._exit(0)  # a normal exit would wait for other ranks, which may have ended
+        # A normal exit would wait for other ranks, which can have ended.
+        os._exit(0)
 
     def prepare(self, case: Any, mode: str) -> Callable[[], object]:
         if mode == "fit":
@@ -55,7 +56,10 @@ class Peer:
         return lambda: function(value).numpy()
 
     def _reduce(self, op: tf.distribute.ReduceOp, values: Any, bytes_per_pack: int = 0) -> Any:
-        """Reduce values in a replica's function. tf.identity sets the required device without copying."""
+        """Reduce values in a replica's function.
+
+        tf.identity places the result on the required device without copying it.
+        """
         placed = tf.nest.map_structure(tf.identity, values)
         return tf.distribute.get_replica_context().all_reduce(op, placed, options(bytes_per_pack))
 
@@ -67,6 +71,6 @@ class Peer:
         with self._strategy.scope():
             model = network(keras, case.kind)
             compile_for(keras, model, keras.optimizers.SGD(0.01, momentum=0.9))
-        # the strategy divides the batch among the ranks
+        # ^The strategy divides the batch among the ranks.
         batches = data(case.bytes * self._strategy.num_replicas_in_sync)
         return lambda: fit(model, batches)

@@ -1,4 +1,4 @@
-"""Peer with Horovod's PyTorch frontend."""
+"""Peer that uses Horovod's PyTorch frontend."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import horovod.torch as hvd
 from .model import GradientsOnly
 from .training import step
 
-# Argument of the optimizer, by mode.
+# Argument of the optimizer in each mode.
 BUCKET_VIEWS = {"optimizer": None, "step": None, "bucket views": True, "one by one": False}
 
 
@@ -57,7 +57,8 @@ class Peer:
             gradient_as_bucket_view=bucket_views,
         )
 
-        def step() -> None:  # no optimizer.step(), the same as in the DDP peer
+        # Do not call optimizer.step(), as in the DDP peer.
+        def step() -> None:
             model(None).backward()
             optimizer.synchronize()
             model.drop_gradients()

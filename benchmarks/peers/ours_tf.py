@@ -1,4 +1,4 @@
-"""Peer with Horovod's TensorFlow frontend, with Keras 2 if TF_USE_LEGACY_KERAS is set, otherwise with Keras 3."""
+"""Peer that uses Horovod's TensorFlow frontend, with Keras 3, or Keras 2 if TF_USE_LEGACY_KERAS is set."""
 
 from __future__ import annotations
 
@@ -50,7 +50,8 @@ class Peer:
         values = gradients(shapes)
         if mode == "grouped":
             step = tf.function(lambda *given: hvd.grouped_allreduce(list(given)), autograph=False)
-        else:  # DistributedGradientTape and the optimizers call this function
+        else:
+            # DistributedGradientTape and the optimizers call this function.
             from horovod.tensorflow.reduction import make_allreduce_grads
 
             reduce = make_allreduce_grads("Benchmark")

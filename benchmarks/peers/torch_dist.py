@@ -1,4 +1,4 @@
-"""Peers with torch.distributed on gloo, and with DistributedDataParallel on top of it."""
+"""Peers that use torch.distributed on gloo, alone or with DistributedDataParallel."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Complete training steps of two real networks, from forward to optimizer.
+"""Training steps of two real networks, from the forward pass to the optimizer.
 
-A peer provides `wrap(module, optimizer)`, which returns the peer's versions of both. All steps use the same data, so
-that loading data is not measured.
+Each peer provides `wrap(module, optimizer)`, which returns its versions of the module and the optimizer. All steps use
+the same data, so that loading data is not measured.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from torch import Tensor, nn
 
 Wrap = Callable[[nn.Module, torch.optim.Optimizer], tuple[nn.Module, torch.optim.Optimizer]]
 
-CONTEXT = 64  # characters per window, as in the example
+# Number of characters per window, as in the example.
+CONTEXT = 64
 
 
 def example(name: str) -> ModuleType:
-    """Load an example of this repository as a module."""
+    """Import an example of this repository as a module."""
     path = Path(__file__).resolve().parents[2] / "examples" / "pytorch" / f"{name}.py"
     spec = importlib.util.spec_from_file_location(f"example_{name}", path)
     assert spec is not None
@@ -51,7 +52,7 @@ class Residual(nn.Module):
 
 
 def resnet18() -> nn.Module:
-    """Return ResNet-18 for 32 x 32 images and 10 classes: 11.2 million parameters, 62 tensors."""
+    """Return ResNet-18 for 32 x 32 images and 10 classes, with 11.2 million parameters."""
     layers: list[nn.Module] = [nn.Conv2d(3, 64, 3, 1, 1, bias=False), nn.BatchNorm2d(64), nn.ReLU()]
     channels = 64
     for width, stride in ((64, 1), (128, 2), (256, 2), (512, 2)):
@@ -61,7 +62,7 @@ def resnet18() -> nn.Module:
 
 
 def step(kind: str, batch: int, wrap: Wrap) -> Callable[[], None]:
-    """Return a training step of a network ("char_gpt" or "resnet18") on `batch` examples per rank."""
+    """Return a function that trains "char_gpt" or "resnet18" for one step on `batch` examples per rank."""
     torch.manual_seed(1)
     if kind == "char_gpt":
         gpt = example("char_gpt")
