@@ -1,10 +1,10 @@
 """Measure how elastic jobs recover from failures, compared with torchrun and torchft on the same training.
 
-    python benchmarks/elastic.py [--parts kill,join,many,idle,chaos] [--kills 20] [--peer-kills 3] [--json FILE]
+    python benchmarks/elastic.py [--parts kill,join,many,idle] [--kills 20] [--peer-kills 3] [--json FILE]
 
 Parts: *kill* repeatedly kills one of 4 ranks (SIGKILL). In *join*, a new worker gets a state of 1 GB. *many* kills one
-of 64 processes without a framework. *idle* alternates steps of an elastic job and of a fixed one. *chaos* injects
-random faults in many jobs, and compares the final parameters with a run without faults. All run on this machine.
+of 64 processes without a framework. *idle* alternates steps of an elastic job and of a fixed one. All run on this
+machine.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 import elastic_jobs as jobs
-from elastic_chaos import chaos
 from elastic_figures import (
     Line,
     lost,
@@ -272,7 +271,6 @@ PARTS: dict[str, Callable[[Folder, Any], list[str]]] = {
     "join": join,
     "many": many,
     "idle": idle,
-    "chaos": chaos,
 }
 
 
@@ -298,12 +296,6 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--width", type=int, default=4096, help="width of the model of the part idle (default: %(default)s)"
     )
-    made.add_argument("--faults", type=int, default=20, help="minimum number of faults (default: %(default)s)")
-    made.add_argument(
-        "--faults-a-job", type=int, default=20, help="approximate number of faults in a job (default: %(default)s)"
-    )
-    made.add_argument("--mtbf", type=int, default=10, help="mean s between two faults (default: %(default)s)")
-    made.add_argument("--kinds", default="kill,stop,raise,exit", help="kinds of faults (default: %(default)s)")
     made.add_argument("--seed", type=int, default=7, help="seed of random choices (default: %(default)s)")
     made.add_argument("--json", type=Path, help="file for all figures")
     return made

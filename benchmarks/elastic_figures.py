@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from report import quantile
-
-_CHAOS = re.compile(r"chaos: (\d+) events? \((.*)\), (\d+) detected, (\d+) recovered from")
-_RECOVERED = re.compile(r"chaos: recovered after p50 ([\d.]+) s, p99 ([\d.]+) s, at most ([\d.]+) s")
 
 
 @dataclass(frozen=True)
@@ -115,24 +111,3 @@ def ratio_of_turns(blocks: Sequence[tuple[float, float]]) -> tuple[float, float,
     """Return the median and the 10th and 90th percentiles of the ratios of elastic to fixed step times."""
     ratios = [elastic / fixed for fixed, elastic in blocks]
     return quantile(ratios, 0.5), quantile(ratios, 0.1), quantile(ratios, 0.9)
-
-
-@dataclass(frozen=True)
-class Chaos:
-    events: int
-    kinds: str
-    detected: int
-    recovered: int
-    # Median recovery time in seconds.
-    p50: float | None = None
-    p99: float | None = None
-    longest: float | None = None
-
-
-def chaos_report(text: str) -> Chaos | None:
-    """Parse the recovery report in the launcher's output; return None if there is no report."""
-    found, after = _CHAOS.search(text), _RECOVERED.search(text)
-    if found is None:
-        return None
-    times = [float(word) for word in after.groups()] if after else [None] * 3
-    return Chaos(int(found[1]), found[2], int(found[3]), int(found[4]), *times)
