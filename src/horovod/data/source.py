@@ -85,7 +85,7 @@ def rank_suffix() -> str:
 
 
 def check_count(name: str, value: Any, least: int) -> int:
-    """Check that ``value`` is an integer of at least ``least``, and return it. Raises ValueError otherwise."""
+    """Check that ``value`` is an integer of at least ``least``, and return it. Raises ValueError if it is not."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}{rank_suffix()}")
     return value

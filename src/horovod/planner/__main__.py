@@ -1,4 +1,4 @@
-"""``python -m horovod.planner``: see ``--help`` and docs/planner.md."""
+"""Command line of the planner, ``python -m horovod.planner``. See ``--help`` and docs/planner.md."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _settings(args: argparse.Namespace) -> Settings:
 
 
 def _predictions(args: argparse.Namespace, nodes: Sequence[int], variants: bool) -> dict[str, list[Prediction]]:
-    """Return the predictions for each bandwidth, keyed by the bandwidth's text."""
+    """Return the predictions for each bandwidth, with the bandwidth's text as key."""
     shape = profile.load(args.profile)
     found: dict[str, list[Prediction]] = {}
     for bandwidth in args.bandwidth or [None]:
@@ -34,7 +34,7 @@ def _predict(words: Sequence[str]) -> int:
     parser = options.predict_parser()
     args = parser.parse_args(words)
     if args.calibrate is not None:
-        from horovod.planner.calibrate import calibrate  # imported here because it needs the engine
+        from horovod.planner.calibrate import calibrate  # imported late because it needs the engine
 
         calibrate(args.calibrate)
         return 0
@@ -97,7 +97,7 @@ _COMMANDS = {"compare": _compare, "describe": _describe, "fit": _fit}
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run the program. Return the exit code: 0, 1 after an error message, 2 for invalid arguments."""
+    """Run the program. Return the exit code: 0, 1 after an error message, or 2 for invalid arguments."""
     words = sys.argv[1:] if words is None else words
     try:
         if words and words[0] in _COMMANDS:

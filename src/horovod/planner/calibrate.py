@@ -1,4 +1,4 @@
-"""Measurement of a job's links, with the benchmark's fit of the engine's cost model. All ranks run it together."""
+"""Measurement of a job's links, using the benchmark's fit of the engine's cost model. All ranks run it together."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from horovod.planner.units import show_bandwidth, show_time
 def calibrate(path: Path) -> None:
     """Measure latency and bandwidth in this job and write a network file on rank 0.
 
-    Links between hosts are measured with TCP between all ranks. If several hosts run several ranks each, links between
-    hosts cannot be told apart from links inside hosts, so start one rank per host.
+    Links between hosts are measured with TCP between all ranks. Start one rank per host, because the measurement cannot
+    separate links between hosts from links inside hosts.
 
     Raises:
         ValueError: If the job has a single rank, or several ranks on some of several hosts.

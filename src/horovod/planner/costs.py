@@ -1,6 +1,6 @@
 """Prediction of the duration of one allreduce on hosts with several workers, with the engine's cost formulas.
 
-The engine's formulas (core/plan/cost.h) describe one level of links. Here there are two levels, between hosts and
+The engine's formulas (core/plan/cost.h) describe one level of links. This module combines two levels, between hosts and
 inside a host, each with its own latency and bandwidth.
 """
 
@@ -14,13 +14,13 @@ from horovod.common import dtypes
 from horovod.planner.network import Layout, Network
 
 ALGORITHMS = ("auto", "ring", "hierarchical", "tree", "parameter-server")
-_PROBE = 1 << 30  # bytes for which a formula is evaluated to find its slope
+_PROBE = 1 << 30  # size in bytes at which a formula is evaluated to find its slope
 
 
 def _predict(
     collective: str, algorithm: str, nbytes: int, ranks: int, alpha: float, beta: float, gamma: float
 ) -> float:
-    """Return the engine's prediction for one level of links, where each rank has a separate link."""
+    """Return the engine's prediction for one level of links, in which each rank has a separate link."""
     if ranks == 1:
         return 0.0
     model = {"alpha": alpha, "beta": beta, "gamma": gamma}
@@ -30,8 +30,8 @@ def _predict(
 def _ring(nbytes: int, layout: Layout, net: Network) -> float:
     """Return the cost of one ring over all workers, which enters and leaves each host once.
 
-    A chunk passes all hops one after another, so the mean latency of the hops is used. All hops work at the same time,
-    so the lowest bandwidth is used.
+    A chunk passes all hops one after the other, so the cost uses the mean latency of the hops. All hops transfer at the
+    same time, so the cost uses the lowest bandwidth.
     """
     nodes, workers = layout.nodes, layout.workers
     alpha, beta = net.intra_latency, 1 / net.intra_bandwidth
@@ -79,7 +79,7 @@ def _engine(nbytes: int, layout: Layout, net: Network) -> tuple[float, str]:
     """Return the cost and the name of the algorithm that the engine would choose for tensors in host memory."""
     node_of = [rank // layout.per_node for rank in range(layout.workers)]
     name = _core.choose_algorithm("allreduce", dtypes.FLOAT32, nbytes, node_of)
-    # The workers of a host exchange their parts at the same time, and share one network interface.
+    # The workers of a host exchange their parts at the same time and share one network interface.
     model = {
         "alpha": net.latency,
         "beta": _beta(net) * layout.per_node,
@@ -107,8 +107,8 @@ class Allreduce:
     """Predictor of the cost of allreduces in one cluster.
 
     Args:
-        algorithm: One of ``ALGORITHMS``. "auto" is the engine's choice for tensors in host memory. For other tensors it
-            is the fastest of ring, hierarchical and tree, from which libraries such as NCCL choose.
+        algorithm: One of ``ALGORITHMS``. For tensors in host memory, "auto" is the engine's choice. For other tensors,
+            it is the fastest of ring, hierarchical and tree, among which libraries such as NCCL choose.
         layout: Hosts and workers.
         net: Links.
         device: "cpu" or "gpu".
@@ -130,7 +130,7 @@ class Allreduce:
 
         Args:
             nbytes: Bytes to reduce on each worker.
-            largest: Bytes of the largest tensor, which a parameter server cannot split.
+            largest: Size of the largest tensor in bytes, which a parameter server cannot split.
 
         Returns:
             (float, str): Seconds, and the name of the algorithm.
@@ -145,7 +145,7 @@ class Allreduce:
 
 
 def agreement(layout: Layout, net: Network) -> float:
-    """Return the seconds until all ranks know that an operation is ready: a message to rank 0 and its reply."""
+    """Return the seconds until all ranks know that an operation is ready: one message to rank 0 and its reply."""
     if layout.workers == 1:
         return 0.0
     between = net.latency if layout.nodes > 1 else 0.0

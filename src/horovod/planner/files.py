@@ -1,4 +1,4 @@
-"""JSON files of profiles and networks, which users create or which ship with the package."""
+"""JSON files with profiles and networks, created by users or included in the package."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 
 def names_in(folder: Path) -> list[str]:
-    """Return the names of the files that ship with the package in a folder, without their suffix."""
+    """Return the names of the package's files in a folder, without their suffix."""
     return sorted(path.stem for path in folder.glob("*.json"))
 
 
 def load(kind: type[T], what: str, folder: Path, check: Callable[[T], None], name_or_path: str | Path) -> T:
-    """Read a file, or the built-in file with this name.
+    """Read a user's file, or the package's file with this name.
 
     Args:
         kind: Type of the content.
-        what: Noun for messages, such as "profile".
-        folder: Folder of the built-in files.
+        what: Noun for the content in messages, such as "profile".
+        folder: Folder of the package's files.
         check: Function that raises ValueError if the content is invalid.
-        name_or_path: Path of a file, or the name of a built-in file.
+        name_or_path: Path of a user's file, or the name of one of the package's files.
 
     Raises:
-        ValueError: If the content is not valid; the message names the file and the field.
+        ValueError: If the content is invalid. The message names the file and the field.
         OSError: If the file cannot be read.
     """
     name = str(name_or_path)

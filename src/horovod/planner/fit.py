@@ -1,4 +1,4 @@
-"""Fit of a network's efficiency and overhead to measured throughput, and its error for points that were held back."""
+"""Fit of a network's efficiency and overhead to measured throughput, with the errors for held-back points."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ COLUMNS = ("profile", "nodes", "workers_per_node", "samples_per_second", "held_b
 
 @dataclass(frozen=True)
 class Point:
-    """Measured throughput of a job, as a point of a fit.
+    """Measured throughput of a job, used for a fit.
 
     Attributes:
         profile: Profile of the model, scaled to the throughput of one worker of this cluster.
         layout: Hosts and workers.
         measured: Throughput of the whole job, in samples per second.
-        held_back: True if the fit must not see this point.
+        held_back: True if the fit must not use this point.
     """
 
     profile: Profile
@@ -48,11 +48,11 @@ class Point:
 def read_points(path: Path) -> list[Point]:
     """Read measured points from a CSV file.
 
-    A row with one worker is not a point: it sets the throughput of one worker for its profile.
+    A row with one worker does not become a point but sets the throughput of one worker for its profile.
 
     Raises:
-        ValueError: If the file is not valid; the message names the line.
-        OSError: If it cannot be read.
+        ValueError: If the file is invalid. The message names the line.
+        OSError: If the file cannot be read.
     """
     with path.open(newline="") as file:
         reader = csv.DictReader(file)
@@ -79,11 +79,11 @@ def read_points(path: Path) -> list[Point]:
 def fit(points: Sequence[Point], net: Network, settings: Settings) -> Network:
     """Return the network with the efficiency and overhead that minimize the sum of squared relative errors.
 
-    The search starts at several points and uses shrinking steps, because the error is not smooth. Points that are held
-    back are ignored.
+    The search starts at several points and reduces its step size, because the error is not smooth. Held-back points are
+    ignored.
 
     Raises:
-        ValueError: If there are fewer than two points to fit to.
+        ValueError: If fewer than two points are left for the fit.
     """
     fitted = [point for point in points if not point.held_back]
     if len(fitted) < 2:
@@ -118,7 +118,7 @@ def fit(points: Sequence[Point], net: Network, settings: Settings) -> Network:
 
 
 def render(points: Sequence[Point], net: Network, settings: Settings) -> str:
-    """Return a text with the fitted constants, and a table with the error of each point."""
+    """Format the fitted constants and a table with the error of each point as text."""
     rows = [["Model", "Hosts x workers", "Measured", "Predicted", "Error", ""]]
     for point in points:
         rows.append(

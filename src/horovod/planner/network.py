@@ -38,14 +38,14 @@ class Network(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     Attributes:
         format: Version of the file format.
         name: Name of the network.
-        source: Text that says where the figures come from.
+        source: Text that names the origin of the figures.
         bandwidth: Line rate of a host's network interface, in bytes per second in each direction.
         latency: Latency of a message between hosts, in seconds.
         intra_bandwidth: Bandwidth between workers of a host, in bytes per second in each direction.
         intra_latency: Latency of a message inside a host, in seconds.
         gamma: Time to reduce one byte, in seconds.
         efficiency: Fraction of ``bandwidth`` that transfers achieve.
-        overhead: Fraction by which forward and backward take longer if there are several workers.
+        overhead: Fraction by which forward and backward passes take longer with several workers.
         calibrated_at: Line rate at which the constants were fitted, or None if they were not calibrated.
         workers: Smallest and largest number of workers in the fit, or None if the constants were not calibrated.
     """
@@ -65,10 +65,10 @@ class Network(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
 
 def assumed(device: str, bandwidth: float) -> Network:
-    """Return a network that is not calibrated, with default values for all properties except the bandwidth.
+    """Return an uncalibrated network, with default values for all properties except the bandwidth.
 
-    The defaults are those of the engine's cost model. For GPUs, the latency inside a host is taken from a published fit
-    for four GPUs (arXiv 1811.11141), and reductions take no time in addition to the transfer.
+    The defaults are those of the engine's cost model. For GPUs, the latency inside a host comes from a published fit
+    for four GPUs (arXiv 1811.11141), and a reduction takes no longer than its transfer.
     """
     model = _core.cost_model()
     gpu = device == "gpu"
@@ -93,15 +93,15 @@ def _check(network: Network) -> None:
 
 
 def built_in() -> list[str]:
-    """Return the names of the networks that ship with the package."""
+    """Return the names of the package's networks."""
     return files.names_in(_BUILT_IN)
 
 
 def load(name_or_path: str | Path) -> Network:
-    """Read a network from a file, or load a built-in network by its name.
+    """Read a network from a file, or load one of the package's networks by name.
 
     Raises:
-        ValueError: If the content is not valid; the message names the file and the field.
+        ValueError: If the content is invalid. The message names the file and the field.
         OSError: If the file cannot be read.
     """
     return files.load(Network, "network", _BUILT_IN, _check, name_or_path)

@@ -24,7 +24,7 @@ commands:
 
 
 def _number(kind: Callable[[str], T]) -> Callable[[str], T]:
-    """Return a parser for argparse that reports the message of a ValueError."""
+    """Create a parser for argparse that shows the message of a ValueError."""
 
     def parse(text: str) -> T:
         try:
@@ -36,7 +36,7 @@ def _number(kind: Callable[[str], T]) -> Callable[[str], T]:
 
 
 def _several(kind: Callable[[str], T]) -> Callable[[str], list[T]]:
-    """Return a parser for comma-separated values."""
+    """Create a parser for comma-separated values."""
     return _number(lambda text: [kind(part) for part in text.split(",")])
 
 
@@ -108,7 +108,7 @@ def add_cluster(parser: argparse.ArgumentParser) -> None:
 
 
 def predict_parser() -> argparse.ArgumentParser:
-    """Return the argument parser for predictions."""
+    """Create the argument parser for predictions."""
     parser = argparse.ArgumentParser(
         prog="python -m horovod.planner",
         description="Predict how fast a model trains on a cluster, what limits it, and what would make it faster.",
@@ -131,7 +131,7 @@ def predict_parser() -> argparse.ArgumentParser:
 
 
 def compare_parser() -> argparse.ArgumentParser:
-    """Return the argument parser for ``compare``."""
+    """Create the argument parser for ``compare``."""
     parser = argparse.ArgumentParser(
         prog="python -m horovod.planner compare",
         description="Show where a run differs from its prediction.",
@@ -146,7 +146,7 @@ def compare_parser() -> argparse.ArgumentParser:
 
 
 def fit_parser() -> argparse.ArgumentParser:
-    """Return the argument parser for ``fit``."""
+    """Create the argument parser for ``fit``."""
     parser = argparse.ArgumentParser(
         prog="python -m horovod.planner fit",
         description="Fit efficiency and overhead of a network to measured points, and predict those held back.",
@@ -161,7 +161,7 @@ def fit_parser() -> argparse.ArgumentParser:
 
 
 def describe_parser() -> argparse.ArgumentParser:
-    """Return the argument parser for ``describe``."""
+    """Create the argument parser for ``describe``."""
     parser = argparse.ArgumentParser(
         prog="python -m horovod.planner describe",
         description="Make a profile from a model description (JSON: name, layers with name, parameters and flops).",
@@ -177,7 +177,7 @@ def describe_parser() -> argparse.ArgumentParser:
 
 
 def network_of(args: argparse.Namespace, device: str, bandwidth: float | None) -> network.Network:
-    """Return the network that the options describe. Raises ValueError if they do not specify a bandwidth."""
+    """Return the network that the options describe. Raises ValueError if they contain no bandwidth."""
     import msgspec
 
     if args.network is not None:

@@ -1,4 +1,4 @@
-"""Predictions of a job's efficiency, what limits it, how changes would affect it, and its cost."""
+"""Predictions of a job's efficiency, its limiting factor, the effects of changes, and its cost."""
 
 from __future__ import annotations
 
@@ -37,11 +37,12 @@ class Prediction:
         batch: Samples per worker and step.
         single: Simulated step of a single worker.
         step: Simulated step of the job.
-        ceilings: For each factor of ``FACTORS``, the efficiency if only this factor limited the job.
+        ceilings: For each factor of ``FACTORS``, the efficiency of a job that only this factor limits.
         phases: Seconds that one worker needs for data, forward, backward and optimizer.
         dataset: Number of samples per epoch, or 0 if unknown.
-        extrapolates: Sentences about inputs that lie outside of the measured range.
-        variants: For each change of the configuration, by its name, the efficiency and samples per second.
+        extrapolates: Sentences about inputs outside of the measured range.
+        variants: For each change of the configuration, the efficiency and samples per second, by the name of the
+            change.
     """
 
     model: str
@@ -74,7 +75,7 @@ class Prediction:
 
     @property
     def limit(self) -> str:
-        """Sentence that names what limits the job, and the best efficiency that this limit allows."""
+        """Sentence that names the limiting factor of the job, and the best efficiency that this factor allows."""
         if self.layout.workers == 1:
             return "compute-bound: one worker does not communicate"
         name = min(self.ceilings, key=lambda factor: self.ceilings[factor])
@@ -94,7 +95,7 @@ def predict(
         layout: Hosts and workers.
         net: Links.
         settings: Settings of the job.
-        batch: Samples per worker and step. None for the batch size of the profile.
+        batch: Samples per worker and step. None: the batch size of the profile.
         variants: True to also predict the effects of changes of the configuration.
     """
     notes = _extrapolations(profile, layout, net, batch)
@@ -123,7 +124,7 @@ def predict(
 
 
 def _variants(profile: Profile, base: Prediction) -> dict[str, tuple[float, float]]:
-    """Predict the job for several changes of the configuration, each made alone."""
+    """Predict the job for several changes of the configuration, one at a time."""
     net, settings, layout = base.network, base.settings, base.layout
     faster = msgspec.structs.replace(net, bandwidth=2 * net.bandwidth)
     changes: dict[str, tuple[Network, Settings, int]] = {
@@ -151,7 +152,7 @@ def _variants(profile: Profile, base: Prediction) -> dict[str, tuple[float, floa
 
 
 def _extrapolations(profile: Profile, layout: Layout, net: Network, batch: int | None) -> Sequence[str]:
-    """Return a sentence for each input that lies outside of the measured range."""
+    """Return a sentence for each input outside of the measured range."""
     notes = []
     if net.workers is None:
         notes.append(

@@ -1,7 +1,7 @@
-"""Profile of one training step, with its compute times, and its gradients in the order of the backward pass.
+"""Profile of one training step: its compute times, and its gradients in the order of the backward pass.
 
 A profile is a JSON file that ``hvd.profile`` records or ``describe`` derives from a model description. Times are in
-seconds. The file contains the version of its format. Unknown fields are rejected.
+seconds. The file contains the version of its format, and must not contain unknown fields.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _BUILT_IN = Path(__file__).with_name("profiles")
 
 
 class Gradient(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Description of one gradient tensor in a profile."""
+    """One gradient tensor in a profile."""
 
     name: str
     elements: int
@@ -36,7 +36,7 @@ class Gradient(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Times(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Typical seconds of a step's phases on one worker, without communication."""
+    """Typical durations of a step's phases on one worker in seconds, without communication."""
 
     data: float
     """Time from the end of the last step to the start of forward, including the wait for the next batch."""
@@ -65,8 +65,8 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     Attributes:
         format: Version of the file format.
         name: Name of the model.
-        source: Text that says where the figures come from.
-        device: "cpu" if the engine's algorithms reduce the gradients in host memory, "gpu" if a library such as NCCL
+        source: Text that names the origin of the figures.
+        device: "cpu" if the engine's algorithms reduce the gradients in host memory. "gpu" if a library such as NCCL
             reduces them.
         batch: Samples per worker and step.
         workers: Number of workers that were measured.
@@ -74,7 +74,7 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         dataset: Number of samples per epoch, or 0 if unknown.
         seconds: Compute times.
         variation: Relative variation of the compute times.
-        gradients: Gradients in the order of readiness.
+        gradients: Gradients in the order in which they become ready.
     """
 
     format: int
@@ -95,15 +95,15 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         return sum(gradient.nbytes for gradient in self.gradients)
 
     def scaled(self, batch: int) -> Profile:
-        """Return the profile for another batch size.
+        """Return the profile for a different batch size.
 
-        The times for data, forward and backward are assumed to be proportional to the batch size, the time of the
-        optimizer to be constant.
+        The times for data, forward and backward are assumed to be proportional to the batch size. The time of the
+        optimizer is assumed to be constant.
         """
         return self._stretched(batch / self.batch, batch, self.seconds.optimizer)
 
     def at(self, samples_per_second: float) -> Profile:
-        """Return the profile for a device with another throughput. All times are scaled by the same factor."""
+        """Return the profile for a device with a different throughput. All times are scaled by the same factor."""
         factor = self.batch / samples_per_second / self.seconds.step
         return self._stretched(factor, self.batch, self.seconds.optimizer * factor)
 
@@ -118,7 +118,7 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
 
 def _check(profile: Profile) -> None:
-    """Check all fields. Raises a ValueError that names the first invalid field."""
+    """Check all fields of a profile. Raises ValueError, with the name of the first invalid field."""
     if profile.format != FORMAT:
         raise ValueError(f"`format` must be {FORMAT}, got {profile.format}: it was written by another version")
     if profile.device not in ("cpu", "gpu"):
@@ -147,15 +147,15 @@ def _check(profile: Profile) -> None:
 
 
 def built_in() -> list[str]:
-    """Return the names of the profiles that ship with the package."""
+    """Return the names of the package's profiles."""
     return files.names_in(_BUILT_IN)
 
 
 def load(name_or_path: str | Path) -> Profile:
-    """Read a profile.
+    """Read a profile from a file, or load one of the package's profiles by name.
 
     Args:
-        name_or_path: Path of a file, or the name of a built-in profile such as ``vgg16``.
+        name_or_path: Path of a file, or the name of one of the package's profiles, such as ``vgg16``.
 
     Raises:
         ValueError: If the file is not a valid profile. The message names the file and the field.
@@ -172,9 +172,9 @@ def save(profile: Profile, path: str | Path) -> None:
     Path(path).write_text(text + "\n")
 
 
-# Profiles of models that were not run. Backward is assumed to take twice as long as forward, and both times are
-# distributed over the layers in proportion to FLOPs. A layer's gradients become ready at the end of its part of
-# backward, which visits the layers in reverse order.
+# Profiles of models that were not run. A backward pass is assumed to take twice as long as a forward pass. The times of
+# both passes are divided between the layers in proportion to their FLOPs. The backward pass visits the layers in
+# reverse order, and a layer's gradients become ready at the end of the layer's part.
 
 FORWARD_SHARE = 1 / 3
 """Fraction of the compute time that forward takes, if backward takes twice as long as forward."""
@@ -185,8 +185,8 @@ class Layer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Attributes:
         name: Name of the layer, and prefix of the names of its gradients.
-        parameters: Number of elements of each parameter, by name; can be empty.
-        flops: Floating-point operations of forward for one sample.
+        parameters: Number of elements of each parameter, by name. Can be empty.
+        flops: Floating-point operations of a forward pass for one sample.
     """
 
     name: str
@@ -214,13 +214,13 @@ def load_model(path: str | Path) -> Model:
 
 
 def profile_of_model(model: Model, batch: int, samples_per_second: float, source: str = "") -> Profile:
-    """Return the profile of a model on one device.
+    """Derive the profile of a model on one device.
 
     Args:
         model: The model.
         batch: Samples per step.
         samples_per_second: Training throughput of one device at this batch size.
-        source: Text that says where the throughput comes from.
+        source: Text that names the origin of the throughput.
 
     Raises:
         ValueError: If the throughput is not positive or the layers have no FLOPs.
@@ -252,11 +252,11 @@ def profile_of_model(model: Model, batch: int, samples_per_second: float, source
     )
 
 
-# Computation of profiles from the steps that a frontend (``horovod.torch.profiling``) has recorded.
+# Profiles from the steps that a frontend (``horovod.torch.profiling``) has recorded.
 
 
 class RecordedStep(msgspec.Struct, frozen=True):
-    """Times of one step of one rank, in seconds, without the time in which it only waited for communication."""
+    """Times of one step of one rank in seconds, without the time spent waiting for communication."""
 
     data: float
     forward: float
@@ -290,14 +290,14 @@ class RecordedRank(msgspec.Struct, frozen=True):
 
 
 def profile_of_recording(ranks: Sequence[RecordedRank]) -> Profile:
-    """Return the profile of a job from the recorded steps of its ranks.
+    """Derive the profile of a job from the recorded steps of its ranks.
 
     Times are medians over steps and means over ranks. The wait for data is a mean over steps instead, because loaders
-    that read ahead often deliver several batches at once. Gradients that fewer than half of the steps produced are left
-    out.
+    that read ahead often deliver several batches in a burst. Gradients that occur in fewer than half of the steps are
+    omitted.
 
     Raises:
-        ValueError: If no step was recorded, or if no gradient was seen.
+        ValueError: If no step or no gradient was recorded.
     """
     first = ranks[0]
     if not all(rank.steps for rank in ranks):

@@ -13,7 +13,7 @@ from horovod.planner.units import show_bandwidth, show_bytes, show_time
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:
-    """Format rows, of which the first is the heading, as lines with aligned columns."""
+    """Format rows as lines with aligned columns. The first row is the heading."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = []
     for row in rows:
@@ -23,13 +23,13 @@ def table(rows: Sequence[Sequence[str]]) -> str:
 
 
 def render(predictions: Sequence[Prediction], price: float | None = None) -> str:
-    """Return a table of all predictions.
+    """Format all predictions as a table.
 
-    If there is only one prediction, its breakdown and the effects of changes follow.
+    If there is only one prediction, its breakdown and the effects of changes follow the table.
 
     Args:
         predictions: Predictions for the same model.
-        price: Price of one worker per hour, or None to leave out costs.
+        price: Price of one worker per hour, or None to omit costs.
     """
     first = predictions[0]
     parts = [f"{first.model}, batch {first.batch} per worker, {show_time(first.single)} per step on one worker"]
@@ -81,7 +81,7 @@ def _breakdown(p: Prediction) -> str:
 
 
 def breakdown(p: Prediction) -> dict[str, float]:
-    """Return the seconds of each part of the step. They add up to the duration of the step."""
+    """Return the seconds of each part of the step, which add up to the duration of the step."""
     step = p.step
     return {
         **p.phases,
@@ -92,7 +92,7 @@ def breakdown(p: Prediction) -> dict[str, float]:
 
 
 def to_json(predictions: Sequence[Prediction], price: float | None = None) -> str:
-    """Return the predictions as JSON. The keys of numbers, except for ratios and counts, end with the unit."""
+    """Format the predictions as JSON. Keys of numbers end with the unit, except for ratios and counts."""
     return json.dumps([_as_dict(p, price) for p in predictions], indent=1) + "\n"
 
 
@@ -129,18 +129,18 @@ def _as_dict(p: Prediction, price: float | None) -> dict[str, Any]:
     }
 
 
-# Comparison of a prediction with ``hvd.stats()`` of rank 0 of a run.
+# Comparison of a prediction with the result of ``hvd.stats()`` on rank 0 of a run.
 
 _SMALL = 0.05
 """Fraction of the step's duration below which a difference is not reported as a deviation."""
 
 
 def read_statistics(path: Path) -> dict[str, Any]:
-    """Read statistics from a file that holds ``hvd.stats()`` as JSON, or that ``--stats-file`` wrote.
+    """Read statistics from a file that contains ``hvd.stats()`` as JSON, or that ``--stats-file`` wrote.
 
     Raises:
         ValueError: If the file has neither format.
-        OSError: If it cannot be read.
+        OSError: If the file cannot be read.
     """
     lines = [line for line in path.read_text().splitlines() if line.strip()]
     for text in ("\n".join(lines), lines[-1] if lines else ""):
@@ -156,7 +156,7 @@ def read_statistics(path: Path) -> dict[str, Any]:
 def measured_parts(stats: Mapping[str, Any]) -> dict[str, float]:
     """Return the measured seconds of each part of a step.
 
-    Uses the means over all ranks if the statistics contain them, and otherwise the values of the rank.
+    If the statistics contain means over all ranks, the result uses them. Otherwise it uses the values of the rank.
 
     Raises:
         ValueError: If the statistics contain no measured step.
@@ -175,9 +175,9 @@ def measured_parts(stats: Mapping[str, Any]) -> dict[str, float]:
 
 
 def predicted_parts(p: Prediction) -> dict[str, float]:
-    """Return the predicted seconds of the parts of a step that ``figures`` returns.
+    """Return the predicted seconds of the same parts of a step as ``measured_parts``.
 
-    The wait for the slowest rank is counted as communication, as in measured runs, where ranks wait for each other in
+    The wait for the slowest rank counts as communication, because ranks of a measured run wait for each other in
     collectives.
     """
     step = p.step
@@ -192,7 +192,7 @@ def predicted_parts(p: Prediction) -> dict[str, float]:
 
 
 def render_comparison(p: Prediction, stats: Mapping[str, Any]) -> str:
-    """Return a table of predicted and measured times, and a sentence about the largest difference."""
+    """Format predicted and measured times as a table, with a sentence about the largest difference."""
     plan, reality = predicted_parts(p), measured_parts(stats)
     rows = [["", "Predicted", "Measured", "Difference", "Of the step"]]
     for part, seconds in plan.items():
@@ -243,7 +243,7 @@ def draw_plot(lines: Mapping[str, Sequence[Prediction]], path: Path) -> str:
         path: PNG or SVG file to write.
 
     Returns:
-        str: Sentence that names the file, or says why no file was written.
+        str: Sentence that names the file, or the reason why no file was written.
     """
     if not find_spec("matplotlib"):
         return NO_MATPLOTLIB
@@ -252,7 +252,7 @@ def draw_plot(lines: Mapping[str, Sequence[Prediction]], path: Path) -> str:
     matplotlib.use("Agg")  # works without a display
     from matplotlib import pyplot
 
-    # Keep text as text in SVG, and make the file reproducible.
+    # Do not convert text to paths in SVG, and make the file reproducible.
     matplotlib.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "horovod"})
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(10, 4))
     for label, predictions in lines.items():

@@ -1,16 +1,17 @@
 """Simulation of one training step, in which gradients become ready, are fused, and are reduced in sequence.
 
-Operations run in order on one stream, concurrently with backward. An operation starts when all ranks know that its last
-gradient is ready, and the previous operation is done. The engine's own code decides which gradients share operations,
-up to the fusion threshold:
+Operations run in order on one stream, concurrently with the backward pass. An operation starts when the previous one is
+done and all ranks know that its last gradient is ready. The engine's own code decides which gradients share an
+operation, up to the fusion threshold:
 
 - Tensors in host memory: all gradients of a step are fused together, because the engine turns repeating steps into a
-  schedule (core/agree/schedule.cc). So with a threshold above the size of the model, nothing overlaps with backward.
+  schedule (core/agree/schedule.cc). If the threshold is above the size of the model, nothing overlaps with the backward
+  pass.
 - GPUs: gradients that become ready within a time window are fused. The window is at least the cycle time. While the
-  network is busy, gradients accumulate, which makes the window longer. So windows of 1, 2, 4, ... cycle times are
-  simulated, and the one with which the step ends first is used.
+  network is busy, gradients accumulate, which makes the window longer. So the simulation tries windows of 1, 2, 4, ...
+  cycle times, and uses the one with the shortest step.
 
-Which gradients are fused does not depend on the network, so a faster one never makes a predicted step slower.
+The choice of fused gradients does not depend on the network, so a faster network never makes a predicted step slower.
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ class Settings:
     Attributes:
         algorithm: One of ``costs.ALGORITHMS``.
         compression: Key of ``COMPRESSION``.
-        fusion_threshold: Maximum bytes of a fused operation. 0 disables fusion.
-        cycle: Seconds for which gradients are held back so that they can be fused.
+        fusion_threshold: Maximum size of a fused operation in bytes. 0 disables fusion.
+        cycle: Seconds for which gradients are held back for fusion.
         local_steps: Number of steps between synchronizations. If above 1, parameters are averaged after the last step.
     """
 
@@ -68,7 +69,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Operation:
-    """One reduction operation, with one or more fused gradients."""
+    """One reduction of one or more fused gradients."""
 
     ready: float
     """Seconds from the start of backward until all gradients of the operation are ready."""
@@ -83,10 +84,10 @@ class Step:
 
     Attributes:
         seconds: Duration of the step.
-        communication: Time during which the network is in use.
+        communication: Time during which the network is busy.
         exposed: Part of the step during which workers only wait for communication.
         stragglers: Part of the step during which workers wait for the computation of the slowest worker.
-        overhead: Time by which computation takes longer because of concurrent communication.
+        overhead: Extra time of the computation because of concurrent communication.
         operations: Number of reductions.
         nbytes: Bytes that each worker reduces, after compression.
         algorithms: Names of the algorithms in use. The first one reduces the most bytes.
@@ -109,7 +110,7 @@ class Step:
 
 @lru_cache(maxsize=1024)
 def _fused(gradients: tuple[Gradient, ...], window: float, threshold: int, compression: str) -> tuple[Operation, ...]:
-    """Return the operations for windows of this length. Infinity stands for a schedule of the whole step."""
+    """Return the operations for windows of this length. Infinity means a schedule of the whole step."""
     found: list[Operation] = []
     windows = _windows(gradients, window, threshold) if window < math.inf else [(gradients, 0.0)]
     for waiting, ready in windows:
@@ -165,7 +166,7 @@ class _Exchange:
 
 
 def _exchange(profile: Profile, layout: Layout, net: Network, settings: Settings, stretch: float) -> _Exchange:
-    """Return the time when all gradients are reduced, if the computation takes ``stretch`` times as long."""
+    """Return the time at which all gradients are reduced if the computation takes ``stretch`` times as long."""
     agreed = costs.agreement(layout, net)
     allreduce = costs.Allreduce(settings.algorithm, layout, net, profile.device)
     best: _Exchange | None = None
@@ -203,7 +204,7 @@ def simulate(
         layout: Hosts and workers.
         net: Links.
         settings: Settings of the job.
-        without: Elements of ``FACTORS`` to leave out, to determine their cost.
+        without: Elements of ``FACTORS`` to ignore, to determine their cost.
     """
     net = _without(net, without)
     phases = profile.seconds
@@ -216,7 +217,7 @@ def simulate(
     stretch = (1 + late) * (1 + net.overhead)
     backward = phases.backward * stretch
     if settings.local_steps > 1:
-        # All parameters are averaged after the last step, so nothing overlaps.
+        # All parameters are averaged after the last step, so nothing overlaps with communication.
         together = msgspec.structs.replace(
             profile, gradients=tuple(msgspec.structs.replace(g, ready=0.0) for g in profile.gradients)
         )

@@ -1,4 +1,4 @@
-"""Quantities with units: parsing of command-line values such as ``25Gbit``, and formatting for tables."""
+"""Quantities with units: parser of command-line values such as ``25Gbit``, and formatting for tables."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def parse_bytes(text: str) -> int:
 
 
 def show_bandwidth(bytes_per_second: float) -> str:
-    """Format bytes per second as a text such as ``25 Gbit/s``."""
+    """Format a bandwidth in bytes per second as text such as ``25 Gbit/s``."""
     bits = bytes_per_second * 8
     for unit, scale in (("Gbit/s", 1e9), ("Mbit/s", 1e6)):
         if bits >= scale:
@@ -69,7 +69,7 @@ def show_bandwidth(bytes_per_second: float) -> str:
 
 
 def show_time(seconds: float) -> str:
-    """Format seconds as a text such as ``573 ms``."""
+    """Format a time in seconds as text such as ``573 ms``."""
     if seconds == 0:
         return "0 ms"
     if seconds < 1e-3:
@@ -80,7 +80,7 @@ def show_time(seconds: float) -> str:
 
 
 def show_bytes(count: float) -> str:
-    """Format bytes as a text such as ``553 MB``."""
+    """Format a number of bytes as text such as ``553 MB``."""
     for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if count >= scale:
             return f"{count / scale:.3g} {unit}"

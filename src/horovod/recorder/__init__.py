@@ -1,5 +1,5 @@
 """Reader of the files that flight recorders write.
 
-Each rank writes its last operations to a file recorder.rankN.jsonl after ``hvd.dump()``, SIGUSR2, or a failure of the
-job; see docs/hangs.md.
+After ``hvd.dump()``, SIGUSR2, or a failure of the job, each rank writes its last operations to a file
+recorder.rankN.jsonl. See docs/hangs.md.
 """

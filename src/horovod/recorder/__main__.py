@@ -15,9 +15,8 @@ from typing import Annotated, Any, Literal, TypedDict
 import msgspec
 
 # All ranks of a process set execute the same operations in the same order, so an operation has the same position on
-# each rank. Most often, ranks diverge in their requests after the last operation that all of them executed. In other
-# cases, some ranks stopped earlier. If ranks executed different operations at the same position, there is a bug in
-# Horovod.
+# each rank. Usually, the ranks' requests diverge after the last operation that all ranks have executed. In other cases,
+# some ranks have stopped earlier. If ranks have executed different operations at the same position, Horovod has a bug.
 
 # -- files of flight recorders ---------------------------------------------------------------------------------------
 
@@ -43,7 +42,7 @@ class Dump:
     """The same time in ns of the host's monotonic clock, which the entries use; see ``ago``."""
 
     def ago(self, entry: dict[str, Any]) -> float:
-        """Return the seconds between the end of the entry and the writing of the file."""
+        """Return the seconds between the end of ``entry`` and the writing of the file."""
         return max(0.0, (self.monotonic - entry["end"]) * 1e-9)
 
 
@@ -86,16 +85,17 @@ def read(path: Path) -> Dump:
 
     Raises:
         ValueError: If the file is not from a flight recorder. The message names the file.
-        OSError: If it cannot be read.
+        OSError: If the file cannot be read.
     """
-    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as lines:  # avoid blocking on a pipe
+    # O_NONBLOCK: opening a pipe must not block.
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as lines:
         try:
             if not stat.S_ISREG(os.fstat(lines.fileno()).st_mode):
                 raise ValueError
             head = _head.decode(next(lines))
             if head.rank >= head.size:
                 raise ValueError
-            # If the disk was full, the last line may be incomplete.
+            # If the disk was full, the last line can be incomplete.
             entries = [dict(_entry.decode(line)) for line in lines if line.endswith(b"}\n")]
         except (StopIteration, ValueError, RecursionError):
             raise ValueError(f"{path} must be a file of a flight recorder") from None
@@ -105,15 +105,15 @@ def read(path: Path) -> Dump:
 
 
 def shown(text: str) -> str:
-    """Return the text with unprintable characters escaped, such as control sequences of terminals."""
+    """Escape unprintable characters in the text, such as control sequences of terminals."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def read_folder(folder: Path) -> list[Dump]:
-    """Read the files in a folder and return them by rank.
+    """Read the files in a folder and return them in the order of their ranks.
 
     Raises:
-        ValueError: If there are none, or several of one rank, or one is invalid.
+        ValueError: If there are no files, several files of one rank, or an invalid file.
     """
     found: dict[int, Dump] = {}
     for path in sorted(folder.glob("*.jsonl")):
@@ -211,7 +211,7 @@ def _before_it_failed(dump: Dump, failed: dict[str, Any]) -> dict[str, Any] | No
 
 
 def _announced(dump: Dump, number: int, after: int) -> list[dict[str, Any]]:
-    """Return the rank's requests recorded after the executed operation at position ``after``."""
+    """Return the rank's requests that were recorded after the executed operation at position ``after``."""
     begin = next(
         (
             e["number"]
@@ -262,7 +262,7 @@ def _signature(entry: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def _listed(entries: dict[int, dict[str, Any]]) -> list[str]:
-    """Return one line per distinct entry, with the ranks that have it."""
+    """Return one line for each distinct entry, with the ranks that recorded it."""
     by: dict[str, list[int]] = {}
     for rank, entry in entries.items():
         by.setdefault(_text(entry), []).append(rank)

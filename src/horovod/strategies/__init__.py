@@ -1,9 +1,9 @@
 """Training strategies that communicate less often, or with fewer ranks, than synchronous data parallelism.
 
-``horovod.torch`` exports them as ``LocalSGD``, ``DiLoCo``, ``Gossip`` and ``ParameterServer``; ``strategies.arrays``
-has them for NumPy arrays. docs/strategies.md compares them.
+``horovod.torch`` exports the strategies as ``LocalSGD``, ``DiLoCo``, ``Gossip`` and ``ParameterServer``. For NumPy
+arrays, they are in ``strategies.arrays``. docs/strategies.md compares them.
 
-``rounds``, ``gossip`` and ``serving`` communicate; ``rules`` does not.
+The modules ``rounds``, ``gossip`` and ``serving`` communicate, and ``rules`` does not.
 """
 
 from horovod.strategies.rules import OuterSGD

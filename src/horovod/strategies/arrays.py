@@ -63,7 +63,7 @@ class ArrayVector(Vector):
 
 
 class LocalSGD(Rounds):
-    """Average NumPy arrays over the ranks after every ``every`` steps; see ``horovod.torch.LocalSGD``."""
+    """Average NumPy arrays over the ranks after every ``every`` steps. See ``horovod.torch.LocalSGD``."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class LocalSGD(Rounds):
 
 
 class DiLoCo(Rounds):
-    """Update shared NumPy arrays with an outer optimizer after every ``every`` steps; see ``horovod.torch.DiLoCo``."""
+    """Update shared NumPy arrays with an outer optimizer after every ``every`` steps. See ``horovod.torch.DiLoCo``."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class DiLoCo(Rounds):
 
 
 class Gossip(GossipRounds):
-    """Mix NumPy arrays with those of another rank after every step; see ``horovod.torch.Gossip``."""
+    """Mix NumPy arrays with those of another rank after every step. See ``horovod.torch.Gossip``."""
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class Gossip(GossipRounds):
 
 
 class ParameterServer(Serving):
-    """Use the last ranks as servers that hold the trained NumPy arrays; see ``horovod.torch.ParameterServer``.
+    """Use the last ranks as servers that store the trained NumPy arrays. See ``horovod.torch.ParameterServer``.
 
     Args:
         arrays: The trained arrays.
@@ -152,14 +152,14 @@ class ParameterServer(Serving):
         self.start()
 
     def step(self, gradients: Sequence[Any] = ()) -> None:
-        """Send gradients or arrays to the servers, and overwrite the arrays with the reply.
+        """Send gradients or arrays to the servers, and overwrite the arrays with the servers' reply.
 
         Args:
-            gradients: Gradients of the arrays, with None for an array without a gradient. Ignored in mode "easgd", in
-                which a step consists of ``before_step``, an update of the arrays, and this call.
+            gradients: Gradients of the arrays, with None for an array without a gradient. In mode "easgd", a step
+                consists of ``before_step``, an update of the arrays, and this call. Gradients are then ignored.
 
         Raises:
-            HorovodInternalError: A rank was lost, or a server has failed.
+            HorovodInternalError: If a rank was lost, or a server has failed.
         """
         self.start()
         if self.mode == "easgd":
@@ -168,7 +168,7 @@ class ParameterServer(Serving):
             self.step_with([None if one is None else np.asarray(one).reshape(-1) for one in gradients])
 
     def serve(self) -> bool:  # type: ignore[override]
-        """Run the server until all workers are done, and return True. On a worker, return False at once."""
+        """Run the server until all workers are done, and return True. On a worker, return False immediately."""
         if hvd.rank() in self.roles().workers:
             return False
         super().serve()

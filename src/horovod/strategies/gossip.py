@@ -1,4 +1,4 @@
-"""Gossip averaging: after a step, each rank mixes its parameters with those of a few other ranks."""
+"""Gossip averaging, in which each rank mixes its parameters with those of a few other ranks after a step."""
 
 from typing import Any
 
@@ -10,21 +10,21 @@ from horovod.strategies.vector import Vector
 class GossipRounds:
     """State of gossip averaging on one rank, optionally with push-sum (Assran et al. 2019).
 
-    Each round is one alltoall in which a rank sends only to its targets, so no graph can cause a deadlock.
+    Each round is one alltoall in which a rank sends data only to its targets. So no graph can cause a deadlock.
 
     Args:
         vector: The trained arrays.
         graph: "exponential", "ring", "pairs", or a function ``graph(size, round)`` that returns a list of target ranks
-            for each rank. It must return the same on all ranks.
-        push_sum: Send a weight with the parameters. It is needed for graphs in which ranks receive unequal shares.
+            for each rank. The function must return the same lists on all ranks.
+        push_sum: True to send a weight with the parameters, which graphs require if ranks receive unequal shares.
         every: Number of steps between two rounds.
-        average_every: Number of rounds between exact averages over all ranks (Gossip-PGA, Chen et al. 2021). 0 for
-            none.
+        average_every: Number of rounds between exact averages over all ranks (Gossip-PGA, Chen et al. 2021), or 0 for
+            no exact averages.
         wire: Format on the network: None or "fp16".
         process_set: Ranks that take part.
 
     Raises:
-        ValueError: An argument is invalid.
+        ValueError: If an argument is invalid.
 
     Attributes:
         steps: Number of steps taken.
@@ -71,11 +71,11 @@ class GossipRounds:
             self._started = True
 
     def after_step(self) -> None:
-        """Count a local update, and run a round if one is due.
+        """Count a local update, and run a round if it is due.
 
         Raises:
-            ValueError: The graph's targets are invalid.
-            HorovodInternalError: A rank was lost.
+            ValueError: If the graph's targets are invalid.
+            HorovodInternalError: If a rank was lost.
         """
         self.steps += 1
         number, rest = divmod(self.steps, self.every)
@@ -91,7 +91,7 @@ class GossipRounds:
     def _weighted(self) -> tuple[Any, float]:
         """Return this rank's push-sum value and weight. The parameters are the value divided by the weight.
 
-        As in stochastic gradient push, local updates since the last round are added to the value.
+        As in stochastic gradient push, the value includes the local updates since the last round.
         """
         values = self.vector.read()
         if self._mixed is None:
@@ -104,7 +104,7 @@ class GossipRounds:
         whole = self._pack(total, weight)
         kept = pushed(whole, len(targets))
         sent = vector.half(kept) if self.wire else kept
-        if self.wire:  # keep the rounding error on this rank, so that the sum over the ranks is conserved
+        if self.wire:  # keep the rounding error on this rank, which preserves the sum over the ranks
             kept = whole - len(targets) * vector.full(sent)
         self.bytes_sent += len(targets) * sent.nbytes
         splits = [int(rank in targets) for rank in range(size)]
@@ -135,22 +135,22 @@ class GossipRounds:
         self.vector.write(values)
         self.weight, self._mixed = weight, None if weight == 1.0 else values
 
-    # Methods for checkpoints, comparisons between ranks, and elastic jobs
+    # Methods for checkpoints, comparisons between ranks, and elastic jobs.
 
     def common(self) -> dict[str, Any]:
         """Return the part of the state that is equal on all ranks, for comparison."""
         return {"steps": self.steps}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state, which is not copied: steps, push-sum weight, and the parameters after the last round."""
+        """Return the state without copying it: steps, push-sum weight, and the parameters after the last round."""
         return {"steps": self.steps, "weight": self.weight, "mixed": self._mixed, "started": self._started}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load the result of ``state_dict``."""
+        """Load a state that ``state_dict`` has returned."""
         self.steps, self.weight, self._started = state["steps"], state["weight"], state["started"]
         self._mixed = None if state["mixed"] is None else self.vector.full(state["mixed"])
 
     def sync(self, root: int, process_set: ProcessSet) -> None:
-        """Take over the step count of rank ``root`` after a change of the ranks. All ranks continue with weight 1."""
+        """Copy the step count of rank ``root`` after a change of the ranks. All ranks continue with weight 1."""
         self.steps = self.vector.hvd.broadcast_object(self.steps, root, "Gossip.sync", process_set)
         self.weight, self._mixed, self._started = 1.0, None, False

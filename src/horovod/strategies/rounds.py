@@ -1,4 +1,4 @@
-"""Local SGD and DiLoCo: ranks train independently for a round, then update the shared parameters together."""
+"""Local SGD and DiLoCo: ranks train independently for a round, and then update shared parameters together."""
 
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -14,23 +14,23 @@ WIRES = {None: "none", "fp16": "wire_fp16", "bf16": "wire_bf16", "int8": "wire_i
 class Rounds:
     """State of local SGD or DiLoCo on one rank.
 
-    The shared parameters are equal on all ranks. They start with the parameters of the set's first rank.
+    The shared parameters are equal on all ranks. At first, they are the parameters of the set's first rank.
 
     Args:
         vector: The trained arrays.
         outer: Optimizer that updates the shared parameters.
-        schedule: Schedule that determines after which steps fragments are exchanged.
+        schedule: Schedule that determines the steps after which fragments are exchanged.
         wire: Format on the network: None, "fp16", "bf16" or "int8".
         process_set: Ranks that take part.
         name: Prefix of the operations' names, such as "DiLoCo".
         mixing: Weight of a rank's own parameters when they are mixed with the shared parameters, in [0, 1).
 
     Raises:
-        ValueError: An argument is invalid.
+        ValueError: If an argument is invalid.
 
     Attributes:
         steps: Number of steps taken.
-        bytes_sent: Bytes of all changes reduced so far, before compression.
+        bytes_sent: Bytes of all changes that were reduced so far, before compression.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Rounds:
         """Count a local update, and exchange the fragments that are due.
 
         Raises:
-            HorovodInternalError: A rank was lost.
+            HorovodInternalError: If a rank was lost.
         """
         self.steps += 1
         overlap = self.schedule.overlap
@@ -89,7 +89,7 @@ class Rounds:
 
     @property
     def in_sync(self) -> bool:
-        """True if all ranks have the same parameters. With fragments or overlap, this is False after the first step."""
+        """True if all ranks have the same parameters. With fragments or overlap, False after the first step."""
         return self._shared is None or (
             self.schedule.fragments == 1
             and not self.schedule.overlap
@@ -111,7 +111,7 @@ class Rounds:
         return self.vector.hvd.allreduce(change, name=name, compression=self._compression, process_set=self.process_set)
 
     def _finish(self) -> None:
-        """Apply the changes in flight to the shared parameters, and copy these to the trained arrays."""
+        """Apply the changes in flight to the shared parameters, and copy the result to the trained arrays."""
         self._arrive()
         for fragment, change in self._pending:
             start, stop = self._ranges[fragment]
@@ -122,7 +122,7 @@ class Rounds:
         self._pending.clear()
 
     def _arrive(self) -> None:
-        """Wait for the changes in flight, but do not apply them."""
+        """Wait for the changes in flight without applying them."""
         self._pending = [(f, c.result() if isinstance(c, Future) else c) for f, c in self._pending]
 
     def _set_shared(self, shared: Any) -> None:
@@ -132,7 +132,7 @@ class Rounds:
     def _first_rank(self) -> int:
         return self.process_set.ranks[0] if self.process_set.ranks else 0
 
-    # Methods for checkpoints, comparisons between ranks, and elastic jobs
+    # Methods for checkpoints, comparisons between ranks, and elastic jobs.
 
     def common(self) -> dict[str, Any]:
         """Return the part of the state that is equal on all ranks, for comparison."""
@@ -141,17 +141,17 @@ class Rounds:
     def state_dict(self) -> dict[str, Any]:
         """Return the shared parameters, the outer momentum and the position in the round, without copying them.
 
-        To resume, a rank needs this state, its parameters, and the state of its inner optimizer.
+        To resume, a rank needs this state, its own parameters, and the state of its inner optimizer.
         """
         self._arrive()
         pending = [[fragment, change] for fragment, change in self._pending]
         return {"steps": self.steps, "shared": self._shared, "velocity": self._velocity, "pending": pending}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load the result of ``state_dict``.
+        """Load a state that ``state_dict`` has returned.
 
         Raises:
-            ValueError: The state has a different number of parameters.
+            ValueError: If the state has a different number of parameters.
         """
         shared, velocity = state["shared"], state["velocity"]
         if shared is not None and len(shared) != self.vector.total:
@@ -170,8 +170,8 @@ class Rounds:
     def sync(self, root: int, process_set: ProcessSet) -> None:
         """Broadcast the shared parameters and the outer momentum from rank ``root``, and restart the round.
 
-        Elastic jobs call this after a change of the ranks. New ranks take over the shared state. The current ranks
-        repeat the local updates of the unfinished round, and averages are taken over the current ranks.
+        Elastic jobs call this after a change of the ranks. New ranks receive the shared state. All other ranks repeat
+        the local updates of the unfinished round. Averages are taken over the current ranks.
         """
         hvd = self.vector.hvd
         self._pending.clear()

@@ -1,7 +1,7 @@
-"""Decisions of the strategies. Nothing in this module communicates.
+"""Decisions of the strategies, without any communication.
 
-Update rules for flat arrays of NumPy or PyTorch, the division of the parameters, graphs of gossip averaging, and the
-staleness of a parameter server.
+They include update rules for flat arrays of NumPy or PyTorch, the division of the parameters, graphs of gossip
+averaging, and the staleness of a parameter server.
 
 Sources: local SGD (Stich 2019), post-local SGD (Lin et al. 2020), DiLoCo (Douillard et al. 2023), Streaming DiLoCo
 (Douillard et al. 2025), EASGD (Zhang et al. 2015), stochastic gradient push (Assran et al. 2019).
@@ -31,7 +31,7 @@ class Segment(NamedTuple):
 
 
 def segments(sizes: Sequence[int], start: int, stop: int) -> list[Segment]:
-    """Return the segments of the arrays that form elements ``start`` to ``stop`` of the vector, in order."""
+    """Return the segments of the arrays that make up elements ``start`` to ``stop`` of the vector, in order."""
     found = []
     begin = 0
     for index, size in enumerate(sizes):
@@ -44,17 +44,17 @@ def segments(sizes: Sequence[int], start: int, stop: int) -> list[Segment]:
 
 @dataclass(frozen=True)
 class OuterSGD:
-    """Optimizer of the shared parameters, which is applied once per round to the ranks' average change.
+    """Optimizer of the shared parameters, which applies the ranks' average change once per round.
 
-    With ``lr=1`` and ``momentum=0`` the result is the average of the ranks' parameters.
+    With ``lr=1`` and ``momentum=0``, the result is the average of the ranks' parameters.
 
     Args:
         lr (float): Learning rate, above 0. Default: 0.7.
-        momentum (float): Momentum, from 0 up to but not including 1. Default: 0.9.
-        nesterov (bool): Use Nesterov momentum, as defined in PyTorch. Default: True.
+        momentum (float): Momentum, at least 0 and below 1. Default: 0.9.
+        nesterov (bool): True for Nesterov momentum, as defined in PyTorch. Default: True.
 
     Raises:
-        ValueError: ``lr`` or ``momentum`` is out of range.
+        ValueError: If ``lr`` or ``momentum`` is out of range.
     """
 
     lr: float = 0.7
@@ -73,7 +73,7 @@ class OuterSGD:
         Args:
             shared: Shared parameters at the beginning of the round.
             change: Average over the ranks of ``shared`` minus the rank's parameters.
-            velocity: Momentum buffer, which starts with zeros. None if ``momentum`` is 0.
+            velocity: Momentum buffer, initially zeros. None if ``momentum`` is 0.
         """
         if self.momentum == 0:
             shared -= self.lr * change
@@ -91,18 +91,18 @@ AVERAGING = OuterSGD(lr=1.0, momentum=0.0, nesterov=False)
 class Schedule:
     """Schedule that determines which fragments of the parameters are exchanged after each step.
 
-    It depends only on the number of steps, which is equal on all ranks. So all ranks exchange the same fragments in the
-    same order.
+    The schedule depends only on the number of steps, which is equal on all ranks. So all ranks exchange the same
+    fragments in the same order.
 
     Args:
         every: Number of steps between two exchanges of the same fragment. Must be a multiple of ``fragments``.
-        fragments: Number of fragments, which are exchanged in turns at equal intervals.
+        fragments: Number of fragments, which are exchanged in turn at equal intervals.
         overlap: Number of steps between sending a fragment and using the result. Must be less than
             ``every / fragments``.
-        synchronous_steps: Number of steps, from the first on, after each of which all fragments are exchanged.
+        synchronous_steps: Number of initial steps after which all fragments are exchanged.
 
     Raises:
-        ValueError: An argument is out of range.
+        ValueError: If an argument is out of range.
     """
 
     every: int
@@ -130,7 +130,7 @@ class Schedule:
         return [] if rest else [(turn - 1) % self.fragments]
 
     def begin_of_round(self, step: int) -> int:
-        """Return the number of steps that were completed when the round that contains ``step`` began."""
+        """Return the number of steps completed before the round that contains ``step``."""
         return step - max(0, step - self.synchronous_steps) % self.every
 
     def ranges(self, total: int) -> list[tuple[int, int]]:
@@ -139,34 +139,34 @@ class Schedule:
 
 
 def check_count(name: str, value: Any, least: int) -> int:
-    """Check that ``value`` is an integer of at least ``least``, and return it. Raises ValueError otherwise."""
+    """Check that ``value`` is an integer of at least ``least``, and return it. Raises ValueError if it is not."""
     if isinstance(value, bool) or not hasattr(value, "__index__") or value < least:
         raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}")
     return int(value)
 
 
 def blend(shared: Any, local: Any, share: float) -> Any:
-    """Return the weighted mean of ``local``, with the weight ``share``, and ``shared``."""
+    """Return the weighted mean of ``local`` and ``shared``, in which ``local`` has the weight ``share``."""
     return shared if share == 0 else shared + share * (local - shared)
 
 
 def elastic_move(local: Any, center: Any, rate: float) -> Any:
     """Return the change that elastic averaging subtracts from ``local`` and adds to ``center``.
 
-    So an exchange does not change the sum of the center and all workers' parameters.
+    Because of this symmetry, an exchange does not change the sum of the center and all workers' parameters.
     """
     return rate * (local - center)
 
 
 def pushed(value: Any, receivers: int) -> Any:
-    """Return the equal share of a push-sum value or weight that a rank keeps, and sends to each receiver.
+    """Return the share of a push-sum value or weight that a rank keeps and sends to each receiver.
 
-    The shares add up to the whole, so the sums of values and weights over the ranks do not change.
+    All shares are equal and add up to the whole. So the sums of values and weights over the ranks do not change.
     """
     return value * (1.0 / (1 + receivers))
 
 
-# Communication graphs of gossip averaging, which determine the ranks that each rank sends to in a round.
+# Communication graphs of gossip averaging. A graph determines to which ranks each rank sends data in a round.
 
 Targets = list[list[int]]
 """For each rank, the list of ranks that it sends to."""
@@ -178,7 +178,7 @@ Graph = Callable[[int, int], Sequence[Sequence[int]]]
 def exponential(size: int, number: int) -> Targets:
     """Send to the rank at distance 1, 2, 4, ..., one distance per round.
 
-    If size is a power of two, log2(size) rounds compute the exact average.
+    If ``size`` is a power of two, log2(size) rounds compute the exact average.
     """
     hops = max(1, (size - 1).bit_length())
     distance = 1 << (number % hops)
@@ -192,12 +192,12 @@ def ring(size: int, number: int) -> Targets:
 
 
 def pairs(size: int, number: int) -> Targets:
-    """Exchange with one partner. Every pair of ranks meets once in size - 1 rounds.
+    """Exchange with one partner per round. Every pair of ranks meets once in size - 1 rounds.
 
-    If size is odd, this takes size rounds, and each rank is idle in one of them. The pairs are formed by the circle
-    method of round-robin tournaments.
+    If ``size`` is odd, this takes ``size`` rounds, and each rank is idle in one of them. The circle method of
+    round-robin tournaments forms the pairs.
     """
-    places = size + size % 2  # for an odd size, add an absent rank, whose partner is idle
+    places = size + size % 2  # with an odd size, add an absent rank, whose partner is idle
     if size < 2:
         return [[] for _ in range(size)]
     turn = number % (places - 1)
@@ -221,12 +221,12 @@ def check_targets(targets: Sequence[Sequence[int]], size: int, push_sum: bool) -
     """Check the targets of one round, and return them as lists.
 
     Args:
-        targets: Targets that a graph returned.
+        targets: Targets that a graph has returned.
         size: Number of ranks.
         push_sum: False if every rank must receive the same total weight as it sends.
 
     Raises:
-        ValueError: The targets are not valid for this number of ranks, or require push-sum.
+        ValueError: If the targets are invalid for this number of ranks, or require push-sum.
     """
     found = [list(one) for one in targets]
     if len(found) != size or any(
@@ -254,12 +254,12 @@ class Progress:
 
     Args:
         workers: Ranks of the workers.
-        staleness: Maximum number of steps by which a worker can be ahead of the slowest worker. None for no limit.
+        staleness: Maximum number of steps by which a worker can be ahead of the slowest worker. None: no limit.
 
     Attributes:
         version: Number of updates of the parameters so far.
-        histogram: Maps each staleness to the number of updates with it. Staleness is the number of other updates
-            between the time a worker received the parameters and its own update.
+        histogram: Number of updates by staleness. The staleness of an update is the number of other updates after the
+            worker received the parameters.
     """
 
     def __init__(self, workers: Iterable[int], staleness: int | None) -> None:
@@ -291,7 +291,7 @@ class Progress:
         self.version += 1
 
     def may_continue(self, worker: int) -> bool:
-        """Return True unless this worker is too far ahead of the slowest worker. Always True for the slowest."""
+        """Return False if this worker is too far ahead of the slowest worker. Always True for the slowest worker."""
         return self.bound is None or self._clocks[worker] - min(self._clocks.values()) <= self.bound
 
     def slowest(self) -> list[int]:

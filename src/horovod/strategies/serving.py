@@ -1,4 +1,4 @@
-"""Parameter server: some ranks hold the parameters, and the other ranks train and exchange values with them."""
+"""Parameter server: some ranks store the parameters, and the other ranks train and exchange values with them."""
 
 import threading
 import time
@@ -12,10 +12,10 @@ from horovod.strategies.vector import Vector
 
 
 class Store:
-    """Slice of the parameters that a server holds, and its update rule. ``sliced`` has one for torch optimizers.
+    """Slice of the parameters that a server stores, and its update rule. For torch optimizers, see ``sliced``.
 
     Args:
-        values: The slice as a flat array, which is changed in place.
+        values: The slice as a flat array, which updates change in place.
         update: Function ``update(values, gradient, options)`` that updates ``values`` in place. ``options`` are numeric
             options of the worker's optimizer, such as the learning rate.
     """
@@ -30,16 +30,16 @@ class Store:
 
 
 class Server:
-    """Handler of the messages that a server receives. Does not communicate. Not thread-safe.
+    """Handler of the messages that a server receives, without any communication. Not thread-safe.
 
     Args:
         store: This server's slice.
-        mode: With "sync", the server applies the average gradient of all workers. With "async", it applies each
-            gradient when it arrives. With "easgd", it moves its parameters (the center) towards those of each worker,
-            and the worker moves towards the center.
+        mode: In mode "sync", the server applies the average gradient of all workers. In mode "async", it applies each
+            gradient when it arrives. In mode "easgd", the server moves its parameters (the center) towards those of
+            each worker, and the worker moves towards the center.
         workers: Ranks of the workers.
-        staleness: Maximum number of steps by which a worker can be ahead of the slowest worker. None for no limit.
-            Ignored in mode "sync".
+        staleness: Maximum number of steps by which a worker can be ahead of the slowest worker. None: no limit. Ignored
+            in mode "sync".
         rate: Moving rate of mode "easgd".
         damping: True to divide each gradient by 1 + its staleness in mode "async".
     """
@@ -54,7 +54,7 @@ class Server:
         self._moves: dict[int, Any] = {}
 
     def receive(self, worker: int, values: Any, options: Sequence[float]) -> None:
-        """Handle a worker's gradient, or in mode "easgd" its parameters."""
+        """Handle a worker's gradient or, in mode "easgd", its parameters."""
         if self.mode == "sync":
             self._gradients[worker] = values
             self._options = options
@@ -69,17 +69,17 @@ class Server:
             self.store.update(self.store.values, values / (1 + stale) if self.damping else values, options)
 
     def ready(self, worker: int) -> bool:
-        """Return True if the reply can be sent to the worker."""
+        """Return True if the server can send the worker its reply."""
         return worker not in self._gradients and self.progress.may_continue(worker)
 
     def missing(self) -> list[int]:
-        """Return the ranks of the workers for whose steps other workers wait."""
+        """Return the ranks of the workers that the other workers are waiting for."""
         if self.mode == "sync":
             return sorted(self.progress.active - self._gradients.keys())
         return self.progress.slowest()
 
     def reply(self, worker: int) -> Any:
-        """Return the values to send to the worker: the parameters, or in mode "easgd" the change of its parameters."""
+        """Return the values to send to the worker: the parameters or, in mode "easgd", the change of its parameters."""
         self.progress.read(worker)
         return self._moves.pop(worker) if self.mode == "easgd" else self.store.values
 
@@ -89,7 +89,7 @@ class Server:
         self._complete()
 
     def _complete(self) -> None:
-        """Apply the average gradient if every active worker has sent one. Gradients are added in rank order."""
+        """Apply the average gradient if every active worker has sent one. Gradients are added in the order of ranks."""
         if not self._gradients or not self.progress.active <= self._gradients.keys():
             return
         workers = sorted(self._gradients)
@@ -107,14 +107,14 @@ _STEP, _DONE, _STATE = 0.0, 1.0, 2.0
 
 
 class Roles:
-    """Division of the ranks into workers and servers. The servers are the last ranks, so that rank 0 trains.
+    """Division of the ranks into workers and servers. The servers are the last ranks, so rank 0 is a worker.
 
     Args:
         size: Number of ranks.
         servers: Number of servers, at least 1.
 
     Raises:
-        ValueError: No rank would be left to train.
+        ValueError: If no rank is left to train.
     """
 
     def __init__(self, size: int, servers: int) -> None:
@@ -129,21 +129,21 @@ class Roles:
 class Serving:
     """State of a parameter server on one rank, which is a worker or a server.
 
-    Each pair of a server and a worker has a process set, in which both send messages as broadcasts. A server has one
+    Each pair of a server and a worker has a process set, in which both send messages as broadcasts. A server runs one
     thread per worker.
 
     Args:
         vector: The trained arrays.
         make_store: Function ``make_store(start, stop)`` that creates a server's store for these elements.
         servers: Number of servers.
-        mode, staleness, rate, damping: See ``Server``. A rate of None stands for 0.9 / number of workers.
+        mode, staleness, rate, damping: See ``Server``. If the rate is None, it is 0.9 / number of workers.
         every: Number of steps between two exchanges. Must be 1 except in mode "easgd".
         wire: Format of the values that workers send, None or "fp16". Replies are not rounded.
         options: Function that returns a worker's numbers for the servers' update rule, such as the learning rate.
         timeout: Seconds that a worker can wait for slower workers before the training fails.
 
     Raises:
-        ValueError: An argument is invalid.
+        ValueError: If an argument is invalid.
     """
 
     name = "ParameterServer"
@@ -195,7 +195,7 @@ class Serving:
         return Roles(self.vector.hvd.size(), self.servers)
 
     def start(self) -> None:
-        """Broadcast the parameters from rank 0, and connect the ranks. All ranks call it; later calls do nothing."""
+        """Broadcast the parameters from rank 0 and connect the ranks. All ranks must call this. Idempotent."""
         if self._started:
             return
         hvd, self._roles = self.vector.hvd, self.roles()
@@ -209,10 +209,10 @@ class Serving:
         self._width = 1 + len(self._options())
         self._started = True
 
-    # Workers
+    # Methods of workers.
 
     def exchange(self, values: Any) -> Any:
-        """Send a worker's values to the servers, and return their replies.
+        """Send a worker's values to the servers, and return the servers' replies.
 
         Args:
             values: Function ``values(start, stop)`` that returns the gradient or the parameters of these elements.
@@ -221,7 +221,7 @@ class Serving:
             The replies as one vector.
 
         Raises:
-            HorovodInternalError: A rank was lost, or a server has failed.
+            HorovodInternalError: If a rank was lost, or a server has failed.
         """
         vector, me = self.vector, self.vector.hvd.rank()
         header = [_STEP, *self._options()]
@@ -253,7 +253,7 @@ class Serving:
             self.vector.write(self.vector.read() - self.exchange(self.vector.read))
 
     def _broadcast(self, messages: Sequence[tuple[int, Any, int]], what: str) -> None:
-        """Exchange messages, each given as (server, memory, root), with all servers at the same time."""
+        """Exchange messages with all servers at the same time. Each message is (server, memory, root)."""
         hvd, me = self.vector.hvd, self.vector.hvd.rank()
         started = [
             hvd.broadcast_async_(memory, root, name=_name(what, server, me), process_set=self._pairs[server, me])
@@ -274,7 +274,7 @@ class Serving:
         self._broadcast(messages, "push")
 
     def fetch(self) -> list[Any]:
-        """Request a snapshot from each server, and return them. A worker can call this at any time while it trains."""
+        """Request a snapshot from each server, and return all of them. Workers can call this during training."""
         self._order(_STATE)
         me = self.vector.hvd.rank()
         return [
@@ -283,12 +283,12 @@ class Serving:
         ]
 
     def finish(self) -> list[Any]:
-        """End the training of this worker, wait for all others, and return the servers' snapshots.
+        """End the training of this worker, wait for all other workers, and return the servers' snapshots.
 
         All ranks get the final parameters.
 
         Raises:
-            HorovodInternalError: A rank was lost.
+            HorovodInternalError: If a rank was lost.
         """
         self.start()
         self._order(_DONE)
@@ -305,14 +305,14 @@ class Serving:
         self._finished, self._started = True, False
         return found
 
-    # Servers
+    # Methods of servers.
 
     def serve(self) -> list[Any]:
         """Run this server until all workers are done, and return the servers' snapshots.
 
         Raises:
-            TimeoutError: A worker waited longer than ``timeout`` for slower workers.
-            HorovodInternalError: A rank was lost.
+            TimeoutError: If a worker waited longer than ``timeout`` for slower workers.
+            HorovodInternalError: If a rank was lost.
         """
         self.start()
         me = self.vector.hvd.rank()
@@ -329,13 +329,13 @@ class Serving:
         return {"mode": self.mode}
 
     def sync(self, root: int, process_set: ProcessSet) -> None:
-        """Adapt to a change of the ranks. Roles and connections are set up again at the next step."""
+        """Adapt to a change of the ranks. The next step assigns roles and connects the ranks again."""
         self._started = self._finished = False
         self.steps = self.vector.hvd.broadcast_object(self.steps, root, "ParameterServer.sync", process_set)
 
 
 class _Loop:
-    """Threads of a server, one per worker. One lock protects the server's state."""
+    """Threads of a server, one per worker. A single lock protects the server's state."""
 
     def __init__(self, serving: Serving, server: Server, me: int) -> None:
         self._serving, self._server, self._me = serving, server, me
@@ -344,7 +344,7 @@ class _Loop:
         self._left = 0
 
     def run(self, workers: Sequence[int]) -> None:
-        """Serve these workers until they are done, and raise the first failure."""
+        """Serve these workers until they are done. Raise the first failure."""
         for worker in workers:
             name = f"horovod-server-{worker}"
             threading.Thread(target=self._serve, args=(worker,), name=name, daemon=True).start()
@@ -394,7 +394,7 @@ class _Loop:
             server.receive(worker, values, options)
             self._changed.notify_all()
             self._wait(worker)
-            reply = server.reply(worker) + 0  # a copy, because other workers' updates change the values
+            reply = server.reply(worker) + 0  # copy the reply, because other workers' updates change the values
         if size:
             vector.hvd.broadcast_(reply, me, name=_name("pull", me, worker), process_set=pair)
         return True
@@ -418,7 +418,7 @@ def _name(what: str, server: int, worker: int) -> str:
 
 
 def _pair(ranks: Sequence[int]) -> ProcessSet:
-    """Return the process set of two ranks, and register it if it is new. All ranks must call this in the same order."""
+    """Return the process set of two ranks, registering it if necessary. All ranks must call this in the same order."""
     number = find(list(ranks))
     found = by_id(number) if number is not None else None
     return found if found is not None else add_process_set(list(ranks))

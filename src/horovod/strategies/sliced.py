@@ -1,4 +1,4 @@
-"""PyTorch optimizer for a slice of the parameters, which a parameter server runs."""
+"""PyTorch optimizer for the slice of the parameters that a parameter server stores."""
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -12,10 +12,10 @@ from horovod.strategies.vector import Vector
 
 
 class SlicedOptimizer(Store):
-    """Store whose update rule is a copy of a torch optimizer. The copy holds only the state of the slice.
+    """Store whose update rule is a copy of a torch optimizer. The copy contains only the state of the slice.
 
     Args:
-        optimizer: Optimizer of the whole model, from whose state the slice is copied.
+        optimizer: Optimizer of the whole model, whose state for the slice is copied.
         vector: The parameters of the optimizer.
         start, stop: Elements of the vector that form the slice.
     """
@@ -38,7 +38,7 @@ class SlicedOptimizer(Store):
             }
         plain = optimizer._hvd_plain
         self._optimizer = plain.__new__(plain)
-        self._optimizer._hvd_strategy = None  # excludes its steps from the checks of plain optimizers
+        self._optimizer._hvd_strategy = None  # excludes the steps from the checks of plain optimizers
         self._optimizer.__setstate__({"defaults": optimizer.defaults, "state": state, "param_groups": groups})
 
     @staticmethod
@@ -62,10 +62,10 @@ class SlicedOptimizer(Store):
 
 
 def adopt(optimizer: Any, snapshots: Sequence[dict[str, Any]], strategy: Serving) -> None:
-    """Copy the state that the servers hold to the plain optimizer of a rank."""
+    """Copy the servers' optimizer state to the plain optimizer of a rank."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     if strategy.mode == "easgd":
-        return  # each worker has separate state
+        return  # in this mode, each worker has separate state
     for snapshot in snapshots:
         for index, low, high, entries in snapshot["state"]:
             p = parameters[index]
@@ -80,7 +80,7 @@ def adopt(optimizer: Any, snapshots: Sequence[dict[str, Any]], strategy: Serving
 
 
 def _part(value: Any, size: int, low: int, high: int) -> Any:
-    """Return the slice of an entry of the state if it has one number per element. Copy other entries."""
+    """Return the slice of a state entry if the entry has one number per element. Copy other entries."""
     if not isinstance(value, torch.Tensor):
         return value
     if value.dim() and value.numel() == size:

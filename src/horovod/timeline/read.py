@@ -14,18 +14,18 @@ import msgspec
 
 
 def with_word(path: str, word: str) -> str:
-    """Insert a word before the path's suffix: ``t.json`` and "all" give ``t.all.json``."""
+    """Insert a word before the path's suffix. For example, ``t.json`` and "all" give ``t.all.json``."""
     root, suffix = os.path.splitext(path)
     return f"{root}.{word}{suffix}"
 
 
 def of_rank(path: str, rank: int) -> str:
-    """Return the path of a rank's file if rank 0 writes to ``path``."""
+    """Return the path of a rank's file, given rank 0's path."""
     return path if rank == 0 else with_word(path, f"rank{rank}")
 
 
 def others(path: str) -> list[str]:
-    """Return the existing files of other ranks beside rank 0's ``path``, by rank."""
+    """Return the existing files of other ranks in the folder of rank 0's file, in the order of their ranks."""
     root, suffix = os.path.splitext(path)
     numbered = []
     for name in glob.glob(f"{glob.escape(root)}.rank*{glob.escape(suffix)}"):
@@ -71,9 +71,9 @@ class _Event(msgspec.Struct):
 
 @dataclass(frozen=True)
 class Reading:
-    """Offset between this rank's clock and rank 0's at time ``at`` (us in the file).
+    """Measured offset between this rank's clock and rank 0's clock at time ``at`` (us in the file).
 
-    Rank 0's time is this rank's time plus ``offset`` (ns), accurate to within ``error`` (ns).
+    Rank 0's time is this rank's time plus ``offset`` ns. The error is at most ``error`` ns.
     """
 
     at: float
@@ -122,7 +122,7 @@ def find(paths: Sequence[str]) -> list[str]:
 
 
 def read(path: str) -> Trace:
-    """Read a file. Raises ValueError if it is not a timeline, and OSError if it cannot be read."""
+    """Read a file. Raises ValueError if it is not a timeline, or OSError if it cannot be read."""
     events, cut = _events(path)
     checked = _checked(path, events)
     metadata = [event for event in checked if event.ph == "M"]
@@ -146,7 +146,7 @@ def read(path: str) -> Trace:
 
 
 def _checked(path: str, events: Sequence[Event]) -> "list[_Event]":
-    """Check the types of all fields that this package uses, and return the events. Raises ValueError."""
+    """Check the types of the fields that this package uses, and return the events. Raises ValueError on errors."""
     try:
         checked = msgspec.convert(events, list[_Event])
     except ValueError as error:
@@ -160,7 +160,7 @@ def _checked(path: str, events: Sequence[Event]) -> "list[_Event]":
 def _events(path: str) -> tuple[list[Event], bool]:
     # A running job may be writing to the file, so try twice.
     for _ in range(2):
-        # Reading from a pipe would block.
+        # O_NONBLOCK, because opening a pipe would block.
         with open(
             os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), encoding="utf-8", errors="replace"
         ) as file:
@@ -182,7 +182,7 @@ def _events(path: str) -> tuple[list[Event], bool]:
 
 
 def _whole_lines(path: str, text: str) -> list[Event]:
-    """Return all complete events of a file whose end is missing. Each event is on a separate line."""
+    """Return all complete events of a truncated file, in which each event is on a separate line."""
     events = []
     lines = text.split("\n")
     if lines[0].strip() != "[":

@@ -1,4 +1,4 @@
-"""Summary of waiting times and operation times, per rank, and per tensor and rank."""
+"""Summary of waiting times and operation times, for each rank, and for each tensor and rank."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
@@ -129,7 +129,7 @@ def _error(traces: Sequence[Trace]) -> float | None:
 
 
 def _most(times: Iterable[Times]) -> tuple[float, float]:
-    """Return the sort key of a tensor: first the time that ranks waited for each other, then all other time."""
+    """Return the sort key of a tensor: the time that ranks waited for each other, followed by all other time."""
     known = list(times)
     return sum(t.waited for t in known), sum(t.negotiated + t.queued + t.packed + t.carried for t in known)
 
@@ -142,7 +142,7 @@ TENSORS = 10
 
 
 def render(summary: Summary, most: int = TENSORS) -> str:
-    """Return two tables: ranks, and the ``most`` tensors with the longest waiting times, longest first.
+    """Format two tables: the ranks, and the ``most`` tensors with the longest waiting times, longest first.
 
     Times are means per operation, in ms.
     """
