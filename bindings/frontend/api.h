@@ -15,7 +15,7 @@ extern "C" {
 // The codes are those of src/horovod/_core.pyi: KIND_* for kinds, src/horovod/common/dtypes.py for dtypes, hvd.Average
 // to hvd.Product for op, and WIRE_* for wire.
 typedef struct HvdRequest {
-  // Set to sizeof(HvdRequest).
+  // Size of this structure: sizeof(HvdRequest).
   uint32_t bytes;
   // Kind of operation (KIND_*), or HVD_KIND_JOIN.
   int32_t kind;
@@ -27,7 +27,7 @@ typedef struct HvdRequest {
   const void* in;
   // Output memory. Ignored for allgather and alltoall; see HvdResult.output.
   void* out;
-  // Shape of the input.
+  // Shape of the input tensor.
   const int64_t* shape;
   int32_t dimensions;
   int32_t dtype;
@@ -55,7 +55,7 @@ typedef struct HvdRequest {
 
 enum HvdCode {
   HVD_OK = 0,
-  // The request was refused by the call.
+  // The call refused the request, for example because of an invalid argument.
   HVD_INVALID_ARGUMENT = 1,
   // The ranks disagree about the operation.
   HVD_MISMATCH = 2,
@@ -70,7 +70,7 @@ enum HvdCode {
 typedef struct HvdResult {
   // Result code (HvdCode).
   int32_t code;
-  // Error text; "" if the code is HVD_OK.
+  // Text of the error, or "" if the code is HVD_OK.
   const char* message;
   // Sizes of the result: for an allgather, the first dimension on each set rank; for an alltoall, the received splits;
   // for a join, the last rank.

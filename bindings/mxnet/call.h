@@ -23,7 +23,7 @@ struct Order {
   const char* name;
   // `grouped` is not 0 for a group of operations; `count` is the number of tensors.
   int32_t grouped, count;
-  // Name of the operation for each tensor.
+  // Name of each tensor's operation.
   const char* const* names;
   const int32_t* dtypes;
   const Handle* in;
@@ -40,7 +40,7 @@ struct Gathered {
     std::vector<std::byte> bytes;
     std::vector<int64_t> sizes;
   };
-  // One piece for each tensor.
+  // Received data of each tensor.
   std::vector<Piece> pieces;
 };
 

@@ -22,10 +22,10 @@ struct PyEngine {
   // Watch for a signal, or null if no signal is watched.
   std::unique_ptr<SignalWatch> signal_watch;
   std::string report_dir;
-  // Size thresholds at the start, as text.
+  // Size thresholds when the engine was created, as text.
   std::string tuning;
   std::shared_ptr<StepMeter> steps;
-  // Timeline, or null if none is running.
+  // Running timeline, or null if there is none.
   std::shared_ptr<Timeline> timeline;
   // Mailbox created last. The pointer is weak, as is that of the answerer below.
   std::weak_ptr<Mailbox> mailbox;

@@ -113,7 +113,7 @@ const CApi& tf();
 // Look up the functions. Return "" or the name of the first function that is missing.
 const char* find_c_api();
 
-// Owner of a TF_Status for one call.
+// TF_Status that is deleted at the end of the scope.
 class TfStatus {
  public:
   TfStatus() : it_(tf().NewStatus()) {}

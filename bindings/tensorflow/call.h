@@ -54,7 +54,7 @@ bool forward(Call* call, Member* m, const void** in);
 bool allocate_scattered(Call* call, Member* m);
 bool read_splits(Call* call);
 
-// Store a scalar output.
+// Store the scalar result of an operation as an output.
 void keep_scalar(Call* call, int32_t value);
 // Store the engine's result for a tensor in the call.
 void keep(Member* m, const HvdResult& result);

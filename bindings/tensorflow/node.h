@@ -13,7 +13,7 @@ enum Kind : int32_t { kAllreduce = 0, kAllgather = 1, kBroadcast = 2, kAlltoall 
 // Attributes of one node, read when its kernel is created.
 struct Kernel {
   Kind kind = kAllreduce;
-  // Name of the node.
+  // Name of the node in the graph.
   std::string node;
   // Name of the operation. If empty, ranks match the operation by order.
   std::string name;

@@ -21,7 +21,7 @@ class Shape {
   TF_ShapeHandle* it_;
 };
 
-// Give output i the shape of input i.
+// Infer that output i has the shape of input i.
 void same_shapes(TF_ShapeInferenceContext* c, TF_Status* status) {
   const int64_t n = tf().ShapeInferenceContextNumInputs(c);
   for (int i = 0; i < n && tf().GetCode(status) == kOk; ++i) {
@@ -39,7 +39,7 @@ void other_rows_of(TF_ShapeInferenceContext* c, int i, TF_Status* status) {
   if (tf().GetCode(status) != kOk) return;
   // Leave the shape unknown if the input's shape is unknown.
   if (!tf().ShapeInferenceContextRankKnown(c, in) || tf().ShapeInferenceContextRank(c, in) < 1) return;
-  // A dimension of size -1 is unknown.
+  // Dimensions of size -1 are unknown.
   Shape rows(tf().ShapeInferenceContextVectorFromSize(c, SIZE_MAX));
   tf().ShapeInferenceContextSubshape(c, in, 1, INT64_MAX, rest, status);
   if (tf().GetCode(status) == kOk) tf().ShapeInferenceContextConcatenateShapes(c, rows, rest, out, status);

@@ -37,14 +37,14 @@ class Negotiator {
   // True if any operation or join is waiting for ranks.
   bool has_pending() const { return !pending_.empty() || !joined_.empty(); }
   bool anyone_joined() const { return !joined_.empty(); }
-  // True if a schedule of `period` covers all pending operations. Otherwise, the ranks that submitted the other
+  // True if a schedule of `period` covers all pending operations. If it did not, the ranks that submitted the other
   // operations would revoke every schedule immediately, and the stall check would never see a stalled operation.
   bool may_be_scheduled(const std::vector<Ready>& period) const;
 
   const ProcessSetTable& sets() const { return table_; }
 
   // Operation that has waited too long, and the ranks that it waits for. Used by the stall check. It covers every
-  // request without a response: operations that some ranks have not requested, groups with members that no rank has
+  // request without a response: operations that some ranks have not requested, groups with operations that no rank has
   // submitted, and joins if nothing else has been decided since.
   struct Waiting {
     std::string name;
@@ -140,7 +140,7 @@ class Negotiator {
   std::map<Key, Answered> answered_;
   // Joins that wait for ranks, keyed by frontend.
   std::map<uint8_t, Joined> joined_;
-  // Time of the last request in seconds.
+  // Time in seconds of the last request from any rank.
   double now_ = 0;
   double last_decision_ = 0;
   std::vector<Ready> ready_;

@@ -22,7 +22,7 @@ std::string base_of(const Request& q) {
 // operations would not detect such groups, because their operations can have entirely different names.
 std::vector<std::pair<Negotiator::Key, Status>> Negotiator::unlike_groups(double since) const {
   struct Spoken {
-    // Group sizes that each rank requested.
+    // Sizes of the group that each rank has requested.
     std::map<int, std::set<uint32_t>> sizes;
     std::vector<Key> members;
   };

@@ -95,7 +95,7 @@ struct Response {
   int32_t root = 0;
   double prescale = 1.0;
   double postscale = 1.0;
-  // Names of the fused operations.
+  // Names of the operations in the response.
   std::vector<std::string> names;
   // Shape of each name's tensor, for ranks that have joined and have no request.
   std::vector<std::vector<int64_t>> shapes;

@@ -84,7 +84,6 @@ bool decode(const std::string& bytes, Schedule* s) {
   // Minimum encoded bytes of a bucket: 8 for its entries and its number of parts, 48 for one part.
   s->buckets.resize(r.count(8 + 48));
   std::vector<bool> placed(s->entries.size());
-  // Number of responses in each bucket.
   std::vector<uint32_t> parts;
   size_t total = 0;
   for (auto& b : s->buckets) {

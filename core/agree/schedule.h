@@ -29,7 +29,6 @@ namespace hvd {
 struct ScheduleEntry {
   uint32_t set = 0;
   Kind kind = Kind::allreduce;
-  // Name of the operation during negotiation.
   std::string name;
   bool unnamed = false;
   uint8_t frontend = 0;

@@ -6,7 +6,7 @@ namespace hvd {
 
 void ScheduleDetector::reset() { log_.clear(); }
 
-// Number of operations after which the detector proposes short periods again, because the program may have entered
+// Number of operations after which the detector proposes short periods again, because the program might have entered
 // another phase.
 constexpr size_t kRecovery = 128;
 // Minimum number of operations for which a good schedule lasts. A schedule that ended earlier was probably part of a

@@ -19,7 +19,7 @@ class ScheduleDetector {
   // any) and the signature on all ranks. For operations that cannot be scheduled (errors, joins, process sets), call
   // reset() instead.
   void feed(const Ready& ready, uint64_t identity);
-  // Forget all operations seen so far.
+  // Forget all operations that the detector has seen.
   void reset();
 
   // Return the last period, in order, if the latest operations are two equal periods that begin at a fence. Return an

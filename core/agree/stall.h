@@ -46,13 +46,13 @@ class LocalStallCheck {
   };
   // Record that rank 0 has reported a stall and knows that the operations `keys` are waiting.
   void known(const std::vector<std::string>& keys, double now);
-  // True if the next check is due.
+  // True if it is time for the next check.
   bool due(double now) const { return now - last_look_ >= kLook && warning_ + shutdown_ > 0; }
   // Check the waits of this rank. `why` is the cause of the stall, if this rank has detected one. An error means that
   // the shutdown timeout has passed and the job must end.
   Status check(const std::vector<Waiting>& waiting, const std::string& why, double now, const LogSink& log);
 
-  // Seconds between two checks.
+  // Seconds between two stall checks.
   static constexpr double kLook = 1.0;
   // Return the number of seconds that this rank waits for rank 0's report before it reports a stall itself.
   double grace() const;

@@ -1,6 +1,6 @@
 // Allgather over shared memory by direct exchange. In each round, every rank stages its next chunk and copies out the
-// chunks of the others. Each rank starts with a different neighbour, so that no staging area is read by all ranks at
-// once. The cost is a + R m + X (n - 1) m + W n m, for m bytes per rank (the largest if the sizes differ).
+// chunks of the others. Each rank starts with a different neighbour, so that the ranks do not all read the same staging
+// area. The cost is a + R m + X (n - 1) m + W n m, for m bytes per rank (the largest if the sizes differ).
 #include <cstring>
 #include <numeric>
 

@@ -106,7 +106,7 @@ class Adasum {
 
  private:
   struct Range {
-    // Parts lo to hi - 1.
+    // Range of parts: lo to hi - 1.
     size_t lo, hi;
     Range half(bool low) const { return low ? Range{lo, (lo + hi) / 2} : Range{(lo + hi) / 2, hi}; }
   };
@@ -132,9 +132,9 @@ class Adasum {
   const size_t parts_;
   // Element index of part p of tensor t, in row-major order, followed by the total number of elements.
   size_t* starts_;
-  // Values in the accumulation type acc_.
+  // Values of all tensors in the accumulation type.
   std::byte* wide_;
-  // Result in dtype_. It shares the memory of wide_ if the two types are equal.
+  // Result in the tensors' own type. It shares the memory of wide_ if the two types are equal.
   std::byte* narrow_;
   // Dot products of each tensor, from this rank and from its partner.
   Sums *sums_, *received_;

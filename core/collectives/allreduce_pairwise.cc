@@ -34,7 +34,7 @@ struct Exchange {
   ConstBytes give;
   // Receive buffer for one block of the peer's contribution.
   Bytes block;
-  // Part of `block` that has not arrived.
+  // Part of the current block that has not arrived.
   Bytes missing;
   // Bytes of this rank's result that have been sent to the peer.
   size_t told = 0;
@@ -146,11 +146,11 @@ class Direct {
   Comm& comm_;
   DType dtype_, out_;
   ReduceOp op_;
-  // This rank's slice of the data.
+  // Data of the slice that this rank owns.
   Bytes mine_;
   // Memory for the result of this rank's slice.
   Bytes final_;
-  // Number of bytes reduced at a time.
+  // Number of bytes that are reduced at a time.
   size_t block_ = 0;
   // Number of reduced bytes of this rank's slice.
   size_t ready_ = 0;

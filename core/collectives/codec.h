@@ -46,7 +46,7 @@ void decode_floats(WireFormat, float* to, const std::byte* from, size_t count);
 
 // Run: a range of elements of one float32 tensor.
 struct CodedRun {
-  // Input values, or null for zeros.
+  // Input values of the run, or null for zeros.
   const std::byte* in;
   // Memory for the result, or null to drop the result.
   std::byte* out;

@@ -41,7 +41,7 @@ using Allreduce = Status(Comm&, std::byte* data, size_t count, DType, ReduceOp);
 Allreduce allreduce_recursive_doubling, allreduce_rabenseifner;
 // Allreduce by direct reduce-scatter, then direct allgather.
 Allreduce allreduce_pairwise;
-// Allreduce around a ring of ranks.
+// Allreduce along a ring of ranks.
 Allreduce allreduce_ring;
 Allreduce allreduce_hierarchical;
 // Algorithms for comparison only; they are never chosen. In the naive algorithm, every rank sends to every rank. The

@@ -42,7 +42,6 @@ class Scratch {
 };
 
 struct Comm {
-  // This rank's index in the set.
   int rank = 0;
   int size = 1;
   // Link to each set rank. Null for this rank, and for all ranks if `node` is set.
@@ -90,9 +89,9 @@ Status exchange(Comm& comm, int to, ConstBytes out, int from, Bytes in);
 // most one transfer. The spans are empty afterwards.
 struct Transfer {
   int peer;
-  // Bytes to send to the peer.
+  // Bytes to send to this peer.
   ConstBytes out;
-  // Buffer for the bytes from the peer.
+  // Buffer for the bytes from this peer.
   Bytes in;
 };
 Status exchange_all(Comm& comm, std::span<Transfer> transfers);
@@ -109,7 +108,6 @@ struct Segments {
     size_t count;
   };
   std::span<const Piece> pieces;
-  // Total number of elements.
   size_t total = 0;
 
   // Copy elements [first, first + count) of the concatenated inputs to `to`, or copy `from` to the same elements of the

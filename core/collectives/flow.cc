@@ -112,7 +112,7 @@ Status pass(Comm& comm, std::byte* base, std::span<const size_t> offsets, int fi
   Inflow in(comm, previous, combine);
   // Steps in progress. slice(s + 1) arrives in step s and is sent in step s + 1.
   int receiving = 0, sending = 0;
-  // Bytes of slice(sending) that have been sent.
+  // Bytes of the current slice that have been sent.
   size_t sent = 0;
   in.start(slice(1), raw ? &halves : combine);
   auto text = [&] { return pending_text(comm, next, sending < n - 1, previous, receiving < n - 1); };
@@ -121,7 +121,7 @@ Status pass(Comm& comm, std::byte* base, std::span<const size_t> offsets, int fi
       HVD_RETURN_IF_ERROR(in.advance(moved));
       if (in.done() && ++receiving < n - 1) {
         in.start(slice(receiving + 1), combine);
-        // Count an empty slice as progress.
+        // An empty slice counts as progress.
         moved = true;
       }
     }

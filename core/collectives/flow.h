@@ -175,7 +175,7 @@ Status with_every_peer(Comm& comm, F transfer) {
 // the first step of the canonical order of reductions (collectives/reduce.h).
 
 struct Fold {
-  // Number of places (p).
+  // Number of places (p in the comment above).
   int places;
   // Number of pairs of ranks that are folded into one (r).
   int folded;

@@ -28,7 +28,7 @@ struct GuardHeader {
   uint64_t position = 0;
   // Position below which all senders are ready. If it equals `position`, the operation does not take place.
   uint64_t ready = 0;
-  // Bytes of data after the header.
+  // Bytes of data that follow the header.
   uint32_t bytes = 0;
   uint32_t step = 0;
 };

@@ -89,7 +89,7 @@ HVD_INLINE WordVec load_halves(const std::byte* p) {
   return same_bits<WordVec>(_mm_unpacklo_epi16(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)), _mm_setzero_si128()));
 }
 HVD_INLINE void store_halves(std::byte* p, WordVec v) {
-  // SSE2 can only pack signed words.
+  // Convert to signed words first, because SSE2 can only pack signed words.
   const __m128i extended = _mm_srai_epi32(_mm_slli_epi32(same_bits<__m128i>(v), 16), 16);
   _mm_storel_epi64(reinterpret_cast<__m128i*>(p), _mm_packs_epi32(extended, extended));
 }

@@ -20,7 +20,7 @@ class Device {
  public:
   // Stream of the framework or from make_stream(). Null is the framework's default stream.
   using Stream = void*;
-  // Event from take_event().
+  // Event of the device, from take_event().
   using Event = void*;
 
   virtual ~Device() = default;

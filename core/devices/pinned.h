@@ -29,7 +29,7 @@ class PinnedPool : public std::enable_shared_from_this<PinnedPool> {
    private:
     std::shared_ptr<PinnedPool> pool_;
     std::byte* data_;
-    // Bytes of the block's size class.
+    // Bytes of the memory block, rounded up to its size class.
     size_t bytes_;
   };
 
@@ -49,7 +49,7 @@ class PinnedPool : public std::enable_shared_from_this<PinnedPool> {
   std::shared_ptr<Device> device_;
   // Protects free_, because any thread can return blocks.
   mutable std::mutex mutex_;
-  // Free blocks, keyed by size.
+  // Memory blocks that are not in use, keyed by their bytes.
   std::map<size_t, std::vector<std::byte*>> free_;
   size_t held_ = 0, used_ = 0;
 };

@@ -35,7 +35,6 @@ class Connections {
   Status look_for_silence();
   // Return the maximum number of seconds between two calls of look_for_silence() while this rank waits for peers.
   double between_looks() const { return look_every_ > 0 && !one_node_ ? look_every_ : kForever; }
-  // Return the global ranks on this node.
   const std::vector<int>& locals() const { return locals_; }
   // Return the child of rank 0 whose subtree of the control tree contains `rank`.
   int below_root(int rank) const;

@@ -8,7 +8,6 @@ namespace hvd {
 namespace {
 
 struct Header {
-  // Number of bytes in the payload.
   uint32_t bytes;
   int32_t origin;
   uint8_t type;
@@ -154,7 +153,7 @@ void Control::handle(Neighbour& from, Frame frame) {
     case FrameType::observer_message_down:
       for (auto& child : children_) queue(*child, frame);
       break;
-    // All other frames travel to the root.
+    // All other frames travel towards rank 0.
     default:
       if (parent_) {
         queue(*parent_, frame);

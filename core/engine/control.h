@@ -80,8 +80,10 @@ enum class FrameType : uint8_t {
   revoke = 5,     // Up: this rank wants to leave the schedule.
   revoked = 6,    // Down: the position at which all ranks leave the schedule.
   settled = 7,    // Up: this rank has returned to negotiation.
-  bye = 8,        // Flooded: a rank leaves on purpose.
-  abort = 9,      // Flooded: a rank is lost, or an error occurred.
+  // Flooded: a rank leaves the job on purpose.
+  bye = 8,
+  // Flooded: a rank is lost, or an error has occurred.
+  abort = 9,
   // To a neighbour: its bye or abort has arrived, and this rank will send it nothing more.
   ack = 10,
   // Down: operations that are waiting at rank 0.
@@ -177,15 +179,15 @@ class Control {
   struct Neighbour {
     int rank;
     std::unique_ptr<Link> link;
-    // Bytes to send.
+    // Bytes that wait to be sent to this neighbour.
     std::string out;
     size_t sent = 0;
-    // Received bytes of an incomplete frame.
+    // Received bytes of a frame that is not complete yet.
     std::string in;
     bool broken = false;
     // True once the neighbour has acknowledged this rank's bye or abort.
     bool acked = false;
-    // Index of the neighbour in children_.
+    // Index of this neighbour in children_.
     uint32_t number = 0;
     // True if watch_ watches the neighbour's socket (watched), and true if it also watches for room to send
     // (awaits_room).

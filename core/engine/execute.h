@@ -48,7 +48,6 @@ class Executor {
   Backend* backend_;
   const Observers* observers_;
   const uint64_t* number_;
-  // Execution that is in progress.
   const Execution* current_ = nullptr;
   std::vector<Segments::Piece> pieces_;
   std::vector<float*> residuals_;

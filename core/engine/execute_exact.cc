@@ -12,7 +12,6 @@ namespace {
 
 // Number of elements carried as words at a time. This bounds the memory.
 constexpr size_t kBlock = 256u << 10;
-// Scratch slots used by this file.
 constexpr int kElements = 10, kWords = 11, kResult = 12, kNeutral = 13;
 
 template <class T>

@@ -44,7 +44,6 @@ struct Execution {
   std::string_view algorithm() const;
 };
 
-// Phases of an execution.
 enum class Phase : uint8_t {
   allocate_output,
   // Several tensors are being packed, or values prescaled.

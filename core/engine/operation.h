@@ -63,7 +63,7 @@ class Operation {
   // (engine/device/host_staged_path.h). Such operations keep the fence of their request.
   uint64_t carries = 0;
   Clock::time_point submitted{};
-  // Time of the first request.
+  // Time at which the operation was first requested.
   Clock::time_point requested{};
   // Time in nanoseconds at which a caller first polled or waited, or 0 if none has.
   std::atomic<int64_t> first_poll{0};

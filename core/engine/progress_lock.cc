@@ -26,7 +26,7 @@ ProgressLock::ProgressLock(Driver* driver, Observers* observers, ThreadWaker* wa
     : driver_(driver), observers_(observers), waker_(waker), watchdog_(watchdog), spin_(spin), spin_window_(kDriveSpin) {}
 
 void ProgressLock::run() {
-  // Set the mode here, because threads inherit the mode of their creator.
+  // Set the floating-point mode of this thread, because threads inherit the mode of their creator.
   const DefaultFloatMode floats;
   mutex_.lock();
   while (!stopping()) {
@@ -50,7 +50,7 @@ bool ProgressLock::drive(Operation& op, Deadline deadline) {
   waker_->cancel_notify();
   int idle_turns = 0;
   Clock::time_point idle_since{}, stay{};
-  // Set the mode, because the caller's thread might use another one.
+  // Set the floating-point mode, because the caller's thread might use another one.
   const DefaultFloatMode floats;
   while (driver_ && !op.done()) {
     const bool moved = driver_->step(true);
@@ -178,7 +178,7 @@ void Watchdog::start() {
 
 void Watchdog::look() {
   uint64_t drained;
-  // The timer has not expired yet.
+  // Do nothing, because the timer has not expired yet.
   if (::read(timer_, &drained, sizeof drained) < 0) return;
   running_.store(false, std::memory_order_seq_cst);
   bool waiting = false;

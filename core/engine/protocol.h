@@ -79,7 +79,7 @@ struct ObserverMessageUp {
 
 struct ObserverMessageDown {
   static constexpr FrameType kType = FrameType::observer_message_down;
-  // Receiving rank, or -1 for all ranks.
+  // Rank that receives the message, or -1 for all ranks.
   int32_t to;
   uint32_t topic;
   std::string body;

@@ -113,7 +113,7 @@ class ReadinessVote {
   void deliver(const Response& response, const std::vector<Operation*>& operations) { executor_->deliver(response, operations, values_); }
 
   void poll_fds(std::vector<std::pair<int, short>>& fds) const { vote_.poll_fds(fds); }
-  // Return the seconds until the timeout.
+  // Return the seconds left until the timeout.
   double patience_left() const;
 
  private:

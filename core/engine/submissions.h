@@ -158,7 +158,7 @@ class Submissions {
   uint64_t next_sequence_ = 0;
   std::atomic<uint64_t> fence_{0};
   Clock::time_point last_{};
-  // Only the driver changes this pointer.
+  // Changed only by the driver.
   std::unique_ptr<ScheduleCursor> cursor_;
   // Tokens of the bucket that is being taken.
   std::vector<void*> tokens_;

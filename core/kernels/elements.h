@@ -75,9 +75,9 @@ namespace element {
 
 template <class T>
 struct Plain {
-  // Type of an element in memory.
+  // Type in which an element is stored in memory.
   using Value = T;
-  // Type in which values are accumulated.
+  // Type in which an element is accumulated.
   using Acc = T;
   HVD_KERNEL_INLINE static T widen(T x) { return x; }
   HVD_KERNEL_INLINE static T narrow(T x) { return x; }

@@ -69,7 +69,6 @@ static_assert(sizeof(Piece) == 32);
 struct PackParameters {
   Piece pieces[kMostPieces];
   Scaling scaling;
-  // Total number of chunks of all pieces.
   uint64_t chunks;
   uint32_t chunk;
   uint32_t piece_count;

@@ -97,7 +97,7 @@ HVD_KERNEL_INLINE void reduce_two(const ReduceParameters& p, uint64_t offset, ui
   }
 }
 
-// Combine all sources at byte `offset`.
+// Combine the elements of all sources at byte `offset`.
 template <class E, int kLanes>
 HVD_KERNEL_INLINE Words<kAccWords<E, kLanes>> tree(const ReduceParameters& p, uint64_t offset) {
   using A = Access<E, kLanes>;

@@ -40,7 +40,6 @@ struct Library {
                     Handle, Handle, Handle* request) = nullptr;
 
   Abi abi;
-  // Path of the library's file.
   std::string path;
   // Short text with the library's name and version.
   std::string version;

@@ -10,7 +10,7 @@ namespace hvd::mpi {
 
 MpiThread::MpiThread() : desk_(std::make_shared<Desk>()) {
   thread_without_signals([desk = desk_] {
-    // Set the mode here, because threads inherit the mode of their creator.
+    // Set the floating-point mode of this thread, because threads inherit the mode of their creator.
     const DefaultFloatMode floats;
     std::unique_lock lock(desk->mutex);
     for (;;) {

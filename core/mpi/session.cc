@@ -9,7 +9,7 @@ namespace {
 
 // Message tag for the creation of communicators.
 constexpr int kTag = 0x4856;
-// Seconds between two polls of `look`.
+// Seconds between two calls of `look`.
 constexpr double kBetweenLooks = 0.5e-3;
 
 std::atomic<Session*> the_session{nullptr};

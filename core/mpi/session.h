@@ -17,7 +17,6 @@
 namespace hvd::mpi {
 
 struct StartOptions {
-  // Path of the MPI library.
   std::string library;
   // Launcher that started the processes; see fits().
   std::string launcher;

@@ -21,7 +21,6 @@ struct CostModel {
   double local_beta = 0.1e-9;
 };
 
-// Predicted cost of one algorithm.
 struct Cost {
   Collective collective;
   Algorithm algorithm;

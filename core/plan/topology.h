@@ -8,14 +8,13 @@
 
 namespace hvd {
 
-// Hosts and ranks as seen by one rank.
+// Topology as seen by one rank.
 struct Topology {
-  // Global rank of this process.
   int rank = 0;
   int size = 1;
   // Host of each rank, as an index. Hosts are numbered in the order of their first rank.
   std::vector<int> host;
-  // Ranks of each host, ascending.
+  // Ranks of each host in ascending order.
   std::vector<std::vector<int>> members;
   // Index of this rank among the ranks of its host.
   int local_rank = 0;

@@ -47,7 +47,7 @@ struct Tuning {
 struct TuningField {
   std::string_view name;
   size_t Tuning::* value;
-  // Accepted range of the field in bytes.
+  // Minimum and maximum bytes that the field accepts.
   size_t low, high;
 };
 std::span<const TuningField> tuning_fields();

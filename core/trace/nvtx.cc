@@ -16,7 +16,7 @@ struct Attributes {
   uint32_t color = 0;
   int32_t payload_type = 0, reserved = 0;
   uint64_t payload = 0;
-  // The type of the message is ASCII text.
+  // Type of the message: ASCII text.
   int32_t message_type = 1;
   const char* message = nullptr;
 };

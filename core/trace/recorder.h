@@ -45,7 +45,7 @@ class FlightRecorder final : public Observer {
     uint64_t schedule;
     // Number of earlier operations of the process set, for carried_out and broke_off. Equal on all ranks of the set.
     uint64_t position;
-    // First dimensions of the tensor.
+    // First dimensions of the tensor's shape.
     std::array<int64_t, kShape> shape;
     uint32_t set, count;
     What what;

@@ -28,21 +28,21 @@ class StepMeter final : public Observer {
   struct Step {
     // Number of earlier steps. 0 is the first step, whose start was not observed.
     uint64_t number;
-    // Time at which the step ended.
+    // Time in ticks at which the step ended.
     uint64_t end;
-    // Duration of the step.
+    // Duration of the step in ticks.
     uint64_t time;
     // Nanoseconds that the program waited for data, as reported by the program.
     uint64_t data;
     // Time that callers waited for operations (Waits).
     uint64_t blocked;
-    // Time spent in collectives.
+    // Ticks that this rank spent in collectives.
     uint64_t collectives;
-    // Time spent in collectives while no caller waited.
+    // Ticks that this rank spent in collectives while no caller waited.
     uint64_t hidden;
     // Bytes of tensors; see Execution::bytes.
     uint64_t bytes;
-    // Bytes that had to cross this rank's links with any algorithm.
+    // Minimum bytes that any algorithm has to send over this rank's link.
     uint64_t moved;
     uint64_t operations, tensors;
     // Time at which a caller last started to wait for an operation or left one unattended.
@@ -116,7 +116,6 @@ class StepMeter final : public Observer {
   // Guarded by mutex_, like all members below.
   bool told_ = false, begun_ = false, asleep_ = true;
   Reading before_{};
-  // Number of steps that have ended.
   uint64_t ended_ = 0;
   // Index of the oldest step in steps_, once steps_ is full.
   size_t first_ = 0;

@@ -39,7 +39,7 @@ struct TimelineOptions {
   std::function<void(ObserverMessage)> say;
   // Function that receives a warning when writing fails. Called on the timeline's thread.
   LogSink log;
-  // Maximum bytes of unwritten events.
+  // Maximum bytes of events that wait to be written.
   size_t most_bytes = 16u << 20;
   // Seconds between two writes to the file.
   double between_writes = 0.1;
@@ -145,7 +145,7 @@ class Timeline final : public Observer {
   std::unordered_map<const Response*, Seen> seen_;
   TimelineTensorsPtr current_;
   uint64_t schedule_ = 0, rounds_ = 0, all_rounds_ = 0;
-  // First response of the schedule.
+  // First response of the running schedule.
   const Response* first_ = nullptr;
   ClockOffset offset_;
   uint64_t looked_ = 0;

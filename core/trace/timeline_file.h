@@ -20,7 +20,7 @@ class TimelineFile {
   // Create or truncate the file. If it is not writable, not a regular file, or open in another process on this host,
   // set `error` to errno and return an error whose message is a full sentence.
   static Status open(const std::string& path, std::unique_ptr<TimelineFile>* out, int* error);
-  // Calls close().
+  // Closes the file.
   ~TimelineFile();
   TimelineFile(const TimelineFile&) = delete;
 
@@ -41,7 +41,7 @@ class TimelineFile {
 
   const std::string path_;
   int fd_;
-  // Offset of the end of the array.
+  // Offset of the end of the array in the file.
   uint64_t end_ = 0;
   // Size of the file, including the reserved space.
   uint64_t size_ = 0;

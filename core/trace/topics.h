@@ -11,7 +11,7 @@ enum class Topic : uint32_t {
   python = 2,
   // Question from rank 0 about the ranks' activity; see Question (trace/answer.h).
   explain = 3,
-  // Answer of an Answerer as JSON.
+  // Answer to a question, as JSON (see Answerer).
   answer = 4,
   // Local only: an Answerer asks Python for its stacks. The body is the number of the question.
   stacks = 5,

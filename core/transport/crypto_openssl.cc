@@ -102,7 +102,6 @@ class Openssl final : public CryptoLibrary {
     void* mine = f_.new_private(kX25519, nullptr, secret.data(), secret.size());
     size_t bytes = out->size();
     const bool good = mine && f_.get_public(mine, out->data(), &bytes) == 1 && bytes == out->size();
-    // pkey_free() accepts null.
     f_.pkey_free(mine);
     if (!good) f_.clear_error();
     return good;

@@ -53,7 +53,7 @@ class NodeGroup {
   struct Stage {
     // Staging half of each rank for this operation.
     std::byte* const* staging;
-    // Size of a staging half in bytes.
+    // Bytes of each staging half.
     size_t bytes;
   };
   // Start a collective and get the staging halves for it.

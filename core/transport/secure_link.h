@@ -73,7 +73,7 @@ class SecureLink final : public Link {
   Direction sending_, receiving_;
   Status error_;
 
-  // Record that is being sent.
+  // Memory of the record that is being sent.
   std::unique_ptr<std::byte[]> out_;
   // Part of the record that has not been sent.
   ConstBytes unsent_;

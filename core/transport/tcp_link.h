@@ -36,7 +36,7 @@ class TcpLink final : public Link {
   short wanted_ = 0;
   // Bytes requested by the last try_recv that found nothing.
   size_t asked_ = 0;
-  // Current value of SO_RCVLOWAT.
+  // Current receive low-water mark of the socket (SO_RCVLOWAT).
   int low_water_ = 1;
   // True if no more data will arrive. A failed send does not set this, because the peer's last data can still be read.
   bool received_all_ = false;

@@ -185,7 +185,7 @@ class CudaDevice final : public Device {
   // Process that opened the device. CUDA does not work in a forked child and must not be called there.
   const pid_t process_ = ::getpid();
   std::mutex mutex_;
-  // Pool of unused events.
+  // Events that are not in use, kept for reuse.
   std::vector<Event> events_;
   std::vector<Stream> streams_;
   CudaKernels kernels_;

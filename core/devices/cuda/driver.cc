@@ -65,7 +65,7 @@ Status CudaDriver::check(int code, const char* what) const {
 }
 
 Status cuda_driver(const std::string& library, const CudaDriver** out) {
-  // Leak the mutex on purpose, because no part of the driver may be used after its exit handler has run. In a child of
+  // Leak the mutex on purpose, because no part of the driver must be used after its exit handler has run. In a child of
   // a process that has used the driver, calls return error 3.
   static std::mutex& mutex = *new std::mutex;
   static Loaded* loaded = nullptr;

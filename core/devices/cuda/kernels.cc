@@ -21,7 +21,7 @@ const char* kernel_hint(int code) {
 }  // namespace
 
 Status CudaKernels::load_module() {
-  // Option numbers of CUDA's JIT compiler.
+  // Numbers of CUDA's JIT compiler options.
   constexpr int kErrorLog = 5, kErrorLogBytes = 6;
   std::vector<char> log(16 << 10);
   int options[] = {kErrorLog, kErrorLogBytes};

@@ -39,7 +39,7 @@ class Compute {
 
   // One copy from a tensor to a buffer or back.
   struct Move {
-    // Source memory, or null for zeros.
+    // Source memory of the copy, or null for zeros.
     const std::byte* from;
     std::byte* to;
     uint64_t elements;

@@ -223,7 +223,7 @@ Status HierarchicalNcclPath::look(Flight& flight, Look* how) {
     if (how->full) break;
     if (Status s = pool_->take(bytes, &part.pinned); !s.ok()) {
       if (used == 0) return s;
-      // Stop here: no more pinned memory is available.
+      // Stop copying: no more pinned memory is available.
       staged_memory_ = used;
       how->full = true;
       break;

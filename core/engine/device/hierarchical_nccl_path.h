@@ -106,7 +106,7 @@ class HierarchicalNcclPath {
     std::shared_ptr<nccl::Communicator> communicator;
     // Request that the ranks of different hosts make for each part.
     Request between;
-    // Name of the first part.
+    // Name of the operation for the first part.
     std::string name;
     int members = 1, me = 0;
     std::shared_ptr<GpuMemory::Block> buffer;

@@ -71,7 +71,6 @@ HostStagedPath::Loaded& HostStagedPath::add_load(size_t bytes, Flight* flight) {
   return load;
 }
 
-// Add a part to the last load.
 HostStagedPath::Part& HostStagedPath::add_part(Request request, const Operation& op, std::string name, Flight* flight) {
   Part& part = flight->parts.emplace_back();
   part.load = flight->loads.size() - 1;
@@ -103,7 +102,7 @@ void HostStagedPath::plan_pieces(const Response& r, bool from, const std::string
   }
 }
 
-// Plan one tensor as a single part.
+// Plan to move one tensor as a single part.
 void HostStagedPath::plan_whole(const Response& r, const Comm& comm, Operation& op, const std::string& name, Flight* flight) {
   const size_t bytes = op.request.bytes();
   const auto& shape = op.request.shape;
@@ -150,7 +149,7 @@ Status HostStagedPath::bring_all() {
       if (!room(load)) return {};
       if (Status s = pool_->take(load.bytes, &load.block); !s.ok()) {
         if (pool_->used() == 0) return s;
-        // Stop here: no more pinned memory is available.
+        // Stop copying: no more pinned memory is available.
         memory_ = pool_->used();
         return {};
       }

@@ -108,7 +108,7 @@ class HostStagedPath {
   // Parts that are copied together, and their common memory.
   struct Loaded {
     size_t bytes = 0;
-    // Range of the parts in this load.
+    // Range of the load's parts, as indices.
     size_t first = 0, end = 0;
     // Number of the load's parts that have not been launched.
     size_t open = 0;
@@ -142,7 +142,7 @@ class HostStagedPath {
   size_t memory_;
   Submissions* const submissions_;
   const Observers* const observers_;
-  // Device of all operations.
+  // Device that all operations of this rank use.
   std::shared_ptr<Device> device_;
   // Pinned memory for copies (pool_), and for outputs that the program keeps (outputs_).
   std::shared_ptr<PinnedPool> pool_, outputs_;

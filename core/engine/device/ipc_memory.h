@@ -14,7 +14,7 @@ namespace hvd {
 
 class StreamCounters {
  public:
-  // Maximum number of counters per rank.
+  // Maximum number of counters of one rank.
   static constexpr size_t kMax = 8;
 
   // Open the counters of one rank on this host. Ranks that are threads of this process share the registration of the
@@ -34,9 +34,9 @@ class StreamCounters {
   struct Registered;
   // Counter of one rank. Each value is on a separate cache line.
   struct Counter {
-    // Value written by the GPU.
+    // Value that the GPU has written.
     alignas(64) std::atomic<uint32_t> reached;
-    // Value published by the host.
+    // Value that the host has published.
     alignas(64) std::atomic<uint32_t> told;
   };
   StreamCounters(std::shared_ptr<const Registered> registered, int local_rank)
@@ -73,7 +73,7 @@ class Exchange {
   static constexpr int kSlots = 2;
   static constexpr size_t kPatternBytes = 64;
 
-  // Description of a rank's memory, which the rank sends to its peers.
+  // Card: description of a rank's memory, which the rank sends to its peers.
   struct Card {
     Whereabouts where;
     int32_t local_rank;
@@ -81,7 +81,7 @@ class Exchange {
     std::byte* memory;
     Device::Handle handle;
   };
-  // Indices of the counters of each rank.
+  // Indices of a rank's counters.
   enum Word : size_t {
     // Number of windows whose data are in place, with one counter per slot.
     kReady,
@@ -116,7 +116,7 @@ class Exchange {
   Status prepare(const std::shared_ptr<Device>& device, Card* out);
   // Free what prepare() created. Allowed only while no peer has opened the memory.
   void discard();
-  // Store the card of `rank`, which the rank has sent to all ranks of the set. Call this before meet().
+  // Store the card (memory description) that `rank` has sent to all ranks of the set. Call this before meet().
   void acquaint(int rank, const Card& card);
   // Open the memory of `rank`, once. Then wait a few seconds for the rank to write its pattern, and read the pattern.
   Status meet(int rank, const Card& card);
@@ -160,7 +160,7 @@ class Exchange {
   std::byte* pinned_ = nullptr;
   std::shared_ptr<StreamCounters> counters_;
   Peer me_;
-  // Peers, keyed by global rank.
+  // Opened memory of the peers, keyed by global rank.
   std::map<int, Peer> peers_;
 };
 

@@ -74,7 +74,7 @@ class IpcPath {
     Sharing sharing = Sharing::by_slices;
     // Bytes per window. All ranks have room for a window.
     size_t window = 0;
-    // Number of windows processed so far.
+    // Number of windows that the process set has processed.
     uint64_t windows = 0;
   };
   struct Hello;
@@ -108,7 +108,7 @@ class IpcPath {
   bool warned_ = false;
   std::map<uint32_t, Set> sets_;
   PendingCompletions pending_;
-  // Completion of all launched work.
+  // Completion of all work launched so far.
   std::shared_ptr<const Completion> last_;
   Clock::time_point next_look_{};
 };

@@ -32,13 +32,12 @@ struct NcclSets::Record {
   // Not 0 if the rank has a device.
   uint8_t device = 0;
   uint8_t wanted = 0;
-  // Not 0 if the rank has, or had, another communicator.
+  // Not 0 if the rank has created another communicator before.
   uint8_t busy = 0;
   // Not 0 if the rank has logged a warning about ranks that share a GPU.
   uint8_t told = 0;
   Uuid uuid{};
   uint64_t host_id = 0;
-  // NCCL version, or 0 without NCCL.
   int32_t version = 0;
   int32_t capability = 0;
 };

@@ -37,7 +37,7 @@ class GpuMemory : public std::enable_shared_from_this<GpuMemory> {
    private:
     const std::shared_ptr<GpuMemory> pool_;
     std::byte* const data_;
-    // Bytes of the block's size class.
+    // Bytes of the memory block, rounded up to its size class.
     const size_t bytes_;
     const bool pinned_;
   };
@@ -49,7 +49,7 @@ class GpuMemory : public std::enable_shared_from_this<GpuMemory> {
   size_t pinned() const { return pinned_; }
 
  private:
-  // Free blocks, keyed by size.
+  // Memory blocks that are not in use, keyed by their bytes.
   using Free = std::map<size_t, std::vector<std::byte*>>;
   std::byte* take_free(size_t most, size_t* size, bool* is_pinned);
   void give_back(std::byte* data, size_t bytes, bool pinned);

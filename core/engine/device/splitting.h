@@ -15,7 +15,7 @@ namespace hvd {
 struct Piece {
   // Index of the tensor that contains the piece.
   size_t tensor = 0;
-  // Index of the piece within its tensor.
+  // Index of this piece among the pieces of its tensor.
   size_t number = 0;
   // Byte range of the piece in its tensor.
   size_t first = 0, bytes = 0;
@@ -45,7 +45,7 @@ struct Window {
     size_t tensor, first, count, at;
   };
   std::vector<Part> parts;
-  // End of the last part in bytes.
+  // Byte offset of the end of the last part.
   size_t bytes = 0;
 };
 
@@ -69,7 +69,7 @@ kernels::Slice reduced_by(Sharing sharing, int rank, int size, uint64_t window, 
 
 // Range of elements of the concatenated tensors, split into one equal part per rank of the host.
 struct PartPlan {
-  // First element of the range.
+  // Index of the first element in the range.
   size_t first = 0;
   // Number of elements in each rank's part.
   size_t part = 0;
@@ -90,7 +90,7 @@ struct Packing {
   std::vector<size_t> packed, apart;
   // Byte offsets of the packed tensors in the buffer.
   std::vector<size_t> offsets;
-  // Size of the buffer in bytes.
+  // Bytes of the buffer for packed tensors.
   size_t bytes = 0;
 };
 
