@@ -28,13 +28,13 @@ from horovod.common.store.messages import Exchange, Get, Reply, Request, Set
 from horovod.common.store.table import MAX_TOTAL_BYTES, Table
 from horovod.data import TarFiles
 from horovod.recorder import __main__
+from horovod.runner.agent import messages
+from horovod.runner.agent.messages import FrameReader
 from horovod.runner.attribution import first_failure
 from horovod.runner.attribution.endings import Endings
 from horovod.runner.base.errors import AgentError
 from horovod.runner.dashboard.state import State
 from horovod.runner.plan.hosts import Slot
-from horovod.runner.protocol import messages
-from horovod.runner.protocol.messages import FrameReader
 from horovod.timeline import read as trace
 from horovod.timeline.merge import merge
 from horovod.timeline.summary import render, summarize

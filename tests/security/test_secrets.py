@@ -13,7 +13,7 @@ from horovod.common.contract.private_files import Secret
 from horovod.common.contract.worker_env import WorkerEnv, make_key, make_key_fd, read_key_fd, read_key_file
 from horovod.common.security import auth
 from horovod.common.store.messages import curve_pair
-from horovod.runner.protocol.messages import StartJob, Worker
+from horovod.runner.agent.messages import StartJob, Worker
 from tests.runner.launching import python, run_job, running
 from tests.runner.test_launch import by_rank
 from tests.security.jobs import PATIENCE, WORKER, environment_of, wait_for, workers_of

@@ -9,8 +9,7 @@ import sys
 import time
 
 from horovod.common.contract import boot
-from horovod.runner.base import linux
-from horovod.runner.protocol.messages import (
+from horovod.runner.agent.messages import (
     Exited,
     Finished,
     FrameReader,
@@ -27,6 +26,7 @@ from horovod.runner.protocol.messages import (
     Worker,
     frame,
 )
+from horovod.runner.base import linux
 from tests.runner.launching import LIMIT, MARK, eventually, marked_environment, processes_with
 
 STUBBORN = "trap '' TERM; echo ready; while :; do sleep 0.1; done"

@@ -5,10 +5,10 @@ import socket
 import pytest
 
 from horovod.common.store.messages import MAX_REQUEST_BYTES
+from horovod.runner.agent.messages import StreamData, StreamEnd, StreamOpen
 from horovod.runner.agent.relay import Streams
 from horovod.runner.job import store_relay
 from horovod.runner.job.store_relay import StoreRelay
-from horovod.runner.protocol.messages import StreamData, StreamEnd, StreamOpen
 from horovod.runner.remote.connections import Agent
 
 

@@ -3,9 +3,9 @@
 import pytest
 
 from horovod.common.contract.reasons import Called, Ending, Left, encode
+from horovod.runner.agent.messages import Exited
 from horovod.runner.attribution.endings import Endings
 from horovod.runner.attribution.first_failure import judge
-from horovod.runner.protocol.messages import Exited
 
 HOSTS = dict.fromkeys(range(4), "h")
 

@@ -2,9 +2,8 @@
 
 import time
 
-from horovod.runner.job.host_agents import HostAgents
-from horovod.runner.protocol import messages
-from horovod.runner.protocol.messages import (
+from horovod.runner.agent import messages
+from horovod.runner.agent.messages import (
     MAGIC,
     FrameReader,
     Hello,
@@ -15,6 +14,7 @@ from horovod.runner.protocol.messages import (
     Worker,
     frame,
 )
+from horovod.runner.job.host_agents import HostAgents
 from horovod.runner.remote import ssh
 from horovod.runner.remote.fleet import Fleet
 

@@ -2,8 +2,8 @@
 
 import time
 
+from horovod.runner.agent.messages import Finished, Notice
 from horovod.runner.job.host_agents import HostLost, NeverStarted
-from horovod.runner.protocol.messages import Finished, Notice
 from tests.runner.job.hosts import Hosts, started, stops
 
 

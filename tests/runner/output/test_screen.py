@@ -2,9 +2,9 @@
 
 import pytest
 
+from horovod.runner.agent.messages import Output
 from horovod.runner.output.display import Screen
 from horovod.runner.plan.settings import ElasticSettings, LaunchSettings
-from horovod.runner.protocol.messages import Output
 from tests.runner.output.sinks import Kept
 
 

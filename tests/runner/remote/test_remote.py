@@ -42,7 +42,7 @@ print("met", [len(value) // 200000 for value in values], env.hostname, home, her
 HELLO = """#!{python}
 import os, sys, time
 sys.path.insert(0, {root!r})
-from horovod.runner.protocol import messages
+from horovod.runner.agent import messages
 import msgspec
 hello = messages.Hello(msgspec.structs.replace(messages.gather(), **{changes!r}))
 os.write(1, messages.MAGIC + messages.frame(hello))

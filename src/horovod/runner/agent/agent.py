@@ -23,14 +23,8 @@ from types import FrameType
 import msgspec
 
 from horovod.common.contract.descriptors import MemoryFileError
-from horovod.runner.agent.relay import EACH_LASTING, Streams
-from horovod.runner.agent.state import GIVE_UP, TERM_GRACE, HostPhase, HostState
-from horovod.runner.agent.workers import WorkerTable
-from horovod.runner.base import linux
-from horovod.runner.base.errors import AgentError
-from horovod.runner.base.signals import WARNING
-from horovod.runner.protocol import messages
-from horovod.runner.protocol.messages import (
+from horovod.runner.agent import messages
+from horovod.runner.agent.messages import (
     Alive,
     Finished,
     FrameReader,
@@ -53,6 +47,12 @@ from horovod.runner.protocol.messages import (
     Watch,
     Worker,
 )
+from horovod.runner.agent.relay import EACH_LASTING, Streams
+from horovod.runner.agent.state import GIVE_UP, TERM_GRACE, HostPhase, HostState
+from horovod.runner.agent.workers import WorkerTable
+from horovod.runner.base import linux
+from horovod.runner.base.errors import AgentError
+from horovod.runner.base.signals import WARNING
 
 
 def with_gpus(job: StartJob, environ: Mapping[str, str], allowed: Collection[int]) -> StartJob:

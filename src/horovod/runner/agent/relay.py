@@ -14,9 +14,9 @@ import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from horovod.runner.agent.messages import CHUNK, ByteWriter, Report, Spawn, StreamData, StreamEnd, StreamOpen
 from horovod.runner.base import linux
 from horovod.runner.base.errors import AgentError
-from horovod.runner.protocol.messages import CHUNK, ByteWriter, Report, Spawn, StreamData, StreamEnd, StreamOpen
 
 READ_SIZE = 1 << 16
 EACH = 2  # Maximum number of a worker's connections to the store.

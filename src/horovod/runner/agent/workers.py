@@ -13,10 +13,7 @@ from dataclasses import dataclass, field
 from horovod.common.contract import reasons
 from horovod.common.contract.reasons import LIMIT, PIPE, name_of
 from horovod.common.contract.worker_env import make_key_fd, path_of_descriptor
-from horovod.runner.agent.state import ranks_of
-from horovod.runner.base import linux
-from horovod.runner.plan.environment import of_agent, of_host
-from horovod.runner.protocol.messages import (
+from horovod.runner.agent.messages import (
     CHUNK,
     Exited,
     Output,
@@ -28,6 +25,9 @@ from horovod.runner.protocol.messages import (
     Worker,
     WorkerReport,
 )
+from horovod.runner.agent.state import ranks_of
+from horovod.runner.base import linux
+from horovod.runner.plan.environment import of_agent, of_host
 
 KEY_FD = b"HOROVOD_KEY_FD"
 KEY_FILE = b"HOROVOD_KEY_FILE"

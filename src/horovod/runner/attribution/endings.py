@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping
 import msgspec
 
 from horovod.common.contract import reasons
+from horovod.runner.agent.messages import Exited
 from horovod.runner.attribution.first_failure import RankEnd
-from horovod.runner.protocol.messages import Exited
 
 
 class Endings:

@@ -34,7 +34,7 @@ from horovod.common.network.interfaces import (
 )
 from horovod.common.security.auth import AuthError, Connector, Place
 from horovod.common.security.channel import HungUp, Talk
-from horovod.runner.protocol.messages import ByteWriter
+from horovod.runner.agent.messages import ByteWriter
 from horovod.runner.remote import ssh
 from horovod.runner.remote.arrived import ArrivedConnection
 

@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from horovod.common.contract import boot
+from horovod.runner.agent.messages import Report
 from horovod.runner.base.errors import LaunchError
 from horovod.runner.base.job_result import JobResult
 from horovod.runner.base.signals import SignalQueue
@@ -32,7 +33,6 @@ from horovod.runner.output.output import OutputSink
 from horovod.runner.plan import hosts
 from horovod.runner.plan.hosts import Slot
 from horovod.runner.plan.settings import LaunchSettings
-from horovod.runner.protocol.messages import Report
 from horovod.runner.remote.connections import Agent
 from horovod.runner.remote.fleet import Fleet, Trouble
 

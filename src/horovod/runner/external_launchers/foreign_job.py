@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterable, Mapping
 
 from horovod.common.contract.reasons import PIPE
+from horovod.runner.agent.messages import Output
 from horovod.runner.agent.state import ranks_of
 from horovod.runner.agent.workers import ReportPipe
 from horovod.runner.attribution.endings import Endings
@@ -27,7 +28,6 @@ from horovod.runner.output.output import OutputSink
 from horovod.runner.output.rank_files import RankFileError
 from horovod.runner.plan import hosts
 from horovod.runner.plan.settings import LaunchSettings
-from horovod.runner.protocol.messages import Output
 
 _DRAIN = 5.0  # time limit for the rest of the output, because orphaned processes can keep the pipe open (s)
 _READ = 1 << 16

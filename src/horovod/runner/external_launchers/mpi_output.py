@@ -6,9 +6,9 @@ import re
 from collections.abc import Container, Iterable, Iterator, Mapping
 
 from horovod.common.contract.reasons import Ending
+from horovod.runner.agent.messages import Exited
 from horovod.runner.attribution import first_failure
 from horovod.runner.attribution.endings import Endings
-from horovod.runner.protocol.messages import Exited
 
 # Open MPI's --tag-output prints `[1,0]<stdout>: text`, without the space before version 5. Hydra's -l prints `[0]
 # text`.

@@ -13,19 +13,7 @@ import time
 from collections.abc import Mapping
 
 from horovod.common.contract.worker_env import make_key
-from horovod.runner.attribution import first_failure
-from horovod.runner.attribution.endings import Endings
-from horovod.runner.attribution.first_failure import RankEnd
-from horovod.runner.base.job_result import describe_status
-from horovod.runner.job.orders import Orders
-from horovod.runner.job.policy import AGENT_GRACE, Phase
-from horovod.runner.job.progress import Host, Progress, State, UninitializedJobCheck, late, users_command
-from horovod.runner.job.store_relay import StoreRelay, open_store
-from horovod.runner.job.terminal import StdinSource
-from horovod.runner.job.watch import Watch
-from horovod.runner.output.rank_files import RankFileError
-from horovod.runner.plan.settings import LaunchSettings
-from horovod.runner.protocol.messages import (
+from horovod.runner.agent.messages import (
     Exited,
     Finished,
     Notice,
@@ -42,6 +30,18 @@ from horovod.runner.protocol.messages import (
     StreamOpen,
     WorkerReport,
 )
+from horovod.runner.attribution import first_failure
+from horovod.runner.attribution.endings import Endings
+from horovod.runner.attribution.first_failure import RankEnd
+from horovod.runner.base.job_result import describe_status
+from horovod.runner.job.orders import Orders
+from horovod.runner.job.policy import AGENT_GRACE, Phase
+from horovod.runner.job.progress import Host, Progress, State, UninitializedJobCheck, late, users_command
+from horovod.runner.job.store_relay import StoreRelay, open_store
+from horovod.runner.job.terminal import StdinSource
+from horovod.runner.job.watch import Watch
+from horovod.runner.output.rank_files import RankFileError
+from horovod.runner.plan.settings import LaunchSettings
 from horovod.runner.remote.connections import Agent
 from horovod.runner.remote.fleet import Fleet, Trouble
 

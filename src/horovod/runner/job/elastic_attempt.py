@@ -16,6 +16,20 @@ from collections.abc import Mapping
 from horovod.common.contract import reasons
 from horovod.common.contract.worker_env import make_key
 from horovod.common.store.membership import MembershipControl
+from horovod.runner.agent.messages import (
+    Exited,
+    Output,
+    PassOn,
+    Report,
+    Result,
+    Started,
+    Stop,
+    Stopped,
+    StreamData,
+    StreamEnd,
+    StreamOpen,
+    WorkerReport,
+)
 from horovod.runner.attribution import first_failure
 from horovod.runner.attribution.endings import Endings
 from horovod.runner.attribution.first_failure import RankEnd
@@ -37,20 +51,6 @@ from horovod.runner.job.watch import Watch
 from horovod.runner.output.rank_files import RankFileError
 from horovod.runner.plan.hosts import Slot
 from horovod.runner.plan.settings import ElasticSettings, LaunchSettings
-from horovod.runner.protocol.messages import (
-    Exited,
-    Output,
-    PassOn,
-    Report,
-    Result,
-    Started,
-    Stop,
-    Stopped,
-    StreamData,
-    StreamEnd,
-    StreamOpen,
-    WorkerReport,
-)
 from horovod.runner.remote.connections import Agent
 from horovod.runner.remote.fleet import Fleet
 from horovod.runner.remote.routes import Locality

@@ -13,12 +13,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from horovod.common.contract.descriptors import make_room
+from horovod.runner.agent.messages import Finished, Hello, KillWorker, Notice, Report, Started, Stop
 from horovod.runner.agent.relay import EACH_LASTING
 from horovod.runner.base.arguments import FLAGS, Names
 from horovod.runner.job.orders import ElasticOrders
 from horovod.runner.job.policy import TERM_GRACE
 from horovod.runner.job.store_relay import StoreRelay
-from horovod.runner.protocol.messages import Finished, Hello, KillWorker, Notice, Report, Started, Stop
 from horovod.runner.remote.connections import Agent
 from horovod.runner.remote.fleet import Fleet, Trouble
 from horovod.runner.remote.routes import Locality

@@ -14,13 +14,13 @@ import msgspec
 
 from horovod.common.contract.descriptors import make_room
 from horovod.common.contract.worker_env import TORCH_PLACE, WorkerEnv
+from horovod.runner.agent.messages import CHUNK, Payload, Request, StartJob, StartWorker, Worker
 from horovod.runner.base import linux
 from horovod.runner.base.errors import LaunchError
 from horovod.runner.job import terminal
 from horovod.runner.plan import environment, hosts
 from horovod.runner.plan.hosts import Slot, common_addresses, common_interfaces
 from horovod.runner.plan.settings import ElasticSettings, LaunchSettings
-from horovod.runner.protocol.messages import CHUNK, Payload, Request, StartJob, StartWorker, Worker
 from horovod.runner.remote import ssh
 from horovod.runner.remote.connections import Agent
 from horovod.runner.remote.fleet import Fleet

@@ -8,7 +8,7 @@ import socket
 from horovod.common.store.membership import MembershipControl
 from horovod.common.store.messages import MAX_REQUEST_BYTES
 from horovod.common.store.server import StoreServer
-from horovod.runner.protocol.messages import ByteWriter, StreamData, StreamEnd, StreamOpen
+from horovod.runner.agent.messages import ByteWriter, StreamData, StreamEnd, StreamOpen
 from horovod.runner.remote.connections import Agent
 
 READ_SIZE = 1 << 18

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 
 from horovod.common.contract.reasons import rank_ranges
+from horovod.runner.agent.messages import Output
 from horovod.runner.attribution import first_failure
 from horovod.runner.attribution.tracebacks import HEADER
 from horovod.runner.dashboard.sink import DashboardSink
@@ -17,7 +18,6 @@ from horovod.runner.output.repeats import Collapser, Cut, Farewells
 from horovod.runner.output.row import Row
 from horovod.runner.output.terminal import StreamText
 from horovod.runner.plan.settings import LaunchSettings
-from horovod.runner.protocol.messages import Output
 
 _NEVER = float("inf")
 LOG_INTERVAL = 10.0  # A progress bar is logged every LOG_INTERVAL seconds if the output is a file or pipe.

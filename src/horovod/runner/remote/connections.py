@@ -10,9 +10,7 @@ import time
 from collections.abc import Sequence
 from typing import Protocol
 
-from horovod.runner.base.errors import AgentError
-from horovod.runner.plan.hosts import Host, Slot
-from horovod.runner.protocol.messages import (
+from horovod.runner.agent.messages import (
     BANNER_LIMIT,
     CHUNK,
     MAGIC,
@@ -30,6 +28,8 @@ from horovod.runner.protocol.messages import (
     StreamEnd,
     frame,
 )
+from horovod.runner.base.errors import AgentError
+from horovod.runner.plan.hosts import Host, Slot
 
 READ_SIZE = 1 << 18
 SAID_LIMIT = 1 << 14  # The last SAID_LIMIT bytes of stderr are kept, to explain why a connection ended.

@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from horovod.common.contract import boot
-from horovod.runner.protocol.messages import MAGIC
+from horovod.runner.agent.messages import MAGIC
 
 CONNECT_SECONDS = 8  # Ssh gives up connecting to an address after CONNECT_SECONDS.
 # These options end an ssh client whose host is unreachable, even if the launcher has died. The launcher's own heartbeat

@@ -3,9 +3,8 @@ import struct
 
 import pytest
 
-from horovod.runner.base.errors import AgentError
-from horovod.runner.protocol import messages
-from horovod.runner.protocol.messages import (
+from horovod.runner.agent import messages
+from horovod.runner.agent.messages import (
     FrameReader,
     FrameWriter,
     Output,
@@ -16,6 +15,7 @@ from horovod.runner.protocol.messages import (
     StreamData,
     Worker,
 )
+from horovod.runner.base.errors import AgentError
 
 START = StartJob([b"python", b"\xff"], b"/", [(b"A", b"\xfe=1")], [Worker(0, [(b"R", b"0")])], b"k" * 32, 0)
 

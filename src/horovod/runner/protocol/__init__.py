@@ -1,1 +1,0 @@
-"""Messages between the launcher and its agents, and their encoding."""
