@@ -161,9 +161,8 @@ def main() -> None:
     basics = HorovodBasics("benchmark")
     basics.init()
     cores = sorted(os.sched_getaffinity(0))
-    node_of = [
-        0
-    ] * basics.size()  # Only the engine's cost model uses this value, and this benchmark does not need the model.
+    # Only the cost model of the engine uses this list, and this benchmark does not need the model.
+    node_of = [0] * basics.size()
     engines: dict[tuple[Way, bool], EngineColumn] = {}
     for way in ways():
         for negotiated in (False, True):

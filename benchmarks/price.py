@@ -127,7 +127,7 @@ def interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, 
     """
     ordered = sorted(values)
     n = len(ordered)
-    # ^Number of values left out on each side, and the probability that the median is outside of the remaining values.
+    # Number of values left out on each side, and the probability that the median is outside of the remaining values.
     left_out, outside = 0, 2 / 2**n
     while left_out < (n - 1) // 2:
         outside += 2 * math.comb(n, left_out + 1) / 2**n

@@ -30,7 +30,7 @@ from tqdm import tqdm
 
 import horovod.torch as hvd
 
-# ^The last index represents all other characters.
+# The last index represents all other characters.
 VOCABULARY = "\n" + "".join(chr(code) for code in range(32, 127)) + "\0"
 
 
